@@ -1,0 +1,38 @@
+"""Identity types: the numbers that must never be mixed up, each with its own name.
+
+Inside Tidemark no bare `epoch` or `offset` crosses a module boundary: a value is a producer epoch, a
+leader epoch, a coordinator epoch or a region epoch, and its type says which.
+
+Not here: arithmetic on sequences (`sequence`), comparison of epochs (`fencing`).
+"""
+
+from dataclasses import dataclass
+from typing import Final, NewType
+
+TopicName = NewType("TopicName", str)
+TransactionalId = NewType("TransactionalId", str)
+GroupId = NewType("GroupId", str)
+RegionName = NewType("RegionName", str)
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+RegionEpoch = NewType("RegionEpoch", int)
+CoordinatorEpoch = NewType("CoordinatorEpoch", int)
+Offset = NewType("Offset", int)
+Round = NewType("Round", int)
+
+NO_PRODUCER_ID: Final = ProducerId(-1)
+NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
+NO_SEQUENCE: Final = -1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic, by name; prints as Kafka's folders do: ``orders-3``."""
+
+    topic: TopicName
+    partition: int
+
+    def __str__(self) -> str:
+        """Return ``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
