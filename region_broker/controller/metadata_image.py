@@ -1,0 +1,95 @@
+"""The metadata of one region as one immutable value.
+
+INV-M1  an image is never changed, only replaced; `version` grows by one with each applied command
+INV-M2  an image is a pure function of the commands applied so far (`metadata_commands.apply`)
+
+Topics carry their id, so that a topic deleted and created again is another topic. A domain carries its
+lineage: who acted from which cut (rule T25 of the tidemark protocol).
+Not here: where it is stored (`metadata_store`), and the log path, which never waits for it.
+"""
+
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+DEFAULT_DOMAIN: Final = "main"
+TRANSACTION_LEDGER: Final = "__transaction_state"
+OFFSETS_LEDGER: Final = "__consumer_offsets"
+TIDEMARK_LEDGER: Final = "__tidemarks"
+INTERNAL_TOPICS: Final = (TRANSACTION_LEDGER, OFFSETS_LEDGER, TIDEMARK_LEDGER)
+
+
+class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic: fixed id, name, partition count and domain; `configs` holds only what was set."""
+
+    topic_id: UUID
+    name: str
+    partition_count: int
+    domain: str = DEFAULT_DOMAIN
+    internal: bool = False
+    configs: dict[str, str] = {}
+
+
+class RegionImage(msgspec.Struct, frozen=True, kw_only=True):
+    """One region: its ordinal (0-7, in producer ids and region epochs), and where its node is met."""
+
+    name: str
+    ordinal: int
+    node_id: int
+    kafka_host: str
+    kafka_port: int
+    peer_host: str
+    peer_port: int
+    http_host: str
+    http_port: int
+
+
+class LineageEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Region `acting_region` acted under `region_epoch` from tidemark `base_number` of the epoch before.
+
+    `positions` maps ``topic_id-hex/partition`` to the first offset that the base does not hold: D for
+    data, L for ledgers, one past the tidemark record for `__tidemarks`.
+    """
+
+    region_epoch: int
+    acting_region: str
+    base_region_epoch: int
+    base_number: int
+    positions: dict[str, int] = {}
+    decided_wall_ms: int = 0
+
+
+class DomainImage(msgspec.Struct, frozen=True, kw_only=True):
+    """What fails over as one: who acts, under which region epoch, and who acted before."""
+
+    name: str
+    acting_region: str
+    region_epoch: int
+    shard_count: int
+    lineage: tuple[LineageEntry, ...] = ()
+
+
+class MetadataImage(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a region's nodes agree on. `topics`, `regions`, `domains` are keyed by name."""
+
+    version: int
+    cluster_id: str
+    topics: dict[str, TopicImage] = {}
+    regions: dict[str, RegionImage] = {}
+    domains: dict[str, DomainImage] = {}
+    producer_id_block_next: int = 0
+    node_start_count: int = 0
+
+    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
+        """Return the topic with that id, or None."""
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    @property
+    def main_domain(self) -> DomainImage:
+        """Return the default domain; KeyError before the cluster was initialised."""
+        return self.domains[DEFAULT_DOMAIN]
+
+
+EMPTY_CONFIGS: Final = MappingProxyType[str, str]({})
