@@ -1,0 +1,30 @@
+"""Java's `String.hashCode`, because Kafka picks a ledger shard by it and its tools do the same sum.
+
+INV-J1  the shard of a name is `abs(hashCode) % shard_count`, where abs(-2^31) is 0 as in Kafka's `Utils.abs`
+INV-J2  the same name lands on the same shard in every region, for ever: the shard count of a domain is fixed
+
+Rule C13 (transactional ids), and `partitionFor` of the group coordinator (group ids).
+Not here: how many shards there are (`DomainImage.shard_count`).
+"""
+
+from typing import Final
+
+_INT32_SPAN: Final = 1 << 32
+_INT32_MAX: Final = (1 << 31) - 1
+_INT32_MIN: Final = -(1 << 31)
+
+
+def java_string_hash(text: str) -> int:
+    """Return `text.hashCode()` of Java: a signed 32-bit sum over the UTF-16 code units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    total = 0
+    for index in range(0, len(units), 2):
+        total = (total * 31 + (units[index] << 8 | units[index + 1])) % _INT32_SPAN
+    return total - _INT32_SPAN if total > _INT32_MAX else total
+
+
+def ledger_shard(name: str, shard_count: int) -> int:
+    """Return the ledger shard (0 .. shard_count-1) of a group id or a transactional id (C13)."""
+    assert shard_count > 0, shard_count
+    hashed = java_string_hash(name)
+    return 0 if hashed == _INT32_MIN else abs(hashed) % shard_count
