@@ -1,0 +1,194 @@
+"""Commands that change the metadata image, and the one pure function that applies them.
+
+INV-M3  `apply` is deterministic and total: a command that must not take effect raises `CommandRefused`
+        and leaves the image as it was; nothing else is raised
+INV-M4  a domain's region epoch never goes down, and no two lineage entries share one (rule T19)
+INV-M5  producer-id blocks are handed out once; the counter only grows (rule C11)
+
+Not here: I/O. A replicated state machine will feed the same commands later.
+"""
+
+from typing import assert_never
+from uuid import UUID
+
+import msgspec
+
+from region_broker.controller.metadata_image import (
+    DomainImage,
+    LineageEntry,
+    MetadataImage,
+    RegionImage,
+    TopicImage,
+)
+
+
+class CommandRefused(Exception):
+    """A command that must not take effect: `reason` is for the caller, `code` for programs."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        """Keep `code` (stable, kebab-case) beside the text."""
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class CreateTopic(msgspec.Struct, frozen=True, tag=True):
+    """Add a topic with a fixed id; refused if the name or the id is taken."""
+
+    topic: TopicImage
+
+
+class DeleteTopic(msgspec.Struct, frozen=True, tag=True):
+    """Remove the topic with that id; refused if there is none or it is internal."""
+
+    topic_id: UUID
+
+
+class SetTopicConfigs(msgspec.Struct, frozen=True, tag=True):
+    """Replace all configs of a topic."""
+
+    topic_id: UUID
+    configs: dict[str, str]
+
+
+class PutRegion(msgspec.Struct, frozen=True, tag=True):
+    """Record a region and where its node is met; the ordinal of a known region never changes."""
+
+    region: RegionImage
+
+
+class PutDomain(msgspec.Struct, frozen=True, tag=True):
+    """Create a domain; refused if it exists with another shard count."""
+
+    domain: DomainImage
+
+
+class RecordLineage(msgspec.Struct, frozen=True, tag=True):
+    """A region acts from a cut under a new region epoch (T25); refused behind a later one."""
+
+    domain: str
+    entry: LineageEntry
+
+
+class AllocateProducerIds(msgspec.Struct, frozen=True, tag=True):
+    """Take the next producer-id block index."""
+
+
+class CountNodeStart(msgspec.Struct, frozen=True, tag=True):
+    """Count one more start of this node: the counter part of its leader epochs."""
+
+
+Command = (
+    CreateTopic
+    | DeleteTopic
+    | SetTopicConfigs
+    | PutRegion
+    | PutDomain
+    | RecordLineage
+    | AllocateProducerIds
+    | CountNodeStart
+)
+
+
+def apply(image: MetadataImage, command: Command) -> MetadataImage:
+    """Return the image after `command`; raises `CommandRefused` where it must not take effect."""
+    changed = _changed(image, command)
+    return msgspec.structs.replace(changed, version=image.version + 1)
+
+
+def _changed(image: MetadataImage, command: Command) -> MetadataImage:
+    match command:
+        case CreateTopic(topic=topic):
+            return _create_topic(image, topic)
+        case DeleteTopic(topic_id=topic_id):
+            topic = _topic(image, topic_id)
+            if topic.internal:
+                raise CommandRefused("internal-topic", f"topic {topic.name} is a ledger and stays")
+            topics = {name: kept for name, kept in image.topics.items() if name != topic.name}
+            return msgspec.structs.replace(image, topics=topics)
+        case SetTopicConfigs(topic_id=topic_id, configs=configs):
+            topic = msgspec.structs.replace(_topic(image, topic_id), configs=dict(configs))
+            return msgspec.structs.replace(image, topics={**image.topics, topic.name: topic})
+        case PutRegion(region=region):
+            return _put_region(image, region)
+        case PutDomain(domain=domain):
+            return _put_domain(image, domain)
+        case RecordLineage(domain=name, entry=entry):
+            return _record_lineage(image, name, entry)
+        case AllocateProducerIds():
+            return msgspec.structs.replace(
+                image, producer_id_block_next=image.producer_id_block_next + 1
+            )
+        case CountNodeStart():
+            return msgspec.structs.replace(image, node_start_count=image.node_start_count + 1)
+        case _:
+            assert_never(command)
+
+
+def _topic(image: MetadataImage, topic_id: UUID) -> TopicImage:
+    topic = image.topic_by_id(topic_id)
+    if topic is None:
+        raise CommandRefused("unknown-topic", f"no topic has the id {topic_id}")
+    return topic
+
+
+def _create_topic(image: MetadataImage, topic: TopicImage) -> MetadataImage:
+    if topic.name in image.topics:
+        raise CommandRefused("topic-exists", f"topic {topic.name} exists already")
+    if image.topic_by_id(topic.topic_id) is not None:
+        raise CommandRefused("topic-exists", f"a topic with id {topic.topic_id} exists already")
+    return msgspec.structs.replace(image, topics={**image.topics, topic.name: topic})
+
+
+def _put_region(image: MetadataImage, region: RegionImage) -> MetadataImage:
+    known = image.regions.get(region.name)
+    if known is not None and known.ordinal != region.ordinal:
+        raise CommandRefused(
+            "region-ordinal",
+            f"region {region.name} has ordinal {known.ordinal}, not {region.ordinal}: the ordinal"
+            " is part of every producer id it gave out and never changes",
+        )
+    for other in image.regions.values():
+        if other.name != region.name and other.ordinal == region.ordinal:
+            raise CommandRefused(
+                "region-ordinal", f"ordinal {region.ordinal} belongs to region {other.name}"
+            )
+    return msgspec.structs.replace(image, regions={**image.regions, region.name: region})
+
+
+def _put_domain(image: MetadataImage, domain: DomainImage) -> MetadataImage:
+    known = image.domains.get(domain.name)
+    if known is not None and known.shard_count != domain.shard_count:
+        raise CommandRefused(
+            "shard-count",
+            f"domain {domain.name} has {known.shard_count} ledger shards for life, not"
+            f" {domain.shard_count}",
+        )
+    if known is not None and known.region_epoch > domain.region_epoch:
+        raise CommandRefused(
+            "stale-region-epoch",
+            f"domain {domain.name} is at region epoch {known.region_epoch}, beyond"
+            f" {domain.region_epoch}",
+        )
+    return msgspec.structs.replace(image, domains={**image.domains, domain.name: domain})
+
+
+def _record_lineage(image: MetadataImage, name: str, entry: LineageEntry) -> MetadataImage:
+    domain = image.domains.get(name)
+    if domain is None:
+        raise CommandRefused("unknown-domain", f"no domain is called {name}")
+    if entry in domain.lineage:
+        return image
+    if entry.region_epoch <= domain.region_epoch:
+        raise CommandRefused(
+            "stale-region-epoch",
+            f"domain {name} is at region epoch {domain.region_epoch};"
+            f" {entry.region_epoch} comes too late",
+        )
+    domain = msgspec.structs.replace(
+        domain,
+        acting_region=entry.acting_region,
+        region_epoch=entry.region_epoch,
+        lineage=(*domain.lineage, entry),
+    )
+    return msgspec.structs.replace(image, domains={**image.domains, name: domain})

@@ -1,0 +1,146 @@
+"""The metadata of a region, kept in SQLite through SQLAlchemy, served from memory.
+
+INV-M6  `image` equals what the database holds after every `apply`: a command is in memory only once it is
+        durable (WAL, synchronous=FULL)
+INV-M7  commands are applied one after the other; one task writes
+
+A later issue feeds the same `apply` from a replicated log. The log path never waits for this store.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Final, Self
+from uuid import UUID
+
+from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from region_broker.controller import metadata_commands, metadata_tables
+from region_broker.controller.metadata_commands import Command, CommandRefused
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
+
+
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
+_UNREADABLE: Final = (
+    "{path} is not a readable metadata database ({why}). Restore it from a copy, or start the"
+    " region with an empty data folder and let it mirror the other region."
+)
+
+
+class MetadataUnreadable(Exception):
+    """The metadata file cannot be used: damaged, or written by a newer Tidemark."""
+
+
+class MetadataStore:
+    """Holds the image of one region; `open` before use, `close` after.
+
+    Raises `MetadataUnreadable` on open where the file is damaged or newer than this code.
+    """
+
+    def __init__(self, engine: AsyncEngine, image: MetadataImage) -> None:
+        """Use `open`; the image must be what the engine's database holds."""
+        self._engine = engine
+        self._image = image
+        self._write_lock = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, path: Path, *, new_cluster_id: str) -> Self:
+        """Open or create the database at `path`; a new one belongs to cluster `new_cluster_id`."""
+        _refuse_other_files(path)
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        event.listen(engine.sync_engine, "connect", _configure_connection)
+        try:
+            async with engine.begin() as connection:
+                image = await connection.run_sync(_load, new_cluster_id)
+        except DatabaseError as error:
+            await engine.dispose()
+            raise MetadataUnreadable(_UNREADABLE.format(path=path, why=error.orig)) from error
+        except MetadataUnreadable:
+            await engine.dispose()
+            raise
+        return cls(engine, image)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The image after the last command that became durable."""
+        return self._image
+
+    async def apply(self, command: Command) -> MetadataImage:
+        """Apply one command durably and return the new image; raises `CommandRefused`."""
+        async with self._write_lock:
+            new = metadata_commands.apply(self._image, command)
+            old = self._image
+            async with self._engine.begin() as connection:
+                await connection.run_sync(metadata_tables.write_difference, old, new)
+            self._image = new
+            return new
+
+    async def create_topic(
+        self, name: str, partition_count: int, configs: dict[str, str], topic_id: UUID
+    ) -> TopicImage:
+        """Create a topic; raises `CommandRefused` (`topic-exists`)."""
+        topic = TopicImage(
+            topic_id=topic_id, name=name, partition_count=partition_count, configs=configs
+        )
+        await self.apply(metadata_commands.CreateTopic(topic))
+        return topic
+
+    async def delete_topic(self, name: str) -> TopicImage:
+        """Delete a topic by name; raises `CommandRefused` (`unknown-topic`, `internal-topic`)."""
+        topic = self._image.topics.get(name)
+        if topic is None:
+            raise CommandRefused("unknown-topic", f"there is no topic called {name}")
+        await self.apply(metadata_commands.DeleteTopic(topic.topic_id))
+        return topic
+
+    async def close(self) -> None:
+        """Close the database."""
+        await self._engine.dispose()
+
+
+def _refuse_other_files(path: Path) -> None:
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file:
+        if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
+            raise MetadataUnreadable(_UNREADABLE.format(path=path, why="no SQLite header"))
+
+
+def _configure_connection(connection: object, _record: object) -> None:
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _load(connection: Connection, new_cluster_id: str) -> MetadataImage:
+    _migrate(connection)
+    image = metadata_tables.read_image(connection)
+    if image is None:
+        image = MetadataImage(version=0, cluster_id=new_cluster_id)
+        metadata_tables.write_difference(connection, None, image)
+    return image
+
+
+def _migrate(connection: Connection) -> None:
+    """Bring the schema to `SCHEMA_REVISION`; Alembic is imported only where there is work to do."""
+    found: str | None = None
+    if inspect(connection).has_table("alembic_version"):
+        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if found == metadata_tables.SCHEMA_REVISION:
+        return
+    if found is not None and found > metadata_tables.SCHEMA_REVISION:
+        raise MetadataUnreadable(
+            f"the metadata database has schema {found}, this Tidemark knows up to"
+            f" {metadata_tables.SCHEMA_REVISION}: it was written by a newer version."
+            " Upgrade this node, or give it another --data-dir."
+        )
+    from alembic import command  # noqa: PLC0415 -- 0.2 s that a start without migration need not pay
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", "region_broker.controller:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, metadata_tables.SCHEMA_REVISION)

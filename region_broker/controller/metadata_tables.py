@@ -1,0 +1,184 @@
+"""The SQLite tables behind the metadata image, and the diff that keeps them equal to it.
+
+One row per thing, JSON only where a value is a map that is read and written whole. Alembic owns the
+schema (`migrations/`); `SCHEMA_REVISION` is the revision this code reads and writes.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    delete,
+    insert,
+    select,
+)
+
+from region_broker.controller.metadata_image import (
+    DomainImage,
+    MetadataImage,
+    RegionImage,
+    TopicImage,
+)
+
+SCHEMA_REVISION: Final = "0001"
+
+_Rows = dict[str, dict[str, Any]]
+
+metadata = MetaData()
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+cluster = Table("cluster", metadata, Column("cluster_id", String, primary_key=True))
+topics = Table(
+    "topics",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("topic_id", String, nullable=False, unique=True),
+    Column("partition_count", Integer, nullable=False),
+    Column("domain", String, nullable=False),
+    Column("internal", Integer, nullable=False),
+    Column("configs", LargeBinary, nullable=False),
+)
+regions = Table(
+    "regions",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("ordinal", Integer, nullable=False, unique=True),
+    Column("node_id", Integer, nullable=False),
+    Column("endpoints", LargeBinary, nullable=False),
+)
+domains = Table(
+    "domains",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("acting_region", String, nullable=False),
+    Column("region_epoch", Integer, nullable=False),
+    Column("shard_count", Integer, nullable=False),
+    Column("lineage", LargeBinary, nullable=False),
+)
+
+_COUNTERS: Final = ("version", "producer_id_block_next", "node_start_count")
+_ENDPOINTS: Final = (
+    "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
+)  # fmt: skip
+
+
+def read_image(connection: Connection) -> MetadataImage | None:
+    """Return the stored image, or None in a store that was never initialised."""
+    cluster_id = connection.execute(select(cluster.c.cluster_id)).scalar()
+    if cluster_id is None:
+        return None
+    counts = {row.name: row.value for row in connection.execute(select(counters))}
+    return MetadataImage(
+        cluster_id=cluster_id,
+        topics={row["name"]: _topic(row) for row in _rows(connection, topics)},
+        regions={row["name"]: _region(row) for row in _rows(connection, regions)},
+        domains={row["name"]: _domain(row) for row in _rows(connection, domains)},
+        **{name: counts[name] for name in _COUNTERS},
+    )
+
+
+def _rows(connection: Connection, table: Table) -> list[dict[str, Any]]:
+    return [
+        {str(column): value for column, value in row._mapping.items()}
+        for row in connection.execute(select(table))
+    ]
+
+
+def write_difference(connection: Connection, old: MetadataImage | None, new: MetadataImage) -> None:
+    """Write what changed from `old` to `new`; the caller holds the transaction."""
+    if old is None:
+        connection.execute(insert(cluster).values(cluster_id=new.cluster_id))
+    for name in _COUNTERS:
+        if old is None or getattr(old, name) != getattr(new, name):
+            connection.execute(delete(counters).where(counters.c.name == name))
+            connection.execute(insert(counters).values(name=name, value=getattr(new, name)))
+    _write_rows(connection, topics, _topic_rows(old), _topic_rows(new))
+    _write_rows(connection, regions, _region_rows(old), _region_rows(new))
+    _write_rows(connection, domains, _domain_rows(old), _domain_rows(new))
+
+
+def _write_rows(connection: Connection, table: Table, before: _Rows, after: _Rows) -> None:
+    for name in _changed_names(before, after):
+        connection.execute(delete(table).where(table.c.name == name))
+        if name in after:
+            connection.execute(insert(table).values(**after[name]))
+
+
+def _topic_rows(image: MetadataImage | None) -> _Rows:
+    return {name: _topic_row(topic) for name, topic in image.topics.items()} if image else {}
+
+
+def _region_rows(image: MetadataImage | None) -> _Rows:
+    return {name: _region_row(region) for name, region in image.regions.items()} if image else {}
+
+
+def _domain_rows(image: MetadataImage | None) -> _Rows:
+    return {name: _domain_row(domain) for name, domain in image.domains.items()} if image else {}
+
+
+def _changed_names(before: _Rows, after: _Rows) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        if before.get(name) != after.get(name):
+            yield name
+
+
+def _topic_row(topic: TopicImage) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partition_count": topic.partition_count,
+        "domain": topic.domain,
+        "internal": int(topic.internal),
+        "configs": msgspec.json.encode(topic.configs),
+    }
+
+
+def _topic(row: Mapping[str, Any]) -> TopicImage:
+    configs = msgspec.json.decode(row["configs"], type=dict[str, str])
+    return msgspec.convert(
+        {**row, "configs": configs, "internal": bool(row["internal"])}, TopicImage
+    )
+
+
+def _region_row(region: RegionImage) -> dict[str, Any]:
+    endpoints = {key: getattr(region, key) for key in _ENDPOINTS}
+    return {
+        "name": region.name,
+        "ordinal": region.ordinal,
+        "node_id": region.node_id,
+        "endpoints": msgspec.json.encode(endpoints),
+    }
+
+
+def _region(row: Mapping[str, Any]) -> RegionImage:
+    endpoints = msgspec.json.decode(row["endpoints"], type=dict[str, Any])
+    identity = {key: row[key] for key in ("name", "ordinal", "node_id")}
+    return msgspec.convert({**identity, **endpoints}, RegionImage)
+
+
+def _domain_row(domain: DomainImage) -> dict[str, Any]:
+    return {
+        "name": domain.name,
+        "acting_region": domain.acting_region,
+        "region_epoch": domain.region_epoch,
+        "shard_count": domain.shard_count,
+        "lineage": msgspec.json.encode(domain.lineage),
+    }
+
+
+def _domain(row: Mapping[str, Any]) -> DomainImage:
+    return msgspec.convert({**row, "lineage": msgspec.json.decode(row["lineage"])}, DomainImage)

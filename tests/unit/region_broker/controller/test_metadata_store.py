@@ -1,0 +1,92 @@
+"""The metadata store: image and database are one, refused commands change nothing."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from region_broker.controller.metadata_commands import (
+    AllocateProducerIds,
+    Command,
+    CommandRefused,
+    CountNodeStart,
+    CreateTopic,
+    DeleteTopic,
+    PutDomain,
+    PutRegion,
+    RecordLineage,
+    SetTopicConfigs,
+)
+from region_broker.controller.metadata_image import (
+    DomainImage,
+    LineageEntry,
+    RegionImage,
+    TopicImage,
+)
+from region_broker.controller.metadata_store import MetadataStore, MetadataUnreadable
+
+ORDERS = TopicImage(topic_id=UUID(int=7), name="orders", partition_count=3, configs={"a": "1"})
+EU = RegionImage(
+    name="eu", ordinal=0, node_id=1, kafka_host="127.0.0.1", kafka_port=1,
+    peer_host="127.0.0.1", peer_port=2, http_host="127.0.0.1", http_port=3,
+)  # fmt: skip
+MAIN = DomainImage(name="main", acting_region="eu", region_epoch=8, shard_count=4)
+TAKEOVER = LineageEntry(
+    region_epoch=17, acting_region="us", base_region_epoch=8, base_number=5, positions={"x/0": 9}
+)
+
+
+async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
+    commands: list[Command] = [
+        CreateTopic(ORDERS),
+        SetTopicConfigs(ORDERS.topic_id, {"retention.ms": "5"}),
+        PutRegion(EU),
+        PutDomain(MAIN),
+        RecordLineage("main", TAKEOVER),
+        AllocateProducerIds(),
+        CountNodeStart(),
+    ]
+    store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    for command in commands:
+        await store.apply(command)
+    live = store.image
+    await store.close()
+    again = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="other")
+    assert again.image == live
+    assert live.version == len(commands)
+    assert live.main_domain.acting_region == "us"
+    await again.apply(DeleteTopic(ORDERS.topic_id))
+    assert "orders" not in again.image.topics
+    await again.close()
+
+
+async def test_T19_a_region_epoch_never_goes_back(tmp_path: Path) -> None:
+    store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    await store.apply(PutDomain(MAIN))
+    await store.apply(RecordLineage("main", TAKEOVER))
+    before = store.image
+    late = LineageEntry(region_epoch=16, acting_region="eu", base_region_epoch=8, base_number=5)
+    with pytest.raises(CommandRefused, match="comes too late"):
+        await store.apply(RecordLineage("main", late))
+    await store.apply(CreateTopic(ORDERS))
+    with pytest.raises(CommandRefused, match="exists already"):
+        await store.apply(CreateTopic(ORDERS))
+    assert store.image.domains == before.domains
+    await store.close()
+
+
+async def test_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "m.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(MetadataUnreadable, match="newer version"):
+        await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.db").write_bytes(b"no database at all" * 100)
+    with pytest.raises(MetadataUnreadable, match="not a readable"):
+        await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
