@@ -1,4 +1,4 @@
-"""The configuration of one node: a TOML file, overlaid by environment variables, checked as a whole.
+"""The configuration of one node: a TOML (or .json) file, overlaid by environment variables, checked as a whole.
 
 INV-F1  a configuration is complete and consistent or is refused, with the key, what is wrong with it, and
         what would be right; nothing is guessed
@@ -7,6 +7,7 @@ INV-F1  a configuration is complete and consistent or is refused, with the key, 
 `[[regions]]` in every node's file, itself included: ordinals are part of producer ids and never change.
 """
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -75,11 +76,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def load(cls, path: Path, environment: Mapping[str, str] = os.environ) -> Self:
         """Read `path`, overlay `environment`; raises `ConfigError`."""
         try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         except FileNotFoundError as error:
             raise ConfigError(f"there is no configuration file {path}") from error
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path} is not readable TOML: {error}") from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} is not readable: {error}") from error
         for key in cls.__struct_fields__:
             value = environment.get(f"TIDEMARK_{key.upper()}")
             if value is not None and key != "regions":

@@ -1,0 +1,272 @@
+"""Regions as separate processes on loopback: what `dev`, `demo`, the tests and the chaos suites start.
+
+INV-D1  only processes started here are ever signalled
+INV-D2  a region is up when its process has said so on its standard output; nobody polls or guesses
+
+The folder holds one sub-folder per region and `cluster.json` with the cluster id and the ports, so that the
+same folder gives the same cluster again.
+"""
+
+import contextlib
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+from uuid import UUID
+
+import msgspec
+
+REGION_NAMES: Final = ("eu", "us", "ap", "sa", "af", "me", "oc", "an")
+PORTS_PER_REGION: Final = 10
+_BROKER: Final = (sys.executable, "-m", "region_broker", "broker", "--stop-with-stdin")
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 20.0
+
+
+class ClusterError(Exception):
+    """The local cluster cannot do what was asked; the text says why and what to do."""
+
+
+class RegionPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one region lives on this machine."""
+
+    name: str
+    ordinal: int
+    kafka_port: int
+    http_port: int
+    peer_port: int
+
+    @property
+    def bootstrap(self) -> str:
+        """The Kafka bootstrap address."""
+        return f"127.0.0.1:{self.kafka_port}"
+
+    @property
+    def http(self) -> str:
+        """The base address of the HTTP API."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    def as_config(self) -> dict[str, Any]:
+        """Return the `[[regions]]` entry."""
+        return {
+            "name": self.name,
+            "ordinal": self.ordinal,
+            "node_id": self.ordinal + 1,
+            "kafka": self.bootstrap,
+            "peer": f"127.0.0.1:{self.peer_port}",
+            "http": f"127.0.0.1:{self.http_port}",
+        }
+
+
+class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `cluster.json` keeps."""
+
+    cluster_id: str
+    regions: list[RegionPlace]
+
+
+class LocalCluster:
+    """A context manager: leaving it stops what was started. Not thread-safe.
+
+    `settings` are top-level keys of every node's configuration file.
+    """
+
+    def __init__(self, folder: Path, plan: ClusterPlan, settings: Mapping[str, Any]) -> None:
+        """Use `open`."""
+        self.folder = folder
+        self.plan = plan
+        self._settings = dict(settings)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._said: dict[str, queue.SimpleQueue[bytes]] = {}
+
+    @classmethod
+    def open(
+        cls, folder: Path, *, region_count: int, port: int, new_cluster_id: UUID,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Self:  # fmt: skip
+        """Plan a new cluster in `folder` or find the one that is there; `port` 0 takes free ports."""
+        path = folder / "cluster.json"
+        if path.exists():
+            plan = msgspec.json.decode(path.read_bytes(), type=ClusterPlan)
+            if len(plan.regions) != region_count:
+                raise ClusterError(
+                    f"{folder} holds a cluster of {len(plan.regions)} regions, not {region_count}: give"
+                    " another --data-dir or the same --regions"
+                )
+            plan = _moved(plan, port)
+        else:
+            plan = ClusterPlan(cluster_id=str(new_cluster_id), regions=_places(region_count, port))
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(plan))
+        return cls(folder, plan, settings or {})
+
+    def __enter__(self) -> Self:
+        """Return self; nothing is started yet."""
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        """Stop every region that is still running."""
+        self.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        """All regions' bootstrap addresses, with commas."""
+        return ",".join(place.bootstrap for place in self.plan.regions)
+
+    @property
+    def http(self) -> str:
+        """All regions' HTTP addresses, with commas: what `--url` takes."""
+        return ",".join(place.http for place in self.plan.regions)
+
+    def place(self, name: str) -> RegionPlace:
+        """Return where region `name` lives; raises `ClusterError` for an unknown one."""
+        for place in self.plan.regions:
+            if place.name == name:
+                return place
+        raise ClusterError(f"there is no region {name}")
+
+    def data_dir(self, name: str) -> Path:
+        """Return the data folder of region `name`."""
+        return self.folder / name
+
+    def start(self, names: Sequence[str] | None = None) -> None:
+        """Start these regions (all, when None) and return when each has said that it is up."""
+        wanted = [place.name for place in self.plan.regions] if names is None else list(names)
+        for name in wanted:
+            self._spawn(name)
+        for name in wanted:
+            self._await_ready(name)
+
+    def pids(self, name: str) -> list[int]:
+        """Return the process ids of a region that is running."""
+        process = self._processes.get(name)
+        return [process.pid] if process is not None and process.poll() is None else []
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a region, as if its site were gone; returns when it is dead."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+        self._close_pipes(process)
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to a region's process."""
+        self._processes[name].send_signal(number)
+
+    def dead(self) -> dict[str, int]:
+        """Return the exit codes of regions that ended by themselves since the last call."""
+        ended = {}
+        for name, process in list(self._processes.items()):
+            code = process.poll()
+            if code is not None:
+                ended[name] = code
+                self._close_pipes(self._processes.pop(name))
+        return ended
+
+    def stop(self) -> None:
+        """SIGTERM every region, wait, and SIGKILL those that do not end in time."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._close_pipes(process)
+        self._processes.clear()
+
+    def _spawn(self, name: str) -> None:
+        folder = self.data_dir(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        config_path = folder / "node.json"
+        config_path.write_bytes(msgspec.json.format(msgspec.json.encode(self._config(name))))
+        with (folder / "node.log").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+                [*_BROKER, "--config", str(config_path)],
+                stdin=subprocess.PIPE,  # closes with this process: no orphan is left behind
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=_listen, args=(process, said), daemon=True).start()
+        self._processes[name] = process
+        self._said[name] = said
+
+    def _config(self, name: str) -> dict[str, Any]:
+        return {
+            "region": name,
+            "cluster_id": self.plan.cluster_id,
+            "data_dir": str(self.data_dir(name)),
+            "home_region": self.plan.regions[0].name,
+            **self._settings,
+            "regions": [place.as_config() for place in self.plan.regions],
+        }
+
+    def _await_ready(self, name: str) -> None:
+        try:
+            line = self._said[name].get(timeout=START_TIMEOUT_S)
+        except queue.Empty:
+            line = b""
+        if not line.startswith(b"ready"):
+            raise ClusterError(
+                f"region {name} did not start; the end of {self.data_dir(name) / 'node.log'} says:\n"
+                + _tail(self.data_dir(name) / "node.log")
+            )
+
+    @staticmethod
+    def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+        for pipe in (process.stdout, process.stdin):
+            if pipe is not None:
+                pipe.close()
+
+
+def _listen(process: subprocess.Popen[bytes], said: queue.SimpleQueue[bytes]) -> None:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    said.put(line)
+
+
+def _tail(path: Path, line_count: int = 15) -> str:
+    if not path.exists():
+        return "(nothing)"
+    return "\n".join(path.read_text(errors="replace").splitlines()[-line_count:])
+
+
+def _places(region_count: int, port: int) -> list[RegionPlace]:
+    if not 1 <= region_count <= len(REGION_NAMES):
+        raise ClusterError(f"--regions {region_count} is not in 1..{len(REGION_NAMES)}")
+    ports = (
+        _free_ports(3 * region_count)
+        if port == 0
+        else [port + PORTS_PER_REGION * i + j for i in range(region_count) for j in range(3)]
+    )
+    return [
+        RegionPlace(
+            name=REGION_NAMES[i],
+            ordinal=i,
+            kafka_port=ports[3 * i],
+            http_port=ports[3 * i + 1],
+            peer_port=ports[3 * i + 2],
+        )
+        for i in range(region_count)
+    ]
+
+
+def _moved(plan: ClusterPlan, port: int) -> ClusterPlan:
+    return msgspec.structs.replace(plan, regions=_places(len(plan.regions), port))
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
