@@ -1,0 +1,250 @@
+"""The peer listener: greets nodes of other regions and hands their requests to registered handlers.
+
+INV-PS1  nothing but Hello is served before a Hello of the same cluster and no lower region epoch
+INV-PS2  requests of one connection start in arrival order; answers leave as they are ready
+INV-PS3  a connection holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read
+INV-PS4  bytes that are no frame, and a handler's refusal, harm only the connection or request they belong to
+
+A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
+closed, with the reason in the log.
+Not here: what messages mean (`link_source`, `forward_target`, failover).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from region_broker.adapters.peer_protocol import (
+    GREETING_FRAME_BYTES_MAX,
+    OTHER_CLUSTER,
+    PEER_FRAME_BYTES_MAX,
+    STALE_REGION_EPOCH,
+    UNKNOWN_MESSAGE,
+    AnyMessage,
+    Buffer,
+    Frame,
+    FrameKind,
+    FrameReader,
+    Hello,
+    PeerIdentity,
+    PeerMessage,
+    PeerProtocolError,
+    PeerRefused,
+    Refusal,
+    decode_message,
+    encode_frame,
+)
+from region_broker.ports.network import ByteStream, Listener, Network
+
+IN_FLIGHT_MAX: Final = 256
+READ_BYTES: Final = 256 * 1024
+_log: Final = logging.getLogger("tidemark.peer")
+
+
+class Reply(NamedTuple):
+    """An answer with raw bytes attached, uncopied."""
+
+    message: PeerMessage
+    attachment: Sequence[Buffer] = ()
+
+
+class PeerSession:
+    """One accepted connection, as handlers see it; `state` is theirs, keyed by handler."""
+
+    def __init__(self, session_id: int, peer_address: str, hello: Hello) -> None:
+        """Describe the connection of the node that greeted with `hello`."""
+        self.session_id = session_id
+        self.peer_address = peer_address
+        self.hello = hello
+        self.state: dict[str, Any] = {}
+        self._closers: list[Callable[[], None]] = []
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Call `closer` once the connection has ended."""
+        self._closers.append(closer)
+
+    def end(self) -> None:
+        """Run the closers; the server calls this."""
+        closers, self._closers = self._closers, []
+        for closer in closers:
+            closer()
+
+
+Handler = Callable[[PeerSession, AnyMessage, memoryview], Awaitable[PeerMessage | Reply]]
+
+
+class PeerServer:
+    """Listens for peers. Register handlers, then `start`; `close` and `wait_closed` at the end."""
+
+    def __init__(self, network: Network, identity: PeerIdentity) -> None:
+        """Serve as `identity`; nothing is bound yet."""
+        self._network = network
+        self._identity = identity
+        self._handlers: dict[str, tuple[type[PeerMessage], Handler[Any]]] = {}
+        self._listener: Listener | None = None
+        self._connections: set[ByteStream] = set()
+        self._session_count = 0
+
+    def register(self, message_type: type[AnyMessage], handler: Handler[AnyMessage]) -> None:
+        """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
+        tag = message_type.__name__
+        assert tag not in self._handlers, f"{tag} has a handler already"
+        self._handlers[tag] = (message_type, handler)
+
+    async def start(self, host: str, port: int) -> Listener:
+        """Bind and serve; raises OSError when the port is not free."""
+        self._listener = await self._network.listen(host, port, self._serve)
+        return self._listener
+
+    def close(self) -> None:
+        """Stop accepting, and close every connection."""
+        if self._listener is not None:
+            self._listener.close()
+        for stream in tuple(self._connections):
+            stream.close()
+
+    async def wait_closed(self) -> None:
+        """Return once every connection has ended; raises what a handler raised as a bug."""
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    async def _serve(self, stream: ByteStream) -> None:
+        self._connections.add(stream)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await _Connection(self, stream, tasks).run()
+        finally:
+            self._connections.discard(stream)
+            stream.close()
+
+    def greeted(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:
+        """Judge a Hello; return the answer, and a session where the peer may talk on (INV-PS1)."""
+        theirs = decode_message(frame, Hello)
+        ours = self._identity.hello()
+        code, reason = _objection(ours, theirs)
+        if code != OTHER_CLUSTER:
+            self._identity.learn(theirs)
+        if code:
+            _log.warning("peer %s refused: %s", stream.peer, reason)
+            return _refused(ours, code, reason), None
+        self._session_count += 1
+        return ours, PeerSession(self._session_count, stream.peer, theirs)
+
+    def handler_of(self, tag: str) -> tuple[type[PeerMessage], Handler[Any]]:
+        """Return the registered pair; raises `PeerRefused` for a tag that nobody serves."""
+        found = self._handlers.get(tag)
+        if found is None:
+            raise PeerRefused(UNKNOWN_MESSAGE, f"this node does not serve {tag!r} messages")
+        return found
+
+
+def _objection(ours: Hello, theirs: Hello) -> tuple[str, str]:
+    if theirs.cluster_id != ours.cluster_id:
+        return OTHER_CLUSTER, (
+            f"this is cluster {ours.cluster_id}, region {ours.region}; the peer belongs to"
+            f" cluster {theirs.cluster_id}: check its peer addresses"
+        )
+    if theirs.region_epoch < ours.region_epoch:
+        return STALE_REGION_EPOCH, (
+            f"region {theirs.region} is at region epoch {theirs.region_epoch}, the domain at"
+            f" {ours.region_epoch} (acting: {ours.acting_region}): follow that lineage first"
+        )
+    return "", ""
+
+
+def _refused(ours: Hello, code: str, reason: str) -> Hello:
+    return Hello(
+        cluster_id=ours.cluster_id,
+        region=ours.region,
+        node_id=ours.node_id,
+        region_epoch=ours.region_epoch,
+        acting_region=ours.acting_region,
+        lineage=() if code == OTHER_CLUSTER else ours.lineage,
+        refused=reason,
+        refused_code=code,
+    )
+
+
+class _Connection:
+    """Reads one connection and starts its requests in order (INV-PS2)."""
+
+    def __init__(self, server: PeerServer, stream: ByteStream, tasks: asyncio.TaskGroup) -> None:
+        self._server = server
+        self._stream = stream
+        self._tasks = tasks
+        self._running: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._reader = FrameReader(GREETING_FRAME_BYTES_MAX, preface=True)
+        self._session: PeerSession | None = None
+
+    async def run(self) -> None:
+        try:
+            while data := await self._stream.read(READ_BYTES):
+                for frame in self._reader.feed(data):
+                    if not await self._take(frame):
+                        return
+        except PeerProtocolError as error:
+            _log.warning("peer %s disconnected: %s", self._stream.peer, error)
+        except OSError as error:
+            _log.info("peer %s went away: %s", self._stream.peer, error)
+        finally:
+            for task in self._running:
+                task.cancel()
+            if self._session is not None:
+                self._session.end()
+            self._stream.close()
+
+    async def _take(self, frame: Frame) -> bool:
+        if frame.kind is not FrameKind.REQUEST:
+            raise PeerProtocolError(f"a {frame.kind.name} came where only requests may come")
+        if self._session is None or frame.tag == Hello.__name__:
+            return self._greet(frame)
+        await self._slots.acquire()
+        if not await self._drain():
+            return False
+        task = self._tasks.create_task(self._answer(self._session, frame))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return True
+
+    def _greet(self, frame: Frame) -> bool:
+        answer, session = self._server.greeted(self._stream, frame)
+        self._stream.write(*encode_frame(FrameKind.ANSWER, frame.correlation_id, answer))
+        if session is None:
+            return False
+        if self._session is None:
+            self._session = session
+        self._reader.bytes_max = PEER_FRAME_BYTES_MAX
+        return True
+
+    async def _answer(self, session: PeerSession, frame: Frame) -> None:
+        try:
+            kind, reply = await self._handle(session, frame)
+        except PeerProtocolError as error:
+            _log.warning("peer %s disconnected: %s", self._stream.peer, error)
+            self._stream.close()
+            return
+        finally:
+            self._slots.release()
+        self._stream.write(
+            *encode_frame(kind, frame.correlation_id, reply.message, reply.attachment)
+        )
+
+    async def _drain(self) -> bool:
+        """Wait for a peer that reads slowly: its next requests stay unread so long (INV-PS3)."""
+        try:
+            await self._stream.drain()
+        except OSError as error:
+            _log.info("peer %s went away: %s", self._stream.peer, error)
+            return False
+        return True
+
+    async def _handle(self, session: PeerSession, frame: Frame) -> tuple[FrameKind, Reply]:
+        try:
+            message_type, handler = self._server.handler_of(frame.tag)
+            message = decode_message(frame, message_type)
+            answer = await handler(session, message, frame.attachment)
+        except PeerRefused as refusal:
+            return FrameKind.REFUSAL, Reply(Refusal(code=refusal.code, reason=refusal.reason))
+        return FrameKind.ANSWER, answer if isinstance(answer, Reply) else Reply(answer)
