@@ -1,0 +1,51 @@
+"""The table of APIs: one `Api` per Kafka API that this node serves.
+
+INV-R1  an API is served in a contiguous range of versions, each of which kio has a schema for
+INV-R2  a write that reaches a region that does not act is forwarded whole, never half executed here
+Not here: how a request gets here and leaves (`dispatch`, `wire.server`), what each API does (its own file).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from region_broker.handlers.services import RequestContext
+
+Fields: TypeAlias = Mapping[str, Any]
+# `request` is the kio request entity of the API and version; the answer is a version-neutral dict keyed by
+# kio field names, or bytes (an already encoded body), or None when no answer is due (Produce with acks=0).
+Handle: TypeAlias = Callable[[RequestContext, Any], Awaitable[Fields | bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One Kafka API as served here.
+
+    `on_error(ctx, request, error_code) -> fields` builds the answer that carries one error for
+    everything that was asked (unsupported version, forwarding failed); None: such a request can only be
+    answered by closing the connection.
+    """
+
+    key: int
+    name: str
+    versions: range
+    handle: Handle
+    forward: bool = False
+    on_error: Callable[[RequestContext, Any, int], Fields] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTable:
+    """The APIs by key; built once at start, from `handlers.apis.all_apis()` in production."""
+
+    by_key: Mapping[int, Api]
+
+    @classmethod
+    def of(cls, *apis: Api) -> "ApiTable":
+        """Return the table of these APIs; a key used twice is a programmer error."""
+        by_key = {api.key: api for api in sorted(apis, key=lambda api: api.key)}
+        assert len(by_key) == len(apis), "an API key is registered twice"
+        return cls(by_key)
+
+
+NO_ERROR: Final = 0

@@ -1,0 +1,222 @@
+"""What a handler may use: the services of the node, and the context of one request.
+
+INV-H1  a handler reaches the rest of the node only through `Services`, so that tests can compose them
+INV-H2  `RequestContext.connection_state` belongs to one connection and is shared by its requests
+Not here: who implements these protocols (`node`), the API table (`registry`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
+
+from idempotency.identity import TopicPartition
+from idempotency.ports import Chance, Clock
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
+
+if TYPE_CHECKING:  # the packages below are heavy; annotations only
+    from region_broker.metrics import Metrics
+    from region_broker.replication.partition_table import PartitionTable
+    from region_broker.replication.purgatory import FetchPurgatory
+
+
+class MetadataService(Protocol):
+    """The region's metadata: an immutable image, and the two changes that clients may ask for."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """Return the image as of now."""
+        ...
+
+    async def create_topic(
+        self,
+        name: str,
+        partition_count: int,
+        configs: Mapping[str, str],
+        topic_id: UUID | None = None,
+    ) -> TopicImage:
+        """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
+        ...
+
+    async def delete_topic(self, name: str) -> TopicImage:
+        """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
+        ...
+
+
+class RegionView(Protocol):
+    """What handlers need to know of the region: who we are, and whether we act."""
+
+    @property
+    def acting(self) -> bool:
+        """Return whether this region takes writes now."""
+        ...
+
+    @property
+    def region_epoch(self) -> int:
+        """Return the region epoch known here."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """Return the id of the cluster (same in all regions)."""
+        ...
+
+    @property
+    def node_id(self) -> int:
+        """Return the id of this node."""
+        ...
+
+    @property
+    def kafka_host(self) -> str:
+        """Return the host that clients are told."""
+        ...
+
+    @property
+    def kafka_port(self) -> int:
+        """Return the port that clients are told."""
+        ...
+
+    @property
+    def reason_not_acting(self) -> str:
+        """Return why this region takes no writes, for logs and error texts."""
+        ...
+
+
+class TransactionService(Protocol):
+    """The transaction coordinator as handlers see it; verdicts are `txn_coordinator.verdicts`.
+
+    Typed `Any` where the answer is a type of txn_coordinator's own: the handler that asks knows it.
+    """
+
+    async def init_producer_id(
+        self, transactional_id: str | None, timeout_ms: int, producer_id: int, producer_epoch: int
+    ) -> Any:
+        """Return an InitOutcome: verdict, producer_id, producer_epoch."""
+        ...
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        implicit: bool,
+    ) -> Any:
+        """Add partitions to the transaction (durably, B2); return a verdict."""
+        ...
+
+    async def add_offsets(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, group_id: str
+    ) -> Any:
+        """Add the offsets partition of `group_id`; return a verdict."""
+        ...
+
+    async def end_txn(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, tv: int
+    ) -> Any:
+        """Decide the transaction; return an EndOutcome."""
+        ...
+
+    def verify(
+        self,
+        transactional_id: str | None,
+        producer_id: int,
+        producer_epoch: int,
+        partition: TopicPartition,
+    ) -> Any:
+        """Return the verdict on whether `partition` is in the producer's open transaction (C27)."""
+        ...
+
+
+class ForwardContext(Protocol):
+    """What a forwarder may know of a request."""
+
+    @property
+    def connection_id(self) -> int:
+        """Return the number of the client's connection."""
+        ...
+
+    @property
+    def client_id(self) -> str | None:
+        """Return the client id."""
+        ...
+
+
+class Forwarder(Protocol):
+    """Carries a request to the acting region and brings the answer back."""
+
+    async def forward(self, ctx: "RequestContext", frame: memoryview) -> bytes:
+        """Return the raw answer (header included) to the raw request `frame` (header included).
+
+        Requests of one connection keep their order. Raises `ForwardingFailed` when there is no
+        answer: the write may or may not have happened.
+        """
+        ...
+
+
+class ForwardingFailed(Exception):
+    """No answer from the acting region; whether the request was executed is unknown.
+
+    `may_have_happened` is False only if the request surely never left this node.
+    """
+
+    def __init__(self, reason: str, *, may_have_happened: bool = True) -> None:
+        """Say why."""
+        super().__init__(reason)
+        self.may_have_happened = may_have_happened
+
+
+class HandlerConfig(Protocol):
+    """The few settings of the node that handlers read (`region_broker.config.NodeConfig` has them)."""
+
+    @property
+    def auto_create_topics(self) -> bool:
+        """Return whether Metadata creates the topics it is asked for."""
+        ...
+
+    @property
+    def default_partition_count(self) -> int:
+        """Return the partition count of topics created without one."""
+        ...
+
+    @property
+    def shard_count(self) -> int:
+        """Return the partition count of the ledgers."""
+        ...
+
+
+@dataclass(slots=True)
+class Services:
+    """Everything that handlers may use; composed once by `node`.
+
+    `groups` is `region_broker.groups.coordinator.GroupCoordinator` (a layer below, imported by the
+    group handlers themselves).
+    """
+
+    clock: Clock
+    chance: Chance
+    metadata: MetadataService
+    partitions: "PartitionTable"
+    purgatory: "FetchPurgatory"
+    txn: TransactionService
+    groups: Any
+    region: RegionView
+    forward: Forwarder
+    config: HandlerConfig
+    metrics: "Metrics"
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request: where it came from and what it was addressed to."""
+
+    services: Services
+    connection_id: int
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None = None
+    principal: str = "User:ANONYMOUS"
+    peer: str = ""
+    connection_state: dict[str, Any] = field(default_factory=dict)

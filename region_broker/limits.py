@@ -1,0 +1,59 @@
+"""Every limit of the process, in one place, related to each other by assertions at import.
+
+INV-L1  everything that a peer can make grow has a limit here
+Not here: limits of one topic (`controller.topic_configs`), time-outs of groups and transactions (their own
+packages).
+"""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Kafka's socket.request.max.bytes.
+REQUEST_BYTES_MAX: Final = 100 * MIB
+# An answer may hold what was asked for and one oversized first batch (KIP-74).
+RESPONSE_BYTES_MAX: Final = 200 * MIB
+# Elements of one array field in one request; also bounded by the bytes left in the frame.
+ARRAY_ELEMENTS_MAX: Final = 1_000_000
+REQUEST_STRING_BYTES_MAX: Final = 32_767
+
+# Requests of one connection that are being served at once; then its socket is left unread.
+IN_FLIGHT_REQUESTS_MAX: Final = 64
+# Bytes of requests of one connection that are being served at once (one more frame may exceed it).
+IN_FLIGHT_BYTES_MAX: Final = 128 * MIB
+
+SOCKET_READ_BYTES: Final = 256 * KIB
+SOCKET_READ_AHEAD_BYTES: Final = 1 * MIB
+SOCKET_WRITE_HIGH_WATER_BYTES: Final = 1 * MIB
+LISTEN_BACKLOG: Final = 1024
+CONNECTIONS_MAX: Final = 10_000
+# A frame that has begun must be complete within this time, and a peer that does not read its answers is
+# cut off after it.
+FRAME_TIMEOUT_MS: Final = 60_000
+WRITE_TIMEOUT_MS: Final = 60_000
+# Kafka's connections.max.idle.ms.
+IDLE_TIMEOUT_MS: Final = 600_000
+
+FETCH_BYTES_MAX: Final = 55 * MIB  # Kafka's fetch.max.bytes
+FETCH_PARTITION_COUNT_MAX: Final = 20_000
+FETCH_WAIT_MS_MAX: Final = 300_000
+# The body of one produce request: kept below the frame cap, which holds the header too.
+BATCH_BYTES_DEFAULT: Final = 1_048_588  # Kafka's max.message.bytes
+
+# Decompression (2 kB of zstd can hold 64 MiB of zeros).
+DECOMPRESSED_BYTES_MAX: Final = 64 * MIB
+RECORD_COUNT_MAX: Final = 1_000_000
+RECORD_HEADER_COUNT_MAX: Final = 10_000
+
+TOPIC_NAME_LENGTH_MAX: Final = 249  # Kafka: Topic.MAX_NAME_LENGTH
+PARTITION_COUNT_MAX: Final = 1_000
+CREATE_TOPICS_MAX: Final = 1_000
+
+assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
+assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
+assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
+    "a full answer and one oversized first batch must fit an answer"
+)
+assert SOCKET_READ_BYTES <= SOCKET_READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
+assert DECOMPRESSED_BYTES_MAX >= BATCH_BYTES_DEFAULT, "an honest batch must be decompressible"

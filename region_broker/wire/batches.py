@@ -1,0 +1,237 @@
+"""Records in and out of record batches (magic 2): for ledgers, links, tests and validation.
+
+INV-B1  what `build_batch` writes, `iter_records` reads back equal, for every codec
+INV-B2  `iter_records` allocates no more than the bytes it was given or the decompression cap allow, and
+        raises `RecordsError` (never anything else) on hostile bytes
+Layout: https://kafka.apache.org/documentation/#recordbatch (KIP-98).
+Not here: the header's layout and reading (`idempotency.record_batch`), the broker's produce and fetch paths:
+those never look at records.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import google_crc32c
+
+from region_broker.limits import (
+    DECOMPRESSED_BYTES_MAX,
+    RECORD_COUNT_MAX,
+    RECORD_HEADER_COUNT_MAX,
+)
+from region_broker.wire.compression import Codec, CompressionError, compress, decompress
+
+HEADER_BYTES: Final = 61
+MAGIC: Final = 2
+ATTRIBUTE_TRANSACTIONAL: Final = 0x10
+ATTRIBUTE_CONTROL: Final = 0x20
+_CODEC_MASK: Final = 0x07
+_CRC_START: Final = 21
+_FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
+_BACK: Final = struct.Struct(">hiqqqhii")  # attributes .. record count, all under the CRC
+_LENGTH_START: Final = 12
+
+
+class RecordsError(Exception):
+    """The bytes are no valid batch of records; `record_index` says where, -1 when it is the batch."""
+
+    def __init__(self, reason: str, record_index: int = -1) -> None:
+        """Say what is wrong."""
+        super().__init__(reason)
+        self.record_index = record_index
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record; `offset` is absolute when read and ignored when built."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who writes a batch: the idempotent producer's coordinates, or none of them."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+    control: bool = False
+
+
+NO_ORIGIN: Final = Origin()
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    origin: Origin = NO_ORIGIN,
+    codec: Codec = Codec.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """Return one batch of `records` (at least one) with offsets `base_offset`, +1, +2 ..."""
+    assert records, "a batch holds at least one record"
+    assert base_offset >= 0, base_offset
+    base_timestamp_ms = records[0].timestamp_ms
+    body = bytearray()
+    for index, record in enumerate(records):
+        _write_record(body, index, record, base_timestamp_ms)
+    payload = compress(codec, bytes(body))
+    attributes = (
+        int(codec)
+        | (ATTRIBUTE_TRANSACTIONAL if origin.transactional else 0)
+        | (ATTRIBUTE_CONTROL if origin.control else 0)
+    )
+    covered = _BACK.pack(
+        attributes, len(records) - 1, base_timestamp_ms,
+        max(record.timestamp_ms for record in records),
+        origin.producer_id, origin.producer_epoch, origin.base_sequence, len(records),
+    ) + payload  # fmt: skip
+    front = _FRONT.pack(
+        base_offset,
+        _CRC_START + len(covered) - _LENGTH_START,
+        leader_epoch,
+        MAGIC,
+        google_crc32c.value(covered),
+    )
+    return front + covered
+
+
+def iter_records(
+    batch: bytes | bytearray | memoryview, *, max_bytes: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[Record]:
+    """Yield the records of one batch, control records too; `RecordsError` when it is not whole.
+
+    The CRC is not checked here: bytes from a log or a link are checked where they are appended.
+    """
+    view = memoryview(batch)
+    if len(view) < HEADER_BYTES:
+        raise RecordsError(f"{len(view)} bytes are less than a batch header")
+    base_offset, batch_length, _, magic, _ = _FRONT.unpack_from(view)
+    attributes, _, base_timestamp_ms, _, _, _, _, count = _BACK.unpack_from(view, _CRC_START)
+    if magic != MAGIC:
+        raise RecordsError(f"magic {magic} is not supported, only {MAGIC}")
+    end = _LENGTH_START + batch_length
+    if not HEADER_BYTES <= end <= len(view):
+        raise RecordsError(f"batch length {batch_length} with {len(view)} bytes given")
+    if not 0 <= count <= RECORD_COUNT_MAX:
+        raise RecordsError(f"record count {count} is not in 0..{RECORD_COUNT_MAX}")
+    try:
+        codec = Codec(attributes & _CODEC_MASK)
+        body = decompress(codec, bytes(view[HEADER_BYTES:end]), max_bytes=max_bytes)
+    except (ValueError, CompressionError) as error:
+        raise RecordsError(str(error)) from error
+    position = 0
+    for index in range(count):
+        try:
+            record, position = _read_record(body, position, base_offset, base_timestamp_ms)
+        except (IndexError, UnicodeDecodeError, _Malformed) as error:
+            raise RecordsError(f"record {index} is damaged: {error}", index) from error
+        yield record
+    if position != len(body):
+        raise RecordsError(f"{len(body) - position} bytes follow the last record")
+
+
+class _Malformed(Exception):
+    """A length inside a record makes no sense."""
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _write_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        _write_varint(out, -1)
+    else:
+        _write_varint(out, len(value))
+        out += value
+
+
+def _write_record(out: bytearray, index: int, record: Record, base_timestamp_ms: int) -> None:
+    body = bytearray(1)  # attributes, unused
+    _write_varint(body, record.timestamp_ms - base_timestamp_ms)
+    _write_varint(body, index)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    _write_varint(body, len(record.headers))
+    for name, value in record.headers:
+        _write_bytes(body, name.encode())
+        _write_bytes(body, value)
+    _write_varint(out, len(body))
+    out += body
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    position += 1
+    value = byte & 0x7F
+    shift = 7
+    while byte & 0x80:
+        if shift > 63:
+            raise _Malformed("a varint of more than 10 bytes")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size_bytes, position = _read_varint(data, position)
+    if size_bytes < 0:
+        if size_bytes != -1:
+            raise _Malformed(f"length {size_bytes}")
+        return None, position
+    stop = position + size_bytes
+    if stop > end:
+        raise _Malformed(f"length {size_bytes} with {end - position} bytes left")
+    return data[position:stop], stop
+
+
+def _read_record(
+    data: bytes, position: int, base_offset: int, base_timestamp_ms: int
+) -> tuple[Record, int]:
+    size_bytes, position = _read_varint(data, position)
+    end = position + size_bytes
+    if size_bytes <= 0 or end > len(data):
+        raise _Malformed(f"record of {size_bytes} bytes with {len(data) - position} left")
+    position += 1  # attributes
+    timestamp_delta_ms, position = _read_varint(data, position)
+    offset_delta, position = _read_varint(data, position)
+    key, position = _read_bytes(data, position, end)
+    value, position = _read_bytes(data, position, end)
+    headers, position = _read_headers(data, position, end)
+    if position != end:
+        raise _Malformed(f"it ends {end - position} bytes before its length says")
+    return Record(
+        key, value, headers, base_timestamp_ms + timestamp_delta_ms, base_offset + offset_delta
+    ), end
+
+
+def _read_headers(
+    data: bytes, position: int, end: int
+) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = _read_varint(data, position)
+    if not 0 <= count <= min(RECORD_HEADER_COUNT_MAX, end - position):
+        raise _Malformed(f"header count {count}")
+    if count == 0:
+        return (), position
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, position = _read_bytes(data, position, end)
+        if name is None:
+            raise _Malformed("a header without a name")
+        value, position = _read_bytes(data, position, end)
+        headers.append((name.decode(), value))
+    return tuple(headers), position
