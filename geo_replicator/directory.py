@@ -1,0 +1,137 @@
+"""Region epochs and promises: who may act, as each region alone can judge it (T19, T24 two sites, T27).
+
+INV-D1  region_epoch = n << 3 | region ordinal: two regions never write under the same one (T19)
+INV-D2  a promise is never weakened: only a higher epoch, or the same one by the same taker, is promised
+INV-D3  a region that starts acts only if no site it could ask knows a higher epoch or a later promise,
+        and no mirror reached further than its own logs go (T27)
+
+Two sites have no majority: the operator's word stands in for an answer that cannot be had. A witness or a
+third site makes this the state machine of a cross-site Raft group.
+Not here: asking (the failover driver), durability (the failover journal).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
+
+ORDINAL_BITS: Final = 3
+ORDINAL_MAX: Final = (1 << ORDINAL_BITS) - 1
+FIRST_GENERATION: Final = 1
+
+
+def region_epoch_for(generation: int, ordinal: int) -> int:
+    """Return the region epoch of the `generation`-th take-over, by the region with `ordinal`."""
+    assert 0 <= ordinal <= ORDINAL_MAX, ordinal
+    assert generation >= FIRST_GENERATION, generation
+    return generation << ORDINAL_BITS | ordinal
+
+
+def generation_of(region_epoch: int) -> int:
+    """Return n of ``n << 3 | ordinal``."""
+    return region_epoch >> ORDINAL_BITS
+
+
+def next_region_epoch(known: Iterable[int], ordinal: int) -> int:
+    """Return an epoch one generation above all `known` ones, unique to `ordinal` (T19)."""
+    return region_epoch_for(max(map(generation_of, known), default=0) + 1, ordinal)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Nothing of an epoch older than `region_epoch` is acted on, reached or forwarded any more."""
+
+    region_epoch: int
+    taker: str
+
+
+NO_PROMISE: Final = Promise(0, "")
+
+
+class PromiseVerdict(Enum):
+    """What a region answers to a taker."""
+
+    GRANTED = "granted"
+    REPEATED = "repeated"
+    REFUSED_HIGHER_PROMISE = "refused: a higher region epoch was promised"
+    REFUSED_HIGHER_EPOCH = "refused: a region acts under a higher region epoch"
+
+
+def judge_promise(given: Promise, region_epoch: int, asked: Promise) -> PromiseVerdict:
+    """Return whether a region at `region_epoch` that gave `given` may promise `asked` (INV-D2)."""
+    if asked == given:
+        return PromiseVerdict.REPEATED
+    if asked.region_epoch <= region_epoch:
+        return PromiseVerdict.REFUSED_HIGHER_EPOCH
+    if asked.region_epoch <= given.region_epoch:
+        return PromiseVerdict.REFUSED_HIGHER_PROMISE
+    return PromiseVerdict.GRANTED
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """What one site says about itself. `held` are the offsets of each log that it has shown.
+
+    `claim` is the greatest tidemark it published (acting) or reached (mirror).
+    """
+
+    region: str
+    region_epoch: int
+    acting: bool
+    promise: Promise = NO_PROMISE
+    claim: TidemarkPoint = BEFORE_ALL
+    lineage: Lineage = field(default_factory=Lineage)
+    held: Mapping[LogKey, int] = field(default_factory=dict)
+
+
+class StartVerdict(Enum):
+    """What a region that acted before may do when it starts."""
+
+    ACT = "act"
+    FOLLOW = "another region acts under a higher region epoch"
+    WAIT = "another region was promised a higher region epoch and has not finished taking over"
+    SHORT = "a mirror holds more of a log than this region does"
+
+
+@dataclass(frozen=True, slots=True)
+class StartDecision:
+    """The verdict, and why in words."""
+
+    verdict: StartVerdict
+    reason: str = ""
+    leader: str = ""
+
+
+def judge_start(
+    region_epoch: int, log_ends: Mapping[LogKey, int], reports: Sequence[SiteReport]
+) -> StartDecision:
+    """Return what a region that acted under `region_epoch` may do, given the sites that answered.
+
+    `log_ends` are its own log end offsets (INV-D3). No report at all means ACT: with two sites an
+    unreachable mirror must not keep home down, and the operator answers for not having failed over.
+    """
+    ahead = max(reports, key=lambda report: report.region_epoch, default=None)
+    if ahead is not None and ahead.region_epoch > region_epoch:
+        reason = f"region {ahead.region} is at region epoch {ahead.region_epoch}, this one at"
+        return StartDecision(StartVerdict.FOLLOW, f"{reason} {region_epoch}", ahead.region)
+    promised = max(reports, key=lambda report: report.promise.region_epoch, default=None)
+    if promised is not None and promised.promise.region_epoch > region_epoch:
+        promise = promised.promise
+        reason = f"region {promise.taker} was promised region epoch {promise.region_epoch}"
+        return StartDecision(StartVerdict.WAIT, reason, promise.taker)
+    return _judge_lengths(log_ends, reports)
+
+
+def _judge_lengths(log_ends: Mapping[LogKey, int], reports: Sequence[SiteReport]) -> StartDecision:
+    for report in reports:
+        for key, held in sorted(report.held.items()):
+            if key in log_ends and log_ends[key] < held:
+                reason = (
+                    f"log {key.encode()} ends at {log_ends[key]} here, but region {report.region}"
+                    f" holds it up to {held}: records were lost on this disk. Let"
+                    f" {report.region} take over: tidemark region failover --to {report.region}"
+                )
+                return StartDecision(StartVerdict.SHORT, reason, report.region)
+    return StartDecision(StartVerdict.ACT)

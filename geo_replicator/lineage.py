@@ -1,0 +1,139 @@
+"""Who acted from which cut: claims, void tidemarks, and where a log must be cut (T20, T23, T25).
+
+INV-L1  entries are ordered by region epoch, and no two share one (T19)
+INV-L2  a point of an older epoch beyond a later base is void for ever: never claimable, never reachable
+INV-L3  a region several epochs behind cuts to the lowest base since (T23)
+
+Points compare by (region_epoch, number) and by nothing else. Positions are keyed by topic id, because a
+topic that was deleted and created again is another topic.
+Not here: where entries are stored (the metadata image, the failover journal), nor any log.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+
+class LogKey(NamedTuple):
+    """One partition log in any region: topic id and partition number."""
+
+    topic_id: UUID
+    partition: int
+
+    def encode(self) -> str:
+        """Return ``topic_id-hex/partition``: the key used in lineage entries and on disk."""
+        return f"{self.topic_id.hex}/{self.partition}"
+
+    @classmethod
+    def decode(cls, text: str) -> "LogKey":
+        """Parse what `encode` wrote; raises ValueError on anything else."""
+        topic_id_hex, _, partition = text.partition("/")
+        return cls(UUID(hex=topic_id_hex), int(partition))
+
+
+class TidemarkPoint(NamedTuple):
+    """One tidemark: `number` k, dense within the epochs of one lineage, and who published it."""
+
+    region_epoch: int
+    number: int
+
+    def __str__(self) -> str:
+        """Return what an operator reads."""
+        return f"tidemark {self.number} of region epoch {self.region_epoch}"
+
+
+BEFORE_ALL: Final = TidemarkPoint(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A tidemark with its positions: the first offset of each log that it does not hold.
+
+    D for data and groups, L for the transaction ledger, one past record k for `__tidemarks`.
+    `published_wall_ms` is home's wall clock at publication.
+    """
+
+    point: TidemarkPoint
+    positions: Mapping[LogKey, int] = field(default_factory=dict)
+    published_wall_ms: int = 0
+
+    def position_of(self, key: LogKey) -> int:
+        """Return where `key` is cut; 0 for a log younger than the tidemark (T15)."""
+        return self.positions.get(key, 0)
+
+
+EMPTY_CUT: Final = Cut(BEFORE_ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class LineageEntry:
+    """Region `acting_region` acts under `region_epoch` from `base` on (T25)."""
+
+    region_epoch: int
+    acting_region: str
+    base: TidemarkPoint
+    positions: Mapping[LogKey, int] = field(default_factory=dict)
+    decided_wall_ms: int = 0
+
+
+class StaleLineage(Exception):
+    """An entry came behind a later one: the taker was too slow and must not act (T25)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The entries of one domain, oldest first."""
+
+    entries: tuple[LineageEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check INV-L1."""
+        epochs = [entry.region_epoch for entry in self.entries]
+        assert epochs == sorted(set(epochs)), epochs
+
+    @property
+    def newest_epoch(self) -> int:
+        """Return the region epoch of the last entry, 0 when there is none."""
+        return self.entries[-1].region_epoch if self.entries else 0
+
+    def with_entry(self, entry: LineageEntry) -> "Lineage":
+        """Return the lineage with `entry`; the same one again changes nothing.
+
+        Raises `StaleLineage` behind a later entry (T25: so a slow taker cannot act).
+        """
+        if entry in self.entries:
+            return self
+        if entry.region_epoch <= self.newest_epoch:
+            raise StaleLineage(
+                f"region {entry.acting_region} wants region epoch {entry.region_epoch}, but"
+                f" {self.entries[-1].acting_region} acts under {self.newest_epoch} already"
+            )
+        return Lineage((*self.entries, entry))
+
+    def since(self, region_epoch: int) -> tuple[LineageEntry, ...]:
+        """Return the entries that a region which followed `region_epoch` has not seen."""
+        return tuple(entry for entry in self.entries if entry.region_epoch > region_epoch)
+
+    def is_void(self, point: TidemarkPoint) -> bool:
+        """Return True where a later region acts from a base before `point` (INV-L2)."""
+        return any(point > entry.base for entry in self.since(point.region_epoch))
+
+    def greatest_valid(self, claims: Iterable[TidemarkPoint]) -> TidemarkPoint:
+        """Return the greatest claim that is not void, `BEFORE_ALL` when none is valid (T24)."""
+        return max((claim for claim in claims if not self.is_void(claim)), default=BEFORE_ALL)
+
+
+def lowest_base(entries: Iterable[LineageEntry]) -> Cut:
+    """Return the cut that `entries`, all unseen so far, demand of a log (INV-L3).
+
+    A log that any of them does not name is cut at 0: it is younger than that base (T15).
+    """
+    unseen = tuple(entries)
+    assert unseen, "nothing to follow: ask only for entries that were not seen"
+    point = min(entry.base for entry in unseen)
+    keys = set(unseen[0].positions)
+    for entry in unseen[1:]:
+        keys &= set(entry.positions)
+    positions = {key: min(entry.positions[key] for entry in unseen) for key in sorted(keys)}
+    return Cut(point=point, positions=positions, published_wall_ms=unseen[0].decided_wall_ms)

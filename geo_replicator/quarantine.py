@@ -1,0 +1,144 @@
+"""What a region keeps of a tail that the world went on without: keys, provenance, and what to move.
+
+INV-Q1  a quarantined tail is keyed {domain, topic id, partition, lineage entry, first, last offset}, holds
+        whole batches verbatim, and never changes
+INV-Q2  a tail is in quarantine before its log is cut (T20); moving it again changes nothing
+INV-Q3  nothing below the cut is ever moved
+
+Not here: bytes and files (`region_broker.adapters.quarantine_store`), what was lost (`loss`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from geo_replicator.lineage import Cut, LogKey
+
+
+class QuarantineKey(NamedTuple):
+    """The name of one quarantined tail (INV-Q1); offsets are inclusive."""
+
+    domain: str
+    topic_id: UUID
+    partition: int
+    lineage_epoch: int
+    first_offset: int
+    last_offset: int
+
+    @property
+    def log(self) -> LogKey:
+        """Return the log that the tail was cut off."""
+        return LogKey(self.topic_id, self.partition)
+
+    def covers(self, other: "QuarantineKey") -> bool:
+        """Return True where this tail holds all of `other`, cut off by the same entry.
+
+        A restart after lost unsynced bytes may find a shorter tail than the one it moved before.
+        """
+        return (
+            self.domain == other.domain
+            and self.log == other.log
+            and self.lineage_epoch == other.lineage_epoch
+            and self.first_offset <= other.first_offset
+            and self.last_offset >= other.last_offset
+        )
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What the JSON beside a quarantined tail says: whence, why, and how to check it."""
+
+    domain: str
+    topic: str
+    topic_id: UUID
+    partition: int
+    lineage_epoch: int
+    first_offset: int
+    last_offset: int
+    region: str
+    region_epoch: int
+    acting_region: str
+    base_region_epoch: int
+    base_number: int
+    byte_count: int
+    batch_count: int
+    crc32c: int
+    moved_wall_ms: int
+    format: str = "kafka-record-batches-v2"
+
+    @property
+    def key(self) -> QuarantineKey:
+        """Return the key that this provenance belongs to."""
+        return QuarantineKey(
+            self.domain,
+            self.topic_id,
+            self.partition,
+            self.lineage_epoch,
+            self.first_offset,
+            self.last_offset,
+        )
+
+
+class ProvenanceUnreadable(Exception):
+    """A provenance file is not what `encode_provenance` writes."""
+
+
+def encode_provenance(provenance: Provenance) -> bytes:
+    """Return indented JSON: people read it."""
+    return msgspec.json.format(msgspec.json.encode(provenance), indent=2) + b"\n"
+
+
+def decode_provenance(data: bytes) -> Provenance:
+    """Parse `encode_provenance`; raises `ProvenanceUnreadable`."""
+    try:
+        return msgspec.json.decode(data, type=Provenance)
+    except msgspec.MsgspecError as error:
+        raise ProvenanceUnreadable(f"not a quarantine provenance: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtent:
+    """One log as it stands: where it begins, where it ends."""
+
+    key: LogKey
+    topic: str
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """Cut `log` to `position`; `moves_tail` where bytes lie beyond it."""
+
+    log: LogExtent
+    position: int
+
+    @property
+    def moves_tail(self) -> bool:
+        """Return True where the log runs past its position."""
+        return self.log.end_offset > self.position
+
+
+class CutBelowStart(Exception):
+    """A log must be cut below its first retained offset: it has to be seeded again (T13, T14)."""
+
+
+def plan_cut(logs: Iterable[LogExtent], cut: Cut) -> list[LogCut]:
+    """Return what to do to each log so that nothing runs past `cut` (INV-Q3), by log key.
+
+    A log that the cut does not name is younger than it (T15): all of it goes, and it stays empty. A log
+    that starts above its position was trimmed since; that cannot be where a mirror reached the cut
+    (T14), so it raises `CutBelowStart` unless nothing is left of it anyway.
+    """
+    plan = []
+    for log in sorted(logs, key=lambda extent: extent.key):
+        position = cut.position_of(log.key)
+        if position < log.start_offset and log.key in cut.positions:
+            raise CutBelowStart(
+                f"{log.topic}-{log.key.partition} starts at {log.start_offset}, above the cut at"
+                f" {position} ({cut.point}): remove this region's copy and let it mirror afresh"
+            )
+        plan.append(LogCut(log, position if log.key in cut.positions else log.start_offset))
+    return plan
