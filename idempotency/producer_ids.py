@@ -1,0 +1,66 @@
+"""Blocks of producer ids that no two regions can ever hand out twice (C11).
+
+INV-I1  Bits 60..62 of a producer id are the ordinal of the region that gave it out, so regions that
+        cannot talk to each other still never give out the same id. Bit 63 is 0: ids are not negative.
+INV-I2  Block `index` of a region is a pure function: whoever stores the next index durably before the
+        block is used never reuses an id.
+
+Not here: storing the next index (region_broker.controller).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from idempotency.identity import ProducerId
+
+REGION_ORDINAL_BITS: Final = 3
+REGION_ORDINAL_MAX: Final = (1 << REGION_ORDINAL_BITS) - 1
+_ORDINAL_SHIFT: Final = 60
+_PER_REGION: Final = 1 << _ORDINAL_SHIFT
+BLOCK_IDS_DEFAULT: Final = 1000
+
+
+class ProducerIdsExhausted(RuntimeError):
+    """A region has no producer id left; handing out a used one would break deduplication."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """`count` consecutive producer ids from `first`."""
+
+    first: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The id behind the last one."""
+        return self.first + self.count
+
+    def __iter__(self) -> Iterator[ProducerId]:
+        """Yield each id of the block."""
+        return (ProducerId(number) for number in range(self.first, self.end))
+
+
+def block_for(region_ordinal: int, index: int, size: int = BLOCK_IDS_DEFAULT) -> ProducerIdBlock:
+    """Return block number `index` (from 0) of `size` ids of the region.
+
+    Raises:
+        ProducerIdsExhausted: the block would leave the region's range.
+    """
+    assert 0 <= region_ordinal <= REGION_ORDINAL_MAX, region_ordinal
+    assert index >= 0, index
+    assert size > 0, size
+    start = index * size
+    if start + size > _PER_REGION:
+        raise ProducerIdsExhausted(
+            f"region {region_ordinal} has no producer id block {index}: "
+            f"its {_PER_REGION} ids are used up"
+        )
+    return ProducerIdBlock((region_ordinal << _ORDINAL_SHIFT) + start, size)
+
+
+def region_ordinal_of_producer(producer_id: int) -> int:
+    """Return the ordinal of the region that gave out `producer_id`."""
+    assert producer_id >= 0, producer_id
+    return producer_id >> _ORDINAL_SHIFT

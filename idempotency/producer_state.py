@@ -1,0 +1,175 @@
+"""The producers of one partition: epoch, window, open transaction, last decision; as the log left them.
+
+INV-P1  A function of the batches applied, apart from `expire`: nothing here judges, so replaying a
+        log can never fail on a sequence.
+INV-P2  The producer epoch of an entry never falls; when it grows, the window is empty (C4, KIP-360,
+        KIP-890: a marker may be what raises it).
+INV-P3  A producer with an open transaction never expires (C8).
+INV-P4  `last_decision` never gets older (T6).
+
+Not here: verdicts (`partition_state`), last stable offset (`visibility`), bytes (`snapshot_codec`).
+Source: Kafka ProducerStateEntry.java, ProducerAppendInfo.java, ProducerStateManager.java.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from idempotency.decision import DecisionId
+from idempotency.fencing import region_epoch_of
+from idempotency.record_batch import BatchHeader, MarkerFacts
+from idempotency.sequence import distance, is_ahead
+from idempotency.verdicts import FRESH, Judgement, Verdict
+from idempotency.window import BatchWindow, SentBatch
+
+
+class AcceptedGap(NamedTuple):
+    """Sequences of an idempotent producer that were lost with the old region (T22).
+
+    Lost are the records with sequences `expected_sequence` up to, not including, `first_sequence`;
+    `offset` is where the producer went on.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    expected_sequence: int
+    first_sequence: int
+    offset: int
+
+    @property
+    def lost_records(self) -> int:
+        """How many records are missing."""
+        return distance(self.expected_sequence, self.first_sequence)
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer id in one partition; -1 stands for "none yet"."""
+
+    producer_id: int
+    producer_epoch: int
+    window: BatchWindow = field(default_factory=BatchWindow)
+    coordinator_epoch: int = -1
+    last_timestamp_ms: int = -1
+    last_leader_epoch: int = -1
+    """Leader epoch that the newest sequenced batch was written under."""
+    txn_first_offset: int = -1
+    last_decision: DecisionId | None = None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction of this producer is open here."""
+        return self.txn_first_offset >= 0
+
+
+class ProducerTable:
+    """All producer entries of a partition, by producer id."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        """Start empty or with the entries of a snapshot."""
+        self._entries = {entry.producer_id: entry for entry in entries}
+
+    def __len__(self) -> int:
+        """Return the number of known producers."""
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[ProducerEntry]:
+        """Yield the entries by rising producer id, so that every copy has one order."""
+        return (self._entries[producer_id] for producer_id in sorted(self._entries))
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """Return the entry of a producer, None if it is unknown or expired."""
+        return self._entries.get(producer_id)
+
+    def apply_data(self, header: BatchHeader) -> AcceptedGap | None:
+        """Note a data batch of a producer; return the gap it left behind a change of region.
+
+        Batches without a sequence (staged offset commits of the group coordinator) raise the epoch
+        and timestamp only.
+        """
+        entry = self._entry_at(header.producer_id, header.producer_epoch)
+        entry.last_timestamp_ms = max(entry.last_timestamp_ms, header.max_timestamp_ms)
+        if header.base_sequence < 0 or header.producer_epoch < entry.producer_epoch:
+            return None
+        gap = _gap_across_regions(entry, header)
+        entry.window.push(
+            SentBatch(
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp_ms,
+            )
+        )
+        entry.last_leader_epoch = header.leader_epoch
+        return gap
+
+    def apply_marker(self, marker: MarkerFacts) -> ProducerEntry:
+        """Note a marker: its epoch, its coordinator, its decision; return the entry."""
+        entry = self._entry_at(marker.producer_id, marker.producer_epoch)
+        entry.coordinator_epoch = max(entry.coordinator_epoch, marker.coordinator_epoch)
+        # P13: marker timestamps keep a producer alive as data does.
+        entry.last_timestamp_ms = max(entry.last_timestamp_ms, marker.timestamp_ms)
+        if marker.decision is not None and marker.decision.is_newer_than(entry.last_decision):
+            entry.last_decision = marker.decision
+        return entry
+
+    def expire(self, now_ms: int, retention_ms: int) -> list[int]:
+        """Forget producers idle for `retention_ms` with no open transaction; return their ids (C8)."""
+        expired = [
+            entry.producer_id
+            for entry in self._entries.values()
+            if not entry.in_transaction and now_ms - entry.last_timestamp_ms >= retention_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+        return expired
+
+    def _entry_at(self, producer_id: int, producer_epoch: int) -> ProducerEntry:
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
+        elif producer_epoch > entry.producer_epoch:
+            entry.producer_epoch = producer_epoch
+            entry.window.clear()
+        return entry
+
+
+def _gap_across_regions(entry: ProducerEntry, header: BatchHeader) -> AcceptedGap | None:
+    """Return the gap between the producer's last batch of an older region epoch and this one.
+
+    Only the log is asked (leader epochs carry the region epoch, T19), so a replay, a mirror and the
+    region that accepted the gap all record the same.
+    """
+    if header.is_transactional or entry.last_leader_epoch < 0:
+        return None
+    expected = entry.window.expected_sequence
+    if not is_ahead(header.base_sequence, expected):
+        return None
+    if region_epoch_of(header.leader_epoch) <= region_epoch_of(entry.last_leader_epoch):
+        return None
+    return AcceptedGap(
+        header.producer_id,
+        header.producer_epoch,
+        expected,
+        header.base_sequence,
+        header.base_offset,
+    )
+
+
+def judge_request(headers: Iterable[BatchHeader]) -> Judgement:
+    """Judge the batches of one Produce request together: one producer if any is transactional (C12)."""
+    producers: set[tuple[int, int]] = set()
+    transactional = False
+    for header in headers:
+        transactional = transactional or header.is_transactional
+        if header.producer_id >= 0:
+            producers.add((header.producer_id, header.producer_epoch))
+    if transactional and len(producers) > 1:
+        return Judgement(
+            Verdict.INVALID_PRODUCER_ID_MAPPING,
+            detail=f"one transactional request names {len(producers)} producers: send one each",
+        )
+    return FRESH

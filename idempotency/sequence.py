@@ -1,0 +1,28 @@
+"""Sequence numbers of a producer: 31-bit counters that wrap from 2**31 - 1 to 0 (C3).
+
+INV-S1  Every function is total on 0 .. 2**31 - 1; -1 (no sequence) is never passed in.
+
+Not here: which sequence is expected of which producer (`window`).
+Source: Kafka storage/internals/log/ProducerAppendInfo.java `inSequence`, KIP-98.
+"""
+
+from typing import Final
+
+SEQUENCE_MAX: Final = 2**31 - 1
+_SEQUENCE_MASK: Final = SEQUENCE_MAX
+_HALF: Final = 2**30
+
+
+def advance(sequence: int, count: int) -> int:
+    """Return the sequence `count` records after `sequence`, wrapping to 0."""
+    return (sequence + count) & _SEQUENCE_MASK
+
+
+def distance(start: int, end: int) -> int:
+    """Return how many steps forward lead from `start` to `end`: 0 .. 2**31 - 1."""
+    return (end - start) & _SEQUENCE_MASK
+
+
+def is_ahead(sequence: int, expected: int) -> bool:
+    """Tell whether `sequence` lies after `expected`, by less than half of the ring."""
+    return 0 < distance(expected, sequence) < _HALF

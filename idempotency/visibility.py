@@ -1,0 +1,195 @@
+"""What a reader of one partition may see: open transactions, last stable offset, aborted ranges.
+
+The `bound` of every question is the high watermark at home and D(k) on a mirror (T17): only markers
+below it count, whatever else is in the log.
+
+INV-V1  last_stable_offset(bound) <= bound.
+INV-V2  last_stable_offset(bound) <= first offset of every transaction without a marker below bound
+        (C36): a transaction whose marker is copied but not below the cut counts as open.
+INV-V3  aborted_in names every aborted transaction that overlaps the asked range and whose marker lies
+        below bound (C38), in marker order.
+INV-V4  A function of the log alone, apart from the two `forget_*` calls; those may only drop what no
+        later question can ask for.
+
+Not here: who decides commit or abort (txn_coordinator), sequences (`window`).
+Source: Kafka ProducerStateManager.java `firstUnstableOffset`, TransactionIndex.java.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from idempotency.record_batch import BatchHeader, ControlType
+
+
+class AbortedTxn(NamedTuple):
+    """An aborted transaction in a partition; `last_offset` is the offset of its ABORT marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction whose marker is in the log, perhaps not yet below the bound."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
+class AbortedEntry(NamedTuple):
+    """Index entry of an aborted transaction (C38).
+
+    `stable_offset`: no transaction completed later starts below it, so a search may stop there.
+    """
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    stable_offset: int
+
+
+class Visibility:
+    """Open, completed and aborted transactions of one partition."""
+
+    __slots__ = ("_aborted", "_cached", "_completed", "_forgotten_below", "_open")
+
+    def __init__(self) -> None:
+        """Start with an empty partition."""
+        self._open: dict[int, int] = {}  # producer id -> first offset, in rising offset order
+        self._completed: list[CompletedTxn] = []
+        self._aborted: list[AbortedEntry] = []
+        self._forgotten_below = 0
+        self._cached: tuple[int, int] | None = None
+
+    @property
+    def open_count(self) -> int:
+        """Number of transactions without a marker in the log."""
+        return len(self._open)
+
+    @property
+    def completed(self) -> tuple[CompletedTxn, ...]:
+        """Transactions whose marker may still be at or above a bound."""
+        return tuple(self._completed)
+
+    @property
+    def aborted(self) -> tuple[AbortedEntry, ...]:
+        """The aborted-transaction index, in marker order."""
+        return tuple(self._aborted)
+
+    @property
+    def forgotten_below(self) -> int:
+        """Bounds below this can no longer be asked for."""
+        return self._forgotten_below
+
+    def open_items(self) -> Iterator[tuple[int, int]]:
+        """Yield (producer id, first offset) of each open transaction, oldest first."""
+        return iter(self._open.items())
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Note the first batch of a transaction."""
+        assert producer_id not in self._open, producer_id
+        self._open[producer_id] = first_offset
+        self._cached = None
+
+    def complete(self, producer_id: int, marker_offset: int, control_type: ControlType) -> None:
+        """Note the marker of the open transaction of `producer_id`."""
+        first_offset = self._open.pop(producer_id)
+        assert first_offset < marker_offset, (first_offset, marker_offset)
+        self._completed.append(CompletedTxn(producer_id, first_offset, marker_offset))
+        if control_type is ControlType.ABORT:
+            stable_offset = next(iter(self._open.values()), marker_offset + 1)
+            self._aborted.append(
+                AbortedEntry(producer_id, first_offset, marker_offset, stable_offset)
+            )
+        self._cached = None
+
+    def last_stable_offset(self, bound: int) -> int:
+        """Return the end of what a read-committed reader may see (C36, T17)."""
+        assert bound >= self._forgotten_below, (bound, self._forgotten_below)
+        if self._cached is not None and self._cached[0] == bound:
+            return self._cached[1]
+        stable = min(bound, next(iter(self._open.values()), bound))
+        start = bisect_left(self._completed, bound, key=_marker_offset)
+        for completed in self._completed[start:]:
+            stable = min(stable, completed.first_offset)
+        self._cached = (bound, stable)
+        return stable
+
+    def aborted_in(self, start: int, end: int, bound: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that overlap [start, end), markers below `bound` (C38)."""
+        found: list[AbortedTxn] = []
+        at = bisect_left(self._aborted, start, key=_aborted_marker_offset)
+        for index in range(at, len(self._aborted)):
+            entry = self._aborted[index]
+            if entry.marker_offset >= bound:
+                break
+            if entry.first_offset < end:
+                found.append(AbortedTxn(entry.producer_id, entry.first_offset, entry.marker_offset))
+            if entry.stable_offset >= end:
+                break
+        return found
+
+    def forget_completed_below(self, bound: int) -> None:
+        """Drop completed transactions whose marker is below `bound`, which never moves back."""
+        if bound <= self._forgotten_below:
+            return
+        self._forgotten_below = bound
+        del self._completed[: bisect_left(self._completed, bound, key=_marker_offset)]
+
+    def forget_aborted_below(self, log_start_offset: int) -> None:
+        """Drop aborted transactions that end below the log's start."""
+        at = bisect_left(self._aborted, log_start_offset, key=_aborted_marker_offset)
+        del self._aborted[:at]
+
+    def restore(
+        self,
+        *,
+        open_items: Iterable[tuple[int, int]],
+        completed: list[CompletedTxn],
+        aborted: list[AbortedEntry],
+        forgotten_below: int,
+    ) -> None:
+        """Take over the content of a snapshot."""
+        self._open = dict(sorted(open_items, key=lambda item: item[1]))
+        self._completed = completed
+        self._aborted = aborted
+        self._forgotten_below = forgotten_below
+        self._cached = None
+
+
+class CommittedFilter:
+    """The read-committed reader's side: which batches of a fetched range to show.
+
+    Fed with the aborted list of the fetch, then with each batch in log order.
+    Source: Kafka clients Fetcher `CompletedFetch.isBatchAborted`.
+    """
+
+    __slots__ = ("_aborted_ids", "_upcoming")
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        """Start before the first batch of the fetch."""
+        self._upcoming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
+        self._aborted_ids: set[int] = set()
+
+    def admits(self, header: BatchHeader, control_type: ControlType | None = None) -> bool:
+        """Tell whether the batch's records are to be shown; markers never are.
+
+        `control_type` is given iff the batch is a marker.
+        """
+        while self._upcoming and self._upcoming[-1].first_offset <= header.last_offset:
+            self._aborted_ids.add(self._upcoming.pop().producer_id)
+        if header.is_control:
+            if control_type is ControlType.ABORT:
+                self._aborted_ids.discard(header.producer_id)
+            return False
+        return not (header.is_transactional and header.producer_id in self._aborted_ids)
+
+
+def _marker_offset(completed: CompletedTxn) -> int:
+    return completed.marker_offset
+
+
+def _aborted_marker_offset(entry: AbortedEntry) -> int:
+    return entry.marker_offset
