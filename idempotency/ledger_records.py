@@ -1,0 +1,330 @@
+"""Keys and values of `__transaction_state`, for all who read it: coordinator, takeover, reconciliation.
+
+A key begins with an i16 that tells its kind:
+    0      a transactional id          TransactionRecord, Kafka's TransactionLogValue version 1
+    21072  the shard's current round   RoundRecord (T2)
+    21073  an orphaned transaction     TransactionRecord without transactional id (T21)
+Kafka's tools skip keys of kinds they do not know. What Kafka has no field for travels in tagged fields
+from 20000 on, which they skip too and which survive compaction.
+
+INV-L1  decode(encode(x)) == x; a null value is a tombstone and never reaches `decode_*_value`.
+INV-L2  Unknown tagged fields are skipped, unknown kinds and versions are refused by name.
+INV-L3  The decision id of a PREPARE_* record is the record's own position: it is written into
+        COMPLETE_* (and a PREPARE_* written again), and derived at load where it is None (T2, T6).
+
+Not here: legal transitions (txn_coordinator.states), tidemark records (geo_replicator.tidemark).
+Source: Kafka TransactionLogKey.json, TransactionLogValue.json (4.0), TransactionState.java.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from idempotency.decision import DecisionError, DecisionId
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.ledger_bytes import LedgerError, Reader, Writer
+
+__all__ = [
+    "LedgerError", "LedgerKey", "OrphanKey", "RoundKey", "RoundRecord", "TransactionKey",
+    "TransactionRecord", "TxnStatus", "UnknownKey", "decode_key", "decode_round_value",
+    "decode_transaction_value", "encode_orphan_key", "encode_round_key", "encode_round_value",
+    "encode_transaction_key", "encode_transaction_value",
+]  # fmt: skip
+
+TRANSACTION_KEY_KIND: Final = 0
+ROUND_KEY_KIND: Final = 21072
+ORPHAN_KEY_KIND: Final = 21073
+TRANSACTION_VALUE_VERSION: Final = 1
+ROUND_VALUE_VERSION: Final = 0
+
+_TAG_PREVIOUS_PRODUCER_ID: Final = 0
+_TAG_NEXT_PRODUCER_ID: Final = 1
+_TAG_CLIENT_TV: Final = 2
+_TAG_LAST_PRODUCER_EPOCH: Final = 20000
+_TAG_STAMP: Final = 20001
+_TAG_DECISION: Final = 20002
+_TAG_REGION_EPOCH: Final = 20003
+_TAG_WAIT_FOR: Final = 20004
+
+
+class TxnStatus(IntEnum):
+    """Status of a transactional id, with the byte Kafka stores."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the outcome is decided and markers are still owed."""
+        return self in (TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the outcome is decided and every partition has its marker."""
+        return self in (TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """The whole state of one transactional id; each record replaces the one before."""
+
+    transactional_id: str
+    producer_id: int
+    previous_producer_id: int
+    next_producer_id: int
+    producer_epoch: int
+    last_producer_epoch: int
+    timeout_ms: int
+    status: TxnStatus
+    partitions: tuple[TopicPartition, ...]
+    last_update_ms: int
+    start_ms: int
+    stamp: int | None = None
+    """Round the decision was taken in; None while there is none (T2)."""
+    decision: DecisionId | None = None
+    region_epoch: int = -1
+    """Region epoch in which (producer_id, producer_epoch) was given out (T22)."""
+    client_tv: int = 0
+    """Transaction version that the client last used: 0 or 1 (TV1), 2 (TV2)."""
+    wait_for: int = 0
+    """How many regions a sync commit waits for; 0: none (T30)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """The shard entered round `stamp` (T2)."""
+
+    stamp: int
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionKey:
+    """Key of a transactional id's state."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundKey:
+    """Key of the shard's current round."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanKey:
+    """Key of a transaction found open in partitions, but in no ledger (T21)."""
+
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownKey:
+    """A kind of key that this version does not know; skip the record."""
+
+    kind: int
+
+
+LedgerKey: TypeAlias = TransactionKey | RoundKey | OrphanKey | UnknownKey
+
+
+def encode_transaction_key(transactional_id: str) -> bytes:
+    """Return the key of a transactional id (TransactionLogKey version 0)."""
+    name = transactional_id.encode()
+    return struct.pack(">hh", TRANSACTION_KEY_KIND, len(name)) + name
+
+
+def encode_round_key() -> bytes:
+    """Return the key of the shard's current round."""
+    return struct.pack(">h", ROUND_KEY_KIND)
+
+
+def encode_orphan_key(producer_id: int) -> bytes:
+    """Return the key of an orphaned transaction of `producer_id`."""
+    return struct.pack(">hq", ORPHAN_KEY_KIND, producer_id)
+
+
+def decode_key(data: bytes) -> LedgerKey:
+    """Return what a ledger key names.
+
+    Raises:
+        LedgerError: a known kind that cannot be read.
+    """
+    reader = Reader(data)
+    kind = reader.int16()
+    match kind:
+        case 0:
+            key: LedgerKey = TransactionKey(reader.text(reader.int16()))
+        case 21072:
+            key = RoundKey()
+        case 21073:
+            key = OrphanKey(reader.int64())
+        case _:
+            return UnknownKey(kind)
+    reader.expect_end()
+    return key
+
+
+def encode_round_value(record: RoundRecord) -> bytes:
+    """Return the value of a ROUND record."""
+    return struct.pack(">hqi", ROUND_VALUE_VERSION, record.stamp, record.coordinator_epoch)
+
+
+def decode_round_value(data: bytes) -> RoundRecord:
+    """Return the ROUND record in `data`.
+
+    Raises:
+        LedgerError: unreadable, or of a newer version.
+    """
+    reader = Reader(data)
+    _expect_version(reader.int16(), ROUND_VALUE_VERSION, "round")
+    record = RoundRecord(reader.int64(), reader.int32())
+    reader.expect_end()
+    return record
+
+
+def encode_transaction_value(record: TransactionRecord) -> bytes:
+    """Return the value of a transaction record (TransactionLogValue version 1, with our tags)."""
+    writer = Writer()
+    writer.pack(">h", TRANSACTION_VALUE_VERSION)
+    writer.pack(
+        ">qhib", record.producer_id, record.producer_epoch, record.timeout_ms, record.status
+    )
+    if record.status is TxnStatus.EMPTY and not record.partitions:
+        writer.varuint(0)  # null, as Kafka writes it
+    else:
+        _write_partitions(writer, record.partitions)
+    writer.pack(">qq", record.last_update_ms, record.start_ms)
+    writer.tagged_fields(_tags(record))
+    return writer.content()
+
+
+def decode_transaction_value(transactional_id: str, data: bytes) -> TransactionRecord:
+    """Return the transaction record in `data`; versions 0 (Kafka before 3.8) and 1 are read.
+
+    Raises:
+        LedgerError: unreadable, or of a newer version.
+    """
+    reader = Reader(data)
+    version = reader.int16()
+    if version not in (0, TRANSACTION_VALUE_VERSION):
+        _expect_version(version, TRANSACTION_VALUE_VERSION, "transaction")
+    flexible = version == TRANSACTION_VALUE_VERSION
+    producer_id, producer_epoch, timeout_ms = reader.int64(), reader.int16(), reader.int32()
+    status = _status(reader.int8())
+    partitions = _read_partitions(reader, flexible=flexible)
+    last_update_ms, start_ms = reader.int64(), reader.int64()
+    tags = reader.tagged_fields() if flexible else {}
+    reader.expect_end()
+    stamp = _tag_int(tags, _TAG_STAMP, ">q", -1)
+    return TransactionRecord(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        previous_producer_id=_tag_int(tags, _TAG_PREVIOUS_PRODUCER_ID, ">q", -1),
+        next_producer_id=_tag_int(tags, _TAG_NEXT_PRODUCER_ID, ">q", -1),
+        producer_epoch=producer_epoch,
+        last_producer_epoch=_tag_int(tags, _TAG_LAST_PRODUCER_EPOCH, ">h", -1),
+        timeout_ms=timeout_ms,
+        status=status,
+        partitions=partitions,
+        last_update_ms=last_update_ms,
+        start_ms=start_ms,
+        stamp=None if stamp < 0 else stamp,
+        decision=_tag_decision(tags),
+        region_epoch=_tag_int(tags, _TAG_REGION_EPOCH, ">i", -1),
+        client_tv=_tag_int(tags, _TAG_CLIENT_TV, ">h", 0),
+        wait_for=_tag_int(tags, _TAG_WAIT_FOR, ">i", 0),
+    )
+
+
+def _tags(record: TransactionRecord) -> list[tuple[int, bytes]]:
+    """Return the tagged fields that differ from their default, by rising tag."""
+    ints: tuple[tuple[int, str, int, int], ...] = (
+        (_TAG_PREVIOUS_PRODUCER_ID, ">q", record.previous_producer_id, -1),
+        (_TAG_NEXT_PRODUCER_ID, ">q", record.next_producer_id, -1),
+        (_TAG_CLIENT_TV, ">h", record.client_tv, 0),
+        (_TAG_LAST_PRODUCER_EPOCH, ">h", record.last_producer_epoch, -1),
+        (_TAG_STAMP, ">q", -1 if record.stamp is None else record.stamp, -1),
+        (_TAG_REGION_EPOCH, ">i", record.region_epoch, -1),
+        (_TAG_WAIT_FOR, ">i", record.wait_for, 0),
+    )
+    tags = [
+        (tag, struct.pack(layout, value))
+        for tag, layout, value, default in ints
+        if value != default
+    ]
+    if record.decision is not None:
+        tags.append((_TAG_DECISION, record.decision.encode()))
+    return sorted(tags)
+
+
+def _tag_int(tags: dict[int, bytes], tag: int, layout: str, default: int) -> int:
+    data = tags.get(tag)
+    if data is None:
+        return default
+    try:
+        (value,) = struct.unpack(layout, data)
+    except struct.error as error:
+        raise LedgerError(f"tagged field {tag} has {len(data)} bytes: {error}") from error
+    assert isinstance(value, int)
+    return value
+
+
+def _tag_decision(tags: dict[int, bytes]) -> DecisionId | None:
+    data = tags.get(_TAG_DECISION)
+    if data is None:
+        return None
+    try:
+        return DecisionId.decode(data)
+    except DecisionError as error:
+        raise LedgerError(f"tagged field {_TAG_DECISION}: {error}") from error
+
+
+def _status(number: int) -> TxnStatus:
+    try:
+        return TxnStatus(number)
+    except ValueError as error:
+        raise LedgerError(f"transaction status {number} is unknown") from error
+
+
+def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition]) -> None:
+    by_topic: dict[str, list[int]] = {}
+    for tp in partitions:
+        by_topic.setdefault(tp.topic, []).append(tp.partition)
+    writer.varuint(len(by_topic) + 1)
+    for topic, numbers in by_topic.items():
+        name = topic.encode()
+        writer.varuint(len(name) + 1)
+        writer.raw(name)
+        writer.varuint(len(numbers) + 1)
+        for number in numbers:
+            writer.pack(">i", number)
+        writer.tagged_fields([])
+
+
+def _read_partitions(reader: Reader, *, flexible: bool) -> tuple[TopicPartition, ...]:
+    found: list[TopicPartition] = []
+    for _ in range(reader.count(flexible=flexible)):
+        length = reader.varuint() - 1 if flexible else reader.int16()
+        topic = TopicName(reader.text(length))
+        found.extend(
+            TopicPartition(topic, reader.int32()) for _ in range(reader.count(flexible=flexible))
+        )
+        if flexible:
+            reader.tagged_fields()
+    return tuple(found)
+
+
+def _expect_version(version: int, known: int, what: str) -> None:
+    if version != known:
+        raise LedgerError(
+            f"{what} record of version {version}, this build reads up to {known}: "
+            "it was written by a newer version, upgrade this node"
+        )
