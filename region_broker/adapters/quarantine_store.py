@@ -1,0 +1,205 @@
+"""Quarantine on disk: cut-off tails verbatim, their provenance, and the statements and losses beside them.
+
+INV-QS1  a tail is complete and durable before its provenance is there; a tail without provenance is not
+         quarantined yet, and is written again
+INV-QS2  a file that is there is never changed: moving a tail again finds it, or one that covers it
+INV-QS3  every read checks the CRC that the provenance promises
+
+Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>.{batches,json}``,
+``<root>/<domain>/statements/<lineage epoch>.json``.
+Not here: which tails to move (`geo_replicator.quarantine.plan_cut`), what was lost (`geo_replicator.loss`).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from geo_replicator.loss import LossStatement
+from geo_replicator.quarantine import (
+    Provenance,
+    ProvenanceUnreadable,
+    QuarantineKey,
+    decode_provenance,
+    encode_provenance,
+)
+from idempotency.record_batch import BatchError, iter_headers
+from region_broker.adapters.failover_journal import Offload
+from region_broker.log.disk import Disk, DiskFile
+
+CHUNK_BYTES: Final = 1024 * 1024
+_STATEMENTS: Final = "statements"
+_BATCHES: Final = ".batches"
+_PROVENANCE: Final = ".json"
+
+ReadBatches = Callable[[int], bytes]
+"""Whole verbatim batches from an offset on, empty at the end of the tail."""
+
+
+class QuarantineDamaged(Exception):
+    """A quarantined tail is not what its provenance says, or a tail could not be read whole."""
+
+
+class QuarantineStore:
+    """The quarantine of one region."""
+
+    def __init__(self, disk: Disk, root: Path, *, offload: Offload = asyncio.to_thread) -> None:
+        """Keep everything under `root`; `offload` runs syncs outside the event loop."""
+        self._disk = disk
+        self._root = root
+        self._offload = offload
+
+    async def move_in(self, provenance: Provenance, read: ReadBatches) -> Provenance:
+        """Store the tail that `read` yields, durably, and return its provenance, with counts and CRC.
+
+        `provenance` names the tail; `byte_count`, `batch_count` and `crc32c` are filled in here. The log
+        is not touched: truncate it afterwards (INV-Q2). Raises `QuarantineDamaged`, OSError.
+        """
+        known = self.covering(provenance.key)
+        if known is not None:
+            return known
+        folder = self._folder(provenance.key)
+        self._disk.make_dirs(folder)
+        partial = folder / f"{self._stem(provenance.key)}.partial"
+        if self._disk.exists(partial):
+            self._disk.remove(partial)
+        file = self._disk.open(partial, create=True)
+        try:
+            complete = _copy(file, provenance, read)
+            await self._offload(file.fdatasync)
+        finally:
+            file.close()
+        stem = self._stem(complete.key)
+        self._disk.rename(partial, folder / f"{stem}{_BATCHES}")
+        self._disk.fsync_dir(folder)
+        self._disk.write_file_atomic(folder / f"{stem}{_PROVENANCE}", encode_provenance(complete))
+        return complete
+
+    def covering(self, key: QuarantineKey) -> Provenance | None:
+        """Return the provenance of a quarantined tail that holds all of `key`, if there is one."""
+        return next((known for known in self._in(self._folder(key)) if known.key.covers(key)), None)
+
+    def tails(self) -> list[Provenance]:
+        """Return the provenance of every quarantined tail, by path; raises `QuarantineDamaged`."""
+        return [
+            provenance
+            for domain in self._names(self._root)
+            for log in self._names(self._root / domain)
+            if log != _STATEMENTS
+            for provenance in self._in(self._root / domain / log)
+        ]
+
+    def chunks(self, provenance: Provenance) -> Iterator[bytes]:
+        """Yield the tail in pieces of whole batches, in order; raises `QuarantineDamaged` (INV-QS3)."""
+        path = self._folder(provenance.key) / f"{self._stem(provenance.key)}{_BATCHES}"
+        file = self._disk.open(path)
+        try:
+            yield from _checked_chunks(file, provenance, path)
+        finally:
+            file.close()
+
+    def keep_statement(self, statement: LossStatement) -> None:
+        """Store the statement of its region epoch durably; one that is there stays (INV-QS2)."""
+        folder = self._root / statement.domain / _STATEMENTS
+        path = folder / f"{statement.region_epoch}{_PROVENANCE}"
+        if self._disk.exists(path):
+            return
+        self._disk.make_dirs(folder)
+        data = msgspec.json.format(msgspec.json.encode(statement), indent=2) + b"\n"
+        self._disk.write_file_atomic(path, data)
+
+    def statement(self, domain: str, region_epoch: int) -> LossStatement | None:
+        """Return the statement that was made before acting under `region_epoch`, if it is here."""
+        path = self._root / domain / _STATEMENTS / f"{region_epoch}{_PROVENANCE}"
+        if not self._disk.exists(path):
+            return None
+        try:
+            return msgspec.json.decode(self._disk.read_file(path), type=LossStatement)
+        except msgspec.MsgspecError as error:
+            raise QuarantineDamaged(f"{path} is not a loss statement: {error}") from error
+
+    def _in(self, folder: Path) -> list[Provenance]:
+        found = []
+        for name in self._names(folder):
+            if name.endswith(_PROVENANCE):
+                try:
+                    found.append(decode_provenance(self._disk.read_file(folder / name)))
+                except ProvenanceUnreadable as error:
+                    raise QuarantineDamaged(f"{folder / name}: {error}") from error
+        return found
+
+    def _names(self, folder: Path) -> list[str]:
+        return self._disk.list_dir(folder) if self._disk.exists(folder) else []
+
+    def _folder(self, key: QuarantineKey) -> Path:
+        return self._root / key.domain / f"{key.topic_id.hex}-{key.partition}"
+
+    def _stem(self, key: QuarantineKey) -> str:
+        return f"{key.lineage_epoch}-{key.first_offset:020d}-{key.last_offset:020d}"
+
+
+def _copy(file: DiskFile, provenance: Provenance, read: ReadBatches) -> Provenance:
+    offset, byte_count, batch_count, crc = provenance.first_offset, 0, 0, 0
+    while offset <= provenance.last_offset:
+        data = read(offset)
+        first, last, count = _extent(data)
+        if count == 0 or first != offset:
+            raise QuarantineDamaged(
+                f"{provenance.topic}-{provenance.partition}: no whole batch starts at offset {offset},"
+                f" though its tail runs to {provenance.last_offset}; nothing was cut off"
+            )
+        file.pwrite(byte_count, data)
+        crc = google_crc32c.extend(crc, data)
+        byte_count += len(data)
+        batch_count += count
+        offset = last + 1
+    return msgspec.structs.replace(
+        provenance,
+        last_offset=offset - 1,
+        byte_count=byte_count,
+        batch_count=batch_count,
+        crc32c=crc,
+    )
+
+
+def _extent(data: bytes) -> tuple[int, int, int]:
+    """Return (first offset, last offset, batch count) of whole batches; count 0 when there is none."""
+    first, last, count = -1, -1, 0
+    for _, header in iter_headers(data):
+        first = header.base_offset if count == 0 else first
+        last = header.last_offset
+        count += 1
+    return first, last, count
+
+
+def _checked_chunks(file: DiskFile, provenance: Provenance, path: Path) -> Iterator[bytes]:
+    position, crc, carried = 0, 0, b""
+    while position < provenance.byte_count:
+        data = file.pread(min(CHUNK_BYTES, provenance.byte_count - position), position)
+        if not data:
+            break
+        position += len(data)
+        crc = google_crc32c.extend(crc, data)
+        carried += data
+        whole = _whole_bytes(carried, path)
+        if whole:
+            yield carried[:whole]
+            carried = carried[whole:]
+    if crc != provenance.crc32c or carried:
+        raise QuarantineDamaged(
+            f"{path} is not what its provenance says: {provenance.byte_count} bytes with CRC-32C"
+            f" {provenance.crc32c:#010x} expected; the disk changed it"
+        )
+
+
+def _whole_bytes(data: bytes, path: Path) -> int:
+    end = 0
+    try:
+        for position, header in iter_headers(data):
+            end = position + header.size_bytes
+    except BatchError as error:
+        raise QuarantineDamaged(f"{path}: {error}") from error
+    return end
