@@ -1,0 +1,154 @@
+"""What the replicator's cores ask their drivers to do, in the order given.
+
+Not here: what happened (`events`), how it is done (`driver`, `region_broker.adapters`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from geo_replicator.events import MirrorLogEnd
+from geo_replicator.lineage import LogKey
+from geo_replicator.topology import MirrorTopic
+
+# Rounds, at home.
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTerm:
+    """Append the term record and wait until it is below HW (T1)."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnterRound:
+    """Send ENTER{round} to every shard (T2)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRound:
+    """Send RELEASE{round} to every shard: the COMMIT markers it holds are free (T3)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectPositions:
+    """Ask every log for D of `round` (T9)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTidemark:
+    """Append the tidemark of `round`, with L per shard, and wait until it is below HW (T10)."""
+
+    round: int
+    ledger: Mapping[int, int]
+
+
+RoundEffect: TypeAlias = RecordTerm | EnterRound | ReleaseRound | CollectPositions | PublishTidemark
+
+# A link, at the mirror.
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Connect to home and greet it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Give up the connection, if there is one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitBackoff:
+    """Pause for `wait_ms` (plus jitter, which is the driver's) before the next attempt."""
+
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRegistry:
+    """Ask home for its topic registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyTopics:
+    """Create and reconfigure topics, then open all logs of `all_topics` (T15: deletions come later)."""
+
+    created: tuple[MirrorTopic, ...]
+    reconfigured: tuple[MirrorTopic, ...]
+    all_topics: tuple[MirrorTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitTidemarkToDelete:
+    """Delete these topics once a tidemark with M >= `metadata_version` is reached (T15)."""
+
+    metadata_version: int
+    topics: tuple[MirrorTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckEpochs:
+    """Ask home where its logs leave these leader epochs (T23)."""
+
+    logs: Mapping[LogKey, MirrorLogEnd]
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """The mirror's log holds from `diverges_at` on what home does not have. Never cut silently.
+
+    Home ends leader epoch `home_leader_epoch` at `home_end_offset`; the mirror must look where its own log
+    leaves that epoch, keep the smaller of both, and put the rest into quarantine.
+    """
+
+    key: LogKey
+    home_leader_epoch: int
+    home_end_offset: int
+    mirror_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverDivergence:
+    """Give the diverged tails to quarantine, and wait until they are there and the logs are cut."""
+
+    divergences: tuple[Diverged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogsReconciled:
+    """These logs were checked under the region epoch of this session: they count for tidemarks (T23)."""
+
+    region_epoch: int
+    keys: tuple[LogKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendFetch:
+    """Send one more fetch; `positions` are new to the session, `forgotten` leave it."""
+
+    positions: Mapping[LogKey, int]
+    forgotten: tuple[LogKey, ...]
+
+
+LinkEffect: TypeAlias = (
+    Connect
+    | Disconnect
+    | WaitBackoff
+    | ReadRegistry
+    | ApplyTopics
+    | AwaitTidemarkToDelete
+    | CheckEpochs
+    | HandOverDivergence
+    | LogsReconciled
+    | SendFetch
+)

@@ -1,0 +1,174 @@
+"""What happens to the replicator's cores: events of the cut leader's rounds and of a link.
+
+Events carry facts only; what they cause is decided in `rounds` and `core`.
+Not here: what the cores ask for (`effects`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from geo_replicator.lineage import LogKey
+from geo_replicator.topology import MirrorTopic
+
+# Rounds, at home.
+
+
+@dataclass(frozen=True, slots=True)
+class TermRecorded:
+    """The cut leader's term record is below HW: it may send (T1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SomethingChanged:
+    """A log or a ledger moved since the last tidemark; `urgent` where someone waits for the next one."""
+
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntered:
+    """Ledger shard `shard` answered ENTERED{round}; `ledger_offset` is L, the offset of its ROUND."""
+
+    round: int
+    shard: int
+    coordinator_epoch: int
+    ledger_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsCollected:
+    """Every log of the newest metadata gave its D for `round` (T9)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class TidemarkDurable:
+    """The tidemark of `round` is below HW in `__tidemarks`."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The time that the core asked to be woken at has come."""
+
+
+RoundEvent: TypeAlias = (
+    TermRecorded
+    | SomethingChanged
+    | ShardEntered
+    | PositionsCollected
+    | TidemarkDurable
+    | TimePassed
+)
+
+# A link, at the mirror.
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStarted:
+    """The link may connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """Connected, and home's Hello came: it acts under `region_epoch`."""
+
+    home_region: str
+    region_epoch: int
+    acting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryRead:
+    """Home's topic registry at `metadata_version`, and the topics that are mirrored so far."""
+
+    metadata_version: int
+    registry: tuple[MirrorTopic, ...]
+    mirrored: tuple[MirrorTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsApplied:
+    """The topics were created or reconfigured as asked; all logs below are open on the mirror."""
+
+    logs: Mapping[LogKey, "MirrorLogEnd"]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorLogEnd:
+    """Where a mirror's log ends: its newest leader epoch (-1: empty) and its end offset."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HomeLogEnd:
+    """Home's answer: the largest leader epoch <= the asked one, where it ends, where the log starts."""
+
+    leader_epoch: int
+    end_offset: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogsChecked:
+    """Home answered where its logs leave the leader epochs that the mirror's logs end with (T23)."""
+
+    answers: Mapping[LogKey, HomeLogEnd]
+
+
+@dataclass(frozen=True, slots=True)
+class DivergenceResolved:
+    """The diverged tails are in quarantine and the logs are cut; they must be checked again."""
+
+    logs: Mapping[LogKey, MirrorLogEnd]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedSlice:
+    """What one fetch brought for one log: whole batches from `position` on, `data_bytes` of them."""
+
+    key: LogKey
+    position: int
+    next_position: int
+    data_bytes: int
+    high_watermark: int
+    log_start_offset: int
+    unsent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One fetch was answered, and its batches were appended."""
+
+    metadata_version: int
+    slices: tuple[FetchedSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBroken:
+    """The connection ended, could not be made, or home refused. `reason` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffOver:
+    """The pause before the next attempt is over."""
+
+
+LinkEvent: TypeAlias = (
+    LinkStarted
+    | Greeted
+    | RegistryRead
+    | TopicsApplied
+    | LogsChecked
+    | DivergenceResolved
+    | Fetched
+    | LinkBroken
+    | BackoffOver
+)

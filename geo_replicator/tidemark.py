@@ -1,0 +1,456 @@
+"""The tidemark record: its codec, the rules it obeys when written, and the vectors that records add up to.
+
+INV-TM1  number k of a record is that of the one before plus 1 (T10)
+INV-TM2  positions never go down: L, D and r of a record are >= those of the one before, r is greater (T11)
+INV-TM3  a record names what moved since the last published one; a full one, every 1024 records or 1 MB,
+         names everything, so a reader goes back to the last full one and no further
+INV-TM4  a removed log is one whose topic was deleted; a log that was never named is younger than k (T15)
+
+`__tidemarks` holds two kinds of records, told apart by the key: tidemarks, and the term records with which a
+new cut leader makes sure that it leads (T1). One record per batch.
+Not here: rounds (`rounds`), what a mirror has reached (`frontier`), the log itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as struct_error
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
+from geo_replicator.topology import LedgerTopics
+
+FULL_EVERY_RECORDS: Final = 1024
+FULL_EVERY_BYTES: Final = 1024 * 1024
+NOWHERE: Final = -1
+_KEY: Final = Struct(">hq")
+_TIDEMARK: Final = 0
+_TERM: Final = 1
+_FORMAT: Final = 1
+
+
+class TidemarkError(Exception):
+    """A record of `__tidemarks` that cannot be read, or that breaks T10 or T11."""
+
+
+class LogPosition(NamedTuple):
+    """D of one log, and its log start at home (T14)."""
+
+    cut_offset: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidemark:
+    """One published cut. `ledger` is L per shard; `moved` holds D where it changed, or all if `full`.
+
+    `previous_at` and `full_at` are offsets in `__tidemarks` (NOWHERE: none; `full_at` of a full record is
+    NOWHERE too, it is the full one itself). `wall_ms` is home's clock at publication.
+    """
+
+    domain: str
+    region_epoch: int
+    number: int
+    round: int
+    metadata_version: int
+    ledger: Mapping[int, int]
+    moved: Mapping[LogKey, LogPosition] = field(default_factory=dict)
+    removed: tuple[LogKey, ...] = ()
+    full: bool = False
+    previous_at: int = NOWHERE
+    full_at: int = NOWHERE
+    wall_ms: int = 0
+
+    @property
+    def point(self) -> TidemarkPoint:
+        """Return (region_epoch, k)."""
+        return TidemarkPoint(self.region_epoch, self.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermRecord:
+    """A cut leader's first record: it publishes only once this one is below HW (T1)."""
+
+    domain: str
+    region_epoch: int
+    term: int
+    number: int
+    previous_at: int = NOWHERE
+    full_at: int = NOWHERE
+
+
+class _TidemarkWire(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    domain: str
+    region_epoch: int
+    number: int
+    round: int
+    metadata_version: int
+    ledger: list[tuple[int, int]]
+    moved: list[tuple[bytes, list[tuple[int, int, int]]]]
+    removed: list[tuple[bytes, int]]
+    full: bool
+    previous_at: int
+    full_at: int
+    wall_ms: int
+
+
+class _TermWire(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    domain: str
+    region_epoch: int
+    term: int
+    number: int
+    previous_at: int
+    full_at: int
+
+
+def encode(record: Tidemark | TermRecord) -> tuple[bytes, bytes]:
+    """Return (key, value) of a `__tidemarks` record."""
+    if isinstance(record, TermRecord):
+        return _KEY.pack(_TERM, record.term), msgspec.msgpack.encode(
+            _TermWire(
+                _FORMAT,
+                record.domain,
+                record.region_epoch,
+                record.term,
+                record.number,
+                record.previous_at,
+                record.full_at,
+            )
+        )
+    by_topic: dict[UUID, list[tuple[int, int, int]]] = {}
+    for key, position in sorted(record.moved.items()):
+        by_topic.setdefault(key.topic_id, []).append((key.partition, *position))
+    wire = _TidemarkWire(
+        _FORMAT,
+        record.domain,
+        record.region_epoch,
+        record.number,
+        record.round,
+        record.metadata_version,
+        sorted(record.ledger.items()),
+        [(topic_id.bytes, positions) for topic_id, positions in by_topic.items()],
+        [(key.topic_id.bytes, key.partition) for key in record.removed],
+        record.full,
+        record.previous_at,
+        record.full_at,
+        record.wall_ms,
+    )
+    return _KEY.pack(_TIDEMARK, record.number), msgspec.msgpack.encode(wire)
+
+
+def decode(key: bytes, value: bytes) -> Tidemark | TermRecord:
+    """Return what `encode` wrote; raises `TidemarkError`."""
+    try:
+        kind, _ = _KEY.unpack(key)
+        if kind == _TERM:
+            return _read_term(msgspec.msgpack.decode(value, type=_TermWire))
+        if kind == _TIDEMARK:
+            return _read_tidemark(msgspec.msgpack.decode(value, type=_TidemarkWire))
+    except (msgspec.DecodeError, struct_error, ValueError) as error:
+        raise TidemarkError(f"a record of __tidemarks is malformed: {error}") from error
+    raise TidemarkError(f"a record of __tidemarks is of unknown kind {kind}: a newer Tidemark?")
+
+
+def _check_format(number: int) -> None:
+    if number != _FORMAT:
+        raise TidemarkError(
+            f"a record of __tidemarks has format {number}, this Tidemark reads {_FORMAT}: upgrade it"
+        )
+
+
+def _read_term(wire: _TermWire) -> TermRecord:
+    _check_format(wire.format)
+    return TermRecord(
+        domain=wire.domain,
+        region_epoch=wire.region_epoch,
+        term=wire.term,
+        number=wire.number,
+        previous_at=wire.previous_at,
+        full_at=wire.full_at,
+    )
+
+
+def _read_tidemark(wire: _TidemarkWire) -> Tidemark:
+    _check_format(wire.format)
+    moved = {
+        LogKey(UUID(bytes=topic_id), partition): LogPosition(cut_offset, log_start_offset)
+        for topic_id, positions in wire.moved
+        for partition, cut_offset, log_start_offset in positions
+    }
+    return Tidemark(
+        domain=wire.domain,
+        region_epoch=wire.region_epoch,
+        number=wire.number,
+        round=wire.round,
+        metadata_version=wire.metadata_version,
+        ledger=dict(wire.ledger),
+        moved=moved,
+        removed=tuple(LogKey(UUID(bytes=topic_id), number) for topic_id, number in wire.removed),
+        full=wire.full,
+        previous_at=wire.previous_at,
+        full_at=wire.full_at,
+        wall_ms=wire.wall_ms,
+    )
+
+
+@dataclass(slots=True)
+class Vector:
+    """All positions of one tidemark; `at` is the offset of its record in `__tidemarks`."""
+
+    newest: Tidemark
+    positions: dict[LogKey, LogPosition]
+    at: int
+    full_at: int
+
+    def advanced(self, tidemark: Tidemark, at: int) -> None:
+        """Become the vector of `tidemark`, the next one."""
+        if tidemark.full:
+            self.positions = dict(tidemark.moved)
+        else:
+            self.positions.update(tidemark.moved)
+            for key in tidemark.removed:
+                self.positions.pop(key, None)
+        self.newest = tidemark
+        self.at = at
+        self.full_at = at if tidemark.full else self.full_at
+
+    def copy(self) -> "Vector":
+        """Return an independent vector."""
+        return Vector(self.newest, dict(self.positions), self.at, self.full_at)
+
+
+def first_vector(tidemark: Tidemark, at: int) -> Vector:
+    """Return the vector of a full record."""
+    assert tidemark.full, tidemark.point
+    return Vector(tidemark, dict(tidemark.moved), at, at)
+
+
+def broken_rules(before: Vector, after: Tidemark) -> list[str]:
+    """Return what `after` breaks of T10 and T11 as the successor of `before`; nothing if it may follow."""
+    last = before.newest
+    broken = []
+    if after.number != last.number + 1:
+        broken.append(f"T10: number {after.number} follows {last.number}")
+    if after.region_epoch < last.region_epoch:
+        broken.append(f"T11: region epoch {after.region_epoch} follows {last.region_epoch}")
+    if after.round <= last.round:
+        broken.append(f"T11: round {after.round} follows {last.round}")
+    if sorted(after.ledger) != sorted(last.ledger):
+        broken.append(f"T15: ledger shards {sorted(after.ledger)} follow {sorted(last.ledger)}")
+    broken += [
+        f"T11: L of shard {shard} goes from {last.ledger[shard]} down to {offset}"
+        for shard, offset in after.ledger.items()
+        if offset < last.ledger.get(shard, 0)
+    ]
+    broken += [
+        f"T11: D of {key.encode()} goes from {before.positions[key].cut_offset} down to"
+        f" {position.cut_offset}"
+        for key, position in after.moved.items()
+        if key in before.positions and position.cut_offset < before.positions[key].cut_offset
+    ]
+    return broken
+
+
+class TidemarkBook:
+    """The tidemarks from a floor on: what was read of `__tidemarks`, resolved to full vectors on demand.
+
+    The floor is the last tidemark reached (mirror) or published (home): nobody asks for older ones. Feed it
+    every record in log order from a full one on (or from offset 0).
+    """
+
+    def __init__(self, ledgers: LedgerTopics) -> None:
+        """Start empty."""
+        self._ledgers = ledgers
+        self._floor: Vector | None = None
+        self._newest: Vector | None = None
+        self._above: list[tuple[Tidemark, int]] = []
+
+    @property
+    def newest(self) -> Vector | None:
+        """Return the vector of the last tidemark read, None before the first."""
+        return self._newest
+
+    @property
+    def floor(self) -> Vector | None:
+        """Return the vector of the floor, None before the first tidemark."""
+        return self._floor
+
+    def known(self) -> tuple[TidemarkPoint, ...]:
+        """Return the tidemarks whose positions can be asked for, oldest first."""
+        return tuple(vector.point for vector in self._known())
+
+    def _known(self) -> Iterator[Tidemark]:
+        if self._floor is not None:
+            yield self._floor.newest
+        for tidemark, _ in self._above:
+            yield tidemark
+
+    def apply(self, at: int, record: Tidemark | TermRecord) -> Tidemark | None:
+        """Take the record at offset `at`; return it if it is a tidemark. Raises `TidemarkError`."""
+        if isinstance(record, TermRecord):
+            return None
+        if self._newest is None or self._floor is None:
+            if not record.full:
+                raise TidemarkError(
+                    f"__tidemarks is read from {record.point} at offset {at}, which is not a full one"
+                )
+            self._floor = first_vector(record, at)
+            self._newest = first_vector(record, at)
+            return record
+        broken = broken_rules(self._newest, record)
+        if broken:
+            raise TidemarkError(f"{record.point} at offset {at}: {'; '.join(broken)}")
+        self._newest.advanced(record, at)
+        self._above.append((record, at))
+        return record
+
+    def raise_floor(self, point: TidemarkPoint) -> dict[LogKey, int]:
+        """Make `point` the floor; return D of each log that differs from the old floor (0: removed)."""
+        assert self._floor is not None, point
+        changed: dict[LogKey, int] = {}
+        taken = 0
+        for tidemark, at in self._above:
+            if tidemark.point > point:
+                break
+            changed.update({key: position.cut_offset for key, position in tidemark.moved.items()})
+            for key in tidemark.removed:
+                changed[key] = 0
+            self._floor.advanced(tidemark, at)
+            taken += 1
+        del self._above[:taken]
+        return changed
+
+    def vector(self, point: TidemarkPoint) -> Vector | None:
+        """Return the full vector of `point`, None when it is not known (any more)."""
+        if self._floor is None or point < self._floor.newest.point:
+            return None
+        vector = self._floor.copy()
+        for tidemark, at in self._above:
+            if tidemark.point > point:
+                break
+            vector.advanced(tidemark, at)
+        return vector if vector.newest.point == point else None
+
+    def positions(self, point: TidemarkPoint) -> Cut | None:
+        """Return the cut at `point`: L, D, and one past its own record; None when it is not known."""
+        vector = self.vector(point)
+        return None if vector is None else self.cut_of(vector)
+
+    def cut_of(self, vector: Vector) -> Cut:
+        """Return `vector` as a cut over all logs."""
+        positions = {key: position.cut_offset for key, position in vector.positions.items()}
+        for shard, offset in vector.newest.ledger.items():
+            positions[self._ledgers.shard_key(shard)] = offset
+        positions[self._ledgers.tidemark_key] = vector.at + 1
+        return Cut(vector.newest.point, positions, vector.newest.wall_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedCut:
+    """What a closed and collected round found: everything a tidemark record is made of."""
+
+    round: int
+    region_epoch: int
+    metadata_version: int
+    ledger: Mapping[int, int]
+    moved: Mapping[LogKey, LogPosition]
+    existing: frozenset[UUID]
+    wall_ms: int
+
+
+class TidemarkWriter:
+    """Builds the records of one cut leader's term, in order (INV-TM1..3).
+
+    `prepare` a record, append it, then tell `published` where it lies; a second `prepare` before that is a
+    programmer error.
+    """
+
+    def __init__(self, domain: str, book: TidemarkBook) -> None:
+        """Continue after the newest tidemark of `book`."""
+        self.book = book
+        self._domain = domain
+        self._records_since_full = 0
+        self._bytes_since_full = 0
+        self._pending: Tidemark | None = None
+
+    @property
+    def last_point(self) -> TidemarkPoint:
+        """Return the last tidemark that is in the log."""
+        newest = self.book.newest
+        return BEFORE_ALL if newest is None else newest.newest.point
+
+    def term_record(self, region_epoch: int, term: int) -> TermRecord:
+        """Return the record that opens `term` (T1)."""
+        newest = self.book.newest
+        return TermRecord(
+            domain=self._domain,
+            region_epoch=region_epoch,
+            term=term,
+            number=self.last_point.number,
+            previous_at=NOWHERE if newest is None else newest.at,
+            full_at=NOWHERE if newest is None else newest.full_at,
+        )
+
+    def prepare(self, cut: ClosedCut) -> Tidemark:
+        """Return the next tidemark for `cut`; T10 and T11 are asserted."""
+        assert self._pending is None, self._pending
+        before = self.book.newest
+        full = before is None or self._full_is_due()
+        moved, removed = _difference(before, cut)
+        if full and before is not None:
+            kept = {key: place for key, place in before.positions.items() if key not in removed}
+            moved = {**kept, **moved}
+        tidemark = Tidemark(
+            domain=self._domain,
+            region_epoch=cut.region_epoch,
+            number=self.last_point.number + 1,
+            round=cut.round,
+            metadata_version=cut.metadata_version,
+            ledger=dict(cut.ledger),
+            moved=moved,
+            removed=removed,
+            full=full,
+            previous_at=NOWHERE if before is None else before.at,
+            full_at=NOWHERE if full or before is None else before.full_at,
+            wall_ms=cut.wall_ms,
+        )
+        if before is not None:
+            broken = broken_rules(before, tidemark)
+            assert not broken, broken
+        self._pending = tidemark
+        return tidemark
+
+    def _full_is_due(self) -> bool:
+        return (
+            self._records_since_full + 1 >= FULL_EVERY_RECORDS
+            or self._bytes_since_full >= FULL_EVERY_BYTES
+        )
+
+    def published(self, at: int, record_bytes: int) -> Tidemark:
+        """Note that the prepared record is below HW at offset `at`."""
+        tidemark = self._pending
+        assert tidemark is not None, at
+        self._pending = None
+        self.book.apply(at, tidemark)
+        self.book.raise_floor(tidemark.point)
+        self._records_since_full = 0 if tidemark.full else self._records_since_full + 1
+        self._bytes_since_full = 0 if tidemark.full else self._bytes_since_full + record_bytes
+        return tidemark
+
+
+def _difference(
+    before: Vector | None, cut: ClosedCut
+) -> tuple[dict[LogKey, LogPosition], tuple[LogKey, ...]]:
+    known = {} if before is None else before.positions
+    moved = {key: place for key, place in cut.moved.items() if known.get(key) != place}
+    if before is None or (before.newest.region_epoch, before.newest.metadata_version) == (
+        cut.region_epoch,
+        cut.metadata_version,
+    ):
+        return moved, ()
+    return moved, tuple(sorted(key for key in known if key.topic_id not in cut.existing))

@@ -1,0 +1,97 @@
+"""Regions, links and the topics of a domain, as the replicator sees them.
+
+INV-GT1  there is one directed link per domain and mirror region: from the acting region to the mirror
+INV-GT2  everything that is copied is keyed by topic id; names are for people and for clients
+
+Not here: where regions are met (addresses, the node's configuration), who acts (`lineage`, `directory`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from geo_replicator.lineage import LogKey
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnds:
+    """One directed link: `mirror` copies what `home` writes, for one domain."""
+
+    domain: str
+    home: str
+    mirror: str
+
+
+def links_of(domain: str, acting_region: str, regions: Iterable[str]) -> tuple[LinkEnds, ...]:
+    """Return the links of a domain that `acting_region` acts for (INV-GT1)."""
+    return tuple(
+        LinkEnds(domain, acting_region, region) for region in regions if region != acting_region
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTopics:
+    """The topic ids of a domain's two ledgers that have no D: decisions (L) and the tidemarks."""
+
+    transactions: UUID
+    tidemarks: UUID
+
+    def shard_key(self, shard: int) -> LogKey:
+        """Return the log of ledger shard `shard`."""
+        return LogKey(self.transactions, shard)
+
+    @property
+    def tidemark_key(self) -> LogKey:
+        """Return the one log of `__tidemarks`."""
+        return LogKey(self.tidemarks, 0)
+
+    def has_cut_offset(self, key: LogKey) -> bool:
+        """Return whether `key` has a D: every log but the two ledgers' has (T10)."""
+        return key.topic_id not in (self.transactions, self.tidemarks)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorTopic:
+    """One topic of the domain's registry, as home describes it."""
+
+    topic_id: UUID
+    name: str
+    partition_count: int
+    domain: str = "main"
+    internal: bool = False
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    def keys(self) -> tuple[LogKey, ...]:
+        """Return the logs of this topic."""
+        return tuple(LogKey(self.topic_id, number) for number in range(self.partition_count))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDifference:
+    """What a mirror must change to follow a registry; `gone` waits for a reached tidemark (T15)."""
+
+    created: tuple[MirrorTopic, ...]
+    reconfigured: tuple[MirrorTopic, ...]
+    gone: tuple[MirrorTopic, ...]
+
+
+def topic_difference(
+    mirrored: Iterable[MirrorTopic], registry: Iterable[MirrorTopic]
+) -> TopicDifference:
+    """Return what separates the topics of a mirror from home's registry, each list in name order."""
+    have = {topic.topic_id: topic for topic in mirrored}
+    want = {topic.topic_id: topic for topic in registry}
+    by_name = sorted(want.values(), key=lambda topic: topic.name)
+    return TopicDifference(
+        created=tuple(topic for topic in by_name if topic.topic_id not in have),
+        reconfigured=tuple(
+            topic
+            for topic in by_name
+            if topic.topic_id in have and dict(have[topic.topic_id].configs) != dict(topic.configs)
+        ),
+        gone=tuple(
+            topic
+            for topic in sorted(have.values(), key=lambda topic: topic.name)
+            if topic.topic_id not in want
+        ),
+    )
