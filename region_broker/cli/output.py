@@ -34,8 +34,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: str, *, title: str = "
     if output == "json":
         print_json(list(rows))
         return
-    from rich.console import Console  # noqa: PLC0415 -- start-up time
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 160)
     if not rows:
@@ -69,7 +69,7 @@ def fail(text: str, exit_code: int = EXIT_FAILED) -> NoReturn:
 
 
 def _cell(value: object) -> str:
-    from rich.markup import escape  # noqa: PLC0415
+    from rich.markup import escape
 
     if isinstance(value, (list, tuple)):
         return escape(", ".join(str(item) for item in value))

@@ -1,0 +1,270 @@
+"""`tidemark topic`, `tidemark group`, `tidemark txn`: look at them, and make or remove topics."""
+
+import json
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import click
+
+from region_broker.cli.kafka import (
+    TIMEOUT_S,
+    admin_client,
+    bootstrap_option,
+    kafka_errors,
+    wait_for,
+)
+from region_broker.cli.output import (
+    EXIT_FAILED,
+    EXIT_NOT_FOUND,
+    EXIT_USAGE,
+    fail,
+    output_option,
+    print_object,
+    print_rows,
+)
+
+
+@click.group(epilog="Example: tidemark topic create orders --partitions 8")
+def topic() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topic.command(
+    "create",
+    epilog="""\b
+Examples:
+  tidemark topic create orders --partitions 8
+  tidemark topic create audit --config retention.ms=604800000 --dry-run
+""",
+)
+@click.argument("name")
+@click.option("--partitions", default=1, show_default=True)
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
+@click.option("--dry-run", is_flag=True, help="Check only, create nothing.")
+@bootstrap_option
+def topic_create(
+    name: str, partitions: int, configs: tuple[str, ...], dry_run: bool, bootstrap: str
+) -> None:
+    """Create the topic NAME in every region."""
+    from confluent_kafka.cimpl import NewTopic
+
+    pairs = dict(config.partition("=")[::2] for config in configs)
+    if "" in pairs.values() or "" in pairs:
+        fail("--config takes KEY=VALUE", EXIT_USAGE)
+    new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=pairs)
+    answers = admin_client(bootstrap).create_topics([new], validate_only=dry_run)
+    wait_for(answers[name], f"topic {name} was not created")
+    click.echo(f"topic {name} {'could be' if dry_run else 'was'} created, {partitions} partitions")
+
+
+@topic.command("delete", epilog="Example: tidemark topic delete orders --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@bootstrap_option
+def topic_delete(name: str, yes: bool, dry_run: bool, bootstrap: str) -> None:
+    """Delete the topic NAME and its records, in every region."""
+    client = admin_client(bootstrap)
+    found = client.list_topics(timeout=TIMEOUT_S).topics.get(name)
+    if found is None:
+        fail(f"there is no topic {name}", EXIT_NOT_FOUND)
+    if dry_run:
+        click.echo(f"would delete topic {name} with {len(found.partitions)} partitions")
+        return
+    if not yes:
+        click.confirm(f"delete topic {name} and all its records in every region?", abort=True)
+    wait_for(client.delete_topics([name])[name], f"topic {name} was not deleted")
+    click.echo(f"topic {name} was deleted")
+
+
+@topic.command("list", epilog="Example: tidemark topic list -o json")
+@click.option("--internal", is_flag=True, help="The ledgers too.")
+@bootstrap_option
+@output_option
+def topic_list(internal: bool, bootstrap: str, output: str) -> None:
+    """List topics."""
+    topics = admin_client(bootstrap).list_topics(timeout=TIMEOUT_S).topics
+    rows = [
+        {"topic": name, "partitions": len(found.partitions)}
+        for name, found in sorted(topics.items())
+        if internal or not name.startswith("__")
+    ]
+    print_rows(rows, output, title="topics")
+
+
+@topic.command("describe", epilog="Example: tidemark topic describe orders")
+@click.argument("name")
+@bootstrap_option
+@output_option
+def topic_describe(name: str, bootstrap: str, output: str) -> None:
+    """Show the partitions of topic NAME and where their logs begin and end."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    client = admin_client(bootstrap)
+    found = client.list_topics(timeout=TIMEOUT_S).topics.get(name)
+    if found is None:
+        fail(f"there is no topic {name}", EXIT_NOT_FOUND)
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-cli", "log_level": 0})
+    rows = []
+    with kafka_errors(f"the bounds of {name} could not be read"):
+        for partition in sorted(found.partitions):
+            low, high = reader.get_watermark_offsets(
+                TopicPartition(name, partition), timeout=TIMEOUT_S
+            )
+            rows.append(
+                {
+                    "topic": name,
+                    "partition": partition,
+                    "leader": found.partitions[partition].leader,
+                    "log_start": low,
+                    "high_watermark": high,
+                }
+            )
+    reader.close()
+    print_rows(rows, output)
+
+
+@click.group(epilog="Example: tidemark group describe billing")
+def group() -> None:
+    """List and describe consumer groups."""
+
+
+@group.command("list", epilog="Example: tidemark group list -o json")
+@bootstrap_option
+@output_option
+def group_list(bootstrap: str, output: str) -> None:
+    """List consumer groups and their states."""
+    answer = wait_for(admin_client(bootstrap).list_consumer_groups(), "groups were not listed")
+    rows = [
+        {"group": found.group_id, "state": found.state.name.lower()}
+        for found in sorted(answer.valid, key=lambda found: found.group_id)
+    ]
+    print_rows(rows, output, title="groups")
+
+
+@group.command("describe", epilog="Example: tidemark group describe billing")
+@click.argument("group_id")
+@bootstrap_option
+@output_option
+def group_describe(group_id: str, bootstrap: str, output: str) -> None:
+    """Show the members of GROUP_ID and its committed offsets with their lag."""
+    from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
+
+    client = admin_client(bootstrap)
+    found = wait_for(
+        client.describe_consumer_groups([group_id])[group_id], f"group {group_id} is not described"
+    )
+    request = [ConsumerGroupTopicPartitions(group_id)]
+    committed = wait_for(
+        client.list_consumer_group_offsets(request)[group_id], f"no offsets of {group_id}"
+    ).topic_partitions
+    if found.state.name == "DEAD" and not committed:
+        fail(f"there is no group {group_id}", EXIT_NOT_FOUND)
+    owners = {
+        (part.topic, part.partition): member.client_id
+        for member in found.members
+        for part in member.assignment.topic_partitions
+    }
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-cli", "log_level": 0})
+    rows = []
+    with kafka_errors("log ends could not be read"):
+        for part in sorted(committed, key=lambda part: (part.topic, part.partition)):
+            _low, high = reader.get_watermark_offsets(part, timeout=TIMEOUT_S)
+            rows.append(
+                {
+                    "group": group_id,
+                    "state": found.state.name.lower(),
+                    "topic": part.topic,
+                    "partition": part.partition,
+                    "committed": part.offset,
+                    "log_end": high,
+                    "lag": max(high - part.offset, 0),
+                    "member": owners.get((part.topic, part.partition), ""),
+                }
+            )
+    reader.close()
+    print_rows(rows, output, title=f"committed offsets of {group_id}")
+
+
+@click.group(epilog="Example: tidemark txn list")
+def txn() -> None:
+    """List and describe transactions, and ask for the final word on one."""
+
+
+def _url_option(command: Any) -> Any:
+    return click.option(
+        "--url", envvar="TIDEMARK_URL", default="http://127.0.0.1:9093", show_default=True,
+        help="HTTP addresses of the nodes, with commas (or TIDEMARK_URL).",
+    )(command)  # fmt: skip
+
+
+def _get(urls: str, path: str, **query: str | int) -> Any:
+    """Return the JSON answer of the first node that gives one; ends the command if none does."""
+    reasons = []
+    for url in urls.split(","):
+        target = f"{url.strip().rstrip('/')}{path}"
+        if query:
+            target += "?" + urlencode(query)
+        try:
+            with urlopen(target, timeout=TIMEOUT_S) as answer:  # noqa: S310 -- the operator's URL
+                return json.load(answer)
+        except HTTPError as error:
+            problem = error.read().decode(errors="replace")
+            if error.code == 404:
+                fail(_detail(problem), EXIT_NOT_FOUND)
+            reasons.append(f"{url}: {error.code} {_detail(problem)}")
+        except (URLError, OSError, ValueError) as error:
+            reasons.append(f"{url}: {error}")
+    return fail("no node answered: " + "; ".join(reasons), EXIT_FAILED)
+
+
+def _detail(problem: str) -> str:
+    try:
+        return str(json.loads(problem).get("detail", problem))
+    except ValueError:
+        return problem
+
+
+@txn.command("list", epilog="Example: tidemark txn list -o json")
+@_url_option
+@output_option
+def txn_list(url: str, output: str) -> None:
+    """List transactional ids with their states."""
+    print_rows(_get(url, "/v1/transactions")["transactions"], output, title="transactions")
+
+
+@txn.command("describe", epilog="Example: tidemark txn describe payments-7")
+@click.argument("transactional_id")
+@_url_option
+@output_option
+def txn_describe(transactional_id: str, url: str, output: str) -> None:
+    """Show the state of TRANSACTIONAL_ID and the partitions of its transaction."""
+    found = _get(url, "/v1/transactions", transactional_id=transactional_id)["transactions"]
+    if not found:
+        fail(f"no transactional id {transactional_id} is known", EXIT_NOT_FOUND)
+    print_object(found[0], output, title=transactional_id)
+
+
+@txn.command(
+    "verdict",
+    epilog="""\b
+Example, for a record whose delivery report said orders-3@1200 in region epoch 8:
+  tidemark txn verdict orders 3 1200 --region-epoch 8
+""",
+)
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("partition", type=int)
+@click.argument("offset", type=int)
+@click.option("--region-epoch", type=int, help="The region epoch under which it was written.")
+@_url_option
+@output_option
+def txn_verdict(
+    topic_name: str, partition: int, offset: int, region_epoch: int | None, url: str, output: str
+) -> None:
+    """Say what became of the transaction of one record: committed, aborted, lost, open."""
+    query: dict[str, str | int] = {"topic": topic_name, "partition": partition, "offset": offset}
+    if region_epoch is not None:
+        query["region_epoch"] = region_epoch
+    print_object(_get(url, "/v1/verdict", **query), output, title="verdict")
