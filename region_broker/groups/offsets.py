@@ -1,0 +1,193 @@
+"""Committed and pending offsets of one ledger shard: the pure replay of its partition.
+
+INV-GO1  the table is a function of the ledger alone: live == replay(log) after every step (B5)
+INV-GO2  an offset of an open transaction is invisible until its marker is applied (C43)
+INV-GO3  at a commit marker the pending offset wins iff its record lies behind the committed one's
+         in the ledger; at an abort marker it is dropped (C44)
+INV-GO4  a tombstone removes the committed offset and every pending one of that partition (C45)
+INV-GO5  nothing with a pending offset expires (C45)
+
+A live write is applied by the very call that replay uses, with the offset that the ledger gave it.
+A marker may be applied later than it was appended: no record of the same producer can come between
+(the coordinator verifies each commit, and it is in PREPARE_* until the marker is confirmed), and
+records of others commute with it because INV-GO3 compares record offsets, not times.
+Not here: who may commit (`group`), the ledger (`ports`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from idempotency.identity import NO_PRODUCER_ID, TopicPartition
+from region_broker.groups.records import (
+    GroupKey,
+    GroupValue,
+    OffsetKey,
+    decode_group_value,
+    decode_key,
+    decode_offset_value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """One record of the shard; `producer_id` is -1 outside transactions."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    producer_id: int = NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMarker:
+    """The end of `producer_id`'s transaction in the shard."""
+
+    producer_id: int
+    commit: bool
+
+
+LedgerEntry = LedgerRecord | LedgerMarker
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """One offset with the ledger offset of the record that carries it."""
+
+    committed_offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    record_offset: int
+    transactional: bool = False
+
+
+@dataclass(slots=True)
+class OffsetTable:
+    """All groups of one shard; `group_values` holds the last metadata record of each group."""
+
+    committed: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
+    pending: dict[int, dict[OffsetKey, CommittedOffset]] = field(default_factory=dict)
+    group_values: dict[str, GroupValue] = field(default_factory=dict)
+    last_record_offset: dict[str, int] = field(default_factory=dict)
+
+    def apply(self, entry: LedgerEntry) -> None:
+        """Apply one entry in ledger order; raises `LedgerRecordError` on a damaged record."""
+        match entry:
+            case LedgerMarker(producer_id=producer_id, commit=commit):
+                self._end_transaction(producer_id, commit=commit)
+            case LedgerRecord():
+                self._apply_record(entry)
+
+    def _apply_record(self, record: LedgerRecord) -> None:
+        key = decode_key(record.key)
+        if isinstance(key, GroupKey):
+            if record.value is None:
+                self.group_values.pop(key.group_id, None)
+            else:
+                self.group_values[key.group_id] = decode_group_value(record.value)
+        elif record.value is None:
+            self._remove(key)
+        else:
+            self._put(key, record, record.value)
+        self._note_write(key.group_id, record.offset)
+
+    def _note_write(self, group_id: str, record_offset: int) -> None:
+        if self.knows(group_id):
+            self.last_record_offset[group_id] = record_offset
+        else:
+            self.last_record_offset.pop(group_id, None)
+
+    def _put(self, key: OffsetKey, record: LedgerRecord, raw: bytes) -> None:
+        value = decode_offset_value(raw)
+        transactional = record.producer_id != NO_PRODUCER_ID
+        place = CommittedOffset(
+            committed_offset=value.committed_offset,
+            leader_epoch=value.leader_epoch,
+            metadata=value.metadata,
+            commit_timestamp_ms=value.commit_timestamp_ms,
+            record_offset=record.offset,
+            transactional=transactional,
+        )
+        if transactional:
+            self.pending.setdefault(record.producer_id, {})[key] = place
+        else:
+            self.committed.setdefault(key.group_id, {})[key.tp] = place
+
+    def _remove(self, key: OffsetKey) -> None:
+        places = self.committed.get(key.group_id)
+        if places is not None:
+            places.pop(key.tp, None)
+            if not places:
+                del self.committed[key.group_id]
+        for producer_id in [pid for pid, staged in self.pending.items() if key in staged]:
+            del self.pending[producer_id][key]
+            if not self.pending[producer_id]:
+                del self.pending[producer_id]
+
+    def _end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        staged = self.pending.pop(producer_id, {})
+        if commit:
+            for key, place in staged.items():
+                places = self.committed.setdefault(key.group_id, {})
+                existing = places.get(key.tp)
+                if existing is None or place.record_offset > existing.record_offset:
+                    places[key.tp] = place
+        else:
+            for group_id in {key.group_id: None for key in staged}:
+                if not self.knows(group_id):
+                    self.last_record_offset.pop(group_id, None)
+
+    def lookup(self, group_id: str, tp: TopicPartition) -> CommittedOffset | None:
+        """Return the committed offset, or None; never a pending one."""
+        return self.committed.get(group_id, {}).get(tp)
+
+    def is_pending(self, group_id: str, tp: TopicPartition) -> bool:
+        """Tell whether an open transaction holds an offset of this partition (C43)."""
+        key = OffsetKey(group_id, tp)
+        return any(key in staged for staged in self.pending.values())
+
+    def pending_partitions(self, group_id: str) -> list[TopicPartition]:
+        """Return the partitions that some open transaction holds an offset of, sorted."""
+        return sorted(
+            {
+                key.tp
+                for staged in self.pending.values()
+                for key in staged
+                if key.group_id == group_id
+            }
+        )
+
+    def partitions(self, group_id: str) -> list[TopicPartition]:
+        """Return all partitions with a committed or a pending offset, sorted (B4)."""
+        found = set(self.committed.get(group_id, {})) | set(self.pending_partitions(group_id))
+        return sorted(found)
+
+    def has_offsets(self, group_id: str) -> bool:
+        """Tell whether the group has any offset, committed or pending."""
+        return group_id in self.committed or any(
+            key.group_id == group_id for staged in self.pending.values() for key in staged
+        )
+
+    def knows(self, group_id: str) -> bool:
+        """Tell whether the ledger holds anything of the group."""
+        return group_id in self.group_values or self.has_offsets(group_id)
+
+    def group_ids(self) -> list[str]:
+        """Return every group the ledger knows, sorted."""
+        staged = {key.group_id for keys in self.pending.values() for key in keys}
+        return sorted(set(self.committed) | set(self.group_values) | staged)
+
+    def expired(
+        self, group_id: str, *, now_ms: int, retention_ms: int, empty_since_ms: int | None
+    ) -> Iterator[OffsetKey]:
+        """Yield the offsets of an empty group that retention removes (KIP-211, C45).
+
+        A group that once had members ages from the moment it became empty; a simple one (None)
+        from each commit.
+        """
+        for tp, place in self.committed.get(group_id, {}).items():
+            since_ms = place.commit_timestamp_ms
+            if empty_since_ms is not None:
+                since_ms = max(since_ms, empty_since_ms)
+            if now_ms - since_ms >= retention_ms and not self.is_pending(group_id, tp):
+                yield OffsetKey(group_id, tp)

@@ -1,0 +1,271 @@
+"""Keys and values of `__consumer_offsets`, in Kafka's own layouts, so that its tools can read them.
+
+INV-GR1  decode(encode(x)) == x for every key and value
+INV-GR2  a record that cannot be understood stops the load of its shard; it is never skipped (C22)
+
+OffsetCommitKey v1 / OffsetCommitValue v3, GroupMetadataKey v2 / GroupMetadataValue v3 (group
+coordinator of Kafka, `coordinator-key/value` schemas): big endian, non-flexible strings and arrays.
+Not here: batches (`region_broker.wire.batches`), what the records mean (`offsets`).
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from idempotency.identity import TopicName, TopicPartition
+
+OFFSET_KEY_VERSION: Final = 1
+OFFSET_VALUE_VERSION: Final = 3
+GROUP_KEY_VERSION: Final = 2
+GROUP_VALUE_VERSION: Final = 3
+
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_I64: Final = struct.Struct(">q")
+
+
+class LedgerRecordError(ValueError):
+    """A key or value of the offsets ledger is damaged or of a newer version."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    """Group `group_id`'s place in one partition."""
+
+    group_id: str
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """The metadata of one group."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetValue:
+    """A committed offset: the next record to read; `leader_epoch` -1 if the client said none."""
+
+    committed_offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberValue:
+    """One member as persisted: `subscription` is its metadata for the selected protocol."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValue:
+    """A group at the completion of a generation; `members` is empty for an empty group."""
+
+    protocol_type: str
+    generation: int
+    protocol_name: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[MemberValue, ...] = ()
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return _I16.pack(len(raw)) + raw
+
+
+def _nullable_string(text: str | None) -> bytes:
+    return _I16.pack(-1) if text is None else _string(text)
+
+
+def _bytes(raw: bytes) -> bytes:
+    return _I32.pack(len(raw)) + raw
+
+
+class _Reader:
+    """Reads one key or value; every failure is a `LedgerRecordError`."""
+
+    __slots__ = ("_buffer", "_position", "_what")
+
+    def __init__(self, buffer: bytes, what: str) -> None:
+        self._buffer = buffer
+        self._position = 0
+        self._what = what
+
+    def take(self, size_bytes: int) -> bytes:
+        end = self._position + size_bytes
+        if size_bytes < 0 or end > len(self._buffer):
+            raise LedgerRecordError(
+                f"{self._what}: {size_bytes} bytes wanted at {self._position} of "
+                f"{len(self._buffer)}; the record is damaged: restore this partition from a mirror"
+            )
+        taken = self._buffer[self._position : end]
+        self._position = end
+        return taken
+
+    def i16(self) -> int:
+        return int(_I16.unpack(self.take(2))[0])
+
+    def i32(self) -> int:
+        return int(_I32.unpack(self.take(4))[0])
+
+    def i64(self) -> int:
+        return int(_I64.unpack(self.take(8))[0])
+
+    def nullable_string(self) -> str | None:
+        size_bytes = self.i16()
+        if size_bytes == -1:
+            return None
+        try:
+            return self.take(size_bytes).decode()
+        except UnicodeDecodeError as error:
+            raise LedgerRecordError(f"{self._what}: a string is not UTF-8") from error
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise LedgerRecordError(f"{self._what}: a string is null that may not be")
+        return text
+
+    def blob(self) -> bytes:
+        return self.take(self.i32())
+
+    def version(self, expected: int) -> None:
+        found = self.i16()
+        if found != expected:
+            raise LedgerRecordError(
+                f"{self._what}: version {found}, this build reads {expected}; "
+                "run the Tidemark version that wrote this data folder"
+            )
+
+    def end(self) -> None:
+        if self._position != len(self._buffer):
+            raise LedgerRecordError(f"{self._what}: {len(self._buffer)} bytes, too many")
+
+
+def encode_offset_key(key: OffsetKey) -> bytes:
+    """Return OffsetCommitKey v1."""
+    return b"".join(
+        (
+            _I16.pack(OFFSET_KEY_VERSION),
+            _string(key.group_id),
+            _string(key.tp.topic),
+            _I32.pack(key.tp.partition),
+        )
+    )
+
+
+def encode_group_key(key: GroupKey) -> bytes:
+    """Return GroupMetadataKey v2."""
+    return _I16.pack(GROUP_KEY_VERSION) + _string(key.group_id)
+
+
+def decode_key(raw: bytes | None) -> OffsetKey | GroupKey:
+    """Return the key; raises `LedgerRecordError`."""
+    if raw is None:
+        raise LedgerRecordError("offsets ledger: a record without a key")
+    reader = _Reader(raw, "key of the offsets ledger")
+    version = reader.i16()
+    key: OffsetKey | GroupKey
+    if version == OFFSET_KEY_VERSION:
+        group_id, topic = reader.string(), TopicName(reader.string())
+        key = OffsetKey(group_id, TopicPartition(topic, reader.i32()))
+    elif version == GROUP_KEY_VERSION:
+        key = GroupKey(reader.string())
+    else:
+        raise LedgerRecordError(
+            f"offsets ledger: key version {version} is unknown; "
+            "run the Tidemark version that wrote this data folder"
+        )
+    reader.end()
+    return key
+
+
+def encode_offset_value(value: OffsetValue) -> bytes:
+    """Return OffsetCommitValue v3."""
+    return b"".join(
+        (
+            _I16.pack(OFFSET_VALUE_VERSION),
+            _I64.pack(value.committed_offset),
+            _I32.pack(value.leader_epoch),
+            _string(value.metadata),
+            _I64.pack(value.commit_timestamp_ms),
+        )
+    )
+
+
+def decode_offset_value(raw: bytes) -> OffsetValue:
+    """Return the committed offset; raises `LedgerRecordError`."""
+    reader = _Reader(raw, "committed offset")
+    reader.version(OFFSET_VALUE_VERSION)
+    value = OffsetValue(reader.i64(), reader.i32(), reader.string(), reader.i64())
+    reader.end()
+    return value
+
+
+def _encode_member(member: MemberValue) -> bytes:
+    return b"".join(
+        (
+            _string(member.member_id),
+            _nullable_string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _I32.pack(member.rebalance_timeout_ms),
+            _I32.pack(member.session_timeout_ms),
+            _bytes(member.subscription),
+            _bytes(member.assignment),
+        )
+    )
+
+
+def encode_group_value(value: GroupValue) -> bytes:
+    """Return GroupMetadataValue v3."""
+    head = (
+        _I16.pack(GROUP_VALUE_VERSION),
+        _string(value.protocol_type),
+        _I32.pack(value.generation),
+        _nullable_string(value.protocol_name),
+        _nullable_string(value.leader),
+        _I64.pack(value.state_timestamp_ms),
+        _I32.pack(len(value.members)),
+    )
+    return b"".join((*head, *(_encode_member(member) for member in value.members)))
+
+
+def _read_member(reader: _Reader) -> MemberValue:
+    return MemberValue(
+        member_id=reader.string(),
+        instance_id=reader.nullable_string(),
+        client_id=reader.string(),
+        client_host=reader.string(),
+        rebalance_timeout_ms=reader.i32(),
+        session_timeout_ms=reader.i32(),
+        subscription=reader.blob(),
+        assignment=reader.blob(),
+    )
+
+
+def decode_group_value(raw: bytes) -> GroupValue:
+    """Return the group; raises `LedgerRecordError`."""
+    reader = _Reader(raw, "group metadata")
+    reader.version(GROUP_VALUE_VERSION)
+    value = GroupValue(
+        protocol_type=reader.string(),
+        generation=reader.i32(),
+        protocol_name=reader.nullable_string(),
+        leader=reader.nullable_string(),
+        state_timestamp_ms=reader.i64(),
+        members=tuple(_read_member(reader) for _ in range(reader.i32())),
+    )
+    reader.end()
+    return value

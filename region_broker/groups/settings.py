@@ -1,0 +1,29 @@
+"""What an operator may set about groups; Kafka's names in the field comments.
+
+Not here: hard limits (`region_broker.limits`).
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Settings of one region's group coordinator."""
+
+    initial_rebalance_delay_ms: int = 0  # group.initial.rebalance.delay.ms; Kafka's default: 3 s
+    session_timeout_ms_min: int = 6_000  # group.min.session.timeout.ms
+    session_timeout_ms_max: int = 1_800_000  # group.max.session.timeout.ms
+    new_member_join_timeout_ms: int = 300_000  # Kafka's fixed NewMemberJoinTimeoutMs
+    offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes
+    retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other."""
+        if not 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max:
+            raise ValueError(
+                f"session time-outs from {self.session_timeout_ms_min} to "
+                f"{self.session_timeout_ms_max} ms: the minimum must be above 0 and not above the "
+                "maximum; set group.min.session.timeout.ms and group.max.session.timeout.ms"
+            )
+        if self.initial_rebalance_delay_ms < 0 or self.retention_check_interval_ms <= 0:
+            raise ValueError("group delays must not be negative, the retention check above 0")

@@ -1,0 +1,31 @@
+"""What the group coordinator says about a request; no Kafka error numbers here.
+
+Not here: the numbers (`region_broker.handlers.group_errors`).
+"""
+
+from enum import Enum, auto, unique
+
+
+@unique
+class GroupVerdict(Enum):
+    """The answer's meaning. Every handler maps every member to one Kafka error."""
+
+    OK = auto()
+    INVALID_GROUP_ID = auto()
+    NOT_COORDINATOR = auto()
+    LOADING = auto()
+    NOT_AVAILABLE = auto()
+    UNKNOWN_MEMBER = auto()
+    FENCED_INSTANCE = auto()
+    ILLEGAL_GENERATION = auto()
+    REBALANCE_IN_PROGRESS = auto()
+    MEMBER_ID_REQUIRED = auto()
+    INCONSISTENT_PROTOCOL = auto()
+    INVALID_SESSION_TIMEOUT = auto()
+    GROUP_FULL = auto()
+    REQUEST_TOO_LARGE = auto()
+    METADATA_TOO_LARGE = auto()
+    OFFSET_BEYOND_EPOCH = auto()
+    UNKNOWN_PARTITION = auto()
+    UNSTABLE_OFFSET = auto()
+    GROUP_NOT_FOUND = auto()
