@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import groupby
 from typing import Final, TypeAlias
 
 from idempotency.decision import DecisionError, DecisionId
@@ -295,17 +296,16 @@ def _status(number: int) -> TxnStatus:
 
 
 def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition]) -> None:
-    by_topic: dict[str, list[int]] = {}
-    for tp in partitions:
-        by_topic.setdefault(tp.topic, []).append(tp.partition)
-    writer.varuint(len(by_topic) + 1)
-    for topic, numbers in by_topic.items():
+    # Runs of one topic, not a dictionary: the order of the partitions comes back as it was.
+    runs = [(topic, list(run)) for topic, run in groupby(partitions, key=lambda tp: tp.topic)]
+    writer.varuint(len(runs) + 1)
+    for topic, run in runs:
         name = topic.encode()
         writer.varuint(len(name) + 1)
         writer.raw(name)
-        writer.varuint(len(numbers) + 1)
-        for number in numbers:
-            writer.pack(">i", number)
+        writer.varuint(len(run) + 1)
+        for tp in run:
+            writer.pack(">i", tp.partition)
         writer.tagged_fields([])
 
 

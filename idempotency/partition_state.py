@@ -203,9 +203,10 @@ class PartitionState:
 
         A producer may leave one gap as long as its newest batch lies below `below_offset` (default:
         the end of the log as of now); so any batch it gets in uses the allowance up, and calling
-        this again with the base of the takeover, after a restart, changes nothing.
+        this again with the base of the takeover, after a restart, changes nothing. The allowance
+        never reaches past the end of the log, or a later truncation would widen it.
         """
-        below = self._end_offset if below_offset is None else below_offset
+        below = self._end_offset if below_offset is None else min(below_offset, self._end_offset)
         self._gap_below = max(self._gap_below, below)
 
     def expire(self, now_ms: int, retention_ms: int) -> list[int]:

@@ -1,0 +1,221 @@
+"""C1-C12 of the exactly-once rules, as far as one partition or one id block decides them."""
+
+import inspect
+import itertools
+
+from idempotency.partition_state import Judgement, PartitionState, Verdict
+from idempotency.producer_ids import block_for, region_ordinal_of_producer
+from idempotency.producer_state import judge_request
+from idempotency.record_batch import ControlType
+from tests.kernel_batches import PRODUCER, data, end, marker, state_of
+
+DAY_MS = 86_400_000
+
+
+def five_batches() -> PartitionState:
+    return state_of(*(data(n * 10, sequence=n * 10, count=10) for n in range(5)))
+
+
+def test_C1_last_five_batches_of_a_producer_are_kept() -> None:
+    state = state_of(*(data(n, sequence=n) for n in range(6)))
+    verdicts = [state.judge(data(sequence=n)).verdict for n in range(6)]
+    assert verdicts == [Verdict.OUT_OF_ORDER_SEQUENCE] + [Verdict.DUPLICATE] * 5
+
+
+def test_C1_windows_of_two_producers_are_separate() -> None:
+    state = state_of(*(data(n, sequence=n) for n in range(5)))
+    for n in range(5):
+        state.apply(data(5 + n, sequence=n, producer_id=PRODUCER + 1))
+    assert state.judge(data(sequence=0)).verdict is Verdict.DUPLICATE
+
+
+def test_C2_exact_duplicate_returns_original_offset() -> None:
+    state = state_of(
+        data(100, sequence=0, count=3, timestamp_ms=5_000),
+        data(103, sequence=3, count=2, timestamp_ms=6_000),
+    )
+    retry = data(sequence=0, count=3, timestamp_ms=5_000)
+    assert state.judge(retry) == Judgement(Verdict.DUPLICATE, 100, 5_000)
+
+
+def test_C2_same_first_but_other_last_sequence_is_no_duplicate() -> None:
+    state = state_of(data(100, sequence=0, count=3))
+    assert state.judge(data(sequence=0, count=2)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+
+
+def test_C2_same_sequences_of_a_newer_epoch_are_no_duplicate() -> None:
+    state = state_of(data(100, sequence=0, producer_epoch=0))
+    assert state.judge(data(sequence=0, producer_epoch=1)).verdict is Verdict.FRESH
+
+
+def test_C3_older_than_five_duplicate_is_out_of_order() -> None:
+    state = five_batches()
+    state.apply(data(50, sequence=50, count=10))
+    assert state.judge(data(sequence=0, count=10)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+
+
+def test_C3_only_the_next_sequence_is_accepted() -> None:
+    state = five_batches()
+    assert state.judge(data(sequence=50)).verdict is Verdict.FRESH
+    assert state.judge(data(sequence=51)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+    assert state.judge(data(sequence=49)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+
+
+def test_C3_sequence_wraps_to_zero() -> None:
+    state = state_of(data(0, sequence=2**31 - 2, count=2))
+    assert state.judge(data(sequence=0)).verdict is Verdict.FRESH
+    assert state.judge(data(sequence=1)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+
+
+def test_C3_batch_that_spans_the_wrap_is_followed_and_recognised() -> None:
+    state = state_of(data(7, sequence=2**31 - 1, count=3))
+    assert state.judge(data(sequence=2)).verdict is Verdict.FRESH
+    retry = state.judge(data(sequence=2**31 - 1, count=3))
+    assert (retry.verdict, retry.base_offset) == (Verdict.DUPLICATE, 7)
+
+
+def test_C4_new_epoch_starts_at_zero() -> None:
+    state = state_of(data(0, sequence=0, count=5))
+    assert state.judge(data(sequence=5, producer_epoch=1)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+    assert state.judge(data(sequence=0, producer_epoch=1)).verdict is Verdict.FRESH
+
+
+def test_C4_unknown_producer_may_start_anywhere_before_transactions_v2() -> None:
+    state = PartitionState()
+    assert state.judge(data(sequence=77)).verdict is Verdict.FRESH
+    assert state.judge(data(sequence=77, transactional=True)).verdict is Verdict.FRESH
+
+
+def test_C4_unknown_producer_of_transactions_v2_starts_at_zero() -> None:
+    state = PartitionState()
+    first = data(sequence=0, transactional=True)
+    later = data(sequence=77, transactional=True)
+    assert state.judge(later, tv2=True).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+    assert state.judge(first, tv2=True).verdict is Verdict.FRESH
+
+
+def test_C4_epoch_raised_by_a_marker_starts_at_zero() -> None:
+    state = state_of(
+        data(0, sequence=0, transactional=True),
+        end(1, marker(ControlType.ABORT, producer_epoch=1)),
+    )
+    late = data(sequence=1, producer_epoch=1, transactional=True)
+    next_one = data(sequence=0, producer_epoch=1, transactional=True)
+    assert state.judge(late).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+    assert state.judge(next_one).verdict is Verdict.FRESH
+
+
+def test_C5_batch_that_overtook_during_verification_is_out_of_order() -> None:
+    state = PartitionState()
+    first = data(sequence=0, transactional=True)
+    second = data(sequence=1, transactional=True)
+    state.verifications.begin(first)
+    state.verifications.begin(second)
+    assert state.judge(second).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+    assert state.judge(first).verdict is Verdict.FRESH
+    state.apply(first)
+    assert state.judge(second._replace(base_offset=1)).verdict is Verdict.FRESH
+
+
+def test_C6_older_epoch_is_stale() -> None:
+    state = state_of(data(0, producer_epoch=3))
+    assert state.judge(data(sequence=1, producer_epoch=2)).verdict is Verdict.STALE_PRODUCER_EPOCH
+
+
+def test_C6_marker_with_a_newer_epoch_fences_the_old_producer() -> None:
+    state = state_of(
+        data(0, transactional=True), end(1, marker(ControlType.ABORT, producer_epoch=1))
+    )
+    zombie = data(sequence=1, transactional=True)
+    assert state.judge(zombie).verdict is Verdict.STALE_PRODUCER_EPOCH
+
+
+def test_C7_judge_and_apply_are_one_step_without_await() -> None:
+    for name in ("judge", "judge_marker", "apply"):
+        assert not inspect.iscoroutinefunction(getattr(PartitionState, name))
+
+
+def test_C7_five_batches_in_flight_are_all_recognised_when_all_are_sent_again() -> None:
+    state = five_batches()
+    retries = [state.judge(data(sequence=n * 10, count=10)) for n in range(5)]
+    assert [retry.base_offset for retry in retries] == [0, 10, 20, 30, 40]
+
+
+def test_C8_idle_producer_expires_after_a_day() -> None:
+    state = state_of(data(0, sequence=9, timestamp_ms=1_000))
+    assert state.expire(1_000 + DAY_MS - 1, DAY_MS) == []
+    assert state.expire(1_000 + DAY_MS, DAY_MS) == [PRODUCER]
+    assert state.judge(data(sequence=500)).verdict is Verdict.FRESH
+
+
+def test_C8_producer_with_an_open_transaction_never_expires() -> None:
+    state = state_of(data(0, transactional=True, timestamp_ms=1_000))
+    assert state.expire(1_000 + 100 * DAY_MS, DAY_MS) == []
+    assert [txn.producer_id for txn in state.open_transactions()] == [PRODUCER]
+
+
+def test_C8_marker_timestamp_keeps_a_producer_alive() -> None:
+    state = state_of(
+        data(0, transactional=True, timestamp_ms=1_000), end(1, marker(timestamp_ms=DAY_MS))
+    )
+    assert state.expire(1_000 + DAY_MS, DAY_MS) == []
+    assert state.expire(2 * DAY_MS, DAY_MS) == [PRODUCER]
+
+
+def test_C9_snapshot_and_replay_of_the_rest_give_the_live_state() -> None:
+    log = [data(n, sequence=n, transactional=True) for n in range(3)]
+    at_two = state_of(*log[:2]).encode()
+    restored = PartitionState.decode(at_two)
+    restored.apply(log[2])
+    assert restored == state_of(*log)
+
+
+def test_C9_truncation_reopens_the_transaction_whose_marker_is_cut_off() -> None:
+    head = data(0, transactional=True)
+    assert state_of(head, end(1, marker())).open_transactions() == []
+    cut = state_of(head)
+    assert [txn.first_offset for txn in cut.open_transactions()] == [0]
+    assert cut.last_stable_offset(1) == 0
+
+
+def test_C10_plain_batch_while_a_transaction_is_open_is_invalid() -> None:
+    state = state_of(data(0, transactional=True))
+    assert state.judge(data(sequence=1)).verdict is Verdict.INVALID_TXN_STATE
+    state.apply(*end(1, marker()))
+    assert state.judge(data(sequence=1)).verdict is Verdict.FRESH
+
+
+def test_C10_P10_stale_epoch_is_said_before_the_transaction_state() -> None:
+    state = state_of(data(0, producer_epoch=1, transactional=True))
+    plain_zombie = data(sequence=1, producer_epoch=0)
+    assert state.judge(plain_zombie).verdict is Verdict.STALE_PRODUCER_EPOCH
+
+
+def test_B9_data_of_a_newer_epoch_never_joins_an_older_open_transaction() -> None:
+    state = state_of(data(0, transactional=True))
+    newer = data(sequence=0, producer_epoch=1, transactional=True)
+    assert state.judge(newer).verdict is Verdict.INVALID_TXN_STATE
+    state.apply(*end(1, marker(ControlType.ABORT, producer_epoch=1)))
+    assert state.judge(newer).verdict is Verdict.FRESH
+
+
+def test_C11_blocks_of_two_regions_never_meet() -> None:
+    blocks = [block_for(ordinal, index) for ordinal in range(8) for index in (0, 1, 10**9)]
+    ranges = sorted((block.first, block.end) for block in blocks)
+    assert all(left[1] <= right[0] for left, right in itertools.pairwise(ranges))
+    assert all(0 <= block.first < block.end <= 2**63 for block in blocks)
+    assert region_ordinal_of_producer(block_for(5, 3).first) == 5
+
+
+def test_C12_transactional_request_names_one_producer() -> None:
+    one = data(transactional=True)
+    other = data(transactional=True, producer_id=PRODUCER + 1)
+    assert judge_request([one, one]).verdict is Verdict.FRESH
+    assert judge_request([one, other]).verdict is Verdict.INVALID_PRODUCER_ID_MAPPING
+    newer = data(transactional=True, producer_epoch=1)
+    assert judge_request([one, newer]).verdict is Verdict.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_C12_plain_batches_of_several_producers_may_share_a_request() -> None:
+    batches = [data(), data(producer_id=PRODUCER + 1), data(producer_id=-1, sequence=-1)]
+    assert judge_request(batches).verdict is Verdict.FRESH
