@@ -1,0 +1,150 @@
+"""One connection without I/O: frames in, requests out in order, answers out in the same order.
+
+INV-Q1  answers leave in the order of their requests, whatever order they are finished in
+INV-Q2  at most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX bytes of them are in flight:
+        from being handed out until their answer was taken by the socket; then nothing more is read
+INV-Q3  at most one Fetch is in flight: its answer may be large, and a peer that pipelines fetches without
+        reading would otherwise fill memory
+Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from region_broker.limits import (
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_REQUESTS_MAX,
+    REQUEST_BYTES_MAX,
+)
+from region_broker.wire.framing import LENGTH, FrameReader
+from region_broker.wire.headers import peek_header
+
+FETCH_KEY: Final = 1
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The connection that a request came over; `state` is shared by the requests of one connection."""
+
+    connection_id: int
+    address: str
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One request: the whole frame (header and body), and the three numbers every header begins with."""
+
+    peer: Peer
+    frame: memoryview
+    api_key: int
+    version: int
+    correlation_id: int
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """The place of one request in the order of answers; `answer` is None until it is finished."""
+
+    incoming: Incoming
+    done: bool = False
+    answer: Buffer | None = None  # None when done: no answer is due (Produce with acks=0)
+
+
+class Connection:
+    """The sans-IO core of one client connection."""
+
+    __slots__ = (
+        "_fetches",
+        "_frames",
+        "_in_flight_bytes",
+        "_next",
+        "_slots",
+        "_unsent",
+        "in_flight",
+        "peer",
+    )
+
+    def __init__(self, peer: Peer, *, frame_bytes_max: int = REQUEST_BYTES_MAX) -> None:
+        """Create a connection that has seen no bytes."""
+        self.peer = peer
+        self.in_flight = 0
+        self._frames = FrameReader(frame_bytes_max)
+        self._slots: deque[Slot] = deque()
+        self._next: Incoming | None = None  # framed, but held back by a cap
+        self._unsent: list[Slot] = []
+        self._in_flight_bytes = 0
+        self._fetches = 0
+
+    @property
+    def mid_frame(self) -> bool:
+        """Return whether a frame has begun and is not complete."""
+        return self._next is None and self._frames.mid_frame
+
+    @property
+    def stalled(self) -> bool:
+        """Return whether a cap holds requests back: then the socket must not be read."""
+        return self._next is not None or self._capped
+
+    @property
+    def _capped(self) -> bool:
+        return (
+            self.in_flight >= IN_FLIGHT_REQUESTS_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX
+        )
+
+    def receive(self, chunk: bytes) -> None:
+        """Take bytes from the socket."""
+        self._frames.feed(chunk)
+
+    def next_request(self) -> Slot | None:
+        """Return the next request to start, or None: more bytes are needed, or a cap is reached.
+
+        Raises `FramingError` or `HeaderError`: the connection must be closed.
+        """
+        if self._capped:
+            return None
+        incoming = self._next
+        if incoming is None:
+            frame = self._frames.next_frame()
+            if frame is None:
+                return None
+            incoming = Incoming(self.peer, frame, *peek_header(frame))
+        if incoming.api_key == FETCH_KEY and self._fetches:
+            self._next = incoming
+            return None
+        self._next = None
+        slot = Slot(incoming)
+        self._slots.append(slot)
+        self.in_flight += 1
+        self._in_flight_bytes += len(incoming.frame)
+        self._fetches += incoming.api_key == FETCH_KEY
+        return slot
+
+    def finish(self, slot: Slot, answer: Buffer | None) -> None:
+        """Note the answer of a request (None: none is due)."""
+        assert not slot.done, "a request is answered once"
+        slot.done = True
+        slot.answer = answer
+
+    def take_answers(self) -> list[Buffer]:
+        """Return the buffers that may be sent now, in order; call `sent` when the socket took them."""
+        buffers: list[Buffer] = []
+        while self._slots and self._slots[0].done:
+            slot = self._slots.popleft()
+            self._unsent.append(slot)
+            if slot.answer is not None:
+                buffers += (LENGTH.pack(len(slot.answer)), slot.answer)
+                slot.answer = None
+        return buffers
+
+    def sent(self) -> None:
+        """Note that the socket took all answers handed out so far: room for new requests."""
+        for slot in self._unsent:
+            self.in_flight -= 1
+            self._in_flight_bytes -= len(slot.incoming.frame)
+            self._fetches -= slot.incoming.api_key == FETCH_KEY
+        self._unsent.clear()
+        assert self.in_flight >= len(self._slots), (self.in_flight, len(self._slots))

@@ -1,0 +1,119 @@
+"""Bytes into frames: the four-byte length, the cap on it, and peers that speak something else.
+
+INV-F1  no byte of a frame is stored before its length was found to be within the cap
+INV-F2  a frame is assembled with at most one copy; a frame that arrived whole is not copied at all
+Not here: what a frame means (`wire.headers`), sockets (`wire.server`).
+"""
+
+import struct
+from collections import deque
+from typing import Final
+
+from region_broker.limits import REQUEST_BYTES_MAX
+
+LENGTH: Final = struct.Struct(">i")
+_HTTP_METHODS: Final = (
+    b"GET ",
+    b"POST",
+    b"PUT ",
+    b"HEAD",
+    b"DELE",
+    b"OPTI",
+    b"PATC",
+    b"CONN",
+    b"TRAC",
+    b"PRI ",
+)
+_HTTP_REPLY: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    b"Content-Length: 76\r\n\r\n"
+    b"This port speaks the Kafka protocol. The HTTP API listens on another port.\r\n"
+)
+
+
+class FramingError(Exception):
+    """The peer does not speak the Kafka protocol, or asks for too much: close the connection.
+
+    `reply` holds bytes to send before closing (b"" mostly).
+    """
+
+    def __init__(self, reason: str, reply: bytes = b"") -> None:
+        """Say what arrived and what to do about it."""
+        super().__init__(reason)
+        self.reply = reply
+
+
+class FrameReader:
+    """Collects chunks and hands out frames (without their length prefix), in order."""
+
+    __slots__ = ("_available_bytes", "_chunks", "_frame_bytes", "_max_bytes")
+
+    def __init__(self, max_bytes: int = REQUEST_BYTES_MAX) -> None:
+        """Create an empty reader that refuses frames of more than `max_bytes`."""
+        self._chunks: deque[memoryview] = deque()
+        self._available_bytes = 0
+        self._frame_bytes = -1  # length of the frame being collected, -1: not known yet
+        self._max_bytes = max_bytes
+
+    @property
+    def mid_frame(self) -> bool:
+        """Return whether bytes of an incomplete frame are held (for the frame time-out)."""
+        return self._available_bytes > 0 or self._frame_bytes >= 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream."""
+        if chunk:
+            self._chunks.append(memoryview(chunk))
+            self._available_bytes += len(chunk)
+
+    def next_frame(self) -> memoryview | None:
+        """Return the next whole frame, or None when more bytes are needed; raises `FramingError`."""
+        if self._frame_bytes < 0:
+            if self._available_bytes < LENGTH.size:
+                return None
+            prefix = self._take(LENGTH.size)
+            (self._frame_bytes,) = LENGTH.unpack(prefix)
+            self._check_length(bytes(prefix))
+        if self._available_bytes < self._frame_bytes:
+            return None
+        frame = self._take(self._frame_bytes)
+        self._frame_bytes = -1
+        return frame
+
+    def _check_length(self, prefix: bytes) -> None:
+        size_bytes = self._frame_bytes
+        if 0 < size_bytes <= self._max_bytes and prefix not in _HTTP_METHODS:
+            return
+        if prefix in _HTTP_METHODS:
+            raise FramingError(
+                "an HTTP request came in on the Kafka port; use the HTTP address of this node",
+                _HTTP_REPLY,
+            )
+        if prefix[0] == 0x16 and prefix[1] == 0x03:
+            raise FramingError(
+                "a TLS handshake came in on a plaintext Kafka port; set security.protocol=PLAINTEXT"
+            )
+        raise FramingError(
+            f"a frame of {size_bytes} bytes was announced, allowed are 1 to {self._max_bytes}; "
+            "the peer does not speak the Kafka protocol, or its requests are too large"
+        )
+
+    def _take(self, count: int) -> memoryview:
+        """Remove and return exactly `count` bytes that are known to be there."""
+        assert self._available_bytes >= count, (self._available_bytes, count)
+        self._available_bytes -= count
+        first = self._chunks[0]
+        if len(first) > count:
+            self._chunks[0] = first[count:]
+            return first[:count]
+        if len(first) == count:
+            return self._chunks.popleft()
+        parts: list[memoryview] = []
+        while count:
+            chunk = self._chunks.popleft()
+            if len(chunk) > count:
+                self._chunks.appendleft(chunk[count:])
+                chunk = chunk[:count]
+            parts.append(chunk)
+            count -= len(chunk)
+        return memoryview(b"".join(parts))

@@ -1,0 +1,343 @@
+"""The length-and-tag guard: every length in a request is checked before kio sees the bytes.
+
+INV-G1  kio reads only bodies in which every string, bytes, array and varint ends inside the body
+        (kio 0.6.5 allocates by the claimed length and aborts the process: Metadata v12 `ff ff ff ff 0f`)
+INV-G2  unknown tagged fields are cut out (KIP-482: ignore), duplicated ones and trailing bytes refused
+INV-G3  work is per field, never per byte or record: record bytes are skipped, whatever their size
+INV-G4  all arrays of one request together hold at most ARRAY_ELEMENTS_MAX elements
+A plan per request class is compiled once from the kio dataclass; it is a tuple of closures
+`op(buffer, position, state) -> position`.
+Not here: values (kio checks booleans and UTF-8, handlers check meaning).
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Final, TypeAlias, Union, get_args, get_origin
+
+from region_broker.limits import ARRAY_ELEMENTS_MAX
+
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_VARINT_BYTES_MAX: Final = 5
+
+FIXED_BYTES: Final = {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4,
+    "uint32": 4, "timedelta_i32": 4, "int64": 8, "uint64": 8, "float64": 8, "timedelta_i64": 8,
+    "datetime_i64": 8, "uuid": 16,
+}  # fmt: skip
+
+
+class GuardError(Exception):
+    """The body breaks its own schema: a length too large, a tag twice, bytes left over."""
+
+
+@dataclass(slots=True)
+class GuardState:
+    """What one pass collects: where the body ends, elements seen, cuts as (start, stop, instead)."""
+
+    end: int
+    elements: int = 0
+    edits: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+
+Op: TypeAlias = Callable[[memoryview, int, GuardState], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One op; `size_bytes_min` bounds array counts; `fixed` says the op only skips that many bytes."""
+
+    op: Op
+    size_bytes_min: int
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldShape:
+    """How a kio field is laid out: kafka type of primitives, entity of structs, array, nullable, tag."""
+
+    name: str
+    kafka_type: str | None
+    entity: type | None
+    is_array: bool
+    nullable: bool
+    tag: int | None
+
+
+def field_shapes(entity: type) -> list[FieldShape]:
+    """Return the shapes of an entity's fields in wire order (tagged ones included)."""
+    return [_field_shape(item.name, item.type, item.metadata) for item in fields(entity)]
+
+
+def _field_shape(name: str, annotation: Any, metadata: Any) -> FieldShape:
+    nullable = False
+    if get_origin(annotation) in (UnionType, Union):
+        inner = [option for option in get_args(annotation) if option is not NoneType]
+        assert len(inner) == 1, annotation
+        nullable, annotation = True, inner[0]
+    is_array = get_origin(annotation) is tuple
+    if is_array:
+        annotation = get_args(annotation)[0]
+    entity = annotation if is_dataclass(annotation) else None
+    assert entity is None or isinstance(entity, type)
+    return FieldShape(
+        name, metadata.get("kafka_type"), entity, is_array, nullable, metadata.get("tag")
+    )
+
+
+def read_uvarint(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
+    """Return (value, next position) of an unsigned varint of at most five bytes."""
+    value = shift = 0
+    stop = min(end, position + _VARINT_BYTES_MAX)
+    while position < stop:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise GuardError(f"a varint before byte {position} has no end")
+
+
+def write_uvarint(value: int) -> bytes:
+    """Return `value` (>= 0) as an unsigned varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def skip_unknown_tags(buffer: memoryview, position: int) -> int:
+    """Return the position behind a tag section none of whose tags is known; raises `GuardError`."""
+    return _tags({})(buffer, position, GuardState(len(buffer)))
+
+
+def check(plan: Op, body: memoryview) -> memoryview:
+    """Return `body`, or a copy without unknown tagged fields; raises `GuardError`."""
+    state = GuardState(len(body))
+    position = plan(body, 0, state)
+    if position != state.end:
+        raise GuardError(f"{state.end - position} bytes follow the last field")
+    if not state.edits:
+        return body
+    parts: list[bytes | memoryview] = []
+    position = 0
+    for start, stop, instead in sorted(state.edits):
+        parts += (body[position:start], instead)
+        position = stop
+    parts.append(body[position:])
+    return memoryview(b"".join(parts))
+
+
+def compile_plan(entity: type) -> Op:
+    """Return the guard of a kio request class."""
+    return _struct(entity).op
+
+
+def _struct(entity: type) -> _Piece:
+    flexible = bool(entity.__flexible__)  # type: ignore[attr-defined]
+    pieces: list[_Piece] = []
+    known_tags: dict[int, Op] = {}
+    for shape in field_shapes(entity):
+        piece = _field(shape, flexible=flexible)
+        if shape.tag is None:
+            pieces.append(piece)
+        else:
+            known_tags[shape.tag] = piece.op
+    pieces = _joined(pieces)
+    size_bytes_min = sum(piece.size_bytes_min for piece in pieces) + flexible
+    if not flexible and len(pieces) == 1:
+        return pieces[0]
+    ops = tuple(piece.op for piece in pieces)
+    if flexible:
+        ops = (*ops, _tags(known_tags))
+    return _Piece(_sequence(ops), size_bytes_min)
+
+
+def _joined(pieces: list[_Piece]) -> list[_Piece]:
+    """Return the pieces with neighbours of fixed size made one."""
+    result: list[_Piece] = []
+    for piece in pieces:
+        if piece.fixed and result and result[-1].fixed:
+            result[-1] = _fixed(result[-1].size_bytes_min + piece.size_bytes_min)
+        else:
+            result.append(piece)
+    return result
+
+
+def _field(shape: FieldShape, *, flexible: bool) -> _Piece:
+    if shape.is_array:
+        element = _element(shape, flexible=flexible, nullable=False)
+        return _array(element, flexible=flexible, nullable=shape.nullable)
+    return _element(shape, flexible=flexible, nullable=shape.nullable)
+
+
+def _element(shape: FieldShape, *, flexible: bool, nullable: bool) -> _Piece:
+    if shape.entity is not None:
+        piece = _struct(shape.entity)
+        return _nullable_struct(piece) if nullable else piece
+    assert shape.kafka_type is not None, shape
+    if shape.kafka_type in FIXED_BYTES:
+        return _fixed(FIXED_BYTES[shape.kafka_type])
+    assert shape.kafka_type in ("string", "bytes", "records"), shape
+    if flexible:
+        return _Piece(_compact_bytes(nullable=nullable), 1)
+    length = _I16 if shape.kafka_type == "string" else _I32
+    return _Piece(_legacy_bytes(length, nullable=nullable), length.size)
+
+
+def _fixed(size_bytes: int) -> _Piece:
+    def skip(_buffer: memoryview, position: int, state: GuardState) -> int:
+        position += size_bytes
+        if position > state.end:
+            raise GuardError(f"the body ends inside the field before byte {position}")
+        return position
+
+    return _Piece(skip, size_bytes, fixed=True)
+
+
+def _sequence(ops: tuple[Op, ...]) -> Op:
+    def run(buffer: memoryview, position: int, state: GuardState) -> int:
+        for op in ops:
+            position = op(buffer, position, state)
+        return position
+
+    return run
+
+
+def _legacy_bytes(length: struct.Struct, *, nullable: bool) -> Op:
+    prefix_bytes, unpack_from = length.size, length.unpack_from
+    size_bytes_min = -1 if nullable else 0
+
+    def skip(buffer: memoryview, position: int, state: GuardState) -> int:
+        start = position + prefix_bytes
+        if start > state.end:
+            raise GuardError(f"the body ends inside a length at byte {position}")
+        (size_bytes,) = unpack_from(buffer, position)
+        if size_bytes < size_bytes_min or start + size_bytes > state.end:
+            raise GuardError(f"length {size_bytes} at byte {position}, {state.end - start} left")
+        return start + size_bytes if size_bytes > 0 else start
+
+    return skip
+
+
+def _compact_bytes(*, nullable: bool) -> Op:
+    def skip(buffer: memoryview, position: int, state: GuardState) -> int:
+        end = state.end
+        if position < end and buffer[position] < 0x80:
+            claimed = buffer[position]
+            start = position + 1
+        else:
+            claimed, start = read_uvarint(buffer, position, end)
+        if claimed == 0:
+            if not nullable:
+                raise GuardError(f"null at byte {position} where a value is required")
+            return start
+        stop = start + claimed - 1
+        if stop > end:
+            raise GuardError(f"length {claimed - 1} at byte {position}, {end - start} left")
+        return stop
+
+    return skip
+
+
+def _nullable_struct(piece: _Piece) -> _Piece:
+    inner = piece.op
+
+    def run(buffer: memoryview, position: int, state: GuardState) -> int:
+        if position >= state.end:
+            raise GuardError(f"the body ends before the struct at byte {position}")
+        marker = buffer[position]
+        if marker == 0xFF:  # KIP-893: -1 is null
+            return position + 1
+        return inner(buffer, position + 1, state)
+
+    return _Piece(run, 1)
+
+
+def _array(element: _Piece, *, flexible: bool, nullable: bool) -> _Piece:
+    size_bytes_min, element_op, fixed = element.size_bytes_min, element.op, element.fixed
+    assert size_bytes_min > 0, "an element without bytes could be claimed without end"
+
+    def run(buffer: memoryview, position: int, state: GuardState) -> int:
+        if flexible:
+            claimed, start = read_uvarint(buffer, position, state.end)
+            count = claimed - 1
+        else:
+            start = position + 4
+            if start > state.end:
+                raise GuardError(f"the body ends inside an array length at byte {position}")
+            (count,) = _I32.unpack_from(buffer, position)
+        if count < 0:
+            if count == -1 and nullable:
+                return start
+            raise GuardError(f"array length {count} at byte {position}")
+        state.elements += count
+        left_bytes = state.end - start
+        if count * size_bytes_min > left_bytes or state.elements > ARRAY_ELEMENTS_MAX:
+            raise GuardError(f"array of {count} at byte {position}, {left_bytes} bytes left")
+        if fixed:
+            return start + count * size_bytes_min
+        for _ in range(count):
+            start = element_op(buffer, start, state)
+        return start
+
+    return _Piece(run, 1 if flexible else 4)
+
+
+def _tags(known: dict[int, Op]) -> Op:
+    def run(buffer: memoryview, position: int, state: GuardState) -> int:
+        if position < state.end and buffer[position] == 0:
+            return position + 1
+        return _read_tags(known, buffer, position, state)
+
+    return run
+
+
+def _read_tags(known: dict[int, Op], buffer: memoryview, position: int, state: GuardState) -> int:
+    section_start = position
+    count, position = read_uvarint(buffer, position, state.end)
+    count_stop = position
+    if count * 2 > state.end - position:
+        raise GuardError(f"{count} tagged fields at byte {section_start}")
+    seen: set[int] = set()
+    unknown_count = 0
+    for _ in range(count):
+        tag_start = position
+        tag, position = read_uvarint(buffer, position, state.end)
+        size_start = position
+        size_bytes, position = read_uvarint(buffer, position, state.end)
+        stop = position + size_bytes
+        if stop > state.end:
+            raise GuardError(f"tag {tag} claims {size_bytes} bytes, {state.end - position} left")
+        if tag in seen:
+            raise GuardError(f"tag {tag} is there twice")
+        seen.add(tag)
+        if tag in known:
+            _check_known_tag(known[tag], buffer, (size_start, position, stop), state)
+        else:
+            unknown_count += 1
+            state.edits.append((tag_start, stop, b""))
+        position = stop
+    if unknown_count:
+        state.edits.append((section_start, count_stop, write_uvarint(count - unknown_count)))
+    return position
+
+
+def _check_known_tag(
+    op: Op, buffer: memoryview, span: tuple[int, int, int], state: GuardState
+) -> None:
+    """Check the value of a known tag; when something was cut out of it, its size changes too."""
+    size_start, start, stop = span
+    outer_end, edit_count = state.end, len(state.edits)
+    state.end = stop
+    if op(buffer, start, state) != stop:
+        raise GuardError(f"the tagged field at byte {start} does not fill its size")
+    state.end = outer_end
+    cut_bytes = sum(end - begin - len(by) for begin, end, by in state.edits[edit_count:])
+    if cut_bytes:
+        state.edits.append((size_start, start, write_uvarint(stop - start - cut_bytes)))

@@ -1,0 +1,65 @@
+"""The header in front of each request, read by hand: it is small and tells which schema applies.
+
+INV-W1  the correlation id is read before anything that may be wrong, so that a refusal can be answered
+Source: RequestHeader.json, KIP-482. The client id is a legacy string in every header version.
+Not here: bodies (`wire.kio_codec`).
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from region_broker.wire.guard import GuardError, skip_unknown_tags
+
+_PREFIX: Final = struct.Struct(">hhih")
+_MIN_BYTES: Final = 8
+_SHORT_PREFIX: Final = struct.Struct(">hhi")
+
+
+class HeaderError(Exception):
+    """The frame is too short for a header or the header is damaged: close the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """Who asks what; `body_start` is the position of the body, -1 when the header was not read whole."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_start: int
+
+
+def peek_header(frame: memoryview) -> tuple[int, int, int]:
+    """Return (api key, version, correlation id) of a frame; raises `HeaderError`."""
+    if len(frame) < _MIN_BYTES:
+        raise HeaderError(f"a request of {len(frame)} bytes is shorter than its header")
+    api_key, version, correlation_id = _SHORT_PREFIX.unpack_from(frame)
+    return api_key, version, correlation_id
+
+
+def read_header(frame: memoryview, *, flexible: bool) -> RequestHeader:
+    """Return the header of a request whose schema is (or is not) `flexible`; raises `HeaderError`."""
+    if len(frame) < _PREFIX.size:
+        raise HeaderError(f"a request of {len(frame)} bytes is shorter than its header")
+    api_key, version, correlation_id, client_id_bytes = _PREFIX.unpack_from(frame)
+    position = _PREFIX.size
+    client_id: str | None = None
+    if client_id_bytes >= 0:
+        end = position + client_id_bytes
+        if end > len(frame):
+            raise HeaderError(f"the client id claims {client_id_bytes} bytes, more than there are")
+        try:
+            client_id = str(frame[position:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise HeaderError("the client id is not UTF-8") from error
+        position = end
+    elif client_id_bytes != -1:
+        raise HeaderError(f"the client id has length {client_id_bytes}")
+    if flexible:
+        try:
+            position = skip_unknown_tags(frame, position)
+        except GuardError as error:
+            raise HeaderError(f"the header's tagged fields are damaged: {error}") from error
+    return RequestHeader(api_key, version, correlation_id, client_id, position)

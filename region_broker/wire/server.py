@@ -1,0 +1,267 @@
+"""The driver of the Kafka port: sockets and tasks around `wire.connection`.
+
+INV-S1  requests of one connection start in the order they arrived: each has its task, and a task group
+        runs first steps in creation order; what a handler does before its first await is thus ordered (C7)
+INV-S2  a peer that does not read its answers is not read from, and cut off after WRITE_TIMEOUT_MS; one
+        that sends half a frame is cut off after FRAME_TIMEOUT_MS
+INV-S3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
+        end the process
+INV-S4  only a waiting Fetch is cancelled when its peer has gone: every other handler runs to its end
+Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from idempotency.ports import Clock
+from region_broker import limits
+from region_broker.metrics import Metrics
+from region_broker.ports.network import ByteStream, Listener, Network
+from region_broker.wire.connection import FETCH_KEY, Buffer, Connection, Incoming, Peer, Slot
+from region_broker.wire.framing import FramingError
+from region_broker.wire.headers import HeaderError
+
+logger: Final = logging.getLogger(__name__)
+_SWEEP_INTERVAL_MS: Final = 1_000
+
+Answer: TypeAlias = Callable[[Incoming], Awaitable[Buffer | None]]
+
+
+class CloseConnection(Exception):
+    """Raised by the answering side: this request can only be answered by closing; the text says why."""
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """One live connection."""
+
+    stream: ByteStream
+    core: Connection
+    wake: asyncio.Event
+    fetches: set[asyncio.Task[None]]
+    last_activity_ms: int
+    frame_since_ms: int = -1
+    writing_since_ms: int = -1
+    closing: bool = False
+    reader: asyncio.Task[None] | None = None
+
+    def stop_reading(self) -> None:
+        """Start no more requests; a Fetch that waits is given up (INV-S4)."""
+        self.closing = True
+        if self.reader is not None:
+            self.reader.cancel()
+        for task in self.fetches:
+            task.cancel()
+
+    def shut(self) -> None:
+        """Stop serving this connection: send what is queued, close."""
+        self.stop_reading()
+        self.stream.close()
+
+
+class KafkaServer:
+    """Serves one listening address: `await start()`, then `await run()` inside a task group."""
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        answer: Answer,
+        metrics: Metrics,
+        *,
+        first_connection_id: int = 1,
+        connections_max: int = limits.CONNECTIONS_MAX,
+    ) -> None:
+        """Create a server that is not listening; `answer` serves one request (`Dispatcher.answer`)."""
+        self._network = network
+        self._clock = clock
+        self._answer = answer
+        self._metrics = metrics
+        self._connections_max = connections_max
+        self._next_connection_id = first_connection_id
+        self._listener: Listener | None = None
+        self._links: set[_Link] = set()
+        self._waiting: list[ByteStream] = []
+        self._group: asyncio.TaskGroup | None = None
+        self._stop = asyncio.Event()
+        self._drained = asyncio.Event()
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind; OSError when the port is in use. Connections wait until `run` is running."""
+        assert self._listener is None, "a server is started once"
+        self._listener = await self._network.listen(host, port, self._accept)
+
+    @property
+    def port(self) -> int:
+        """Return the port bound to."""
+        assert self._listener is not None, "the server was not started"
+        return self._listener.port
+
+    @property
+    def connection_count(self) -> int:
+        """Return how many connections are open."""
+        return len(self._links)
+
+    def close(self) -> None:
+        """Accept nothing more, read nothing more; `run` ends when what is being served is answered."""
+        self._stop.set()
+        if self._listener is not None:
+            self._listener.close()
+        for link in self._links:
+            link.stop_reading()
+        if not self._links:
+            self._drained.set()
+
+    async def run(self) -> None:
+        """Serve until `close`; raises only for a bug of ours (INV-S3)."""
+        assert self._listener is not None, "start() comes before run()"
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            sweeper = group.create_task(self._sweep())
+            for stream in self._waiting:
+                group.create_task(self._serve(stream))
+            self._waiting.clear()
+            await self._stop.wait()
+            await self._drained.wait()
+            sweeper.cancel()
+        self._group = None
+
+    async def _accept(self, stream: ByteStream) -> None:
+        if self._stop.is_set():
+            stream.close()
+        elif self._group is None:
+            self._waiting.append(stream)
+        else:
+            self._group.create_task(self._serve(stream))
+
+    async def _serve(self, stream: ByteStream) -> None:
+        if len(self._links) >= self._connections_max:
+            self._metrics.connections_refused.labels("too_many").inc()
+            logger.warning("refused %s: %d connections are open", stream.peer, len(self._links))
+            stream.close()
+            return
+        peer = Peer(self._next_connection_id, stream.peer)
+        self._next_connection_id += 1
+        link = _Link(stream, Connection(peer), asyncio.Event(), set(), self._clock.monotonic_ms())
+        self._links.add(link)
+        self._metrics.connections.set(len(self._links))
+        try:
+            async with asyncio.TaskGroup() as group:
+                link.reader = group.create_task(self._read_requests(link, group))
+            link.writing_since_ms = self._clock.monotonic_ms()  # the sweeper watches the rest
+            stream.close()
+            await stream.wait_closed()
+        finally:
+            stream.abort()
+            self._links.discard(link)
+            self._metrics.connections.set(len(self._links))
+            if self._stop.is_set() and not self._links:
+                self._drained.set()
+
+    async def _read_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
+        """Read and start requests until the peer is gone, misbehaves, or the server closes."""
+        try:
+            while not link.closing:
+                self._start_requests(link, group)
+                if link.core.stalled:
+                    link.wake.clear()
+                    await link.wake.wait()
+                    continue
+                if not await self._read_chunk(link):
+                    break
+        except (FramingError, HeaderError) as error:
+            self._refuse(link, "bad_frame", error)
+            if isinstance(error, FramingError) and error.reply:
+                link.stream.write(error.reply)
+            link.shut()
+        except OSError as error:
+            logger.debug("connection %s broke: %s", link.core.peer.address, error)
+        finally:
+            link.stop_reading()
+
+    def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
+        while not link.closing and (slot := link.core.next_request()) is not None:
+            link.frame_since_ms = -1
+            task = group.create_task(self._handle(link, slot))
+            if slot.incoming.api_key == FETCH_KEY:
+                link.fetches.add(task)
+                task.add_done_callback(link.fetches.discard)
+
+    async def _read_chunk(self, link: _Link) -> bool:
+        if link.frame_since_ms < 0 and link.core.mid_frame:
+            link.frame_since_ms = self._clock.monotonic_ms()
+        chunk = await link.stream.read(limits.SOCKET_READ_BYTES)
+        link.last_activity_ms = self._clock.monotonic_ms()
+        link.core.receive(chunk)
+        return bool(chunk)
+
+    async def _handle(self, link: _Link, slot: Slot) -> None:
+        """Serve one request; nothing but a programmer error leaves this task."""
+        try:
+            answer = await self._answer(slot.incoming)
+        except AssertionError:
+            raise
+        except CloseConnection as error:
+            self._refuse(link, "protocol", error)
+            link.shut()
+            return
+        except Exception:
+            self._metrics.connections_refused.labels("failure").inc()
+            logger.exception(
+                "API %d version %d from %s failed; its connection is closed",
+                slot.incoming.api_key,
+                slot.incoming.version,
+                link.core.peer.address,
+            )
+            link.shut()
+            return
+        link.core.finish(slot, answer)
+        await self._send(link)
+
+    async def _send(self, link: _Link) -> None:
+        """Send what is ready; whoever comes while another sends leaves it to that one."""
+        if link.writing_since_ms >= 0:
+            return
+        try:
+            while buffers := link.core.take_answers():
+                link.writing_since_ms = self._clock.monotonic_ms()
+                link.stream.write(*buffers)
+                await link.stream.drain()
+                link.core.sent()
+                link.wake.set()
+        except OSError as error:
+            logger.debug("connection %s broke: %s", link.core.peer.address, error)
+            link.shut()
+        finally:
+            link.writing_since_ms = -1
+        link.core.sent()  # requests that no answer was due to
+        link.wake.set()
+
+    def _refuse(self, link: _Link, reason: str, error: Exception) -> None:
+        self._metrics.connections_refused.labels(reason).inc()
+        logger.warning("closing the connection of %s: %s", link.core.peer.address, error)
+
+    async def _sweep(self) -> None:
+        """Cut off peers that keep a frame, an answer or an idle connection for too long (INV-S2)."""
+        while True:
+            await self._clock.sleep_ms(_SWEEP_INTERVAL_MS)
+            now_ms = self._clock.monotonic_ms()
+            for link in tuple(self._links):
+                reason = _overdue(link, now_ms)
+                if reason is not None:
+                    self._metrics.connections_refused.labels("timeout").inc()
+                    logger.info("closing the connection of %s: %s", link.core.peer.address, reason)
+                    link.stop_reading()
+                    link.stream.abort()
+
+
+def _overdue(link: _Link, now_ms: int) -> str | None:
+    if 0 <= link.writing_since_ms < now_ms - limits.WRITE_TIMEOUT_MS:
+        return f"it took no answer for {limits.WRITE_TIMEOUT_MS} ms"
+    if 0 <= link.frame_since_ms < now_ms - limits.FRAME_TIMEOUT_MS:
+        return f"a request was not complete after {limits.FRAME_TIMEOUT_MS} ms"
+    idle = link.core.in_flight == 0 and link.last_activity_ms < now_ms - limits.IDLE_TIMEOUT_MS
+    return f"it was idle for {limits.IDLE_TIMEOUT_MS} ms" if idle else None
