@@ -61,7 +61,7 @@ class MirrorTopic:
     internal: bool = False
     configs: Mapping[str, str] = field(default_factory=dict)
 
-    def keys(self) -> tuple[LogKey, ...]:
+    def logs(self) -> tuple[LogKey, ...]:
         """Return the logs of this topic."""
         return tuple(LogKey(self.topic_id, number) for number in range(self.partition_count))
 

@@ -12,9 +12,9 @@ Not here: back-off (the link driver, the forwarder), what messages mean.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from region_broker.adapters.peer_protocol import (
     GREETING_FRAME_BYTES_MAX,
@@ -38,6 +38,7 @@ from region_broker.adapters.peer_protocol import (
 from region_broker.ports.network import ByteStream, Network
 
 READ_BYTES: Final = 256 * 1024
+Awaited = TypeVar("Awaited")
 
 
 class PeerClient:
@@ -102,7 +103,8 @@ class PeerClient:
         self._stream.write(
             *encode_frame(FrameKind.REQUEST, self._correlation_id, message, attachment)
         )
-        return self._finish(self._correlation_id, answered, answer_type)
+        correlation_id = self._correlation_id
+        return _Lazily(lambda: self._finish(correlation_id, answered, answer_type))
 
     async def _finish(
         self, correlation_id: int, answered: asyncio.Future[Frame], answer_type: type[AnyMessage]
@@ -157,6 +159,16 @@ class PeerClient:
     def close(self) -> None:
         """Close the connection; all waiting requests end with `PeerUnreachable`."""
         self._end("the connection was closed here")
+
+
+class _Lazily(Generic[Awaited]):
+    """Awaits what `make` returns, made when it is awaited: one that is dropped leaves no coroutine."""
+
+    def __init__(self, make: Callable[[], Awaitable[Awaited]]) -> None:
+        self._make = make
+
+    def __await__(self) -> Generator[Any, Any, Awaited]:
+        return self._make().__await__()
 
 
 @asynccontextmanager

@@ -1,0 +1,214 @@
+"""One directed link, seen from the mirror: connect, follow the topics, check, then fetch and apply.
+
+INV-LK1  nothing is fetched before every log was checked against home's leader epochs in this session (T23)
+INV-LK2  a diverged log is handed to quarantine and checked again; the link never cuts a log
+INV-LK3  at most `FETCHES_IN_FLIGHT` fetches are under way; each answer is appended before the next is taken
+INV-LK4  a topic that is gone at home is kept until a tidemark past its deletion is reached (T15)
+INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX`, and then in a fresh session
+
+Not here: reached tidemarks (`frontier`), I/O (`driver`), what home does (`link_source` in the broker).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, assert_never
+
+from geo_replicator.cursor import Cursor
+from geo_replicator.effects import (
+    ApplyTopics,
+    AwaitTidemarkToDelete,
+    CheckEpochs,
+    Connect,
+    Disconnect,
+    Diverged,
+    HandOverDivergence,
+    LinkEffect,
+    LogsReconciled,
+    ReadRegistry,
+    SendFetch,
+    WaitBackoff,
+)
+from geo_replicator.events import (
+    BackoffOver,
+    DivergenceResolved,
+    Fetched,
+    Greeted,
+    HomeLogEnd,
+    LinkBroken,
+    LinkEvent,
+    LinkStarted,
+    LogsChecked,
+    MirrorLogEnd,
+    RegistryRead,
+    TopicsApplied,
+)
+from geo_replicator.lineage import LogKey
+from geo_replicator.topology import MirrorTopic, topic_difference
+
+FETCHES_IN_FLIGHT: Final = 2
+BACKOFF_MS_MIN: Final = 50
+BACKOFF_MS_MAX: Final = 2_000
+
+
+class LinkState(Enum):
+    """Where a link is."""
+
+    STOPPED = auto()
+    CONNECTING = auto()
+    SYNCING = auto()
+    APPLYING = auto()
+    CHECKING = auto()
+    DIVERGED = auto()
+    STREAMING = auto()
+    PAUSED = auto()
+
+
+@dataclass(slots=True)
+class LinkCore:
+    """Decides what one link does next. Feed events, run the returned effects in order.
+
+    `region_epoch` is the one this region follows: home must act under exactly that.
+    """
+
+    region_epoch: int
+    home_region: str
+    state: LinkState = LinkState.STOPPED
+    cursor: Cursor = field(default_factory=Cursor)
+    last_error: str = ""
+    session_count: int = 0
+    metadata_version: int = -1
+    _backoff_ms: int = BACKOFF_MS_MIN
+    _ends: dict[LogKey, MirrorLogEnd] = field(default_factory=dict)
+    _unchecked: tuple[LogKey, ...] = ()
+    _topics: tuple[MirrorTopic, ...] = ()
+    _in_flight: int = 0
+    _forgotten: tuple[LogKey, ...] = ()
+
+    def step(self, event: LinkEvent) -> list[LinkEffect]:
+        """Take one event and return what to do."""
+        match event:
+            case LinkStarted() | BackoffOver():
+                assert self.state in (LinkState.STOPPED, LinkState.PAUSED), self.state
+                self.state = LinkState.CONNECTING
+                return [Connect()]
+            case Greeted():
+                return self._greeted(event)
+            case RegistryRead():
+                return self._follow_topics(event)
+            case TopicsApplied(logs=logs):
+                return self._check(logs, LinkState.APPLYING)
+            case DivergenceResolved(logs=logs):
+                return self._check(logs, LinkState.DIVERGED)
+            case LogsChecked(answers=answers):
+                return self._checked(answers)
+            case Fetched():
+                return self._fetched(event)
+            case LinkBroken(reason=reason):
+                return self._broken(reason)
+            case _:
+                assert_never(event)
+
+    def _greeted(self, event: Greeted) -> list[LinkEffect]:
+        assert self.state is LinkState.CONNECTING, self.state
+        if event.region_epoch != self.region_epoch:
+            return self._broken(
+                f"region {event.home_region} is at region epoch {event.region_epoch}, this one follows"
+                f" {self.region_epoch}: the lineage must be followed first"
+            )
+        if not event.acting:
+            return self._broken(f"region {event.home_region} does not act (yet)")
+        self.state = LinkState.SYNCING
+        self.session_count += 1
+        self.cursor = Cursor()
+        self._ends = {}
+        self._in_flight = 0
+        self._forgotten = ()
+        return [ReadRegistry()]
+
+    def _follow_topics(self, event: RegistryRead) -> list[LinkEffect]:
+        assert self.state in (LinkState.SYNCING, LinkState.STREAMING), self.state
+        self.state = LinkState.APPLYING
+        self.metadata_version = event.metadata_version
+        self._topics = event.registry
+        difference = topic_difference(event.mirrored, event.registry)
+        effects: list[LinkEffect] = []
+        if difference.gone:
+            effects.append(AwaitTidemarkToDelete(event.metadata_version, difference.gone))
+            self._forget(key for topic in difference.gone for key in topic.logs())
+        apply = ApplyTopics(difference.created, difference.reconfigured, event.registry)
+        return [*effects, apply]
+
+    def _forget(self, keys: Iterable[LogKey]) -> None:
+        copied = tuple(key for key in keys if key in self.cursor.positions)
+        for key in copied:
+            self.cursor.forget(key)
+        self._forgotten += copied
+
+    def _check(self, logs: Mapping[LogKey, MirrorLogEnd], expected: LinkState) -> list[LinkEffect]:
+        assert self.state is expected, (self.state, expected)
+        self._ends.update(logs)
+        self._unchecked = tuple(key for key in logs if key not in self.cursor.positions)
+        self.state = LinkState.CHECKING
+        if not self._unchecked:
+            return self._stream({})
+        return [CheckEpochs({key: self._ends[key] for key in self._unchecked})]
+
+    def _checked(self, answers: Mapping[LogKey, HomeLogEnd]) -> list[LinkEffect]:
+        assert self.state is LinkState.CHECKING, self.state
+        diverged = []
+        added: dict[LogKey, int] = {}
+        for key in self._unchecked:
+            end = self._ends[key]
+            answer = answers.get(key)
+            if answer is None:
+                continue  # deleted at home since the registry was read: the next registry says so
+            if _agrees(end, answer):
+                added[key] = end.end_offset
+            else:
+                diverged.append(
+                    Diverged(key, answer.leader_epoch, answer.end_offset, end.end_offset)
+                )
+        if diverged:
+            self.state = LinkState.DIVERGED
+            return [HandOverDivergence(tuple(diverged))]
+        for key, position in added.items():
+            self.cursor.begin(key, position)
+        return [LogsReconciled(self.region_epoch, tuple(added)), *self._stream(added)]
+
+    def _stream(self, added: Mapping[LogKey, int]) -> list[LinkEffect]:
+        self.state = LinkState.STREAMING
+        self._backoff_ms = BACKOFF_MS_MIN
+        forgotten, self._forgotten = self._forgotten, ()
+        effects: list[LinkEffect] = []
+        if added or forgotten or self._in_flight == 0:
+            effects.append(SendFetch(added, forgotten))
+            self._in_flight += 1
+        while self._in_flight < FETCHES_IN_FLIGHT:
+            effects.append(SendFetch({}, ()))
+            self._in_flight += 1
+        return effects
+
+    def _fetched(self, event: Fetched) -> list[LinkEffect]:
+        assert self._in_flight > 0, "an answer that nobody asked for"
+        self._in_flight -= 1
+        for part in event.slices:
+            self.cursor.advance(part)
+        if event.metadata_version != self.metadata_version and self.state is LinkState.STREAMING:
+            return [ReadRegistry()]
+        return self._stream({})
+
+    def _broken(self, reason: str) -> list[LinkEffect]:
+        self.state = LinkState.PAUSED
+        self.last_error = reason
+        self._in_flight = 0
+        wait_ms = self._backoff_ms
+        self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS_MAX)
+        return [Disconnect(reason), WaitBackoff(wait_ms)]
+
+
+def _agrees(mirror: MirrorLogEnd, home: HomeLogEnd) -> bool:
+    """Return whether home's log holds all of the mirror's: same newest epoch, and not beyond its end."""
+    if mirror.end_offset == 0 or mirror.leader_epoch < 0:
+        return True
+    return home.leader_epoch == mirror.leader_epoch and home.end_offset >= mirror.end_offset

@@ -1,0 +1,138 @@
+"""Which tidemark a mirror region has reached (T16).
+
+INV-FR1  a tidemark is complete when every position of it, and of all before it, is below the mirror's HW
+INV-FR2  a complete tidemark is shown only after the fact {region epoch, k} is durable
+INV-FR3  reached never goes down here; only a lineage that voids it lowers it, at a restart of the role (T25)
+INV-FR4  a void tidemark is never complete, nor is any behind it of the same epoch (T25)
+INV-FR5  only logs that were checked against home under the tidemark's region epoch count for it (T23)
+
+Cost: one counter per pending tidemark, one queue of awaited positions per log; O(moved) altogether.
+Not here: reading `__tidemarks` (`tidemark.TidemarkBook`), durability (`ports.ReachedStore`), showing.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
+from geo_replicator.tidemark import Tidemark
+from geo_replicator.topology import LedgerTopics
+
+
+@dataclass(slots=True)
+class _Pending:
+    point: TidemarkPoint
+    missing: int
+
+
+@dataclass(slots=True)
+class _Log:
+    """One log of the mirror: its HW as it counts here, and who waits for more, lowest first."""
+
+    high_watermark: int = 0
+    reconciled_region_epoch: int = 0
+    awaited: deque[tuple[int, _Pending]] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class Frontier:
+    """Feed it tidemarks in order, reconciliations and high watermarks; it says what is complete.
+
+    `reached` is durable and shown; `complete` may be ahead of it until `persisted` is called.
+    """
+
+    ledgers: LedgerTopics
+    lineage: Lineage = field(default_factory=Lineage)
+    reached: TidemarkPoint = BEFORE_ALL
+    complete: TidemarkPoint = BEFORE_ALL
+    void_count: int = 0
+    _pending: deque[_Pending] = field(default_factory=deque)
+    _logs: dict[LogKey, _Log] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Start from what was durable before."""
+        assert not self.lineage.is_void(self.reached), (self.reached, "lowered before (T25)")
+        self.complete = self.reached
+
+    @property
+    def pending_count(self) -> int:
+        """Return how many tidemarks are known and not complete."""
+        return len(self._pending)
+
+    def observe(self, tidemark: Tidemark) -> None:
+        """Take the next tidemark of the mirror's `__tidemarks`, in log order."""
+        if self.lineage.is_void(tidemark.point):
+            self.void_count += 1
+            return
+        if tidemark.point <= self.reached:
+            return
+        assert not self._pending or self._pending[-1].point < tidemark.point, tidemark.point
+        pending = _Pending(tidemark.point, 0)
+        for key, position in self._needs(tidemark).items():
+            if not self._has(key, position, tidemark.region_epoch):
+                pending.missing += 1
+                self._logs.setdefault(key, _Log()).awaited.append((position, pending))
+        self._pending.append(pending)
+        self._settle()
+
+    def _needs(self, tidemark: Tidemark) -> Mapping[LogKey, int]:
+        needs = {key: place.cut_offset for key, place in tidemark.moved.items()}
+        for shard, offset in tidemark.ledger.items():
+            needs[self.ledgers.shard_key(shard)] = offset
+        return needs
+
+    def _has(self, key: LogKey, position: int, region_epoch: int) -> bool:
+        if position == 0:
+            return True
+        log = self._logs.get(key)
+        return (
+            log is not None
+            and log.reconciled_region_epoch >= region_epoch
+            and log.high_watermark >= position
+            and not log.awaited
+        )
+
+    def reconciled(self, keys: Iterable[LogKey], region_epoch: int) -> None:
+        """Note that these logs were checked against home under `region_epoch` (INV-FR5)."""
+        for key in keys:
+            log = self._logs.setdefault(key, _Log())
+            log.reconciled_region_epoch = max(log.reconciled_region_epoch, region_epoch)
+            self._serve(log)
+        self._settle()
+
+    def unreconcile(self) -> None:
+        """A session ended: HWs count again once the logs were checked in the next one (INV-FR5)."""
+        for log in self._logs.values():
+            log.reconciled_region_epoch = 0
+
+    def advanced(self, key: LogKey, high_watermark: int) -> None:
+        """Note that the mirror's HW of `key` is `high_watermark`."""
+        log = self._logs.setdefault(key, _Log())
+        log.high_watermark = high_watermark
+        self._serve(log)
+        self._settle()
+
+    def removed(self, key: LogKey) -> None:
+        """Forget a log whose topic was deleted on the mirror."""
+        log = self._logs.pop(key, None)
+        assert log is None or not log.awaited, f"{key.encode()} is still awaited"
+
+    def _serve(self, log: _Log) -> None:
+        while log.awaited:
+            position, pending = log.awaited[0]
+            if log.high_watermark < position:
+                return
+            if log.reconciled_region_epoch < pending.point.region_epoch:
+                return
+            log.awaited.popleft()
+            pending.missing -= 1
+            assert pending.missing >= 0, pending
+
+    def _settle(self) -> None:
+        while self._pending and self._pending[0].missing == 0:
+            self.complete = self._pending.popleft().point
+
+    def persisted(self, point: TidemarkPoint) -> None:
+        """Note that {region epoch, k} is durable: it may be shown now (INV-FR2)."""
+        assert self.reached <= point <= self.complete, (self.reached, point, self.complete)
+        self.reached = point

@@ -1,0 +1,154 @@
+"""What a link needs from the process around it: home, the mirror's logs and topics, one durable fact.
+
+The broker's adapters implement these. Errors that a link lives with are `LinkFailed`; all else is a bug.
+Not here: clock and chance (`idempotency.ports`).
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from geo_replicator.effects import Diverged
+from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
+from geo_replicator.lag import Lag
+from geo_replicator.lineage import LogKey, TidemarkPoint
+from geo_replicator.topology import MirrorTopic
+
+Buffer = bytes | memoryview
+
+
+class LinkFailed(Exception):
+    """The session cannot go on: connection lost, refused, or the mirror could not store what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentSlice:
+    """One log's part of a fetch answer; `data` holds whole batches from `position` on."""
+
+    key: LogKey
+    position: int
+    data: memoryview
+    high_watermark: int
+    log_start_offset: int
+    unsent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """One fetch answer; `sent_wall_ms` is home's clock."""
+
+    metadata_version: int
+    sent_wall_ms: int
+    parts: tuple[SentSlice, ...]
+
+
+class HomeSession(Protocol):
+    """One greeted connection to home. Every call raises `LinkFailed` when it cannot be answered."""
+
+    async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:
+        """Return (metadata version M, all topics of the domain)."""
+        ...
+
+    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:
+        """Return where home's logs leave these leader epochs; a log that home lacks is left out."""
+        ...
+
+    def fetch(
+        self, positions: Mapping[LogKey, int], forgotten: Sequence[LogKey]
+    ) -> Awaitable[FetchAnswer]:
+        """Send a fetch now; await the result for its answer. Several may be under way."""
+        ...
+
+    async def report_reached(self, point: TidemarkPoint, lag: Lag) -> None:
+        """Tell home what was reached durably, and how far the mirror lags."""
+        ...
+
+
+class Home(Protocol):
+    """The acting region, as it can be reached now."""
+
+    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, Greeted]]:
+        """Connect and greet; raises `LinkFailed`. Leaving the context closes the connection."""
+        ...
+
+
+class MirrorLogs(Protocol):
+    """The mirror's own logs. `append` and `show` act at once; durability is told by `on_durable`."""
+
+    def keys(self) -> Iterable[LogKey]:
+        """Return every open log of the domain."""
+        ...
+
+    def end(self, key: LogKey) -> MirrorLogEnd:
+        """Return where the log ends, and its newest leader epoch."""
+        ...
+
+    def high_watermark(self, key: LogKey) -> int:
+        """Return below which offset the log is durable; 0 for a log that is not open."""
+        ...
+
+    def append(self, key: LogKey, data: Buffer) -> int:
+        """Append whole batches verbatim and return the new log end; raises `LinkFailed`."""
+        ...
+
+    def show(self, key: LogKey, cut_offset: int) -> None:
+        """Let readers see the log up to `cut_offset` (T17); nothing for a log that is not open."""
+        ...
+
+    def watch(self, on_durable: Callable[[LogKey], None]) -> None:
+        """Call `on_durable` whenever the HW of an open log moved, now and for logs opened later."""
+        ...
+
+    def unwatch(self) -> None:
+        """Stop calling."""
+        ...
+
+    def tidemark_records(self, start_offset: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield (offset, key, value) of the records of `__tidemarks` from there on, below its HW."""
+        ...
+
+    def last_tidemark_record(self) -> tuple[int, bytes, bytes] | None:
+        """Return the last record of `__tidemarks` below its HW."""
+        ...
+
+
+class MirrorTopics(Protocol):
+    """The mirror's topic registry. All changes are durable when they return; repeats change nothing."""
+
+    def mirrored(self) -> tuple[MirrorTopic, ...]:
+        """Return the domain's topics as they are here."""
+        ...
+
+    async def create(self, topic: MirrorTopic) -> None:
+        """Create the topic with home's id and open its logs as mirrors; raises `LinkFailed`."""
+        ...
+
+    async def update_configs(self, topic: MirrorTopic) -> None:
+        """Make the topic's configs those of `topic`; raises `LinkFailed`."""
+        ...
+
+    async def delete(self, topic: MirrorTopic) -> None:
+        """Delete the topic and its logs; raises `LinkFailed`."""
+        ...
+
+
+class ReachedStore(Protocol):
+    """The durable fact {region epoch, k} of this region (T16)."""
+
+    @property
+    def point(self) -> TidemarkPoint:
+        """Return the last point that is durable."""
+        ...
+
+    async def save(self, point: TidemarkPoint) -> None:
+        """Return once `point` is durable; also when cancelled it ends only with the write."""
+        ...
+
+
+class DivergenceHandler(Protocol):
+    """Failover's side of a diverged log: quarantine, then cut (T23)."""
+
+    async def diverged(self, divergences: Sequence[Diverged]) -> None:
+        """Return once every tail is in quarantine and every log is cut; raises `LinkFailed`."""
+        ...
