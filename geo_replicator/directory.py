@@ -16,27 +16,15 @@ from enum import Enum
 from typing import Final
 
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
-
-ORDINAL_BITS: Final = 3
-ORDINAL_MAX: Final = (1 << ORDINAL_BITS) - 1
-FIRST_GENERATION: Final = 1
-
-
-def region_epoch_for(generation: int, ordinal: int) -> int:
-    """Return the region epoch of the `generation`-th take-over, by the region with `ordinal`."""
-    assert 0 <= ordinal <= ORDINAL_MAX, ordinal
-    assert generation >= FIRST_GENERATION, generation
-    return generation << ORDINAL_BITS | ordinal
-
-
-def generation_of(region_epoch: int) -> int:
-    """Return n of ``n << 3 | ordinal``."""
-    return region_epoch >> ORDINAL_BITS
+from idempotency import fencing
 
 
 def next_region_epoch(known: Iterable[int], ordinal: int) -> int:
-    """Return an epoch one generation above all `known` ones, unique to `ordinal` (T19)."""
-    return region_epoch_for(max(map(generation_of, known), default=0) + 1, ordinal)
+    """Return an epoch one number above all `known` ones, unique to the region `ordinal` (T19).
+
+    Raises `idempotency.fencing.EpochExhausted`.
+    """
+    return fencing.next_region_epoch(max(known, default=-1), ordinal)
 
 
 @dataclass(frozen=True, slots=True)

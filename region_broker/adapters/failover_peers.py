@@ -1,0 +1,122 @@
+"""Asking other regions: one short connection per question, bounded in time.
+
+INV-FP1  every question ends within its time-out: with an answer, `PeerRefused` or `PeerUnreachable`
+INV-FP2  a greeting is learnt from even if the peer then refuses to talk
+
+Not here: what is asked (`failover_messages`), long-lived connections (the link, the forwarder).
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from region_broker.adapters.failover_ports import MetadataSide
+from region_broker.adapters.peer_client import opened
+from region_broker.adapters.peer_protocol import (
+    AnyMessage,
+    Hello,
+    PeerIdentity,
+    PeerMessage,
+    PeerRefused,
+    PeerUnreachable,
+)
+from region_broker.ports.network import Network
+
+
+class FailoverPeers:
+    """The other regions of the cluster, by name, as the metadata knows them."""
+
+    def __init__(self, network: Network, metadata: MetadataSide, region: str) -> None:
+        """Ask as `region`; `identity` must be set before the first question."""
+        self._network = network
+        self._metadata = metadata
+        self._region = region
+        self.identity: PeerIdentity | None = None
+
+    def names(self) -> list[str]:
+        """Return the other regions, in order."""
+        return sorted(name for name in self._metadata.image.regions if name != self._region)
+
+    def _address(self, region: str) -> tuple[str, int]:
+        known = self._metadata.image.regions.get(region)
+        if known is None:
+            raise PeerUnreachable(f"no region is called {region}", sent=False)
+        return known.peer_host, known.peer_port
+
+    async def ask(
+        self, region: str, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
+    ) -> AnyMessage:
+        """Return the answer; raises `PeerRefused`, `PeerUnreachable` (INV-FP1)."""
+        answer, _ = await self.ask_attached(region, message, answer_type, timeout_ms=timeout_ms)
+        return answer
+
+    async def ask_attached(
+        self, region: str, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
+    ) -> tuple[AnyMessage, bytes]:
+        """Return the answer and what is attached to it; raises as `ask`."""
+        assert self.identity is not None, "the driver sets it at construction"
+        try:
+            async with (
+                asyncio.timeout(timeout_ms / 1000),
+                opened(self._network, self._address(region), self.identity) as (client, _),
+            ):
+                answer, attachment = await client.begin(message, answer_type)
+                return answer, bytes(attachment)
+        except TimeoutError as error:
+            reason = f"region {region} did not answer within {timeout_ms} ms"
+            raise PeerUnreachable(reason, sent=True) from error
+
+    async def greet(self, region: str, *, timeout_ms: int) -> Hello:
+        """Exchange greetings, so that both sides know what the other knows; raises as `ask`."""
+        assert self.identity is not None, "the driver sets it at construction"
+        try:
+            async with (
+                asyncio.timeout(timeout_ms / 1000),
+                opened(self._network, self._address(region), self.identity) as (_, hello),
+            ):
+                return hello
+        except TimeoutError as error:
+            reason = f"region {region} did not greet within {timeout_ms} ms"
+            raise PeerUnreachable(reason, sent=True) from error
+
+    async def ask_all(
+        self, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
+    ) -> tuple[Mapping[str, AnyMessage], Mapping[str, str]]:
+        """Ask every other region at once; return (answers, reasons of those that gave none)."""
+        names = self.names()
+        results = await asyncio.gather(
+            *(self._ask_one(name, message, answer_type, timeout_ms) for name in names)
+        )
+        answers = {
+            name: result
+            for name, result in zip(names, results, strict=True)
+            if not isinstance(result, str)
+        }
+        missing = {
+            name: result
+            for name, result in zip(names, results, strict=True)
+            if isinstance(result, str)
+        }
+        return answers, missing
+
+    async def _ask_one(
+        self, region: str, message: PeerMessage, answer_type: type[AnyMessage], timeout_ms: int
+    ) -> AnyMessage | str:
+        try:
+            return await self.ask(region, message, answer_type, timeout_ms=timeout_ms)
+        except (PeerRefused, PeerUnreachable) as error:
+            return str(error) or type(error).__name__
+
+    async def greet_all(self, *, timeout_ms: int) -> Sequence[str]:
+        """Greet every other region at once; return the names of those that answered."""
+        names = self.names()
+        greeted = await asyncio.gather(*(self._greet_one(name, timeout_ms) for name in names))
+        return [name for name, answered in zip(names, greeted, strict=True) if answered]
+
+    async def _greet_one(self, region: str, timeout_ms: int) -> bool:
+        try:
+            await self.greet(region, timeout_ms=timeout_ms)
+        except PeerRefused:
+            return True
+        except PeerUnreachable:
+            return False
+        return True

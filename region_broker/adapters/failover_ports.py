@@ -1,0 +1,204 @@
+"""What fail-over needs of the rest of the node: small protocols, implemented elsewhere, joined by `node`.
+
+A *term* is one stretch in which a region holds one role: who acts, under which region epoch, and the leader
+epoch that this node writes with if it acts.
+Not here: any behaviour.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from geo_replicator.lineage import Cut, TidemarkPoint
+from idempotency.identity import TopicPartition
+from idempotency.partition_state import PartitionState
+from region_broker.controller.metadata_commands import Command
+from region_broker.controller.metadata_image import MetadataImage
+
+
+class Term(NamedTuple):
+    """One role's stretch. `leader_epoch` is of use in the acting region only."""
+
+    region_epoch: int
+    leader_epoch: int
+    acting_region: str
+
+
+class OrphanCandidate(NamedTuple):
+    """A transaction that a partition knows as open: aborted unless a ledger decided it (T21)."""
+
+    tp: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+class RegionLog(Protocol):
+    """One partition (`region_broker.replication.partition.Partition`), as fail-over uses it."""
+
+    @property
+    def tp(self) -> TopicPartition:
+        """Return topic and partition number."""
+        ...
+
+    @property
+    def topic_id(self) -> UUID:
+        """Return the topic's id."""
+        ...
+
+    @property
+    def log_start_offset(self) -> int:
+        """Return the first offset retained."""
+        ...
+
+    @property
+    def log_end_offset(self) -> int:
+        """Return the next offset to be written."""
+        ...
+
+    @property
+    def failed(self) -> str | None:
+        """Return why the partition stopped, None while it works."""
+        ...
+
+    @property
+    def state(self) -> PartitionState:
+        """Return the replay of the log."""
+        ...
+
+    def become_leader(self, leader_epoch: int) -> None:
+        """Take writes under `leader_epoch`."""
+        ...
+
+    def become_mirror(self) -> None:
+        """Refuse writes; take mirrored batches."""
+        ...
+
+    def rewind_cut(self, cut_offset: int) -> None:
+        """Show readers nothing at or beyond `cut_offset` (T25: the one way down)."""
+        ...
+
+    def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes:
+        """Return whole verbatim batches from `offset` on, below `limit`."""
+        ...
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut the log at a batch boundary, durably; the state is rebuilt."""
+        ...
+
+    async def wait_committed(self, offset: int) -> None:
+        """Return once everything below `offset` is durable."""
+        ...
+
+
+class TransactionSide(Protocol):
+    """The transaction coordinator's life."""
+
+    async def load(self, term: Term) -> None:
+        """Read the ledger and take over under `term`; markers owed are sent again."""
+        ...
+
+    async def adopt(self, term: Term, candidates: Sequence[OrphanCandidate]) -> None:
+        """Load, then write every outcome into the ledger before its markers (T21, 1 to 4)."""
+        ...
+
+    async def resign(self) -> None:
+        """Stop deciding; whoever waits is told to look elsewhere."""
+        ...
+
+    async def run(self) -> None:
+        """Expire and retry, until cancelled."""
+        ...
+
+
+class GroupSide(Protocol):
+    """The group coordinator's life."""
+
+    async def load(self, term: Term) -> None:
+        """Read the offsets ledger and take over under `term`."""
+        ...
+
+    async def clamp(self, log_ends: Mapping[TopicPartition, int]) -> None:
+        """Write, as records, every committed offset that points past its log; empty groups (T26)."""
+        ...
+
+    async def resign(self) -> None:
+        """Stop; members are told to look elsewhere."""
+        ...
+
+    async def run(self) -> None:
+        """Expire members and offsets, until cancelled."""
+        ...
+
+
+class CutLeaderSide(Protocol):
+    """Publishes tidemarks while this region acts."""
+
+    async def run(self) -> None:
+        """Open and close rounds, until cancelled."""
+        ...
+
+    async def first_tidemark(self) -> TidemarkPoint:
+        """Return once a tidemark of this term is below HW (T21, 6)."""
+        ...
+
+    async def final_round(self) -> TidemarkPoint:
+        """Close a round now, publish it, and return the tidemark; raises `RoundFailed`."""
+        ...
+
+
+class RoundFailed(Exception):
+    """No tidemark could be published; the text says which part did not answer."""
+
+
+class LinkSide(Protocol):
+    """Copies from the acting region while this one mirrors."""
+
+    async def run(self) -> None:
+        """Copy, reach tidemarks, reconnect; until cancelled."""
+        ...
+
+
+class TidemarkFacts(Protocol):
+    """What this region knows of tidemarks: the last one it published or reached."""
+
+    def claim(self) -> Cut:
+        """Return the greatest tidemark published here or reached here, `EMPTY_CUT` before the first."""
+        ...
+
+    async def cut_to(self, cut: Cut) -> None:
+        """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25)."""
+        ...
+
+    def last_heard_ms(self) -> int:
+        """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
+        ...
+
+    def lag(self) -> Mapping[str, object]:
+        """Return the lag of this mirror, or of each mirror, as plain JSON values."""
+        ...
+
+
+class MetadataSide(Protocol):
+    """The metadata store."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """Return the image of now."""
+        ...
+
+    async def apply(self, command: Command) -> MetadataImage:
+        """Apply a command durably; raises `CommandRefused`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoleServices:
+    """Everything whose life follows the region's role. Factories are called once per term."""
+
+    logs: Callable[[], Iterable[RegionLog]]
+    transactions: TransactionSide
+    groups: GroupSide
+    open_cut_leader: Callable[[Term], CutLeaderSide]
+    open_link: Callable[[Term], LinkSide]

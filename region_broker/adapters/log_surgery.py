@@ -1,0 +1,199 @@
+"""Cutting logs to a tidemark, and reading what lies beyond one.
+
+INV-LS1  a tail is in quarantine, durably, before its log is truncated (T20, INV-Q2)
+INV-LS2  doing it again changes nothing: a log that ends at its position is left alone
+INV-LS3  work is done in chunks of `CHUNK_BYTES`, the event loop gets its turn in between
+
+Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means (`geo_replicator.loss`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from geo_replicator.lineage import Cut, LogKey
+from geo_replicator.loss import LogBound, Tail, TailBatch, TailDecision
+from geo_replicator.quarantine import LogExtent, Provenance, plan_cut
+from idempotency.ledger_records import (
+    LedgerError,
+    TransactionKey,
+    decode_key,
+    decode_transaction_value,
+)
+from idempotency.record_batch import BatchHeader, iter_headers
+from region_broker.adapters.failover_ports import RegionLog
+from region_broker.adapters.quarantine_store import CHUNK_BYTES, QuarantineDamaged, QuarantineStore
+from region_broker.controller.metadata_image import (
+    OFFSETS_LEDGER,
+    TIDEMARK_LEDGER,
+    TRANSACTION_LEDGER,
+)
+from region_broker.wire.batches import RecordsError, iter_records
+
+
+@dataclass(frozen=True, slots=True)
+class CutReason:
+    """Why logs are cut: what a provenance says beside positions."""
+
+    domain: str
+    lineage_epoch: int
+    region: str
+    region_epoch: int
+    acting_region: str
+    now_wall_ms: int
+
+
+def key_of(log: RegionLog) -> LogKey:
+    """Return the key of a partition's log."""
+    return LogKey(log.topic_id, log.tp.partition)
+
+
+def extent_of(log: RegionLog) -> LogExtent:
+    """Return where a partition's log begins and ends."""
+    return LogExtent(key_of(log), str(log.tp.topic), log.log_start_offset, log.log_end_offset)
+
+
+async def cut_logs(
+    logs: Iterable[RegionLog], cut: Cut, reason: CutReason, quarantine: QuarantineStore
+) -> list[Provenance]:
+    """Cut every log to `cut`, tails to quarantine first; return what was moved (INV-LS1, INV-LS2).
+
+    Raises `CutBelowStart`, `QuarantineDamaged`, OSError; running it again goes on where it stopped.
+    """
+    by_key = {key_of(log): log for log in logs}
+    moved = []
+    for step in plan_cut(map(extent_of, by_key.values()), cut):
+        log = by_key[step.log.key]
+        if step.moves_tail:
+            provenance = _provenance(step.log, step.position, cut, reason)
+            moved.append(await quarantine.move_in(provenance, _reader(log)))
+            log.truncate_to(step.position)
+        log.rewind_cut(step.position)
+        await asyncio.sleep(0)
+    return moved
+
+
+def _provenance(log: LogExtent, position: int, cut: Cut, reason: CutReason) -> Provenance:
+    return Provenance(
+        domain=reason.domain,
+        topic=log.topic,
+        topic_id=log.key.topic_id,
+        partition=log.key.partition,
+        lineage_epoch=reason.lineage_epoch,
+        first_offset=position,
+        last_offset=log.end_offset - 1,
+        region=reason.region,
+        region_epoch=reason.region_epoch,
+        acting_region=reason.acting_region,
+        base_region_epoch=cut.point.region_epoch,
+        base_number=cut.point.number,
+        byte_count=0,
+        batch_count=0,
+        crc32c=0,
+        moved_wall_ms=reason.now_wall_ms,
+    )
+
+
+def _reader(log: RegionLog) -> Callable[[int], bytes]:
+    end = log.log_end_offset
+    return lambda offset: log.read_raw(offset, CHUNK_BYTES, end)
+
+
+def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
+    """Return what the cut covers and what was copied, of each log."""
+    return [
+        LogBound(
+            topic=str(log.tp.topic),
+            topic_id=log.topic_id.hex,
+            partition=log.tp.partition,
+            cut=max(cut.position_of(key_of(log)), log.log_start_offset),
+            copied_end=log.log_end_offset,
+        )
+        for log in logs
+    ]
+
+
+async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
+    """Return everything beyond `cut` that these logs hold (INV-LS3)."""
+    collected = _Collector()
+    for log in logs:
+        if log.tp.topic == TIDEMARK_LEDGER:
+            continue
+        key, topic = key_of(log), str(log.tp.topic)
+        start = max(cut.position_of(key), log.log_start_offset)
+        async for chunk in _chunks_of(log, start):
+            collected.add(key, topic, chunk)
+    return collected.tail()
+
+
+async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes]:
+    end = log.log_end_offset
+    while offset < end:
+        chunk = log.read_raw(offset, CHUNK_BYTES, end)
+        last: BatchHeader | None = None
+        for _, header in iter_headers(chunk):
+            last = header
+        if last is None:
+            return
+        yield chunk
+        offset = last.next_offset
+        await asyncio.sleep(0)
+
+
+async def quarantined_tail(quarantine: QuarantineStore, tails: Sequence[Provenance]) -> Tail:
+    """Return what is in quarantine under `tails`; raises `QuarantineDamaged`."""
+    collected = _Collector()
+    for provenance in tails:
+        if provenance.topic == TIDEMARK_LEDGER:
+            continue
+        for chunk in quarantine.chunks(provenance):
+            collected.add(provenance.key.log, provenance.topic, chunk)
+            await asyncio.sleep(0)
+    return collected.tail()
+
+
+def is_acknowledged_work(tail: Tail) -> bool:
+    """Return whether a tail holds anything that a client may have been told is done.
+
+    Markers and the coordinators' own follow-up records may lie beyond the last cut of a drained region:
+    whoever takes over writes them again.
+    """
+    return bool(tail.batches) or any(d.record.status.is_prepared for d in tail.decisions)
+
+
+class _Collector:
+    """Sorts batches into data and decisions; offsets ledgers count as neither."""
+
+    def __init__(self) -> None:
+        self._batches: list[TailBatch] = []
+        self._decisions: list[TailDecision] = []
+
+    def add(self, key: LogKey, topic: str, chunk: bytes) -> None:
+        """Take whole batches of one log."""
+        for position, header in iter_headers(chunk):
+            if topic == TRANSACTION_LEDGER:
+                batch = chunk[position : position + header.size_bytes]
+                self._decisions.extend(_decisions(key.partition, header, batch))
+            elif topic != OFFSETS_LEDGER and not header.is_control:
+                self._batches.append(TailBatch(key, topic, header))
+
+    def tail(self) -> Tail:
+        """Return what was collected."""
+        return Tail(self._batches, self._decisions)
+
+
+def _decisions(shard: int, header: BatchHeader, batch: bytes) -> list[TailDecision]:
+    found = []
+    try:
+        for record in iter_records(batch):
+            if record.key is None or record.value is None:
+                continue
+            key = decode_key(record.key)
+            if isinstance(key, TransactionKey):
+                state = decode_transaction_value(key.transactional_id, record.value)
+                found.append(TailDecision(shard, header.leader_epoch, record.offset, state))
+    except (RecordsError, LedgerError) as error:
+        raise QuarantineDamaged(
+            f"ledger shard {shard} is not readable at offset {header.base_offset}: {error}"
+        ) from error
+    return found
