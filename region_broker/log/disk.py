@@ -1,0 +1,276 @@
+"""The disk, one of the four ports: positioned reads and writes, syncs, and folders made durable.
+
+INV-D1  `pwrite` writes everything or raises `OSError`; after an error the bytes from `position` on are unknown
+INV-D2  nothing is durable before `fdatasync` of its file returned, and a new, renamed or removed name not
+        before `fsync_dir` of its folder returned
+INV-D3  a failed `fdatasync` is never repeated on the same file by anyone: the kernel may have dropped the
+        dirty pages and answer the second call with success
+
+Every failure is an `OSError` whose `errno` says which (ENOSPC: full, EIO: broken).
+Not here: what the bytes mean; when to sync (`group_commit`).
+"""
+
+import errno
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+Buffer = bytes | bytearray | memoryview
+
+
+class DiskFile(Protocol):
+    """One open file. Only `fdatasync` may run in another thread than the rest."""
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """Return up to `size_bytes` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, position: int, *buffers: Buffer) -> int:
+        """Write all buffers one after the other from `position`; return the number of bytes."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to `size_bytes`."""
+        ...
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Return once content and size are on stable storage."""
+        ...
+
+    def close(self) -> None:
+        """Close; says nothing about durability."""
+        ...
+
+
+class Disk(Protocol):
+    """A file system as the log needs it."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Open for reading and writing; FileNotFoundError unless `create`."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Return whether a file or folder has that name."""
+        ...
+
+    def file_size(self, path: Path) -> int:
+        """Return the size of a file in bytes; FileNotFoundError if it is not there."""
+        ...
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Return the names in a folder, sorted."""
+        ...
+
+    def make_dirs(self, path: Path) -> None:
+        """Create a folder and its parents durably; no error if it is there."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename atomically, replacing `target`; durable after `fsync_dir`."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; FileNotFoundError if it is not there."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a folder with all that it holds."""
+        ...
+
+    def fsync_dir(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+        ...
+
+    def read_file(self, path: Path) -> bytes:
+        """Return the whole content."""
+        ...
+
+    def write_file_atomic(self, path: Path, data: Buffer) -> None:
+        """Replace a file durably: afterwards, and after any crash, it is the old or the new one."""
+        ...
+
+
+class RealFile:
+    """A `DiskFile` on a POSIX descriptor."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        """Own an open descriptor."""
+        self._descriptor = descriptor
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """See `DiskFile`."""
+        data = os.pread(self._descriptor, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        parts = [data]
+        missing = size_bytes - len(data)
+        while missing > 0:
+            data = os.pread(self._descriptor, missing, position + size_bytes - missing)
+            if not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def pwrite(self, position: int, *buffers: Buffer) -> int:
+        """See `DiskFile`."""
+        total = sum(len(part) for part in buffers)
+        written = os.pwritev(self._descriptor, buffers, position)
+        if written == total:
+            return total
+        rest = memoryview(b"".join(buffers))
+        while written < total:
+            count = os.pwrite(self._descriptor, rest[written:], position + written)
+            if count == 0:
+                raise OSError(errno.EIO, "the disk accepted no more bytes")
+            written += count
+        return total
+
+    def truncate(self, size_bytes: int) -> None:
+        """See `DiskFile`."""
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def size(self) -> int:
+        """See `DiskFile`."""
+        return os.fstat(self._descriptor).st_size
+
+    def fdatasync(self) -> None:
+        """See `DiskFile`."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """See `DiskFile`; a second close does nothing."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class RealDisk:
+    """The file system of this machine."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """See `Disk`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags, 0o640))
+
+    def exists(self, path: Path) -> bool:
+        """See `Disk`."""
+        return path.exists()
+
+    def file_size(self, path: Path) -> int:
+        """See `Disk`."""
+        return path.stat().st_size
+
+    def list_dir(self, path: Path) -> list[str]:
+        """See `Disk`."""
+        return sorted(entry.name for entry in path.iterdir())
+
+    def make_dirs(self, path: Path) -> None:
+        """See `Disk`."""
+        missing: list[Path] = []
+        folder = path
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        path.mkdir(parents=True, exist_ok=True)
+        for created in missing:
+            self.fsync_dir(created.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Disk`."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """See `Disk`."""
+        path.unlink()
+
+    def remove_tree(self, path: Path) -> None:
+        """See `Disk`."""
+        shutil.rmtree(path)
+
+    def fsync_dir(self, path: Path) -> None:
+        """See `Disk`."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_file(self, path: Path) -> bytes:
+        """See `Disk`."""
+        return path.read_bytes()
+
+    def write_file_atomic(self, path: Path, data: Buffer) -> None:
+        """See `Disk`."""
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+        self.fsync_dir(path.parent)
+
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+class RecentlyUsed(Generic[K, V]):
+    """At most `capacity` values by key; the least recently used one is given to `release` and dropped.
+
+    Used from the event loop only.
+    """
+
+    __slots__ = ("_capacity", "_release", "_values")
+
+    def __init__(self, capacity: int, release: Callable[[V], None] | None = None) -> None:
+        """Hold at most `capacity` (>= 1) values."""
+        assert capacity >= 1
+        self._capacity = capacity
+        self._release = release
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many values are held."""
+        return len(self._values)
+
+    def get(self, key: K, load: Callable[[], V]) -> V:
+        """Return the value, loading it (and dropping another) if need be; valid until the next call."""
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+            return value
+        value = load()
+        self._values[key] = value
+        if len(self._values) > self._capacity:
+            self._drop(next(iter(self._values)))
+        return value
+
+    def forget(self, key: K) -> None:
+        """Drop the value if it is held: its file is about to be removed or cut."""
+        if key in self._values:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Drop all."""
+        while self._values:
+            self._drop(next(iter(self._values)))
+
+    def _drop(self, key: K) -> None:
+        value = self._values.pop(key)
+        if self._release is not None:
+            self._release(value)

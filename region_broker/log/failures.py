@@ -1,0 +1,51 @@
+"""What can go wrong with a log, one class per thing that a caller must tell apart.
+
+Not here: Kafka's error numbers (`region_broker.handlers`).
+"""
+
+
+class LogError(Exception):
+    """Base of all errors of a log."""
+
+
+class PartitionFailed(LogError):
+    """The partition has stopped: a write or a sync failed, or its files are damaged.
+
+    Nothing that was acknowledged is lost; what still waited has an unknown outcome. The process goes on
+    with its other partitions; this one starts again with the process, after recovery.
+    """
+
+
+class NotLeader(LogError):
+    """The partition does not take writes here (any more); the outcome of a waiting write is unknown."""
+
+
+class LogDamaged(LogError):
+    """Bytes that were known to be durable are missing or wrong. Never repaired silently."""
+
+
+class NewerFormat(LogError):
+    """The data folder was written by a newer version of Tidemark, or is not one of ours."""
+
+
+class UnsupportedConfig(LogError):
+    """A topic config that the log does not honour, or a value that makes no sense."""
+
+
+class MirrorGap(LogError):
+    """Mirrored batches do not continue the log: a gap, an overlap or a leader epoch that goes back."""
+
+
+class NotABatchBoundary(LogError):
+    """A log can only be cut between two batches that it holds."""
+
+
+class OffsetOutOfRange(LogError):
+    """The offset is neither in the log nor its end."""
+
+    def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        """Carry the offset asked for and the range that there is: [start, end]."""
+        super().__init__(f"offset {offset} is outside [{log_start_offset}, {log_end_offset}]")
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset

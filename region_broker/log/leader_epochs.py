@@ -1,0 +1,100 @@
+"""Where each leader epoch starts in one log (KIP-101, KIP-320).
+
+INV-E1  epochs and start offsets both grow strictly
+INV-E2  entries that hold records are a function of the log: the batches carry their epoch
+
+The newest entry may hold no record yet: a leader notes its epoch when it takes over.
+Not here: who leads under which epoch (`idempotency.fencing`, `replication.partition`).
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import Final, Self
+
+from region_broker.log.checked_file import FrameError, pack_frame, unpack_frame
+
+_MAGIC: Final = b"TMLE"
+_VERSION: Final = 1
+UNDEFINED: Final = -1
+
+
+class LeaderEpochs:
+    """The cache, in memory."""
+
+    __slots__ = ("_epochs", "_starts")
+
+    def __init__(self) -> None:
+        """Start without epochs."""
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 without any."""
+        return self._epochs[-1] if self._epochs else UNDEFINED
+
+    def entries(self) -> list[tuple[int, int]]:
+        """Return (leader epoch, start offset), oldest first."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def note(self, leader_epoch: int, start_offset: int) -> None:
+        """Say that records from `start_offset` on are of `leader_epoch`; known or older epochs are ignored."""
+        if leader_epoch <= self.latest:
+            return
+        while self._starts and self._starts[-1] >= start_offset:
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(leader_epoch)
+        self._starts.append(start_offset)
+
+    def end_offset(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Return (largest epoch <= `leader_epoch`, the offset where it ends); (-1, -1) if unknown.
+
+        The rule of KIP-101 as OffsetForLeaderEpoch has it: the newest epoch ends at the log end; an epoch newer than
+        all known ones is unknown; one older than all ends where the first known one starts.
+        """
+        if leader_epoch < 0 or leader_epoch > self.latest:
+            return UNDEFINED, UNDEFINED
+        if leader_epoch == self.latest:
+            return leader_epoch, log_end_offset
+        higher = bisect_right(self._epochs, leader_epoch)
+        floor_epoch = self._epochs[higher - 1] if higher else leader_epoch
+        return floor_epoch, self._starts[higher]
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch of the record at `offset`; -1 if it is older than all known epochs."""
+        slot = bisect_right(self._starts, offset) - 1
+        return self._epochs[slot] if slot >= 0 else UNDEFINED
+
+    def truncate_end(self, offset: int) -> None:
+        """Forget epochs that start at or behind `offset`."""
+        count = bisect_left(self._starts, offset)
+        del self._epochs[count:]
+        del self._starts[count:]
+
+    def truncate_start(self, offset: int) -> None:
+        """Forget epochs that end at or before `offset`; the one that holds `offset` starts there now."""
+        drop = bisect_right(self._starts, offset) - 1
+        if drop > 0:
+            del self._epochs[:drop]
+            del self._starts[:drop]
+        if self._starts and self._starts[0] < offset:
+            self._starts[0] = offset
+
+    def encode(self) -> bytes:
+        """Return the content of the epochs file."""
+        text = "".join(f"{epoch} {start}\n" for epoch, start in self.entries())
+        return pack_frame(_MAGIC, _VERSION, text.encode())
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read an epochs file; raises FrameError if it is damaged."""
+        epochs = cls()
+        for line in unpack_frame(_MAGIC, _VERSION, data).decode().splitlines():
+            epoch, _, start = line.partition(" ")
+            epochs._epochs.append(int(epoch))
+            epochs._starts.append(int(start))
+        if sorted(set(epochs._epochs)) != epochs._epochs:
+            raise FrameError("leader epochs do not grow")
+        if sorted(set(epochs._starts)) != epochs._starts:
+            raise FrameError("start offsets of leader epochs do not grow")
+        return epochs

@@ -1,0 +1,702 @@
+"""The log of one partition: a folder of segments, the state that their replay gives, and what of it is durable.
+
+INV-L1  offsets are contiguous from `log_start_offset` to `log_end_offset`; bytes once written never change, except
+        that `truncate_to` cuts the end off
+INV-L2  synced_offset <= stable_offset <= log_end_offset; under `flush.policy=commit` stable is synced
+INV-L3  state == replay(log) after every call
+INV-L4  after the first failed write or sync the log takes nothing more and says why in `failed`; nothing is retried
+INV-L5  a segment is sealed once it, its index, its aborted index, the state at its end and a checkpoint past it
+        are durable; only then is it handed to the seal callback, and only sealed segments are ever deleted
+
+Appending is synchronous (into the page cache); making durable is in two steps around a thread: `begin_sync` on the
+loop, `SyncJob.run` in the thread, `finish_sync` on the loop (`group_commit`). `_disk_lock` keeps such a job apart
+from cutting, deleting and closing; it is the only lock.
+Not here: judging a client's batch, roles, waiters (`replication.partition`).
+"""
+
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from idempotency.partition_state import AbortedTxn, PartitionState
+from idempotency.record_batch import HEADER_BYTES, BatchHeader, Buffer, MarkerFacts, stamp
+from region_broker.log.aborted_index import decode_aborted, encode_aborted, overlapping
+from region_broker.log.checked_file import Checkpoint, FrameError
+from region_broker.log.disk import DiskFile
+from region_broker.log.failures import LogDamaged, NotABatchBoundary, PartitionFailed
+from region_broker.log.leader_epochs import LeaderEpochs
+from region_broker.log.log_config import INT32_MAX, FlushPolicy, LogConfig
+from region_broker.log.producer_snapshots import remove_between, remove_outside, write_snapshot
+from region_broker.log.recovery import (
+    CHECKPOINT_NAME,
+    EPOCHS_NAME,
+    RecoveredLog,
+    aborted_with_marker_in,
+    new_segment,
+    rebuild_state,
+    recover,
+    remove_segment_files,
+    write_aborted_file,
+)
+from region_broker.log.segment import (
+    ABORTED_SUFFIX,
+    ReadSlice,
+    SealedCache,
+    Segment,
+    expired_count,
+)
+
+logger: Final = logging.getLogger(__name__)
+
+POSITIONS_REMEMBERED: Final = 64
+
+
+class BatchAtTime(NamedTuple):
+    """The first batch with a record at or after a time."""
+
+    header: BatchHeader
+    batch: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seal:
+    """What has to be durable beside a full segment before it counts as sealed."""
+
+    segment: Segment
+    index: bytes
+    aborted: bytes
+    snapshot: bytes
+    epochs: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SyncJob:
+    """One log's share of a group commit; fixed on the loop, run in a thread."""
+
+    log: "PartitionLog"
+    generation: int
+    files: tuple[DiskFile, ...]
+    folder_version: int
+    seals: tuple[Seal, ...]
+    checkpoint: Checkpoint
+
+    def run(self) -> OSError | None:
+        """Sync; return the error instead of raising it. Never called twice."""
+        return self.log.run_sync(self)
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(slots=True)
+class LogListener:
+    """Who is told: `on_dirty` after an append, `on_stable` when `stable_offset` moved or the log failed."""
+
+    on_dirty: Callable[["PartitionLog"], None]
+    on_stable: Callable[[], None] = _nothing
+
+
+@dataclass(slots=True, kw_only=True)
+class LogSetup:
+    """What a log is opened with."""
+
+    folder: Path
+    cache: SealedCache
+    config: LogConfig
+    flush_policy: FlushPolicy
+    listener: LogListener
+    wall_ms: Callable[[], int] = field(default=lambda: 0)
+
+
+class PartitionLog:
+    """See the module's head. All methods but `run_sync` belong to the event loop."""
+
+    def __init__(self, setup: LogSetup, recovered: RecoveredLog) -> None:
+        """Use `PartitionLog.open`."""
+        self.folder = setup.folder
+        self.config = setup.config
+        self.listener = setup.listener
+        self.state = recovered.state
+        self.epochs = recovered.epochs
+        self.failed: str | None = None
+        self.recovered_clean = recovered.clean
+        self._cache = setup.cache
+        self._disk = setup.cache.disk
+        self._policy = setup.flush_policy
+        self._wall_ms = setup.wall_ms
+        self._segments = recovered.segments
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1] if self._segments else None
+        self.log_end_offset = self._active.next_offset if self._active is not None else 0
+        self.synced_offset = self.log_end_offset
+        self._generation = 0
+        self._closed = False
+        self._folder_version = 0  # grows with each new name in the folder
+        self._folder_synced = 0
+        self._sync_error: OSError | None = None
+        self._pending_seals: list[Seal] = []
+        self._positions: dict[int, tuple[Segment, int]] = {}
+        self._disk_lock = threading.Lock()
+        self._checkpoint_file: DiskFile | None = None
+
+    @classmethod
+    def open(cls, setup: LogSetup) -> "PartitionLog":
+        """Open or create the log; raises LogDamaged, or OSError of the disk."""
+        log = cls(setup, recover(setup.folder, setup.cache, setup.config))
+        log._checkpoint_file = log._disk.open(setup.folder / CHECKPOINT_NAME)
+        return log
+
+    @classmethod
+    def broken(cls, setup: LogSetup, reason: str) -> "PartitionLog":
+        """Return a log that could not be opened: empty, failed, and touching nothing on disk."""
+        nothing = RecoveredLog(
+            segments=[], state=PartitionState(), epochs=LeaderEpochs(), clean=False
+        )
+        log = cls(setup, nothing)
+        log.failed = reason
+        return log
+
+    # -- where it is -----------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is still there."""
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def stable_offset(self) -> int:
+        """Up to here appends may be acknowledged under the node's flush policy."""
+        return self.synced_offset if self._policy is FlushPolicy.COMMIT else self.log_end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def has_pending_seals(self) -> bool:
+        """Whether a full segment waits for its seal."""
+        return bool(self._pending_seals)
+
+    def sealed_paths(self) -> list[Path]:
+        """Return the paths of the sealed segments, oldest first."""
+        return [segment.path for segment in self._segments if segment.file is None]
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        leader_epoch: int,
+        marker: MarkerFacts | None = None,
+    ) -> BatchHeader:
+        """Stamp base offset and leader epoch and write one batch that was judged fresh; return its header.
+
+        Raises PartitionFailed; then the log has stopped.
+        """
+        head = bytearray(batch[:HEADER_BYTES])
+        stamp(head, 0, base_offset=self.log_end_offset, leader_epoch=leader_epoch)
+        stamped = header.stamped(base_offset=self.log_end_offset, leader_epoch=leader_epoch)
+        with memoryview(batch) as view, view[HEADER_BYTES:] as body:
+            self._write(header.size_bytes, stamped.last_offset, head, body)
+        self._applied(stamped, marker)
+        self._appended()
+        return stamped
+
+    def append_verbatim(
+        self, data: Buffer, batches: list[tuple[BatchHeader, MarkerFacts | None]]
+    ) -> None:
+        """Write checked whole batches that continue the log, offsets and epochs as they are (mirror).
+
+        Raises PartitionFailed; then the log has stopped.
+        """
+        assert batches
+        first, last = batches[0][0], batches[-1][0]
+        assert first.base_offset == self.log_end_offset, (first.base_offset, self.log_end_offset)
+        self._write(len(data), last.last_offset, data)
+        for header, marker in batches:
+            self._applied(header, marker)
+        self._appended()
+
+    def _write(self, size_bytes: int, last_offset: int, *buffers: Buffer) -> None:
+        self.check_running()
+        try:
+            active = self._room_for(size_bytes, last_offset)
+            assert active.file is not None
+            active.file.pwrite(active.size_bytes, *buffers)
+        except OSError as error:
+            self.fail(f"writing to {self.folder} failed: {error}")
+            raise PartitionFailed(self.failed) from error
+
+    def _applied(self, header: BatchHeader, marker: MarkerFacts | None) -> None:
+        assert self._active is not None
+        assert header.base_offset == self.log_end_offset, (header.base_offset, self.log_end_offset)
+        if header.leader_epoch > self.epochs.latest:
+            self.epochs.note(header.leader_epoch, header.base_offset)
+        self._active.note_batch(header)
+        self.state.apply(header, marker)
+        self.log_end_offset = header.next_offset
+
+    def _appended(self) -> None:
+        self.listener.on_dirty(self)
+        if self._policy is not FlushPolicy.COMMIT:
+            self.listener.on_stable()
+
+    def _room_for(self, size_bytes: int, last_offset: int) -> Segment:
+        active = self._active
+        assert active is not None
+        now_ms = self._wall_ms()
+        if active.size_bytes == 0:
+            active.first_appended_wall_ms = now_ms
+            return active
+        since_ms = active.first_appended_wall_ms
+        if since_ms is None:  # appended to before this process started
+            since_ms = active.first_appended_wall_ms = min(active.first_timestamp_ms, now_ms)
+        if (
+            active.size_bytes + size_bytes <= self.config.segment_bytes
+            and now_ms - since_ms < self.config.segment_ms
+            and last_offset - active.base_offset <= INT32_MAX
+        ):
+            return active
+        fresh = self._roll(active)
+        fresh.first_appended_wall_ms = now_ms
+        return fresh
+
+    def _roll(self, full: Segment) -> Segment:
+        assert full.live_index is not None
+        start, end = full.base_offset, full.next_offset
+        fresh = new_segment(self.folder, self._cache, self.config, end)
+        self._pending_seals.append(
+            Seal(
+                segment=full,
+                index=full.live_index.encode(full.summary()),
+                aborted=encode_aborted(aborted_with_marker_in(self.state, start, end)),
+                snapshot=self.state.encode(),
+                epochs=self.epochs.encode(),
+            )
+        )
+        self._folder_version += 1
+        self._segments.append(fresh)
+        self._bases.append(end)
+        self._active = fresh
+        return fresh
+
+    def check_running(self) -> None:
+        """Raise PartitionFailed if the log has stopped."""
+        if self.failed is not None:
+            raise PartitionFailed(self.failed)
+        if self._closed:
+            raise PartitionFailed(f"{self.folder} is closed")
+
+    def fail(self, reason: str) -> None:
+        """Stop for good, loudly. Later calls change nothing."""
+        if self.failed is None:
+            self.failed = (
+                f"{reason}; the partition takes and serves nothing until the node restarts"
+            )
+            logger.error("partition stopped: %s", self.failed)
+            self.listener.on_stable()
+
+    # -- making durable --------------------------------------------------------------------------
+
+    def begin_sync(self) -> SyncJob | None:
+        """Return what is to be synced now; None if nothing is."""
+        active = self._active
+        if self.failed is not None or self._closed or active is None:
+            return None
+        if self.synced_offset == self.log_end_offset and not self._pending_seals:
+            return None
+        seals = tuple(self._pending_seals)
+        files = [seal.segment.file for seal in seals] + [active.file]
+        self._remember(self.log_end_offset, active, active.size_bytes)
+        return SyncJob(
+            log=self,
+            generation=self._generation,
+            files=tuple(file for file in files if file is not None),
+            folder_version=self._folder_version,
+            seals=seals,
+            checkpoint=self._checkpoint_now(),
+        )
+
+    def run_sync(self, job: SyncJob) -> OSError | None:
+        """Do the job's I/O, in a thread; return the error. After one, no later job may succeed (INV-D3)."""
+        with self._disk_lock:
+            if job.generation != self._generation:
+                return None  # cut or closed meanwhile: the files may be gone
+            if self._sync_error is None:
+                self._sync_error = self._sync_locked(job)
+            return self._sync_error
+
+    def _sync_locked(self, job: SyncJob) -> OSError | None:
+        assert self._checkpoint_file is not None
+        try:
+            for file in job.files:
+                file.fdatasync()
+            if job.folder_version > self._folder_synced:
+                self._disk.fsync_dir(self.folder)
+            for seal in job.seals:
+                self._write_seal(seal)
+            self._checkpoint_file.pwrite(0, job.checkpoint.encode())
+            if job.seals:
+                self._checkpoint_file.fdatasync()
+        except OSError as error:
+            return error
+        return None
+
+    def _write_seal(self, seal: Seal) -> None:
+        segment = seal.segment
+        self._disk.write_file_atomic(segment.index_path(), seal.index)
+        self._disk.write_file_atomic(segment.path.with_suffix(ABORTED_SUFFIX), seal.aborted)
+        write_snapshot(self._disk, self.folder, segment.next_offset, seal.snapshot)
+        self._disk.write_file_atomic(self.folder / EPOCHS_NAME, seal.epochs)
+
+    def finish_sync(self, job: SyncJob, error: OSError | None) -> list[Path]:
+        """Take the outcome of a job in; return the segments that are sealed now."""
+        if job.generation != self._generation or self.failed is not None:
+            return []
+        if error is not None:
+            self.fail(f"syncing {self.folder} failed: {error}")
+            return []
+        self.synced_offset = max(self.synced_offset, job.checkpoint.synced_offset)
+        self._folder_synced = max(self._folder_synced, job.folder_version)
+        self._pending_seals = [seal for seal in self._pending_seals if seal not in job.seals]
+        for seal in job.seals:
+            segment = seal.segment
+            if segment.file is not None:
+                segment.file.close()
+            segment.file = segment.live_index = None
+        if job.seals:
+            self.state.forget_aborted_below(job.seals[-1].segment.next_offset)
+        if self._policy is FlushPolicy.COMMIT:
+            self.listener.on_stable()
+        return [seal.segment.path for seal in job.seals]
+
+    def _checkpoint_now(self, *, clean: bool = False) -> Checkpoint:
+        assert self._active is not None
+        return Checkpoint(
+            synced_offset=self.log_end_offset,
+            segment_base=self._active.base_offset,
+            segment_bytes=self._active.size_bytes,
+            log_start_offset=self.log_start_offset,
+            clean=clean,
+        )
+
+    def sync_now(self) -> list[Path]:
+        """Make all durable on the caller's thread; return the segments sealed by it. Raises PartitionFailed."""
+        self.check_running()
+        job = self.begin_sync()
+        sealed = [] if job is None else self.finish_sync(job, job.run())
+        self.check_running()
+        return sealed
+
+    def close(self) -> None:
+        """Close for good; cleanly, unless the log has failed: then the next start recovers it."""
+        if self._closed:
+            return
+        if self.failed is None and self._active is not None:
+            try:
+                self.sync_now()
+                with self._disk_lock:
+                    self._write_clean_state()
+            except OSError as error:
+                self.fail(f"closing {self.folder} failed: {error}")
+            except PartitionFailed:
+                logger.warning("%s is not closed cleanly", self.folder)
+        with self._disk_lock:
+            self._closed = True
+            self._generation += 1
+            self._close_files()
+
+    def _write_clean_state(self) -> None:
+        active = self._active
+        assert active is not None
+        assert active.live_index is not None
+        assert self._checkpoint_file is not None
+        data = active.live_index.encode(active.summary())
+        self._disk.write_file_atomic(active.index_path(), data)
+        self._disk.write_file_atomic(self.folder / EPOCHS_NAME, self.epochs.encode())
+        write_snapshot(self._disk, self.folder, self.log_end_offset, self.state.encode())
+        remove_between(self._disk, self.folder, [*self._bases, self.log_end_offset])
+        self._checkpoint_file.pwrite(0, self._checkpoint_now(clean=True).encode())
+        self._checkpoint_file.fdatasync()
+
+    def _close_files(self) -> None:
+        for segment in self._segments:
+            self._cache.forget(segment.path)
+            if segment.file is not None:
+                segment.file.close()
+        if self._checkpoint_file is not None:
+            self._checkpoint_file.close()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, limit: int) -> ReadSlice | None:
+        """Return whole batches of one segment, from the one that holds `offset` to at most `limit`.
+
+        At most `max_bytes`, but at least one batch; None if there is none below `limit`. `offset` and
+        `limit` lie in the log. Raises LogDamaged, or OSError of the disk.
+        """
+        if offset >= limit:
+            return None
+        segment, position = self._position(offset)
+        if limit >= segment.next_offset:
+            limit_position = segment.size_bytes
+        else:
+            limit_position = self._position(limit)[1]
+        found = segment.read(position, max_bytes, limit_position)
+        if found is not None:
+            self._remember(found.next_offset, segment, found.next_position)
+        return found
+
+    def bytes_between(self, start: int, end: int, enough: int) -> int:
+        """Return the bytes of [start, end), both batch boundaries; may stop counting at `enough`."""
+        total = 0
+        while start < end and total < enough:
+            segment, position = self._position(start)
+            if end <= segment.next_offset:
+                stop = self._position_in(segment, end)
+            else:
+                stop = segment.size_bytes
+            total += stop - position
+            start = segment.next_offset
+        return total
+
+    def first_reaching(self, timestamp_ms: int, limit: int) -> BatchAtTime | None:
+        """Return the first batch below `limit` with a record at or after `timestamp_ms`."""
+        for segment in self._segments:
+            if segment.base_offset >= limit:
+                break
+            if segment.max_timestamp_ms < timestamp_ms:
+                continue
+            found = segment.first_reaching(timestamp_ms)
+            if found is None or found[1].next_offset > limit:
+                return None
+            position, header = found
+            return BatchAtTime(header, segment.reader().pread(header.size_bytes, position))
+        return None
+
+    def aborted_in(self, start: int, end: int, bound: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that touch [start, end), markers below `bound` (C38)."""
+        found = {
+            (txn.producer_id, txn.first_offset): txn
+            for txn in self.state.aborted_in(start, end, bound)
+        }
+        for segment in self._segments[self._slot(start) :]:
+            if segment.file is not None:
+                break
+            for txn in overlapping(self._aborted_of(segment), start, end, bound):
+                found[txn.producer_id, txn.first_offset] = txn
+        return sorted(found.values(), key=lambda txn: txn.first_offset)
+
+    def _aborted_of(self, segment: Segment) -> tuple[AbortedTxn, ...]:
+        def load() -> tuple[AbortedTxn, ...]:
+            path = segment.path.with_suffix(ABORTED_SUFFIX)
+            try:
+                return decode_aborted(self._disk.read_file(path))
+            except (FileNotFoundError, FrameError) as error:
+                logger.warning("%s: %s", path, error)
+                return write_aborted_file(self.folder, self._segments, segment)
+
+        return self._cache.aborted.get(segment.path, load)
+
+    def _slot(self, offset: int) -> int:
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def _position(self, offset: int) -> tuple[Segment, int]:
+        known = self._positions.get(offset)
+        if known is not None and offset < known[0].next_offset:
+            return known
+        segment = self._segments[self._slot(offset)]
+        return segment, self._position_in(segment, offset)
+
+    def _position_in(self, segment: Segment, offset: int) -> int:
+        known = self._positions.get(offset)
+        if known is not None and known[0] is segment:
+            return known[1]
+        return segment.position_of(offset)
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        positions = self._positions
+        if len(positions) >= POSITIONS_REMEMBERED:
+            del positions[next(iter(positions))]
+        positions[offset] = (segment, position)
+
+    # -- cutting and deleting --------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut off everything from `offset`, a batch boundary, durably; rebuild the state (C9, T20).
+
+        Raises NotABatchBoundary, LogDamaged or PartitionFailed. After a crash in the middle the log is the
+        old or the cut one, or between: call it again.
+        """
+        self.check_running()
+        segment, position = self._cut_position(offset)
+        if offset == self.log_end_offset:
+            return
+        self.sync_now()
+        with self._disk_lock:
+            self._generation += 1
+            try:
+                self._cut(segment, position, offset)
+            except OSError as error:
+                self.fail(f"cutting {self.folder} at {offset} failed: {error}")
+                raise PartitionFailed(self.failed) from error
+        self.epochs.truncate_end(offset)
+        self.state = rebuild_state(self.folder, self._segments, offset)
+        self.state.forget_aborted_below(segment.base_offset)
+        self.listener.on_stable()
+
+    def _cut_position(self, offset: int) -> tuple[Segment, int]:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise NotABatchBoundary(
+                f"cannot cut {self.folder} at {offset}: it holds "
+                f"[{self.log_start_offset}, {self.log_end_offset})"
+            )
+        segment = self._segments[self._slot(offset)]
+        position = segment.position_of(offset)
+        if position < segment.size_bytes:
+            _, header = next(segment.walk(position))
+            if header.base_offset != offset:
+                raise NotABatchBoundary(
+                    f"cannot cut {self.folder} at {offset}: it lies inside the batch "
+                    f"[{header.base_offset}, {header.next_offset})"
+                )
+        return segment, position
+
+    def _cut(self, segment: Segment, position: int, offset: int) -> None:
+        assert self._checkpoint_file is not None
+        lowered = Checkpoint(
+            synced_offset=offset,
+            segment_base=segment.base_offset,
+            segment_bytes=position,
+            log_start_offset=self.log_start_offset,
+        )
+        # The checkpoint first: it must never claim bytes that are gone (INV-K2).
+        self._checkpoint_file.pwrite(0, lowered.encode())
+        self._checkpoint_file.fdatasync()
+        kept = self._slot(offset) + 1
+        for removed in reversed(self._segments[kept:]):
+            if removed.file is not None:
+                removed.file.close()
+            remove_segment_files(self.folder, self._cache, removed.base_offset)
+        del self._segments[kept:]
+        del self._bases[kept:]
+        segment.cut(position, offset)
+        self._reopen_as_active(segment)
+        assert segment.file is not None
+        segment.file.truncate(position)
+        segment.file.fdatasync()
+        remove_outside(self._disk, self.folder, self.log_start_offset, offset)
+        self._disk.fsync_dir(self.folder)
+        self._positions.clear()
+        self._active = segment
+        self.log_end_offset = self.synced_offset = offset
+
+    def _reopen_as_active(self, segment: Segment) -> None:
+        if segment.file is not None:
+            return
+        self._cache.forget(segment.path)
+        segment.file = self._disk.open(segment.path)
+        keep = {segment.path.name, segment.path.with_suffix(".snapshot").name}
+        for name in self._disk.list_dir(self.folder):
+            if name.startswith(segment.path.stem) and name not in keep:
+                self._disk.remove(self.folder / name)
+
+    def apply_retention(self, *, now_ms: int, hold_offset: int) -> int:
+        """Delete the oldest sealed segments by age and size, none that holds `hold_offset` or more.
+
+        Returns how many were deleted. Raises PartitionFailed.
+        """
+        self.check_running()
+        sealed_end = next(s.base_offset for s in self._segments if s.file is not None)
+        count = expired_count(
+            self._segments, self.config, now_ms=now_ms, hold_offset=min(hold_offset, sealed_end)
+        )
+        self._delete_oldest(count)
+        return count
+
+    def delete_segments_below(self, offset: int) -> int:
+        """Delete the sealed segments that lie wholly below `offset` (mirror, T14); return how many."""
+        self.check_running()
+        count = 0
+        for segment in self._segments[:-1]:
+            if segment.next_offset > offset or segment.file is not None:
+                break
+            count += 1
+        self._delete_oldest(count)
+        return count
+
+    def _delete_oldest(self, count: int) -> None:
+        if count == 0:
+            return
+        deleted = self._segments[:count]
+        assert all(segment.file is None for segment in deleted)
+        del self._segments[:count]
+        del self._bases[:count]
+        self._positions.clear()
+        try:
+            with self._disk_lock:
+                self._note_log_start()
+                for segment in deleted:
+                    remove_segment_files(self.folder, self._cache, segment.base_offset)
+                remove_outside(self._disk, self.folder, self.log_start_offset, self.log_end_offset)
+                self._disk.fsync_dir(self.folder)
+        except OSError as error:
+            self.fail(f"deleting old segments of {self.folder} failed: {error}")
+            raise PartitionFailed(self.failed) from error
+        self.epochs.truncate_start(self.log_start_offset)
+        self.state.forget_aborted_below(self.log_start_offset)
+
+    def _note_log_start(self) -> None:
+        """Durably say what is about to be deleted, so that a crash in between leaves no hole."""
+        assert self._checkpoint_file is not None
+        known = Checkpoint.decode(self._checkpoint_file.pread(64, 0))
+        noted = Checkpoint(
+            synced_offset=known.synced_offset,
+            segment_base=known.segment_base,
+            segment_bytes=known.segment_bytes,
+            log_start_offset=self.log_start_offset,
+        )
+        self._checkpoint_file.pwrite(0, noted.encode())
+        self._checkpoint_file.fdatasync()
+
+    def start_at(self, offset: int) -> None:
+        """Give up all records and go on, empty, at `offset` (a mirror that is seeded again, T14)."""
+        self.check_running()
+        with self._disk_lock:
+            self._generation += 1
+            try:
+                self._restart_at(offset)
+            except OSError as error:
+                self.fail(f"starting {self.folder} again at {offset} failed: {error}")
+                raise PartitionFailed(self.failed) from error
+        self.listener.on_stable()
+
+    def _restart_at(self, offset: int) -> None:
+        self._close_files()
+        emptied = Checkpoint(
+            synced_offset=offset, segment_base=offset, segment_bytes=0, log_start_offset=offset
+        )
+        self._disk.write_file_atomic(self.folder / CHECKPOINT_NAME, emptied.encode())
+        for segment in self._segments:
+            remove_segment_files(self.folder, self._cache, segment.base_offset)
+        remove_outside(self._disk, self.folder, offset, offset - 1)
+        if self._disk.exists(self.folder / EPOCHS_NAME):
+            self._disk.remove(self.folder / EPOCHS_NAME)
+        self._active = new_segment(self.folder, self._cache, self.config, offset)
+        self._disk.fsync_dir(self.folder)
+        self._checkpoint_file = self._disk.open(self.folder / CHECKPOINT_NAME)
+        self._segments, self._bases = [self._active], [offset]
+        self._pending_seals.clear()
+        self._positions.clear()
+        self.state, self.epochs = PartitionState(), LeaderEpochs()
+        self.log_end_offset = self.synced_offset = offset
+
+
+__all__ = ["BatchAtTime", "LogDamaged", "LogListener", "LogSetup", "PartitionLog", "SyncJob"]

@@ -1,0 +1,69 @@
+"""Snapshots of a partition's state, so that opening a log does not replay all of it.
+
+INV-N1  the snapshot named N is the state after exactly the batches below offset N, and N is durable in the log
+INV-N2  a damaged snapshot is said loudly and skipped: an older one, or none, and more replay give the same
+        state
+INV-N3  no snapshot survives a cut below its offset: the offsets above are used again
+
+Not here: the content (`idempotency.partition_state`), replay (`recovery`).
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from idempotency.partition_state import PartitionState, SnapshotError
+from region_broker.log.disk import Disk
+from region_broker.log.segment import SNAPSHOT_SUFFIX, file_name
+
+logger: Final = logging.getLogger(__name__)
+
+
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """Return the offsets of the snapshots among the names of a partition's folder, newest first."""
+    return sorted(
+        (
+            int(name[:20])
+            for name in names
+            if name.endswith(SNAPSHOT_SUFFIX) and name[:20].isdigit()
+        ),
+        reverse=True,
+    )
+
+
+def load_newest(
+    disk: Disk, folder: Path, log_start_offset: int, end_offset: int
+) -> tuple[int, PartitionState] | None:
+    """Return (offset, state) of the newest sound snapshot in [log start, end]; None without one."""
+    for offset in snapshot_offsets(disk.list_dir(folder)):
+        if not log_start_offset <= offset <= end_offset:
+            continue
+        path = folder / file_name(offset, SNAPSHOT_SUFFIX)
+        try:
+            return offset, PartitionState.decode(disk.read_file(path))
+        except SnapshotError as error:
+            logger.warning(
+                "%s is damaged and ignored, more of the log is replayed: %s", path, error
+            )
+    return None
+
+
+def write_snapshot(disk: Disk, folder: Path, offset: int, data: bytes) -> None:
+    """Write the snapshot durably; the log must be durable up to `offset`."""
+    disk.write_file_atomic(folder / file_name(offset, SNAPSHOT_SUFFIX), data)
+
+
+def remove_outside(disk: Disk, folder: Path, log_start_offset: int, end_offset: int) -> None:
+    """Remove the snapshots below the log's start and above its end; durable after `fsync_dir`."""
+    for offset in snapshot_offsets(disk.list_dir(folder)):
+        if not log_start_offset <= offset <= end_offset:
+            disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))
+
+
+def remove_between(disk: Disk, folder: Path, keep: Iterable[int]) -> None:
+    """Remove the snapshots of earlier closes: all but those at the offsets to `keep`."""
+    kept = set(keep)
+    for offset in snapshot_offsets(disk.list_dir(folder)):
+        if offset not in kept:
+            disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))

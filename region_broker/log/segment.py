@@ -1,0 +1,305 @@
+"""One segment: a file of whole record batches as they travel on the wire, and where to find them in it.
+
+INV-S1  the file holds whole batches back to back; offsets grow; the first one is not below `base_offset`
+INV-S2  a sealed segment never changes
+INV-S3  what is read is whole batches, byte for byte as written
+
+Not here: which segment holds an offset, appending, syncing (`partition_log`).
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
+from idempotency.visibility import AbortedTxn
+from region_broker.log.checked_file import FrameError
+from region_broker.log.disk import Disk, DiskFile, RecentlyUsed
+from region_broker.log.failures import LogDamaged
+from region_broker.log.log_config import LogConfig, NodeLogConfig
+from region_broker.log.sparse_index import (
+    NO_TIMESTAMP_MS,
+    SegmentSummary,
+    SparseIndex,
+    decode_index,
+)
+
+logger: Final = logging.getLogger(__name__)
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+ABORTED_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+WALK_WINDOW_BYTES: Final = 16_384
+SEGMENT_CACHE_ENTRIES: Final = 64
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Return the name of a segment's file: the base offset in 20 digits, as Kafka has it."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class SealedCache:
+    """What is kept open or in memory of sealed segments, bounded for the whole node."""
+
+    __slots__ = ("aborted", "disk", "files", "indexes")
+
+    def __init__(self, disk: Disk, config: NodeLogConfig) -> None:
+        """Hold `open_files_max` files, and 64 indexes of each kind."""
+        self.disk = disk
+        self.files: RecentlyUsed[Path, DiskFile] = RecentlyUsed(
+            config.open_files_max, lambda file: file.close()
+        )
+        self.indexes: RecentlyUsed[Path, SparseIndex] = RecentlyUsed(SEGMENT_CACHE_ENTRIES)
+        self.aborted: RecentlyUsed[Path, tuple[AbortedTxn, ...]] = RecentlyUsed(
+            SEGMENT_CACHE_ENTRIES
+        )
+
+    def forget(self, path: Path) -> None:
+        """Drop all of one segment: it is about to be removed or cut."""
+        for cache in (self.files, self.indexes, self.aborted):
+            cache.forget(path)
+
+    def close(self) -> None:
+        """Close all files."""
+        self.files.clear()
+
+
+class ReadSlice(NamedTuple):
+    """Whole batches, and the offset and position behind the last one."""
+
+    data: bytes
+    next_offset: int
+    next_position: int
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment. `file` and `live_index` are held while it is active or its seal is not durable yet."""
+
+    path: Path
+    base_offset: int
+    cache: SealedCache
+    config: LogConfig
+    size_bytes: int = 0
+    next_offset: int = 0
+    file: DiskFile | None = None
+    live_index: SparseIndex | None = None
+    first_appended_wall_ms: int | None = None
+    _max_timestamp_ms: int | None = None
+    _first_timestamp_ms: int = field(default=NO_TIMESTAMP_MS)
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The highest record timestamp, -1 without records; of a sealed one read from its index file."""
+        if self._max_timestamp_ms is None:
+            self.index()
+        return NO_TIMESTAMP_MS if self._max_timestamp_ms is None else self._max_timestamp_ms
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """The base timestamp of the first batch, -1 without records; known once `index` was read."""
+        return self._first_timestamp_ms
+
+    def reader(self) -> DiskFile:
+        """Return the open file; valid until another segment's is asked for."""
+        if self.file is not None:
+            return self.file
+        return self.cache.files.get(self.path, lambda: self.cache.disk.open(self.path))
+
+    def index(self) -> SparseIndex:
+        """Return the index, read from its file or built again."""
+        if self.live_index is not None:
+            return self.live_index
+        return self.cache.indexes.get(self.path, self._load_index)
+
+    def note_batch(self, header: BatchHeader) -> None:
+        """Count a batch that was written at the end of the file."""
+        assert self.live_index is not None
+        assert header.base_offset >= self.next_offset, (header.base_offset, self.next_offset)
+        highest = NO_TIMESTAMP_MS if self._max_timestamp_ms is None else self._max_timestamp_ms
+        self.live_index.note_batch(header.base_offset - self.base_offset, self.size_bytes, highest)
+        if self.size_bytes == 0:
+            self._first_timestamp_ms = header.base_timestamp_ms
+        highest = max(highest, header.max_timestamp_ms)
+        self._max_timestamp_ms = highest
+        self.size_bytes += header.size_bytes
+        self.next_offset = header.next_offset
+
+    def summary(self) -> SegmentSummary:
+        """Return what the index file says about the segment."""
+        return SegmentSummary(
+            self.size_bytes, self.next_offset, self.max_timestamp_ms, self._first_timestamp_ms
+        )
+
+    def walk(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of each batch from `position` (a batch start) up to `end`.
+
+        Raises LogDamaged if there is no batch where one must be.
+        """
+        stop = self.size_bytes if end is None else end
+        file = self.reader()
+        window = b""
+        window_start = position
+        while position < stop:
+            at = position - window_start
+            if at + HEADER_BYTES > len(window):
+                window = file.pread(min(WALK_WINDOW_BYTES, stop - position), position)
+                window_start, at = position, 0
+            try:
+                header = read_header(window, at)
+            except BatchError as error:
+                raise LogDamaged(f"{self.path}: no batch at byte {position}: {error}") from error
+            yield position, header
+            position += header.size_bytes
+
+    def position_of(self, offset: int) -> int:
+        """Return where the batch starts that holds `offset` or is the first one behind it."""
+        if offset >= self.next_offset:
+            return self.size_bytes
+        start = self.index().position_before(max(offset - self.base_offset, 0))
+        for position, header in self.walk(start):
+            if header.next_offset > offset:
+                return position
+        return self.size_bytes
+
+    def read(self, position: int, max_bytes: int, limit_position: int) -> ReadSlice | None:
+        """Return whole batches from `position` to at most `limit_position`: `max_bytes`, but at least one.
+
+        None if there is no whole batch in between.
+        """
+        if position >= limit_position:
+            return None
+        stop = min(position + max(max_bytes, HEADER_BYTES), limit_position)
+        data = self.reader().pread(stop - position, position)
+        if len(data) != stop - position:
+            raise LogDamaged(
+                f"{self.path}: {stop - position} bytes at {position} were written, {len(data)} are left"
+            )
+        return self._trim(data, position, limit_position)
+
+    def _trim(self, data: bytes, position: int, limit_position: int) -> ReadSlice | None:
+        # The last entered batch start is about one index interval before the end: few headers to walk.
+        index = self.index()
+        start = position + len(data)
+        while start > position:
+            start = max(index.batch_start_before(start - 1), position)
+            found = self._walk_whole(data, start - position, position)
+            if found is not None:
+                at, next_offset = found
+                whole = data if at == len(data) else data[:at]
+                return ReadSlice(whole, next_offset, position + at)
+        return self._first_batch(position, limit_position)
+
+    def _walk_whole(self, data: bytes, at: int, position: int) -> tuple[int, int] | None:
+        next_offset = -1
+        try:
+            while len(data) - at >= HEADER_BYTES:
+                header = read_header(data, at)
+                if at + header.size_bytes > len(data):
+                    break
+                at += header.size_bytes
+                next_offset = header.next_offset
+        except BatchError as error:
+            raise LogDamaged(f"{self.path}: no batch at byte {position + at}: {error}") from error
+        return None if next_offset < 0 else (at, next_offset)
+
+    def _first_batch(self, position: int, limit_position: int) -> ReadSlice | None:
+        _, header = next(self.walk(position))
+        if position + header.size_bytes > limit_position:
+            return None
+        whole = self.reader().pread(header.size_bytes, position)
+        if len(whole) != header.size_bytes:
+            raise LogDamaged(f"{self.path}: the batch at byte {position} is cut off")
+        return ReadSlice(whole, header.next_offset, position + header.size_bytes)
+
+    def first_reaching(self, timestamp_ms: int) -> tuple[int, BatchHeader] | None:
+        """Return (position, header) of the first batch with a record at or after the time."""
+        for position, header in self.walk(self.index().position_for_time(timestamp_ms)):
+            if header.max_timestamp_ms >= timestamp_ms:
+                return position, header
+        return None
+
+    def cut(self, position: int, next_offset: int) -> None:
+        """Forget what lies at or behind `position`; the caller cuts the file. Makes the index live."""
+        index = self.index()
+        index.truncate(position)
+        highest, start = index.last_entry()
+        self._max_timestamp_ms = highest if position else None
+        for _, header in self.walk(start, position):
+            if header.max_timestamp_ms > (self._max_timestamp_ms or NO_TIMESTAMP_MS):
+                self._max_timestamp_ms = header.max_timestamp_ms
+        self.size_bytes = position
+        self.next_offset = next_offset
+        self.live_index = index
+
+    def adopt(self, index: SparseIndex, summary: SegmentSummary) -> None:
+        """Take over an index and what its file says; the index is live while the segment is active."""
+        self.live_index = index
+        self.size_bytes = summary.size_bytes
+        self.next_offset = summary.next_offset
+        self._max_timestamp_ms = summary.max_timestamp_ms
+        self._first_timestamp_ms = summary.first_timestamp_ms
+
+    def index_path(self) -> Path:
+        """Return the path of the index file."""
+        return self.path.with_suffix(INDEX_SUFFIX)
+
+    def read_index_file(self) -> tuple[SparseIndex, SegmentSummary] | None:
+        """Return the index file's content; None, said loudly, if it is missing or damaged."""
+        try:
+            data = self.cache.disk.read_file(self.index_path())
+            return decode_index(data, self.config.index_interval_bytes)
+        except (FileNotFoundError, FrameError) as error:
+            logger.warning("%s: index is built again: %s", self.index_path(), error)
+            return None
+
+    def rebuild_index(self) -> SparseIndex:
+        """Build index and timestamps again from the segment's bytes."""
+        fresh = Segment(self.path, self.base_offset, self.cache, self.config)
+        index = fresh.live_index = SparseIndex(self.config.index_interval_bytes)
+        for _, header in self.walk(0):
+            fresh.note_batch(header)
+        self._max_timestamp_ms = fresh.max_timestamp_ms
+        self._first_timestamp_ms = fresh._first_timestamp_ms
+        return index
+
+    def _load_index(self) -> SparseIndex:
+        found = self.read_index_file()
+        if found is None:
+            return self.rebuild_index()
+        index, summary = found
+        if summary.size_bytes != self.size_bytes:
+            raise LogDamaged(
+                f"{self.path} has {self.size_bytes} bytes but was sealed with {summary.size_bytes}: "
+                "restore the file from a mirror region"
+            )
+        self._max_timestamp_ms = summary.max_timestamp_ms
+        self._first_timestamp_ms = summary.first_timestamp_ms
+        return index
+
+
+def expired_count(
+    segments: Sequence[Segment], config: LogConfig, *, now_ms: int, hold_offset: int
+) -> int:
+    """Return how many of the oldest segments retention deletes: by time, then by size.
+
+    Never the last segment, never one that holds `hold_offset` or anything behind it.
+    """
+    deletable = 0
+    for segment in segments[:-1]:
+        if segment.next_offset > hold_offset:
+            break
+        deletable += 1
+    count = 0
+    if config.retention_ms >= 0:
+        while count < deletable and segments[count].max_timestamp_ms + config.retention_ms < now_ms:
+            count += 1
+    if config.retention_bytes >= 0:
+        excess = sum(segment.size_bytes for segment in segments[count:]) - config.retention_bytes
+        while count < deletable and excess >= segments[count].size_bytes:
+            excess -= segments[count].size_bytes
+            count += 1
+    return count
