@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from region_broker.groups.effects import (
+from region_broker.groups.membership import Member, Roster
+from region_broker.groups.messages import (
     AnswerJoin,
     AnswerSync,
     Effect,
@@ -29,12 +30,16 @@ from region_broker.groups.effects import (
     SyncOutcome,
     SyncRequest,
 )
-from region_broker.groups.membership import Member, Roster
 from region_broker.groups.records import GroupValue
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.states import LEGAL, GroupState
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.limits import GROUP_MEMBER_COUNT_MAX, GROUP_VALUE_BYTES_MAX
+from region_broker.limits import (
+    GROUP_MEMBER_COUNT_MAX,
+    GROUP_PROTOCOL_COUNT_MAX,
+    GROUP_VALUE_BYTES_MAX,
+    MEMBER_METADATA_BYTES_MAX,
+)
 
 GENERATION_MAX: Final = (1 << 31) - 1
 
@@ -150,6 +155,22 @@ class Group:
         replaced = request.member_id or self.roster.instances.get(request.instance_id or "")
         if not self.roster.supports(request.protocols, without=replaced):
             return GroupVerdict.INCONSISTENT_PROTOCOL
+        return self._refuse_size(request)
+
+    def _refuse_size(self, request: JoinRequest) -> GroupVerdict | None:
+        brought_bytes = sum(len(raw) for _, raw in request.protocols)
+        held_bytes = sum(
+            len(raw)
+            for member in self.roster.members.values()
+            if member.member_id != request.member_id
+            for _, raw in member.protocols
+        )
+        if (
+            len(request.protocols) > GROUP_PROTOCOL_COUNT_MAX
+            or brought_bytes > MEMBER_METADATA_BYTES_MAX
+            or held_bytes + brought_bytes > GROUP_VALUE_BYTES_MAX
+        ):
+            return GroupVerdict.REQUEST_TOO_LARGE
         return None
 
     def _join_unknown(self, request: JoinRequest, token: int, now_ms: int) -> list[Effect]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from region_broker.groups.effects import JoinedMember, JoinRequest, MemberIdentity
+from region_broker.groups.messages import JoinedMember, JoinRequest, MemberIdentity
 from region_broker.groups.records import GroupValue, MemberValue
 from region_broker.groups.verdicts import GroupVerdict
 

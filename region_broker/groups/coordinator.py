@@ -1,0 +1,570 @@
+"""The group coordinator of a region: the asyncio shell around groups and offset tables.
+
+INV-GC1  a request is judged and its records appended without an `await` between
+INV-GC2  a commit is answered when its records are durable (B15); a fetch shows durable ones only
+INV-GC3  after every `await` the shard's term is compared before anything is read or changed
+INV-GC4  not ACTIVE: NOT_COORDINATOR, LOADING or NOT_AVAILABLE, never a guess (C23)
+
+Needs `run()` to be running: timers and the completion of generations live in its task group, so
+that a client that goes away cannot take a rebalance with it.
+Not here: rules of one group (`group`), of offsets (`offsets`), Kafka's numbers (`handlers`).
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from idempotency.identity import TopicPartition
+from idempotency.java_hash import ledger_shard
+from idempotency.ports import Chance, Clock
+from region_broker.groups.group import Group
+from region_broker.groups.membership import Member
+from region_broker.groups.messages import (
+    AnswerJoin,
+    AnswerSync,
+    ClampedOffset,
+    ClampReport,
+    CommitOutcome,
+    CommitRequest,
+    DescribedMember,
+    Effect,
+    FetchedOffset,
+    FetchOutcome,
+    GroupDescription,
+    GroupListing,
+    JoinOutcome,
+    JoinRequest,
+    LeaveOutcome,
+    MemberIdentity,
+    OffsetToCommit,
+    Store,
+    SyncOutcome,
+    SyncRequest,
+)
+from region_broker.groups.offsets import LedgerMarker, OffsetTable
+from region_broker.groups.ports import (
+    KeyValue,
+    LedgerFailed,
+    OffsetsLog,
+    PartitionEnds,
+    TxnProducer,
+)
+from region_broker.groups.records import (
+    GroupKey,
+    LedgerRecordError,
+    OffsetKey,
+    OffsetValue,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from region_broker.groups.settings import GroupSettings
+from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardStatus
+from region_broker.groups.states import GroupState
+from region_broker.groups.timers import DeadlineTimers
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.limits import GROUP_NAME_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
+
+
+class GroupCoordinator:
+    """All groups of a region; one object per node, all calls on its event loop."""
+
+    def __init__(
+        self,
+        *,
+        log: OffsetsLog,
+        ends: PartitionEnds,
+        clock: Clock,
+        chance: Chance,
+        shard_count: int,
+        settings: GroupSettings,
+    ) -> None:
+        """Take the ports; every shard starts INACTIVE, until `load`."""
+        self._log = log
+        self._ends = ends
+        self._clock = clock
+        self._chance = chance
+        self._settings = settings
+        self._shards = [Shard(index) for index in range(shard_count)]
+        self._timers = DeadlineTimers(clock, self._on_due)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._joins: dict[int, asyncio.Future[JoinOutcome]] = {}
+        self._syncs: dict[int, asyncio.Future[SyncOutcome]] = {}
+        self._last_token = 0
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until cancelled: timers, completion of generations, offset retention."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self._timers.start(tasks)
+            try:
+                while True:
+                    await self._clock.sleep_ms(self._settings.retention_check_interval_ms)
+                    self.expire_offsets()
+            finally:
+                self._timers.stop()
+                self._tasks = None
+
+    async def load(self, shards: Iterable[int] | None = None) -> None:
+        """Replay the shards (all by default) and serve them.
+
+        Raises `LedgerFailed` or `LedgerRecordError`; the shard then answers NOT_AVAILABLE (C22:
+        a ledger that cannot be read to its end is not served in part).
+        """
+        for index in range(len(self._shards)) if shards is None else shards:
+            await self._load(self._shards[index])
+
+    async def _load(self, shard: Shard) -> None:
+        self._answer(shard.leave(ShardStatus.LOADING))
+        term = shard.term
+        try:
+            table, next_offset = OffsetTable(), 0
+            for part in self._log.replay(shard.index):
+                for entry in part.entries:
+                    table.apply(entry)
+                next_offset = part.next_offset
+                await self._clock.sleep_ms(0)  # long ledgers must not hold up the loop
+                if shard.term != term:
+                    return
+            await self._log.committed(shard.index, next_offset)
+        except (LedgerFailed, LedgerRecordError):
+            if shard.term == term:
+                self._answer(shard.leave(ShardStatus.FAILED))
+            raise
+        if shard.term == term:
+            shard.enter(table, self._settings, now_ms=self._clock.monotonic_ms())
+            for group in shard.groups.values():
+                self._arm(group)
+
+    async def resign(self, shards: Iterable[int] | None = None) -> None:
+        """Stop serving the shards (all by default): who waits is told NOT_COORDINATOR (C23)."""
+        for index in range(len(self._shards)) if shards is None else shards:
+            self._answer(self._shards[index].leave(ShardStatus.INACTIVE))
+
+    def on_marker_applied(self, shard: int, producer_id: int, commit: bool) -> None:
+        """Apply a marker that was appended to ledger partition `shard` (P14, C35, C44, B7).
+
+        Call it before the marker is confirmed to the transaction coordinator.
+        """
+        self._shards[shard].apply_marker(LedgerMarker(producer_id, commit))
+
+    def shard_of(self, group_id: str) -> int:
+        """Return the ledger partition of a group (C13)."""
+        return ledger_shard(group_id, len(self._shards))
+
+    # --- membership ---------------------------------------------------------------------------
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinOutcome:
+        """Join or rejoin; waits for the join phase. `request.new_member_id` is drawn here."""
+        verdict = self._judge_join(group_id, request)
+        if verdict is not GroupVerdict.OK:
+            return JoinOutcome(verdict=verdict, member_id=request.member_id)
+        shard = self._shards[self.shard_of(group_id)]
+        group = shard.groups.get(group_id)
+        if group is None:
+            if request.member_id:
+                unknown = GroupVerdict.UNKNOWN_MEMBER
+                return JoinOutcome(verdict=unknown, member_id=request.member_id)
+            group = Group(group_id, self._settings)
+            shard.groups[group_id] = group
+        prefix = request.instance_id or request.client_id
+        request = replace(request, new_member_id=f"{prefix}-{self._chance.uuid()}")
+        token = self._take_token()
+        future: asyncio.Future[JoinOutcome] = asyncio.get_running_loop().create_future()
+        self._joins[token] = future
+        try:
+            now_ms = self._clock.monotonic_ms()
+            self._perform(shard, group, group.join(request, token, now_ms=now_ms))
+            return await future
+        finally:
+            del self._joins[token]
+
+    def _judge_join(self, group_id: str, request: JoinRequest) -> GroupVerdict:
+        verdict = self._judge_group(group_id)
+        if verdict is not GroupVerdict.OK:
+            return verdict
+        settings = self._settings
+        if not (
+            settings.session_timeout_ms_min
+            <= request.session_timeout_ms
+            <= settings.session_timeout_ms_max
+        ):
+            return GroupVerdict.INVALID_SESSION_TIMEOUT
+        names = [request.client_id, request.instance_id or "", request.protocol_type]
+        names += [name for name, _ in request.protocols]
+        if any(len(name.encode()) > GROUP_NAME_BYTES_MAX for name in names):
+            return GroupVerdict.REQUEST_TOO_LARGE
+        return GroupVerdict.OK
+
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncOutcome:
+        """Return the member's assignment once the generation is durable."""
+        verdict = self._judge_group(group_id)
+        shard = self._shards[self.shard_of(group_id)]
+        group = shard.groups.get(group_id)
+        if verdict is GroupVerdict.OK and group is None:
+            verdict = GroupVerdict.UNKNOWN_MEMBER
+        if verdict is not GroupVerdict.OK or group is None:
+            return SyncOutcome(verdict=verdict)
+        token = self._take_token()
+        future: asyncio.Future[SyncOutcome] = asyncio.get_running_loop().create_future()
+        self._syncs[token] = future
+        try:
+            now_ms = self._clock.monotonic_ms()
+            self._perform(shard, group, group.sync(request, token, now_ms=now_ms))
+            return await future
+        finally:
+            del self._syncs[token]
+
+    async def heartbeat(self, group_id: str, who: MemberIdentity, generation: int) -> GroupVerdict:
+        """Keep a member alive."""
+        verdict = self._judge_group(group_id)
+        if verdict is not GroupVerdict.OK:
+            return verdict
+        group = self._shards[self.shard_of(group_id)].groups.get(group_id)
+        if group is None:
+            return GroupVerdict.UNKNOWN_MEMBER
+        verdict = group.heartbeat(who, generation, now_ms=self._clock.monotonic_ms())
+        self._arm(group)
+        return verdict
+
+    async def leave(self, group_id: str, leavers: Sequence[MemberIdentity]) -> LeaveOutcome:
+        """Remove members, several at once (v3+)."""
+        verdict = self._judge_group(group_id)
+        if verdict is not GroupVerdict.OK:
+            return LeaveOutcome(verdict)
+        shard = self._shards[self.shard_of(group_id)]
+        group = shard.groups.get(group_id)
+        if group is None:
+            return LeaveOutcome(GroupVerdict.OK, (GroupVerdict.UNKNOWN_MEMBER,) * len(leavers))
+        verdicts, effects = group.leave(leavers, now_ms=self._clock.monotonic_ms())
+        self._perform(shard, group, effects)
+        return LeaveOutcome(GroupVerdict.OK, tuple(verdicts))
+
+    # --- offsets ------------------------------------------------------------------------------
+
+    async def commit_offsets(self, request: CommitRequest) -> CommitOutcome:
+        """Commit offsets; returns when they are durable (B15)."""
+        return await self._commit(request, None)
+
+    async def txn_commit_offsets(
+        self, request: CommitRequest, producer: TxnProducer
+    ) -> CommitOutcome:
+        """Stage offsets in `producer`'s transaction; returns when they are durable (C43).
+
+        The caller has verified the transaction (C46) with no `await` since; none comes here before
+        the append either.
+        """
+        return await self._commit(request, producer)
+
+    async def _commit(self, request: CommitRequest, producer: TxnProducer | None) -> CommitOutcome:
+        shard = self._shards[self.shard_of(request.group_id)]
+        verdict = self._judge_commit(shard, request, transactional=producer is not None)
+        if verdict is not GroupVerdict.OK:
+            return CommitOutcome(verdict)
+        refused = self._refused_offsets(request)
+        accepted = [wanted for wanted in request.offsets if wanted.tp not in refused]
+        if not accepted:
+            return CommitOutcome(GroupVerdict.OK, refused)
+        wall_ms = self._clock.wall_ms()
+        records = [_offset_record(request.group_id, wanted, wall_ms) for wanted in accepted]
+        term = shard.term
+        try:
+            next_offset = shard.write(self._log, records, producer)
+            await self._log.committed(shard.index, next_offset)
+        except LedgerFailed:
+            self._fail(shard, term)
+            return CommitOutcome(GroupVerdict.NOT_AVAILABLE)
+        return CommitOutcome(GroupVerdict.OK, refused)
+
+    def _judge_commit(
+        self, shard: Shard, request: CommitRequest, *, transactional: bool
+    ) -> GroupVerdict:
+        verdict = shard.status.value
+        group = shard.groups.get(request.group_id)
+        if verdict is not GroupVerdict.OK:
+            return verdict
+        if group is None:
+            # Unknown group: a simple consumer's, or a generation from before a takeover (C42).
+            simple = request.generation < 0
+            return GroupVerdict.OK if simple else GroupVerdict.ILLEGAL_GENERATION
+        verdict = group.judge_commit(
+            request.who,
+            request.generation,
+            transactional=transactional,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        self._arm(group)
+        return verdict
+
+    def _refused_offsets(self, request: CommitRequest) -> dict[TopicPartition, GroupVerdict]:
+        refused: dict[TopicPartition, GroupVerdict] = {}
+        for wanted in request.offsets:
+            if len(wanted.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
+                refused[wanted.tp] = GroupVerdict.METADATA_TOO_LARGE
+            elif request.generation < 0 and self._is_beyond_epoch(wanted):
+                refused[wanted.tp] = GroupVerdict.OFFSET_BEYOND_EPOCH
+        return refused
+
+    def _is_beyond_epoch(self, wanted: OffsetToCommit) -> bool:
+        """Tell whether the record read was cut off by a takeover (T26, no generation to fence)."""
+        if wanted.leader_epoch < 0:
+            return False
+        end_offset = self._ends.end_of_epoch(wanted.tp, wanted.leader_epoch)
+        return end_offset is not None and wanted.committed_offset > end_offset
+
+    async def fetch_offsets(
+        self,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        *,
+        require_stable: bool,
+    ) -> FetchOutcome:
+        """Return committed offsets of these partitions, or of all (None) (C43, B4).
+
+        With `require_stable`, a partition with an offset in an open transaction is UNSTABLE_OFFSET,
+        also one that the transaction alone knows when all are asked for.
+        """
+        shard = self._shards[self.shard_of(group_id)]
+        if shard.status is not ShardStatus.ACTIVE:
+            return FetchOutcome(shard.status.value)
+        table, term = shard.table, shard.term
+        if partitions is None:
+            partitions = table.partitions(group_id)
+            if not require_stable:
+                partitions = [tp for tp in partitions if table.lookup(group_id, tp) is not None]
+        offsets = tuple(
+            _fetched(table, group_id, tp, require_stable=require_stable) for tp in partitions
+        )
+        last_offset = table.last_record_offset.get(group_id)
+        if last_offset is not None:
+            try:
+                await self._log.committed(shard.index, last_offset + 1)
+            except LedgerFailed:
+                self._fail(shard, term)
+        if shard.term != term:
+            return FetchOutcome(shard.status.value)
+        return FetchOutcome(GroupVerdict.OK, offsets)
+
+    def expire_offsets(self) -> None:
+        """Remove what retention lets go, and groups that hold nothing more (KIP-211, C45)."""
+        for shard in self._shards:
+            if shard.status is ShardStatus.ACTIVE:
+                for group_id in shard.table.group_ids():
+                    self._expire_group(shard, group_id)
+
+    def _expire_group(self, shard: Shard, group_id: str) -> None:
+        records = shard.tombstones(
+            group_id,
+            now_ms=self._clock.wall_ms(),
+            retention_ms=self._settings.offsets_retention_ms,
+        )
+        if self._try_write(shard, records) and shard.is_forgettable(group_id):
+            tombstone = (encode_group_key(GroupKey(group_id)), None)
+            if self._try_write(shard, [tombstone]):
+                self._answer(shard.groups.pop(group_id).dissolve(GroupVerdict.NOT_AVAILABLE))
+
+    async def forget_topic(self, topic: str) -> None:
+        """Remove all offsets of a deleted topic; returns when durable. Raises `LedgerFailed`."""
+        for shard in self._shards:
+            if shard.status is ShardStatus.ACTIVE:
+                await self._write_durably(shard, shard.topic_tombstones(topic))
+
+    async def clamp(self, log_ends: EndOf | Mapping[TopicPartition, int]) -> ClampReport:
+        """Write the offsets that point past their logs anew, and empty all groups (T26).
+
+        Part of ADOPTING: after `load`, before this region takes writes. `log_ends` tells the end of
+        a partition, or None for one that was not cut. Returns when durable; raises `LedgerFailed`.
+        """
+        end_of = log_ends.get if isinstance(log_ends, Mapping) else log_ends
+        clamped: list[ClampedOffset] = []
+        emptied: list[str] = []
+        for shard in self._shards:
+            assert shard.status is ShardStatus.ACTIVE, (shard.index, shard.status)
+            report, records, effects = shard.clamp(end_of, wall_ms=self._clock.wall_ms())
+            self._answer(effects)
+            await self._write_durably(shard, records)
+            shard.restore_groups(self._settings, now_ms=self._clock.monotonic_ms())
+            clamped += report.clamped
+            emptied += report.emptied
+        return ClampReport(tuple(clamped), tuple(emptied))
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def list(self) -> tuple[GroupVerdict, list[GroupListing]]:
+        """Return all groups of the shards served here, or why they cannot be told (C23)."""
+        listings: list[GroupListing] = []
+        for shard in self._shards:
+            if shard.status is not ShardStatus.ACTIVE:
+                return shard.status.value, []
+            for group_id in sorted(set(shard.groups) | set(shard.table.group_ids())):
+                group = shard.groups.get(group_id)
+                if group is None:
+                    listings.append(GroupListing(group_id, "", GroupState.EMPTY.value))
+                else:
+                    kind = group.protocol_type or ""
+                    listings.append(GroupListing(group_id, kind, group.state.value))
+        return GroupVerdict.OK, listings
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """Return one group; an unknown one is GROUP_NOT_FOUND and Dead."""
+        shard = self._shards[self.shard_of(group_id)]
+        if shard.status is not ShardStatus.ACTIVE:
+            return GroupDescription(shard.status.value, group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            if shard.table.knows(group_id):
+                return GroupDescription(GroupVerdict.OK, group_id, GroupState.EMPTY.value)
+            dead = GroupState.DEAD.value
+            return GroupDescription(GroupVerdict.GROUP_NOT_FOUND, group_id, dead)
+        stable = group.state is GroupState.STABLE
+        shown = group.protocol_name if stable else None
+        return GroupDescription(
+            GroupVerdict.OK,
+            group_id,
+            group.state.value,
+            group.protocol_type or "",
+            shown or "",
+            tuple(_described(member, shown) for member in group.roster.members.values()),
+        )
+
+    # --- parts --------------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """Return the shards, to look at only."""
+        return self._shards
+
+    def _judge_group(self, group_id: str) -> GroupVerdict:
+        if not group_id:
+            return GroupVerdict.INVALID_GROUP_ID
+        verdict = self._shards[self.shard_of(group_id)].status.value
+        if verdict is GroupVerdict.OK and self._tasks is None:
+            return GroupVerdict.LOADING  # `run` has not begun: nobody would end a rebalance
+        return verdict
+
+    def _take_token(self) -> int:
+        self._last_token += 1
+        return self._last_token
+
+    def _perform(self, shard: Shard, group: Group, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Store):
+                self._store(shard, group, effect)
+        self._answer([effect for effect in effects if not isinstance(effect, Store)])
+        if shard.groups.get(group.group_id) is not group:
+            return
+        unused = not group.roster.members and not group.roster.invited and not group.generation
+        if unused:
+            del shard.groups[group.group_id]
+            self._timers.disarm(group.group_id)
+        else:
+            self._arm(group)
+
+    def _answer(self, effects: Sequence[Effect]) -> None:
+        """Wake the requests that wait; one whose client has gone is no longer there."""
+        for effect in effects:
+            if isinstance(effect, AnswerJoin):
+                joining = self._joins.get(effect.token)
+                if joining is not None and not joining.done():
+                    joining.set_result(effect.outcome)
+            elif isinstance(effect, AnswerSync):
+                syncing = self._syncs.get(effect.token)
+                if syncing is not None and not syncing.done():
+                    syncing.set_result(effect.outcome)
+
+    def _store(self, shard: Shard, group: Group, effect: Store) -> None:
+        assert self._tasks is not None, "GroupCoordinator.run() is not running"
+        wall_ms = self._clock.wall_ms()
+        group.state_wall_ms = wall_ms
+        value = replace(effect.value, state_timestamp_ms=wall_ms)
+        record = (encode_group_key(GroupKey(group.group_id)), encode_group_value(value))
+        term = shard.term
+        try:
+            next_offset = shard.write(self._log, [record])
+        except LedgerFailed:
+            self._fail(shard, term)
+            return
+        self._tasks.create_task(self._finish_store(shard, group, effect.ticket, next_offset))
+
+    async def _finish_store(
+        self, shard: Shard, group: Group, ticket: int, next_offset: int
+    ) -> None:
+        term = shard.term
+        try:
+            await self._log.committed(shard.index, next_offset)
+        except LedgerFailed:
+            self._fail(shard, term)
+            return
+        if shard.term == term and shard.groups.get(group.group_id) is group:
+            now_ms = self._clock.monotonic_ms()
+            self._perform(shard, group, group.stored(ticket, now_ms=now_ms))
+
+    def _try_write(self, shard: Shard, records: Sequence[KeyValue]) -> bool:
+        term = shard.term
+        try:
+            for start in range(0, len(records), RECORDS_PER_BATCH):
+                shard.write(self._log, records[start : start + RECORDS_PER_BATCH])
+        except LedgerFailed:
+            self._fail(shard, term)
+            return False
+        return True
+
+    async def _write_durably(self, shard: Shard, records: Sequence[KeyValue]) -> None:
+        term = shard.term
+        try:
+            next_offset = 0
+            for start in range(0, len(records), RECORDS_PER_BATCH):
+                next_offset = shard.write(self._log, records[start : start + RECORDS_PER_BATCH])
+            await self._log.committed(shard.index, next_offset)
+        except LedgerFailed:
+            self._fail(shard, term)
+            raise
+
+    def _fail(self, shard: Shard, term: int) -> None:
+        """Stop serving a shard whose ledger failed: what is in memory may not be on disk."""
+        if shard.term == term:
+            self._answer(shard.leave(ShardStatus.FAILED))
+
+    def _arm(self, group: Group) -> None:
+        deadline_ms = group.next_deadline_ms()
+        if deadline_ms is not None:
+            self._timers.arm(group.group_id, deadline_ms)
+
+    def _on_due(self, group_id: str) -> None:
+        shard = self._shards[self.shard_of(group_id)]
+        group = shard.groups.get(group_id)
+        if group is not None:
+            self._perform(shard, group, group.on_time(now_ms=self._clock.monotonic_ms()))
+
+
+def _offset_record(group_id: str, wanted: OffsetToCommit, wall_ms: int) -> KeyValue:
+    value = OffsetValue(wanted.committed_offset, wanted.leader_epoch, wanted.metadata, wall_ms)
+    return encode_offset_key(OffsetKey(group_id, wanted.tp)), encode_offset_value(value)
+
+
+def _fetched(
+    table: OffsetTable, group_id: str, tp: TopicPartition, *, require_stable: bool
+) -> FetchedOffset:
+    if require_stable and table.is_pending(group_id, tp):
+        return FetchedOffset(tp, GroupVerdict.UNSTABLE_OFFSET)
+    place = table.lookup(group_id, tp)
+    if place is None:
+        return FetchedOffset(tp, GroupVerdict.OK)
+    return FetchedOffset(
+        tp, GroupVerdict.OK, place.committed_offset, place.leader_epoch, place.metadata
+    )
+
+
+def _described(member: Member, protocol_name: str | None) -> DescribedMember:
+    stable = protocol_name is not None
+    return DescribedMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        member.metadata(protocol_name) if stable else b"",
+        member.assignment if stable else b"",
+    )

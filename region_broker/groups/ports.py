@@ -1,0 +1,69 @@
+"""What the group coordinator needs from the node: the offsets ledger, and the ends of partitions.
+
+`adapters.offsets_log` implements both over `Partition`. `append` is synchronous on purpose: judging
+a request and appending what follows from it is one step, without an `await` between (as T2).
+Not here: the meaning of the records (`offsets`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from idempotency.identity import TopicPartition
+from region_broker.groups.offsets import LedgerEntry
+
+KeyValue = tuple[bytes, bytes | None]
+
+
+class LedgerFailed(Exception):
+    """The ledger shard cannot be written or read here; what was appended may or may not survive."""
+
+
+@dataclass(frozen=True, slots=True)
+class TxnProducer:
+    """Who commits offsets in a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where records went: base_offset, +1, .. up to (not with) next_offset."""
+
+    base_offset: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSlice:
+    """A stretch of the shard in order, and the offset right behind it."""
+
+    entries: Sequence[LedgerEntry]
+    next_offset: int
+
+
+class OffsetsLog(Protocol):
+    """The ledger `__consumer_offsets`, by shard."""
+
+    def append(
+        self, shard: int, records: Sequence[KeyValue], *, producer: TxnProducer | None = None
+    ) -> Appended:
+        """Append one batch now, transactional if `producer`; raises `LedgerFailed`."""
+        ...
+
+    async def committed(self, shard: int, next_offset: int) -> None:
+        """Return once everything below `next_offset` is durable; raises `LedgerFailed`."""
+        ...
+
+    def replay(self, shard: int) -> Iterator[LedgerSlice]:
+        """Yield the whole shard up to its log end (C22); raises `LedgerFailed`."""
+        ...
+
+
+class PartitionEnds(Protocol):
+    """Where the leader epochs of data partitions end."""
+
+    def end_of_epoch(self, tp: TopicPartition, leader_epoch: int) -> int | None:
+        """Return the offset right behind the last record up to `leader_epoch` here, or None."""
+        ...

@@ -1,0 +1,198 @@
+"""One shard of the offsets ledger as the coordinator holds it: status, table, groups.
+
+INV-GS1  every write is appended and applied in one step, so that the table is the ledger's replay
+INV-GS2  nothing is answered from a shard that is not ACTIVE
+INV-GS3  `term` grows with every load, resign and failure: who awaited compares it before going on
+
+A marker that is applied while the shard loads is kept and applied after the replay; applying it
+twice is harmless, because no later record of its producer can exist before the shard is ACTIVE.
+A marker for an inactive shard is in the ledger already, and the next load replays it.
+Not here: requests and time (`coordinator`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from typing import Final
+
+from idempotency.identity import NO_PRODUCER_ID, TopicPartition
+from region_broker.groups.group import Group
+from region_broker.groups.messages import ClampedOffset, ClampReport, Effect
+from region_broker.groups.offsets import (
+    CommittedOffset,
+    LedgerMarker,
+    LedgerRecord,
+    OffsetTable,
+)
+from region_broker.groups.ports import KeyValue, OffsetsLog, TxnProducer
+from region_broker.groups.records import (
+    GroupKey,
+    GroupValue,
+    OffsetKey,
+    OffsetValue,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from region_broker.groups.settings import GroupSettings
+from region_broker.groups.states import GroupState
+from region_broker.groups.verdicts import GroupVerdict
+
+EndOf = Callable[[TopicPartition], int | None]
+GENERATION_JUMP: Final = 1 << 16
+GENERATION_MASK: Final = (1 << 31) - 1
+RECORDS_PER_BATCH: Final = 500
+
+
+@unique
+class ShardStatus(Enum):
+    """Whether a shard serves."""
+
+    INACTIVE = GroupVerdict.NOT_COORDINATOR
+    LOADING = GroupVerdict.LOADING
+    ACTIVE = GroupVerdict.OK
+    FAILED = GroupVerdict.NOT_AVAILABLE
+
+
+@dataclass(slots=True)
+class Shard:
+    """One shard; `groups` holds those with members, a generation, or an invitation."""
+
+    index: int
+    status: ShardStatus = ShardStatus.INACTIVE
+    term: int = 0
+    table: OffsetTable = field(default_factory=OffsetTable)
+    groups: dict[str, Group] = field(default_factory=dict)
+    early_markers: list[LedgerMarker] = field(default_factory=list)
+
+    def write(
+        self, log: OffsetsLog, records: Sequence[KeyValue], producer: TxnProducer | None = None
+    ) -> int:
+        """Append and apply; return the offset to wait for. Raises `LedgerFailed`."""
+        assert self.status is ShardStatus.ACTIVE, (self.index, self.status)
+        appended = log.append(self.index, records, producer=producer)
+        assert appended.next_offset - appended.base_offset == len(records), appended
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
+        for position, (key, value) in enumerate(records):
+            offset = appended.base_offset + position
+            self.table.apply(LedgerRecord(offset, key, value, producer_id))
+        return appended.next_offset
+
+    def apply_marker(self, marker: LedgerMarker) -> None:
+        """Apply a marker that is in the ledger (P14), at once or after the load."""
+        if self.status is ShardStatus.ACTIVE:
+            self.table.apply(marker)
+        elif self.status is ShardStatus.LOADING:
+            self.early_markers.append(marker)
+
+    def leave(self, status: ShardStatus) -> list[Effect]:
+        """Forget everything and take `status`; return the answers to those who wait."""
+        assert status is not ShardStatus.ACTIVE
+        self.status = status
+        self.term += 1
+        effects = [
+            effect for group in self.groups.values() for effect in group.dissolve(status.value)
+        ]
+        self.groups = {}
+        self.table = OffsetTable()
+        self.early_markers = []
+        return effects
+
+    def enter(self, table: OffsetTable, settings: GroupSettings, *, now_ms: int) -> None:
+        """Serve from the replayed `table`, with the groups that it holds."""
+        assert self.status is ShardStatus.LOADING, self.status
+        for marker in self.early_markers:
+            table.apply(marker)
+        self.early_markers = []
+        self.table = table
+        self.status = ShardStatus.ACTIVE
+        self.restore_groups(settings, now_ms=now_ms)
+
+    def restore_groups(self, settings: GroupSettings, *, now_ms: int) -> None:
+        """Make every group that the table holds and that is not there yet."""
+        for group_id, value in self.table.group_values.items():
+            if group_id not in self.groups:
+                group = Group.restore(group_id, value, settings, now_ms=now_ms)
+                self.groups[group_id] = group
+
+    def tombstones(self, group_id: str, *, now_ms: int, retention_ms: int) -> list[KeyValue]:
+        """Return the records that end the offsets of an empty group after retention (C45)."""
+        group = self.groups.get(group_id)
+        if group is not None and (group.state is not GroupState.EMPTY or group.roster.invited):
+            return []
+        managed = group is not None and group.protocol_type is not None
+        keys = self.table.expired(
+            group_id,
+            now_ms=now_ms,
+            retention_ms=retention_ms,
+            empty_since_ms=group.state_wall_ms if group is not None and managed else None,
+        )
+        return [(encode_offset_key(key), None) for key in keys]
+
+    def is_forgettable(self, group_id: str) -> bool:
+        """Tell whether nothing is left of a group but its empty metadata."""
+        group = self.groups.get(group_id)
+        return (
+            group is not None
+            and group.state is GroupState.EMPTY
+            and not group.roster.invited
+            and not self.table.has_offsets(group_id)
+        )
+
+    def topic_tombstones(self, topic: str) -> list[KeyValue]:
+        """Return the records that end all offsets of a deleted topic, pending ones too."""
+        return [
+            (encode_offset_key(OffsetKey(group_id, tp)), None)
+            for group_id in self.table.group_ids()
+            for tp in self.table.partitions(group_id)
+            if tp.topic == topic
+        ]
+
+    def clamp(
+        self, end_of: EndOf, *, wall_ms: int
+    ) -> tuple[ClampReport, list[KeyValue], list[Effect]]:
+        """Say what a takeover writes so that no offset points past its cut (T26).
+
+        Each group is emptied and its generation jumps, so that members of the old region rejoin,
+        and none of their commits is accepted. Returns the report, the records, and the answers to
+        those who wait; nothing is changed but the groups that were dissolved.
+        """
+        clamped: list[ClampedOffset] = []
+        records: list[KeyValue] = []
+        for group_id, places in self.table.committed.items():
+            for tp, place in places.items():
+                end_offset = end_of(tp)
+                if end_offset is not None and place.committed_offset > end_offset:
+                    clamped.append(_clamped(group_id, tp, place, end_offset))
+                    records.append(
+                        _clamped_record(group_id, tp, end_offset, place.metadata, wall_ms)
+                    )
+        effects: list[Effect] = []
+        for group_id, value in self.table.group_values.items():
+            group = self.groups.pop(group_id, None)
+            if group is not None:
+                effects += group.dissolve(GroupVerdict.UNKNOWN_MEMBER)
+            emptied = GroupValue(
+                protocol_type=value.protocol_type,
+                generation=(value.generation + GENERATION_JUMP) & GENERATION_MASK,
+                protocol_name=None,
+                leader=None,
+                state_timestamp_ms=wall_ms,
+            )
+            key = encode_group_key(GroupKey(group_id))
+            records.append((key, encode_group_value(emptied)))
+        return ClampReport(tuple(clamped), tuple(self.table.group_values)), records, effects
+
+
+def _clamped(
+    group_id: str, tp: TopicPartition, place: CommittedOffset, end_offset: int
+) -> ClampedOffset:
+    return ClampedOffset(group_id, tp, place.committed_offset, end_offset, place.transactional)
+
+
+def _clamped_record(
+    group_id: str, tp: TopicPartition, end_offset: int, metadata: str, wall_ms: int
+) -> KeyValue:
+    value = OffsetValue(end_offset, -1, metadata, wall_ms)
+    return encode_offset_key(OffsetKey(group_id, tp)), encode_offset_value(value)

@@ -1,0 +1,76 @@
+"""One deadline per name over the Clock port, without polling.
+
+INV-GT1  `on_due(name)` runs once for each armed deadline, at or after it, never before
+INV-GT2  re-arming later is free: the earlier wake-up finds nothing due and arms the new deadline
+
+A sleeper is spawned only when a deadline lies before every other sleeper's, so their number stays
+small: in a steady state one sleeps and the heap holds the rest.
+Not here: what is due (`coordinator`).
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from idempotency.ports import Clock
+
+
+class DeadlineTimers:
+    """Wakes names at their deadlines (monotonic ms); owned by one event loop."""
+
+    def __init__(self, clock: Clock, on_due: Callable[[str], None]) -> None:
+        """Take the clock and what to call; `on_due` may arm again."""
+        self._clock = clock
+        self._on_due = on_due
+        self._heap: list[tuple[int, str]] = []
+        self._armed: dict[str, int] = {}
+        self._sleeping: list[int] = []
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Run the timers in `tasks` from now on."""
+        self._tasks = tasks
+        self._sleep_if_needed()
+
+    def stop(self) -> None:
+        """Spawn no more sleepers; those of the task group end with it."""
+        self._tasks = None
+        self._sleeping.clear()
+
+    def arm(self, name: str, deadline_ms: int) -> None:
+        """Wake `name` at `deadline_ms` unless it is woken earlier anyway."""
+        known = self._armed.get(name)
+        if known is not None and known <= deadline_ms:
+            return
+        self._armed[name] = deadline_ms
+        heapq.heappush(self._heap, (deadline_ms, name))
+        self._sleep_if_needed()
+
+    def disarm(self, name: str) -> None:
+        """Forget the deadline of `name`."""
+        self._armed.pop(name, None)
+
+    def _sleep_if_needed(self) -> None:
+        while self._heap and self._armed.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)  # disarmed, or armed anew
+        if self._tasks is None or not self._heap:
+            return
+        deadline_ms = self._heap[0][0]
+        if not self._sleeping or deadline_ms < min(self._sleeping):
+            self._sleeping.append(deadline_ms)
+            self._tasks.create_task(self._sleep_until(deadline_ms))
+
+    async def _sleep_until(self, deadline_ms: int) -> None:
+        while (left_ms := deadline_ms - self._clock.monotonic_ms()) > 0:
+            await self._clock.sleep_ms(left_ms)
+        self._sleeping.remove(deadline_ms)
+        self._fire()
+
+    def _fire(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        while self._heap and self._heap[0][0] <= now_ms:
+            deadline_ms, name = heapq.heappop(self._heap)
+            if self._armed.get(name) == deadline_ms:
+                del self._armed[name]
+                self._on_due(name)
+        self._sleep_if_needed()
