@@ -74,6 +74,11 @@ class PartitionState:
         return self._end_offset
 
     @property
+    def forgotten_below(self) -> int:
+        """The lowest bound that `last_stable_offset` can still be asked for."""
+        return self._visibility.forgotten_below
+
+    @property
     def accepted_gaps(self) -> tuple[AcceptedGap, ...]:
         """What idempotent producers lost with an old region, in log order (T22)."""
         return tuple(self._gaps)
