@@ -27,6 +27,7 @@ from geo_replicator.effects import (
     LogsReconciled,
     ReadRegistry,
     SendFetch,
+    StartLogs,
     WaitBackoff,
 )
 from geo_replicator.events import (
@@ -156,25 +157,36 @@ class LinkCore:
 
     def _checked(self, answers: Mapping[LogKey, HomeLogEnd]) -> list[LinkEffect]:
         assert self.state is LinkState.CHECKING, self.state
-        diverged = []
-        added: dict[LogKey, int] = {}
-        for key in self._unchecked:
-            end = self._ends[key]
-            answer = answers.get(key)
-            if answer is None:
-                continue  # deleted at home since the registry was read: the next registry says so
-            if _agrees(end, answer):
-                added[key] = end.end_offset
-            else:
-                diverged.append(
-                    Diverged(key, answer.leader_epoch, answer.end_offset, end.end_offset)
-                )
+        # A log without an answer was deleted at home since the registry was read: the next one says so.
+        checked = {
+            key: (self._ends[key], answers[key]) for key in self._unchecked if key in answers
+        }
+        diverged = [
+            Diverged(key, home.leader_epoch, home.end_offset, mirror.end_offset)
+            for key, (mirror, home) in checked.items()
+            if not _agrees(mirror, home)
+        ]
         if diverged:
             self.state = LinkState.DIVERGED
             return [HandOverDivergence(tuple(diverged))]
+        behind = {
+            key: home.log_start_offset
+            for key, (mirror, home) in checked.items()
+            if mirror.end_offset < home.log_start_offset
+        }
+        for key, log_start_offset in behind.items():
+            if checked[key][0].leader_epoch >= 0:
+                return self._broken(
+                    f"{key.encode()} ends at {checked[key][0].end_offset} here and begins at"
+                    f" {log_start_offset} at home, whose retention has passed this mirror: seed it"
+                    " again from an empty data folder"
+                )
+        added = {key: mirror.end_offset for key, (mirror, _) in checked.items()} | behind
         for key, position in added.items():
             self.cursor.begin(key, position)
-        return [LogsReconciled(self.region_epoch, tuple(added)), *self._stream(added)]
+        effects: list[LinkEffect] = [StartLogs(behind)] if behind else []
+        reconciled = LogsReconciled(self.region_epoch, tuple(added))
+        return [*effects, reconciled, *self._stream(added)]
 
     def _stream(self, added: Mapping[LogKey, int]) -> list[LinkEffect]:
         self.state = LinkState.STREAMING

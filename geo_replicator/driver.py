@@ -29,6 +29,7 @@ from geo_replicator.effects import (
     LogsReconciled,
     ReadRegistry,
     SendFetch,
+    StartLogs,
     WaitBackoff,
 )
 from geo_replicator.events import (
@@ -221,6 +222,10 @@ class Link:
             case AwaitTidemarkToDelete(metadata_version=version, topics=topics):
                 for topic in topics:
                     self._deletions.setdefault(topic.topic_id, (topic, version))
+            case StartLogs(offsets=offsets):
+                for key, offset in offsets.items():
+                    self._ports.logs.start_at(key, offset)
+                    self._log_moved(key)
             case LogsReconciled(region_epoch=region_epoch, keys=keys):
                 self.frontier.reconciled(keys, region_epoch)
                 self._moved.set()

@@ -125,6 +125,13 @@ class HandOverDivergence:
 
 
 @dataclass(frozen=True, slots=True)
+class StartLogs:
+    """Let these empty logs begin where home's begin: what lies before was deleted at home (T14)."""
+
+    offsets: Mapping[LogKey, int]
+
+
+@dataclass(frozen=True, slots=True)
 class LogsReconciled:
     """These logs were checked under the region epoch of this session: they count for tidemarks (T23)."""
 
@@ -149,6 +156,7 @@ LinkEffect: TypeAlias = (
     | AwaitTidemarkToDelete
     | CheckEpochs
     | HandOverDivergence
+    | StartLogs
     | LogsReconciled
     | SendFetch
 )

@@ -92,6 +92,10 @@ class MirrorLogs(Protocol):
         """Append whole batches verbatim and return the new log end; raises `LinkFailed`."""
         ...
 
+    def start_at(self, key: LogKey, offset: int) -> None:
+        """Let an empty log begin at `offset`; raises `LinkFailed` where it holds records."""
+        ...
+
     def show(self, key: LogKey, cut_offset: int) -> None:
         """Let readers see the log up to `cut_offset` (T17); nothing for a log that is not open."""
         ...

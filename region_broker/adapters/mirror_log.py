@@ -1,0 +1,235 @@
+"""The partitions of this node as a link sees them: verbatim appends, cuts, durability, and `__tidemarks`.
+
+INV-ML1  bytes are appended as home sent them; offsets, leader epochs and CRCs are checked by the log, the
+         producer state is rebuilt by it
+INV-ML2  a log that a mirror opens shows nothing until a reached tidemark says so (T15, T17)
+
+Not here: what to append and to show (`geo_replicator.driver`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from uuid import UUID
+
+from geo_replicator.events import MirrorLogEnd
+from geo_replicator.lineage import LogKey
+from geo_replicator.ports import LinkFailed
+from geo_replicator.tidemark import TidemarkError
+from geo_replicator.topology import LedgerTopics, MirrorTopic
+from idempotency.record_batch import BatchError, iter_headers
+from region_broker.adapters.failover_ports import MetadataSide
+from region_broker.controller.metadata_commands import (
+    CommandRefused,
+    CreateTopic,
+    DeleteTopic,
+    SetTopicConfigs,
+)
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TopicImage
+from region_broker.log.failures import LogError
+from region_broker.replication.partition import Partition
+from region_broker.replication.partition_table import PartitionTable
+from region_broker.wire.batches import RecordsError, iter_records
+
+READ_BYTES = 1024 * 1024
+
+
+def key_of(partition: Partition) -> LogKey:
+    """Return the partition's key: topic id and number."""
+    return LogKey(partition.topic_id, partition.tp.partition)
+
+
+class TidemarkLog:
+    """Reads the records of `__tidemarks`, one per batch, below its HW."""
+
+    def __init__(self, partitions: PartitionTable, ledgers: LedgerTopics) -> None:
+        """Read the log of `ledgers` in `partitions`."""
+        self._partitions = partitions
+        self._key = ledgers.tidemark_key
+
+    @property
+    def partition(self) -> Partition | None:
+        """Return the partition, None while the ledger was not created here."""
+        return self._partitions.by_id(self._key.topic_id, self._key.partition)
+
+    def tidemark_records(self, start_offset: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield (offset, key, value) from `start_offset` on; raises `TidemarkError`."""
+        partition = self.partition
+        if partition is None:
+            return
+        position = max(start_offset, partition.log_start_offset)
+        while position < partition.high_watermark:
+            try:
+                data = partition.read_raw(position, READ_BYTES)
+                batches = [(start, header) for start, header in iter_headers(data)]
+                if not batches:
+                    return
+                for start, header in batches:
+                    for record in iter_records(data[start : start + header.size_bytes]):
+                        if record.offset >= start_offset:
+                            yield record.offset, record.key or b"", record.value or b""
+                    position = header.next_offset
+            except (LogError, BatchError, RecordsError) as error:
+                raise TidemarkError(
+                    f"__tidemarks is not readable at {position}: {error}"
+                ) from error
+
+    def last_tidemark_record(self) -> tuple[int, bytes, bytes] | None:
+        """Return the last record below HW; raises `TidemarkError`."""
+        partition = self.partition
+        if partition is None or partition.high_watermark <= partition.log_start_offset:
+            return None
+        return next(iter(self.tidemark_records(partition.high_watermark - 1)), None)
+
+
+class MirrorPartitions(TidemarkLog):
+    """The port `geo_replicator.ports.MirrorLogs` on the node's partition table."""
+
+    def __init__(self, partitions: PartitionTable, ledgers: LedgerTopics) -> None:
+        """Nothing is watched yet."""
+        super().__init__(partitions, ledgers)
+        self._on_durable: Callable[[LogKey], None] | None = None
+        self._watched: dict[LogKey, Callable[[], None]] = {}
+
+    def _of(self, key: LogKey) -> Partition:
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is None:
+            raise LinkFailed(f"log {key.encode()} is not open on this mirror")
+        return partition
+
+    def keys(self) -> Iterable[LogKey]:
+        """Return every open log."""
+        return [key_of(partition) for partition in self._partitions]
+
+    def end(self, key: LogKey) -> MirrorLogEnd:
+        """Return where the log ends, and its newest leader epoch (-1 for an empty log)."""
+        partition = self._of(key)
+        empty = partition.log_end_offset == partition.log_start_offset
+        leader_epoch = -1 if empty else partition.log.epochs.epoch_at(partition.log_end_offset - 1)
+        return MirrorLogEnd(leader_epoch, partition.log_end_offset)
+
+    def high_watermark(self, key: LogKey) -> int:
+        """Return below which offset the log is durable; 0 for a log that is not open."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        return 0 if partition is None else partition.high_watermark
+
+    def append(self, key: LogKey, data: bytes | memoryview) -> int:
+        """Append whole batches verbatim, return the new log end; raises `LinkFailed`."""
+        try:
+            return self._of(key).append_mirrored(bytes(data))
+        except (LogError, BatchError) as error:
+            raise LinkFailed(f"{key.encode()} does not take what home sent: {error}") from error
+
+    def start_at(self, key: LogKey, offset: int) -> None:
+        """Let an empty log begin at `offset`, where home's begins; raises `LinkFailed`."""
+        partition = self._of(key)
+        if partition.log_end_offset != partition.log_start_offset:
+            raise LinkFailed(f"{key.encode()} holds records: it cannot begin at {offset}")
+        try:
+            partition.log.start_at(offset)
+        except LogError as error:
+            raise LinkFailed(f"{key.encode()} cannot begin at {offset}: {error}") from error
+
+    def show(self, key: LogKey, cut_offset: int) -> None:
+        """Let readers see the log up to `cut_offset`; a log that is not open is skipped."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is not None:
+            partition.show_up_to(cut_offset)
+
+    def watch(self, on_durable: Callable[[LogKey], None]) -> None:
+        """Call `on_durable` when the HW of an open log moved, now and for logs opened later."""
+        self._on_durable = on_durable
+        for partition in self._partitions:
+            self.opened(partition)
+
+    def opened(self, partition: Partition) -> None:
+        """Take a partition into the watch."""
+        on_durable, key = self._on_durable, key_of(partition)
+        if on_durable is not None and key not in self._watched:
+            self._watched[key] = partition.on_readable(lambda: on_durable(key))
+            on_durable(key)
+
+    def dropped(self, topic_id: UUID) -> None:
+        """Take the partitions of a topic out of the watch: it is about to be deleted."""
+        for key in [key for key in self._watched if key.topic_id == topic_id]:
+            self._watched.pop(key)()
+
+    def unwatch(self) -> None:
+        """Stop calling."""
+        self._on_durable = None
+        watched, self._watched = self._watched, {}
+        for unsubscribe in watched.values():
+            unsubscribe()
+
+
+def mirror_topic(image: TopicImage) -> MirrorTopic:
+    """Return the topic as the replicator sees it."""
+    return MirrorTopic(
+        topic_id=image.topic_id,
+        name=image.name,
+        partition_count=image.partition_count,
+        domain=image.domain,
+        internal=image.internal,
+        configs=dict(image.configs),
+    )
+
+
+class MirrorTopicStore:
+    """The port `geo_replicator.ports.MirrorTopics` on metadata and partition table."""
+
+    def __init__(
+        self, metadata: MetadataSide, partitions: PartitionTable, logs: MirrorPartitions
+    ) -> None:
+        """Keep `logs` told of what is opened and dropped."""
+        self._metadata = metadata
+        self._partitions = partitions
+        self._logs = logs
+
+    def mirrored(self) -> tuple[MirrorTopic, ...]:
+        """Return the domain's topics as they are here."""
+        topics = self._metadata.image.topics.values()
+        return tuple(mirror_topic(topic) for topic in topics if topic.domain == DEFAULT_DOMAIN)
+
+    async def create(self, topic: MirrorTopic) -> None:
+        """Create the topic with home's id; open its logs as mirrors that show nothing (INV-ML2)."""
+        image = TopicImage(
+            topic_id=topic.topic_id,
+            name=topic.name,
+            partition_count=topic.partition_count,
+            domain=topic.domain,
+            internal=topic.internal,
+            configs=dict(topic.configs),
+        )
+        if self._metadata.image.topic_by_id(topic.topic_id) is None:
+            await self._make_room(topic)
+            await self._apply(CreateTopic(image))
+        self._partitions.open_topic(image)
+        for key in topic.logs():
+            partition = self._partitions.by_id(key.topic_id, key.partition)
+            assert partition is not None, key
+            partition.become_mirror()
+            self._logs.opened(partition)
+
+    async def _make_room(self, topic: MirrorTopic) -> None:
+        """Delete the topic that has the name at once: home gave the name to another one.
+
+        The registry knows a topic by its name, so both cannot be here; see T15 for what that costs.
+        """
+        holder = self._metadata.image.topics.get(topic.name)
+        if holder is not None:
+            await self.delete(mirror_topic(holder))
+
+    async def update_configs(self, topic: MirrorTopic) -> None:
+        """Make the topic's configs home's."""
+        await self._apply(SetTopicConfigs(topic.topic_id, dict(topic.configs)))
+
+    async def delete(self, topic: MirrorTopic) -> None:
+        """Delete the topic and its logs; one that is gone already is fine."""
+        if self._metadata.image.topic_by_id(topic.topic_id) is not None:
+            await self._apply(DeleteTopic(topic.topic_id))
+        self._logs.dropped(topic.topic_id)
+        self._partitions.drop_topic(topic.topic_id)
+
+    async def _apply(self, command: CreateTopic | DeleteTopic | SetTopicConfigs) -> None:
+        try:
+            await self._metadata.apply(command)
+        except CommandRefused as refused:
+            raise LinkFailed(f"the topic registry of this mirror refused: {refused}") from refused
