@@ -1,0 +1,132 @@
+"""Corners of the partition state, the window, verifications and the cut index beside the named rules."""
+
+import pytest
+
+from idempotency.cut_index import CutIndex
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from idempotency.partition_state import OpenTxn, PartitionState, ProducerFacts, Verdict
+from idempotency.verification import Verifications
+from idempotency.window import BatchWindow, SentBatch, WindowVerdict
+from tests.kernel_batches import PRODUCER, data, end, marker, marker_header, state_of
+
+
+def test_batch_without_a_producer_is_always_fresh_and_leaves_no_entry() -> None:
+    plain = data(0, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH, sequence=-1)
+    state = state_of(plain)
+    assert state.judge(plain).verdict is Verdict.FRESH
+    assert state.producers() == []
+    assert state.end_offset == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        data(sequence=-1),
+        data(producer_epoch=-1),
+        data(producer_id=-1, sequence=-1, transactional=True),
+        marker_header(0, marker()),
+    ],
+)
+def test_shapes_no_client_may_send_are_invalid_records(header: object) -> None:
+    assert PartitionState().judge(header).verdict is Verdict.INVALID_RECORD  # type: ignore[arg-type]
+
+
+def test_refusals_say_what_was_expected() -> None:
+    state = state_of(data(0, sequence=0, count=5))
+    assert "expected 5" in state.judge(data(sequence=8)).detail
+
+
+def test_staged_offset_commits_open_a_transaction_without_touching_the_window() -> None:
+    """TxnOffsetCommit batches carry producer id and epoch but no sequence (GroupCoordinator)."""
+    state = state_of(
+        data(0, sequence=-1, transactional=True), data(1, sequence=-1, transactional=True)
+    )
+    assert state.last_stable_offset(2) == 0
+    assert state.producers() == [ProducerFacts(PRODUCER, 0, -1, 1_000, -1, 0)]
+    state.apply(*end(2, marker()))
+    assert state.last_stable_offset(3) == 3
+
+
+def test_open_transactions_are_listed_oldest_first() -> None:
+    state = state_of(
+        data(0, producer_id=9, producer_epoch=2, transactional=True, timestamp_ms=5),
+        data(1, producer_id=3, transactional=True, timestamp_ms=6),
+        data(2, producer_id=9, producer_epoch=2, sequence=1, transactional=True, timestamp_ms=7),
+    )
+    assert state.open_transactions() == [OpenTxn(9, 2, 0, 7), OpenTxn(3, 0, 1, 6)]
+
+
+def test_log_that_starts_late_or_has_holes_is_applied() -> None:
+    state = state_of(data(1_000, sequence=70), data(2_000, sequence=71))
+    assert state.end_offset == 2_001
+    assert state.judge(data(sequence=72)).verdict is Verdict.FRESH
+
+
+def test_applying_backwards_is_a_programmer_error() -> None:
+    state = state_of(data(0, count=5))
+    with pytest.raises(AssertionError):
+        state.apply(data(4))
+
+
+def test_asking_below_a_forgotten_bound_is_a_programmer_error() -> None:
+    state = state_of(data(0, transactional=True), end(1, marker()))
+    state.forget_completed_below(2)
+    with pytest.raises(AssertionError):
+        state.last_stable_offset(1)
+
+
+def test_stale_batch_in_a_replayed_log_changes_neither_epoch_nor_window() -> None:
+    state = state_of(data(0, producer_epoch=2, sequence=0), data(1, producer_epoch=1, sequence=50))
+    assert state.judge(data(sequence=1, producer_epoch=2)).verdict is Verdict.FRESH
+
+
+def test_window_verdicts() -> None:
+    window = BatchWindow()
+    assert window.judge(0, 0) is WindowVerdict.NEXT
+    window.push(SentBatch(0, 4, 100, 104, 1))
+    assert window.judge(5, 5) is WindowVerdict.NEXT
+    assert window.judge(0, 4) is WindowVerdict.DUPLICATE
+    assert window.judge(0, 3) is WindowVerdict.BEHIND
+    assert window.judge(6, 6) is WindowVerdict.GAP
+
+
+def test_P4_guard_of_an_ended_attempt_is_not_current_again() -> None:
+    verifications = Verifications()
+    guard = verifications.begin(data(transactional=True))
+    assert verifications.is_current(guard)
+    verifications.end(PRODUCER)
+    again = verifications.begin(data(transactional=True))
+    assert not verifications.is_current(guard)
+    assert verifications.is_current(again)
+
+
+def test_P4_marker_between_verification_and_append_ends_the_guard() -> None:
+    state = PartitionState()
+    guard = state.verifications.begin(data(transactional=True))
+    state.apply(*end(0, marker()))
+    assert not state.verifications.is_current(guard)
+
+
+def test_guard_of_an_older_producer_epoch_is_replaced() -> None:
+    verifications = Verifications()
+    old = verifications.begin(data(sequence=7))
+    verifications.begin(data(sequence=3, producer_epoch=1))
+    assert not verifications.is_current(old)
+    assert verifications.lowest_sequence(PRODUCER, 0) is None
+    assert verifications.lowest_sequence(PRODUCER, 1) == 3
+
+
+def test_lowest_sequence_sinks_with_later_arrivals() -> None:
+    verifications = Verifications()
+    guard = verifications.begin(data(sequence=7))
+    assert verifications.begin(data(sequence=3)) is guard
+    assert verifications.lowest_sequence(PRODUCER, 0) == 3
+
+
+def test_pruned_cut_index_keeps_the_highest_round() -> None:
+    index = CutIndex()
+    for offset, stamp in enumerate((3, 5, 9)):
+        index.record(stamp, offset)
+    index.prune(100)
+    index.record(4, 50)  # a late marker of an old round is no first of anything
+    assert index.entries() == [(9, 2)]
