@@ -1,0 +1,126 @@
+"""What a client's batch must be before its sequence is judged: whole, sound, and of a kind clients may send.
+
+INV-AD1  the header is parsed once; records are never decoded
+INV-AD2  a batch that passes is exactly one batch, its CRC is right, and its count fits its offsets
+
+Not here: sequences, epochs, open transactions (`PartitionState.judge`).
+Source: Kafka LogValidator.java, DefaultRecordBatch.java `ensureValid` (KIP-98).
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from idempotency.partition_state import Verdict
+from idempotency.record_batch import (
+    HEADER_BYTES,
+    BatchError,
+    BatchFault,
+    BatchHeader,
+    Buffer,
+    crc_ok,
+    read_header,
+)
+
+CODEC_MAX: Final = 4
+
+
+class AppendVerdict(Enum):
+    """What became of an append."""
+
+    APPENDED = auto()
+    DUPLICATE = auto()
+    """Was in the log before: success with the original offset, once that is below HW."""
+    OUT_OF_ORDER_SEQUENCE = auto()
+    STALE_PRODUCER_EPOCH = auto()
+    INVALID_TXN_STATE = auto()
+    INVALID_PRODUCER_ID_MAPPING = auto()
+    UNKNOWN_PRODUCER = auto()
+    CORRUPT = auto()
+    """Cut off, wrong length or wrong CRC."""
+    INVALID_RECORD = auto()
+    """Sound, but nothing that a client may send."""
+    TOO_LARGE = auto()
+    """Larger than `max.message.bytes`."""
+    NOT_LEADER = auto()
+    STORAGE_FAILED = auto()
+    """The partition has stopped; the batch may or may not be found after a restart."""
+    COORDINATOR_FENCED = auto()
+    MARKER_ALREADY_APPLIED = auto()
+    """Success, once `next_offset` is below HW (T6)."""
+    UNSUPPORTED_MAGIC = auto()
+
+
+APPEND_VERDICTS: Final = {
+    Verdict.DUPLICATE: AppendVerdict.DUPLICATE,
+    Verdict.OUT_OF_ORDER_SEQUENCE: AppendVerdict.OUT_OF_ORDER_SEQUENCE,
+    Verdict.STALE_PRODUCER_EPOCH: AppendVerdict.STALE_PRODUCER_EPOCH,
+    Verdict.INVALID_TXN_STATE: AppendVerdict.INVALID_TXN_STATE,
+    Verdict.INVALID_PRODUCER_ID_MAPPING: AppendVerdict.INVALID_PRODUCER_ID_MAPPING,
+    Verdict.INVALID_RECORD: AppendVerdict.INVALID_RECORD,
+    Verdict.UNKNOWN_PRODUCER: AppendVerdict.UNKNOWN_PRODUCER,
+    Verdict.COORDINATOR_FENCED: AppendVerdict.COORDINATOR_FENCED,
+    Verdict.MARKER_ALREADY_APPLIED: AppendVerdict.MARKER_ALREADY_APPLIED,
+}
+assert set(APPEND_VERDICTS) == set(Verdict) - {Verdict.FRESH}
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOutcome:
+    """What became of one batch; wait for `next_offset` before saying so. Offsets are -1 on refusal."""
+
+    verdict: AppendVerdict
+    base_offset: int = -1
+    next_offset: int = -1
+    log_append_time_ms: int = -1
+    detail: str = ""
+
+
+def check_client_batch(data: Buffer, batch_bytes_max: int) -> BatchHeader | AppendOutcome:
+    """Return the header of a client's batch, or why it is refused."""
+    if len(data) > batch_bytes_max:
+        return AppendOutcome(
+            AppendVerdict.TOO_LARGE,
+            detail=f"the batch has {len(data)} bytes, max.message.bytes is {batch_bytes_max}",
+        )
+    try:
+        header = read_header(data)
+    except BatchError as error:
+        magic = error.reason is BatchFault.MAGIC
+        verdict = AppendVerdict.UNSUPPORTED_MAGIC if magic else AppendVerdict.CORRUPT
+        return AppendOutcome(verdict, detail=str(error))
+    if header.size_bytes != len(data):
+        return _wrong_length(data, header)
+    if not crc_ok(data, 0, header):
+        return AppendOutcome(AppendVerdict.CORRUPT, detail="the CRC of the batch does not match")
+    reason = _invalid(header)
+    if reason:
+        return AppendOutcome(AppendVerdict.INVALID_RECORD, detail=reason)
+    return header
+
+
+def _wrong_length(data: Buffer, header: BatchHeader) -> AppendOutcome:
+    if HEADER_BYTES <= header.size_bytes < len(data):
+        return AppendOutcome(
+            AppendVerdict.INVALID_RECORD,
+            detail=f"one batch per partition and request: {len(data) - header.size_bytes} bytes follow it",
+        )
+    return AppendOutcome(
+        AppendVerdict.CORRUPT,
+        detail=f"the batch says {header.size_bytes} bytes, {len(data)} were sent",
+    )
+
+
+def _invalid(header: BatchHeader) -> str:
+    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+        return (
+            f"{header.record_count} records with last offset delta {header.last_offset_delta}: "
+            "a client's batch holds one record for each offset"
+        )
+    if header.is_control:
+        return "only the broker writes control batches"
+    if header.is_transactional and header.producer_id < 0:
+        return "a transactional batch needs a producer id"
+    if header.codec > CODEC_MAX:
+        return f"compression codec {header.codec} is unknown"
+    return ""

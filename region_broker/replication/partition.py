@@ -1,0 +1,462 @@
+"""One partition of one topic in this region: its log, its role, and how far readers may see.
+
+INV-P1  log_start_offset <= last_stable_offset <= visible end <= high_watermark <= log_end_offset; the visible
+        end is HW where the partition leads, D of the last shown tidemark (at most HW) where it is a mirror (T17)
+INV-P2  HW never moves back but by `truncate_to` and `start_at`; what is below it survives a crash
+INV-P3  judge, write and apply are one step without `await` (C7); after an append was written it is never answered
+        with an error that means "not written" (P18)
+INV-P4  a duplicate is acknowledged only when the original is below HW (C2)
+INV-P5  only a leader takes client batches, markers and ledger batches; only a mirror takes mirrored ones
+
+Not here: bytes and recovery (`log.partition_log`), sequence rules (`PartitionState`), Kafka's error numbers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from uuid import UUID
+
+from idempotency.decision import DecisionId
+from idempotency.identity import TopicPartition
+from idempotency.partition_state import AbortedTxn, PartitionState, Verdict
+from idempotency.record_batch import (
+    BatchHeader,
+    Buffer,
+    ControlType,
+    MarkerFacts,
+    build_marker,
+    crc_ok,
+    iter_headers,
+    read_header,
+    read_marker,
+)
+from region_broker.log.failures import (
+    LogDamaged,
+    MirrorGap,
+    NotLeader,
+    OffsetOutOfRange,
+    PartitionFailed,
+)
+from region_broker.log.partition_log import PartitionLog
+from region_broker.replication.admission import (
+    APPEND_VERDICTS,
+    AppendOutcome,
+    AppendVerdict,
+    check_client_batch,
+)
+from region_broker.replication.commit_waiters import CommitWaiters
+from region_broker.wire.batches import iter_records
+
+NO_EPOCH = -1
+
+
+class Isolation(Enum):
+    """How far a reader sees."""
+
+    READ_UNCOMMITTED = auto()
+    """Up to the visible end."""
+    READ_COMMITTED = auto()
+    """Up to the last stable offset."""
+    DURABLE = auto()
+    """Up to HW, also on a mirror: for links and ledger loaders."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSlice:
+    """Whole batches from one fetch; `next_offset` is where to go on, the fetch offset if `data` is empty."""
+
+    data: bytes
+    aborted: list[AbortedTxn]
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    next_offset: int
+
+
+class Partition:
+    """See the module's head. Belongs to the event loop."""
+
+    def __init__(self, tp: TopicPartition, topic_id: UUID, log: PartitionLog) -> None:
+        """Start as a mirror that shows nothing; `become_leader` or `become_mirror` follows."""
+        self.tp = tp
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = NO_EPOCH
+        self.leader_epoch_start_offset = -1
+        self.is_leader = False
+        self.shown_cut_offset = 0
+        self._waiters = CommitWaiters()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._callback_serial = 0
+        log.listener.on_stable = self._stable_moved
+
+    # -- where it is -----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> PartitionState:
+        """The replay of the log (read access)."""
+        return self.log.state
+
+    @property
+    def failed(self) -> str | None:
+        """Why the partition has stopped; None while it runs."""
+        return self.log.failed
+
+    @property
+    def high_watermark(self) -> int:
+        """The durable end of the log: one node per region."""
+        return self.log.stable_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is there."""
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """One past the last offset that is written."""
+        return self.log.log_end_offset
+
+    @property
+    def visible_end(self) -> int:
+        """What takes HW's place for readers: HW of a leader, D of the last shown tidemark of a mirror."""
+        high_watermark = self.log.stable_offset
+        if self.is_leader:
+            return high_watermark
+        return max(min(self.shown_cut_offset, high_watermark), self.log.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is decided, as far as readers here may know (C36, T17)."""
+        state = self.log.state
+        bound = self.visible_end
+        if bound < state.forgotten_below:
+            # A region just back as a mirror, before it knows its cut: show nothing rather than guess.
+            return self.log.log_start_offset
+        return state.last_stable_offset(bound)
+
+    def readable_end(self, isolation: Isolation) -> int:
+        """Return how far a reader sees (C37, T17)."""
+        if isolation is Isolation.DURABLE:
+            return self.log.stable_offset
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return self.visible_end
+        return self.last_stable_offset
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def become_leader(self, leader_epoch: int) -> None:
+        """Take writes from now on under `leader_epoch`, which must be newer than all in the log."""
+        assert leader_epoch >= self.log.epochs.latest, (leader_epoch, self.log.epochs.latest)
+        if self.is_leader and self.leader_epoch == leader_epoch:
+            return
+        self.is_leader = True
+        self.leader_epoch = leader_epoch
+        self.leader_epoch_start_offset = self.log.log_end_offset
+        self.log.epochs.note(leader_epoch, self.log.log_end_offset)
+        self._changed()
+
+    def become_mirror(self) -> None:
+        """Take only mirrored batches from now on, and show no more than `show_up_to` says."""
+        if self.is_leader:
+            self.is_leader = False
+            self._waiters.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
+        self.leader_epoch = self.log.epochs.latest
+        self._changed()
+
+    def show_up_to(self, cut_offset: int) -> None:
+        """Let readers of this mirror see what lies below D of a reached tidemark; never goes down (T16)."""
+        if cut_offset > self.shown_cut_offset:
+            self.shown_cut_offset = cut_offset
+            self._changed()
+
+    def rewind_cut(self, cut_offset: int) -> None:
+        """Take readers back to `cut_offset`: only when a forced takeover has voided what was shown (T25)."""
+        self.shown_cut_offset = cut_offset
+        self._changed()
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append(self, data: Buffer, *, tv2: bool = False) -> AppendOutcome:
+        """Take one client batch: check, judge, stamp, write. Answer when `next_offset` is below HW."""
+        refused = self._refusal()
+        if refused is not None:
+            return refused
+        header = check_client_batch(data, self.log.config.message_bytes_max)
+        if isinstance(header, AppendOutcome):
+            return header
+        judgement = self.log.state.judge(header, tv2=tv2)
+        if judgement.verdict is Verdict.FRESH:
+            return self._write(data, header)
+        if judgement.verdict is Verdict.DUPLICATE:
+            return AppendOutcome(
+                AppendVerdict.DUPLICATE,
+                judgement.base_offset,
+                judgement.base_offset + header.last_offset_delta + 1,
+            )
+        return AppendOutcome(APPEND_VERDICTS[judgement.verdict], detail=judgement.detail)
+
+    def append_marker(  # noqa: PLR0913 - the fields of one marker, all by keyword
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        control_type: ControlType,
+        coordinator_epoch: int,
+        decision: DecisionId | None,
+        timestamp_ms: int,
+        tv2: bool = False,
+    ) -> AppendOutcome:
+        """Write a transaction marker unless its decision is in the log already (T6, C30, C31)."""
+        refused = self._refusal()
+        if refused is not None:
+            return refused
+        marker = MarkerFacts(
+            producer_id, producer_epoch, control_type, coordinator_epoch, decision, timestamp_ms
+        )
+        judgement = self.log.state.judge_marker(marker, tv2=tv2)
+        if judgement.verdict is Verdict.FRESH:
+            batch = build_marker(marker)
+            return self._write(batch, read_header(batch), marker)
+        # The marker of that decision is somewhere below the end: wait for all of it.
+        applied = judgement.verdict is Verdict.MARKER_ALREADY_APPLIED
+        return AppendOutcome(
+            APPEND_VERDICTS[judgement.verdict],
+            next_offset=self.log.log_end_offset if applied else -1,
+            detail=judgement.detail,
+        )
+
+    def append_ledger(self, batch: Buffer) -> AppendOutcome:
+        """Write one batch that this node's coordinators built; no sequence is judged."""
+        refused = self._refusal()
+        if refused is not None:
+            return refused
+        header = read_header(batch)
+        assert header.size_bytes == len(batch), (header.size_bytes, len(batch))
+        assert header.record_count == header.last_offset_delta + 1 > 0, header
+        assert not header.is_control, "markers go through append_marker"
+        return self._write(batch, header)
+
+    def _write(
+        self, data: Buffer, header: BatchHeader, marker: MarkerFacts | None = None
+    ) -> AppendOutcome:
+        try:
+            stamped = self.log.append(data, header, self.leader_epoch, marker)
+        except PartitionFailed as error:
+            return AppendOutcome(AppendVerdict.STORAGE_FAILED, detail=str(error))
+        return AppendOutcome(AppendVerdict.APPENDED, stamped.base_offset, stamped.next_offset)
+
+    def _refusal(self) -> AppendOutcome | None:
+        if self.log.failed is not None:
+            return AppendOutcome(AppendVerdict.STORAGE_FAILED, detail=self.log.failed)
+        if not self.is_leader:
+            return AppendOutcome(
+                AppendVerdict.NOT_LEADER, detail=f"{self.tp} takes no writes in this region"
+            )
+        return None
+
+    def append_mirrored(self, data: Buffer) -> int:
+        """Write whole batches of the acting region as they are; return the new log end offset.
+
+        Raises MirrorGap if they do not continue this log, BatchError if one is damaged, NotLeader if this
+        partition leads, PartitionFailed. All of `data` is written, or nothing.
+        """
+        if self.is_leader:
+            raise NotLeader(f"{self.tp} leads here: it takes no mirrored batches")
+        self.log.check_running()
+        batches = self._check_mirrored(data)
+        if batches:
+            self.log.append_verbatim(data, batches)
+            self.leader_epoch = self.log.epochs.latest
+        return self.log.log_end_offset
+
+    def _check_mirrored(self, data: Buffer) -> list[tuple[BatchHeader, MarkerFacts | None]]:
+        batches: list[tuple[BatchHeader, MarkerFacts | None]] = []
+        expected_offset = self.log.log_end_offset
+        epoch = self.log.epochs.latest
+        end = 0
+        for position, header in iter_headers(data):
+            if header.base_offset != expected_offset or header.leader_epoch < epoch:
+                raise MirrorGap(
+                    f"{self.tp}: a batch of offset {header.base_offset} and leader epoch "
+                    f"{header.leader_epoch} cannot follow offset {expected_offset}, epoch {epoch}"
+                )
+            if not crc_ok(data, position, header):
+                raise MirrorGap(f"{self.tp}: the batch of {header.base_offset} has a wrong CRC")
+            end = position + header.size_bytes
+            marker = read_marker(data[position:end]) if header.is_control else None
+            batches.append((header, marker))
+            expected_offset, epoch = header.next_offset, header.leader_epoch
+        if end != len(data):
+            raise MirrorGap(f"{self.tp}: {len(data) - end} bytes behind the last whole batch")
+        return batches
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def wait_committed(self, offset: int) -> None:
+        """Return once HW >= `offset`. Raises PartitionFailed or NotLeader: the outcome is unknown then."""
+        if self.log.failed is not None:
+            raise PartitionFailed(self.log.failed)
+        if self.log.stable_offset >= offset:
+            return
+        await self._waiters.add(offset)
+
+    def on_readable(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, which must be cheap, whenever a readable end may have moved, the role has changed
+        or the partition has stopped. Return what ends that.
+        """
+        self._callback_serial += 1
+        serial = self._callback_serial
+        self._callbacks[serial] = callback
+
+        def unsubscribe() -> None:
+            self._callbacks.pop(serial, None)
+
+        return unsubscribe
+
+    def _stable_moved(self) -> None:
+        if self.log.failed is not None:
+            self._waiters.fail(PartitionFailed(self.log.failed))
+        else:
+            self._waiters.reached(self.log.stable_offset)
+        self._changed()
+
+    def _changed(self) -> None:
+        for callback in list(self._callbacks.values()):
+            callback()
+
+    def close(self, reason: str) -> None:
+        """Stop for good, cleanly: waiters get PartitionFailed with `reason`."""
+        self.log.close()
+        self._waiters.fail(PartitionFailed(reason))
+        self._changed()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation,
+        *,
+        first_batch_always: bool = True,
+    ) -> FetchSlice:
+        """Return whole batches from `offset` on (C38, C39); empty if nothing is readable there yet.
+
+        Raises OffsetOutOfRange, PartitionFailed.
+        """
+        self._check_range(offset)
+        end = self.readable_end(isolation)
+        data, next_offset = self._read(offset, max_bytes, end)
+        if not first_batch_always and len(data) > max_bytes:
+            data, next_offset = b"", offset
+        aborted: list[AbortedTxn] = []
+        if data and isolation is Isolation.READ_COMMITTED:
+            aborted = self.log.aborted_in(offset, next_offset, self.visible_end)
+        return FetchSlice(
+            data=data,
+            aborted=aborted,
+            high_watermark=self.visible_end,
+            last_stable_offset=self.last_stable_offset,
+            log_start_offset=self.log.log_start_offset,
+            next_offset=next_offset,
+        )
+
+    def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes:
+        """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte.
+
+        At least one batch if there is one. Raises OffsetOutOfRange, PartitionFailed.
+        """
+        self._check_range(offset)
+        high_watermark = self.log.stable_offset
+        end = high_watermark if limit is None else min(limit, high_watermark)
+        return self._read(offset, max_bytes, end)[0]
+
+    def readable_bytes(self, offset: int, isolation: Isolation, enough: int) -> int:
+        """Return how many bytes a fetch from `offset` could get; stops counting at `enough`.
+
+        An offset out of range, or a partition that has stopped, counts as enough: the reader must be told.
+        """
+        log = self.log
+        if log.failed is not None or not log.log_start_offset <= offset <= log.log_end_offset:
+            return enough
+        end = self.readable_end(isolation)
+        if offset >= end:
+            return 0
+        if enough <= 1:
+            return enough
+        return log.bytes_between(offset, end, enough)
+
+    def _check_range(self, offset: int) -> None:
+        self.log.check_running()
+        if not self.log.log_start_offset <= offset <= self.log.log_end_offset:
+            raise OffsetOutOfRange(offset, self.log.log_start_offset, self.log.log_end_offset)
+
+    def _read(self, offset: int, max_bytes: int, end: int) -> tuple[bytes, int]:
+        try:
+            found = self.log.read(offset, max_bytes, end)
+        except (LogDamaged, OSError) as error:
+            self.log.fail(f"reading {self.tp} at {offset} failed: {error}")
+            raise PartitionFailed(self.log.failed) from error
+        return (found.data, found.next_offset) if found is not None else (b"", offset)
+
+    def lookup_timestamp(
+        self, timestamp_ms: int, isolation: Isolation
+    ) -> tuple[int, int, int] | None:
+        """Return (offset, timestamp_ms, leader epoch) of the first readable record at or after a time."""
+        self.log.check_running()
+        found = self.log.first_reaching(timestamp_ms, self.readable_end(isolation))
+        if found is None:
+            return None
+        header, batch = found
+        if header.is_control:
+            return header.base_offset, header.max_timestamp_ms, header.leader_epoch
+        for record in iter_records(batch):
+            if record.timestamp_ms >= timestamp_ms:
+                return record.offset, record.timestamp_ms, header.leader_epoch
+        return None
+
+    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+        """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""
+        return self.log.epochs.end_offset(leader_epoch, self.log.log_end_offset)
+
+    # -- cutting ---------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut the log off at `offset`, a batch boundary, durably; the state is rebuilt (C9, T20).
+
+        Waiters for more get NotLeader. Raises NotABatchBoundary, LogDamaged, PartitionFailed.
+        """
+        cuts = offset < self.log.log_end_offset
+        self.log.truncate_to(offset)
+        if cuts:
+            self._waiters.fail(NotLeader(f"{self.tp} was cut at {offset}: what lay above is gone"))
+            self.shown_cut_offset = min(self.shown_cut_offset, offset)
+            if not self.is_leader:
+                self.leader_epoch = self.log.epochs.latest
+            self._changed()
+
+    def start_at(self, offset: int) -> None:
+        """Give up all records and go on, empty, at `offset` (a mirror that is seeded, T13, T14)."""
+        self.log.start_at(offset)
+        self._waiters.fail(NotLeader(f"{self.tp} starts again at {offset}"))
+        self.shown_cut_offset = min(self.shown_cut_offset, offset)
+        self._changed()
+
+    def maintain(
+        self, *, now_ms: int, producer_expiration_ms: int, hold_offset: int | None = None
+    ) -> int:
+        """Forget what nobody needs: old segments below `hold_offset`, idle producers (C8). Return deletions.
+
+        Without `hold_offset` retention may go up to the visible end. A mirror deletes nothing by itself
+        (T14: `log.delete_segments_below`).
+        """
+        if self.log.failed is not None:
+            return 0
+        bound = self.visible_end
+        self.log.state.forget_completed_below(bound)
+        self.log.state.expire(now_ms, producer_expiration_ms)
+        if not self.is_leader:
+            return 0
+        hold = bound if hold_offset is None else min(hold_offset, bound)
+        return self.log.apply_retention(now_ms=now_ms, hold_offset=hold)

@@ -1,0 +1,259 @@
+"""All partitions of this node, in one folder.
+
+INV-T1  the folder says its format version; a newer one is refused before anything in it is touched
+INV-T2  a partition lives in `<topic id, 32 hex digits>/<partition>`: a topic that was deleted and created again is
+        another topic
+INV-T3  a partition that cannot be opened is there, failed, with the reason; the others go on
+
+    <data_dir>/format                        "tidemark-log 1"
+    <data_dir>/<topic id>/topic.json         name and id, for people and offline tools
+    <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, <base>.{log,index,txnindex,snapshot}
+    <data_dir>/<topic id>.deleted            a topic on its way out
+
+Not here: which topics there are (`controller.metadata_store`), roles (the node tells each partition).
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import UUID
+
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.ports import Clock
+from region_broker.log.disk import Disk
+from region_broker.log.failures import LogDamaged, NewerFormat, PartitionFailed, UnsupportedConfig
+from region_broker.log.group_commit import GroupCommit
+from region_broker.log.log_config import LogConfig, NodeLogConfig, topic_log_config
+from region_broker.log.partition_log import LogListener, LogSetup, PartitionLog
+from region_broker.log.segment import SealedCache
+from region_broker.replication.partition import Partition
+
+logger: Final = logging.getLogger(__name__)
+
+FORMAT_NAME: Final = "format"
+FORMAT_VERSION: Final = 1
+FORMAT_WORD: Final = "tidemark-log"
+TOPIC_FILE_NAME: Final = "topic.json"
+DELETED_SUFFIX: Final = ".deleted"
+
+
+class TopicSpec(Protocol):
+    """What the table must know of a topic; `controller.metadata_image.TopicImage` is one."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """The id, fixed for the topic's life."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions."""
+        ...
+
+    @property
+    def internal(self) -> bool:
+        """Whether it is a ledger: kept for ever (there is no compaction yet)."""
+        ...
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """The configs that were set, in Kafka's names."""
+        ...
+
+
+class PartitionTable:
+    """Opens, finds, maintains and closes the partitions."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        data_dir: Path,
+        clock: Clock,
+        config: NodeLogConfig,
+        group_commit: GroupCommit,
+    ) -> None:
+        """Take the folder, creating it if need be; raises NewerFormat, OSError."""
+        self._disk = disk
+        self._data_dir = data_dir
+        self._clock = clock
+        self._config = config
+        self._group_commit = group_commit
+        self._cache = SealedCache(disk, config)
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[UUID, dict[int, Partition]] = {}
+        check_format(disk, data_dir)
+        for name in disk.list_dir(data_dir):
+            if name.endswith(DELETED_SUFFIX):
+                disk.remove_tree(data_dir / name)
+
+    def __iter__(self) -> Iterator[Partition]:
+        """Yield all partitions, by topic in the order of opening, then by number."""
+        for partitions in list(self._by_name.values()):
+            yield from list(partitions.values())
+
+    def get(self, name: str, partition: int) -> Partition | None:
+        """Return a partition by topic name; None if there is none."""
+        partitions = self._by_name.get(name)
+        return None if partitions is None else partitions.get(partition)
+
+    def by_id(self, topic_id: UUID, partition: int) -> Partition | None:
+        """Return a partition by topic id; None if there is none."""
+        partitions = self._by_id.get(topic_id)
+        return None if partitions is None else partitions.get(partition)
+
+    def folder_of(self, topic_id: UUID, partition: int) -> Path:
+        """Return where a partition's files are."""
+        return self._data_dir / topic_id.hex / str(partition)
+
+    def open_topic(self, topic: TopicSpec) -> list[Partition]:
+        """Open or create the partitions of a topic that are not open yet; return all of them.
+
+        Raises UnsupportedConfig before anything is created. A partition that fails is among them, failed.
+        """
+        config = self._log_config(topic)
+        other = self._by_name.get(topic.name)
+        assert other is None or other is self._by_id.get(topic.topic_id), topic.name
+        folder = self._data_dir / topic.topic_id.hex
+        partitions = self._by_id.setdefault(topic.topic_id, {})
+        self._by_name[topic.name] = partitions
+        try:
+            self._disk.make_dirs(folder)
+            self._write_topic_file(folder, topic)
+        except OSError as error:
+            logger.exception("%s: its description cannot be written", folder)
+            for number in range(topic.partition_count):
+                if number not in partitions:
+                    partitions[number] = self._broken(topic, number, config, str(error))
+        for number in range(topic.partition_count):
+            if number not in partitions:
+                partitions[number] = self._open_partition(topic, number, config)
+        return list(partitions.values())
+
+    def update_config(self, topic: TopicSpec) -> None:
+        """Let a topic's open partitions follow its changed configs; raises UnsupportedConfig."""
+        config = self._log_config(topic)
+        for partition in self._by_id.get(topic.topic_id, {}).values():
+            partition.log.config = config
+
+    def _log_config(self, topic: TopicSpec) -> LogConfig:
+        configs = dict(topic.configs)
+        if topic.internal:
+            configs |= {"retention.ms": "-1", "retention.bytes": "-1"}
+        elif "compact" in configs.get("cleanup.policy", "delete"):
+            raise UnsupportedConfig("cleanup.policy=compact is not served yet: only delete is")
+        return topic_log_config(self._config, configs)
+
+    def _open_partition(self, topic: TopicSpec, number: int, config: LogConfig) -> Partition:
+        setup = self._setup(topic, number, config)
+        tp = TopicPartition(TopicName(topic.name), number)
+        try:
+            log = PartitionLog.open(setup)
+        except (LogDamaged, OSError) as error:
+            return self._broken(topic, number, config, str(error))
+        return Partition(tp, topic.topic_id, log)
+
+    def _broken(self, topic: TopicSpec, number: int, config: LogConfig, reason: str) -> Partition:
+        tp = TopicPartition(TopicName(topic.name), number)
+        logger.error("partition %s cannot be opened: %s", tp, reason)
+        log = PartitionLog.broken(self._setup(topic, number, config), reason)
+        return Partition(tp, topic.topic_id, log)
+
+    def _setup(self, topic: TopicSpec, number: int, config: LogConfig) -> LogSetup:
+        return LogSetup(
+            folder=self.folder_of(topic.topic_id, number),
+            cache=self._cache,
+            config=config,
+            flush_policy=self._group_commit.policy,
+            listener=LogListener(on_dirty=self._group_commit.mark_dirty),
+            wall_ms=self._clock.wall_ms,
+        )
+
+    def _write_topic_file(self, folder: Path, topic: TopicSpec) -> None:
+        described = {
+            "topic_id": str(topic.topic_id),
+            "name": topic.name,
+            "partition_count": topic.partition_count,
+            "internal": topic.internal,
+        }
+        text = json.dumps(described, indent=2, sort_keys=True).encode() + b"\n"
+        path = folder / TOPIC_FILE_NAME
+        if not self._disk.exists(path) or self._disk.read_file(path) != text:
+            self._disk.write_file_atomic(path, text)
+
+    def drop_topic(self, topic_id: UUID) -> None:
+        """Stop a topic's partitions and delete their files; waiters get PartitionFailed."""
+        partitions = self._by_id.pop(topic_id, None)
+        if partitions is None:
+            return
+        for name in [name for name, held in self._by_name.items() if held is partitions]:
+            del self._by_name[name]
+        for partition in partitions.values():
+            partition.close(f"the topic of {partition.tp} was deleted")
+        folder = self._data_dir / topic_id.hex
+        gone = folder.with_name(folder.name + DELETED_SUFFIX)
+        self._disk.rename(folder, gone)
+        self._disk.fsync_dir(self._data_dir)
+        self._disk.remove_tree(gone)
+
+    def maintain(self, hold_of: Callable[[Partition], int | None]) -> int:
+        """Apply retention and producer expiry everywhere; return how many segments were deleted.
+
+        `hold_of` names the offset from which a partition must keep everything, or None. To be called now and
+        then (a minute).
+        """
+        now_ms = self._clock.wall_ms()
+        deleted = 0
+        for partition in self:
+            try:
+                deleted += partition.maintain(
+                    now_ms=now_ms,
+                    producer_expiration_ms=self._config.producer_id_expiration_ms,
+                    hold_offset=hold_of(partition),
+                )
+            except PartitionFailed as error:
+                logger.warning("%s is not maintained: %s", partition.tp, error)
+        return deleted
+
+    def failures(self) -> dict[str, str]:
+        """Return why partitions have stopped, by `topic-partition`: for readiness."""
+        return {str(p.tp): p.failed for p in self if p.failed is not None}
+
+    def sealed_paths(self) -> list[Path]:
+        """Return all sealed segments: for a digest that a crash has prevented."""
+        return [path for partition in self for path in partition.log.sealed_paths()]
+
+    def close(self) -> None:
+        """Close all partitions cleanly; `GroupCommit.run` must have ended."""
+        for partition in self:
+            partition.close("the node stops")
+        self._cache.close()
+
+
+def check_format(disk: Disk, data_dir: Path) -> None:
+    """Make sure that the folder is of our format, and mark an empty one as such. Raises NewerFormat."""
+    disk.make_dirs(data_dir)
+    path = data_dir / FORMAT_NAME
+    if not disk.exists(path):
+        others = [name for name in disk.list_dir(data_dir) if not name.endswith(".tmp")]
+        if others:
+            raise NewerFormat(
+                f"{data_dir} is not empty ({', '.join(others[:3])}) but has no {FORMAT_NAME!r} file: it is "
+                "not a Tidemark log folder; choose another data folder"
+            )
+        disk.write_file_atomic(path, f"{FORMAT_WORD} {FORMAT_VERSION}\n".encode())
+        return
+    word, _, version = disk.read_file(path).decode("utf-8", "replace").strip().partition(" ")
+    if word != FORMAT_WORD or not version.isdecimal():
+        raise NewerFormat(f"{path} does not name a Tidemark log format: choose another data folder")
+    if int(version) > FORMAT_VERSION:
+        raise NewerFormat(
+            f"{data_dir} was written in log format {version}, this version knows {FORMAT_VERSION}: "
+            "start the newer Tidemark that wrote it; nothing was changed"
+        )
