@@ -1,0 +1,361 @@
+"""The failover driver: keeps the machine's state durable, runs its effects, answers the other regions.
+
+INV-FD1  an event is in the journal before the state changes, and the state changes before the next effect
+         runs (INV-F1); only `record` changes it
+INV-FD2  a state that changes cancels the effect of the old one; effects may be cancelled anywhere (INV-FS2)
+INV-FD3  a higher region epoch closes the gate in the same call that learns of it, before anything is awaited
+INV-FD4  a promise is answered only after it is durable and the gate is closed (T24)
+
+Construct it, hand it to `PeerServer` and `PeerClient` as their identity, `register` its handlers, `recover`
+once, and keep `run` running.
+Not here: what a step does (`failover_steps`), what an operator asks for (`failover_operations`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from geo_replicator.directory import Promise, PromiseVerdict, judge_promise
+from geo_replicator.failover import (
+    Act,
+    Adopt,
+    Born,
+    CollectPromises,
+    CutLogs,
+    DrainBegun,
+    DrainRolledBack,
+    Effect,
+    Event,
+    HigherEpochLearned,
+    IllegalTransition,
+    LearnLineage,
+    Mirror,
+    Phase,
+    PromiseGiven,
+    RollBackDrain,
+    State,
+    born,
+    fold,
+    next_effect,
+    replay,
+)
+from geo_replicator.lineage import TidemarkPoint
+from region_broker.adapters.failover_journal import FailoverJournal
+from region_broker.adapters.failover_messages import (
+    DRAIN_FAILED,
+    DRAIN_OVER,
+    AskDrain,
+    AskPromise,
+    AskStatement,
+    AskStatus,
+    Drained,
+    DrainEnded,
+    EndDrain,
+    PromiseAnswer,
+    SiteStatus,
+    StatementAnswer,
+)
+from region_broker.adapters.failover_ports import RoundFailed
+from region_broker.adapters.failover_steps import FailoverParts, FailoverSettings, FailoverSteps
+from region_broker.adapters.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.adapters.peer_protocol import NOT_ACTING, Hello, PeerMessage, PeerRefused
+from region_broker.adapters.peer_server import PeerSession, Reply
+
+_log: Final = logging.getLogger("tidemark.failover")
+AnyMessage = TypeVar("AnyMessage", bound=PeerMessage)
+
+
+class HandlerTable(Protocol):
+    """Where handlers of peer messages are registered (`peer_server.PeerServer`)."""
+
+    def register(
+        self,
+        message_type: type[AnyMessage],
+        handler: Callable[
+            [PeerSession, AnyMessage, memoryview], Coroutine[Any, Any, PeerMessage | Reply]
+        ],
+    ) -> None:
+        """Answer `message_type` with what `handler` returns."""
+        ...
+
+
+class FailoverDriver:
+    """One domain's fail-over on this node. It is the `PeerIdentity` of the node, too."""
+
+    def __init__(
+        self, parts: FailoverParts, journal: FailoverJournal, settings: FailoverSettings
+    ) -> None:
+        """Join `parts`; nothing is read or run yet."""
+        self.parts: Final = parts
+        self.settings: Final = settings
+        self._journal = journal
+        self._state: State | None = None
+        self._changed = asyncio.Event()
+        self._write_lock = asyncio.Lock()
+        self._learned: asyncio.Queue[Hello] = asyncio.Queue()
+        self._tasks: asyncio.TaskGroup | None = None
+        self.steps: Final = FailoverSteps(parts, settings, lambda: self.state)
+        parts.peers.identity = self
+
+    @property
+    def state(self) -> State:
+        """Return the machine's state; `recover` comes first."""
+        assert self._state is not None, "recover comes first"
+        return self._state
+
+    async def recover(self) -> State:
+        """Read the journal, or write its first record from what the metadata says."""
+        domain = self.parts.metadata.image.domains[self.parts.domain]
+        state = replay(self._journal.recover())
+        if state is None:
+            region = self.parts.role.region
+            first = Born(region, domain.acting_region == region, domain.region_epoch)
+            await self._journal.append(first)
+            state = born(first)
+        self._state = state
+        _log.info("region %s is %s", state.region, state.phase.value)
+        return state
+
+    def register(self, table: HandlerTable) -> None:
+        """Answer the other regions' questions through `table`."""
+        table.register(AskStatus, self._on_status)
+        table.register(AskPromise, self._on_promise)
+        table.register(AskDrain, self._on_drain)
+        table.register(EndDrain, self._on_end_drain)
+        table.register(AskStatement, self._on_statement)
+
+    def hello(self) -> Hello:
+        """Return this node's greeting (`PeerIdentity`)."""
+        image = self.parts.metadata.image
+        domain = image.domains[self.parts.domain]
+        return Hello(
+            cluster_id=image.cluster_id,
+            region=self.parts.role.region,
+            node_id=self.parts.role.node_id,
+            region_epoch=domain.region_epoch,
+            acting_region=domain.acting_region,
+            lineage=domain.lineage,
+        )
+
+    def learn(self, hello: Hello) -> None:
+        """Take note of a greeting; a higher region epoch fences this region at once (INV-FD3)."""
+        if hello.region == self.parts.role.region or self._state is None:
+            return
+        self.steps.hellos[hello.region] = hello
+        if self._is_news(hello):
+            reason = f"region {hello.acting_region} acts under region epoch {hello.region_epoch}"
+            self.parts.role.close_gate(reason)
+            self._learned.put_nowait(hello)
+
+    def _is_news(self, hello: Hello) -> bool:
+        state = self.state
+        if state.phase is Phase.FENCED:
+            return False
+        wanted = state.takeover.region_epoch if state.takeover is not None else 0
+        entry = state.entry.region_epoch if state.entry is not None else 0
+        newest = state.unseen[-1].region_epoch if state.unseen else 0
+        return hello.region_epoch > max(state.region_epoch, wanted, entry, newest)
+
+    async def record(self, event: Event, *, expected: State | None = None) -> bool:
+        """Make `event` durable and apply it; False if the state is not `expected` any more.
+
+        Raises `IllegalTransition` where the phase does not know the event.
+        """
+        async with self._write_lock:
+            if expected is not None and self._state is not expected:
+                return False
+            after = fold(self.state, event)
+            if not after.may_act:
+                reason = after.reason or f"this region is {after.phase.value}"
+                self.parts.role.close_gate(reason)
+            await self._journal.append(event)
+            _log.info("%s: %s -> %s", type(event).__name__, self.state.phase, after.phase)
+            self._state = after
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+            return True
+
+    async def until(self, done: Callable[[State], bool]) -> State:
+        """Return the first state, from now on, that `done` accepts."""
+        while not done(self.state):
+            await self._changed.wait()
+        return self.state
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run `work` as long as this driver runs; its errors are the driver's."""
+        assert self._tasks is not None, "the driver does not run"
+        self._tasks.create_task(work, name=name)
+
+    async def run(self) -> None:
+        """Run one effect after the other, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._digest(), name="failover-learn")
+            while True:
+                await self._run_effect(tasks)
+
+    async def _run_effect(self, tasks: asyncio.TaskGroup) -> None:
+        state = self.state
+        changed = tasks.create_task(self._leave(state), name="failover-watch")
+        effect = tasks.create_task(self._perform(state), name=f"failover-{state.phase.value}")
+        try:
+            await asyncio.wait({changed, effect}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            effect.cancel()
+            await asyncio.wait({changed, effect})
+        if effect.cancelled() or effect.exception() is not None:
+            return
+        event = effect.result()
+        if event is not None:
+            await self.record(event, expected=state)
+
+    async def _leave(self, state: State) -> None:
+        await self.until(lambda now: now is not state)
+
+    async def _perform(self, state: State) -> Event | None:
+        event = await self._step(next_effect(state), state)
+        if event is None:
+            await self._leave(state)
+        return event
+
+    async def _step(self, effect: Effect, state: State) -> Event | None:
+        match effect:
+            case Mirror():
+                await self.steps.mirror(state)
+                return None
+            case CollectPromises(takeover=takeover):
+                return await self.steps.collect_promises(takeover)
+            case CutLogs():
+                return await self.steps.cut(state, effect)
+            case Adopt():
+                return await self.steps.adopt(effect)
+            case Act():
+                return await self.steps.act(state)
+            case RollBackDrain():
+                return await self.steps.roll_back_drain()
+            case LearnLineage():
+                return await self.steps.learn_lineage(state)
+
+    async def _digest(self) -> None:
+        while True:
+            hello = await self._learned.get()
+            if self._is_news(hello):
+                await self.record(HigherEpochLearned(hello.region_epoch, hello.acting_region))
+
+    async def _on_status(
+        self, _session: PeerSession, _message: AskStatus, _attachment: memoryview
+    ) -> SiteStatus:
+        state, claim = self.state, self.parts.tidemarks.claim()
+        return SiteStatus(
+            region=self.parts.role.region,
+            phase=state.phase.value,
+            acting=self.parts.role.acting,
+            region_epoch=self.parts.metadata.image.domains[self.parts.domain].region_epoch,
+            promised_epoch=state.promise.region_epoch,
+            promised_taker=state.promise.taker,
+            highest_epoch_known=state.highest_epoch_known,
+            claim_region_epoch=claim.point.region_epoch,
+            claim_number=claim.point.number,
+            held={key.encode(): offset for key, offset in claim.positions.items()},
+        )
+
+    async def _on_promise(
+        self, _session: PeerSession, message: AskPromise, _attachment: memoryview
+    ) -> PromiseAnswer:
+        asked = Promise(message.region_epoch, message.taker)
+        state = self.state
+        verdict = judge_promise(state.promise, state.region_epoch, asked)
+        if verdict is PromiseVerdict.GRANTED:
+            verdict = await self._promise(state, asked, planned=message.planned)
+        granted = verdict in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}
+        claim = self.parts.tidemarks.claim().point
+        return PromiseAnswer(
+            granted=granted,
+            reason="" if granted else f"region {self.parts.role.region} {verdict.value}",
+            claim_region_epoch=claim.region_epoch,
+            claim_number=claim.number,
+        )
+
+    async def _promise(self, state: State, asked: Promise, *, planned: bool) -> PromiseVerdict:
+        if planned and state.phase is Phase.ACTING:
+            raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
+        if state.phase is Phase.ACTING:
+            # T31: what is acknowledged here is under a tidemark, if this region must act again.
+            self.parts.role.close_gate(f"region {asked.taker} is about to act")
+            try:
+                await self._final_point()
+            except (RoundFailed, TimeoutError) as error:
+                _log.warning("no last tidemark before the promise: %s", error)
+        event = PromiseGiven(asked.region_epoch, asked.taker)
+        while not await self.record(event, expected=state):
+            state = self.state
+            verdict = judge_promise(state.promise, state.region_epoch, asked)
+            if verdict is not PromiseVerdict.GRANTED:
+                return verdict
+            if planned and state.phase is Phase.ACTING:
+                raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
+        return PromiseVerdict.GRANTED
+
+    async def _on_drain(
+        self, _session: PeerSession, message: AskDrain, _attachment: memoryview
+    ) -> Drained:
+        point = await self.drain(message)
+        return Drained(region_epoch=point.region_epoch, number=point.number)
+
+    async def drain(self, message: AskDrain) -> TidemarkPoint:
+        """Stop taking writes, publish a tidemark over everything acknowledged, and return it.
+
+        Raises `PeerRefused` where this region does not act, or no tidemark came about: it writes on then.
+        """
+        state = self.state
+        if state.phase is Phase.FENCED and state.promise.taker == message.to_region:
+            return self.parts.tidemarks.claim().point
+        if state.phase is Phase.ACTING:
+            if not self.parts.role.acting:
+                raise PeerRefused(NOT_ACTING, self.parts.role.reason_not_acting)
+            now_ms = self.parts.clock.monotonic_ms()
+            self.steps.drain_deadline_ms = now_ms + message.timeout_ms
+            await self.record(DrainBegun(message.operation_id, message.to_region), expected=state)
+        if self.state.phase is not Phase.DRAINING:
+            raise PeerRefused(NOT_ACTING, f"this region is {self.state.phase.value}")
+        try:
+            return await self._final_point()
+        except (RoundFailed, TimeoutError) as error:
+            await self._end_drain(f"no last tidemark: {error}")
+            raise PeerRefused(DRAIN_FAILED, f"no last tidemark: {error}") from error
+
+    async def _final_point(self) -> TidemarkPoint:
+        async with asyncio.timeout(self.settings.final_round_timeout_ms / 1000):
+            for _ in range(self.settings.final_round_attempts):
+                point = await self.parts.role.final_round()
+                tail = await tail_beyond(self.parts.role.logs(), self.parts.tidemarks.claim())
+                # 1. EndTxn passed the gate. 2. The gate closed, the round was taken. 3. The decision
+                # was logged behind it. One more round covers it; nothing new passes the gate.
+                if not is_acknowledged_work(tail):
+                    return point
+        raise RoundFailed("work that had begun before the drain did not end")
+
+    async def _on_end_drain(
+        self, _session: PeerSession, message: EndDrain, _attachment: memoryview
+    ) -> DrainEnded:
+        await self._end_drain(message.reason)
+        return DrainEnded(acting=self.state.phase is Phase.ACTING)
+
+    async def _end_drain(self, reason: str) -> None:
+        state = self.state
+        if state.phase is Phase.DRAINING:
+            await self.record(DrainRolledBack(reason), expected=state)
+
+    async def _on_statement(
+        self, _session: PeerSession, message: AskStatement, _attachment: memoryview
+    ) -> Reply:
+        found = self.parts.quarantine.statement(message.domain, message.region_epoch)
+        attached = [] if found is None else [msgspec.json.encode(found)]
+        return Reply(StatementAnswer(found=found is not None), attached)
+
+
+__all__ = ["FailoverDriver", "HandlerTable", "IllegalTransition"]

@@ -1,0 +1,369 @@
+"""The effects of the failover machine, one coroutine each: run, run again, end in at most one event.
+
+INV-FS1  a step returns the event that ends it, or None when only something from outside can end it
+INV-FS2  a step may be cancelled anywhere and run again, in this process or the next (T18)
+INV-FS3  writes open only in `act`, as its last statement, and only if nothing higher was learnt meanwhile
+
+Not here: which step is next (`geo_replicator.failover.next_effect`), journalling (`failover_driver`).
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from geo_replicator.directory import StartVerdict, judge_start
+from geo_replicator.failover import (
+    Adopt,
+    Adopted,
+    CutChosen,
+    CutLogs,
+    DrainRolledBack,
+    EntryRecord,
+    Event,
+    FollowResumed,
+    HigherEpochLearned,
+    LogsCut,
+    Phase,
+    ReturnBegun,
+    Returned,
+    State,
+    TakeoverAbandoned,
+    TakeoverBegun,
+)
+from geo_replicator.lineage import LineageEntry, LogKey, TidemarkPoint
+from geo_replicator.loss import LossStatement, Takeover, make_statement
+from idempotency import fencing
+from idempotency.ports import Clock
+from region_broker.adapters.failover_messages import (
+    AskPromise,
+    AskStatement,
+    AskStatus,
+    PromiseAnswer,
+    SiteStatus,
+    StatementAnswer,
+)
+from region_broker.adapters.failover_peers import FailoverPeers
+from region_broker.adapters.failover_ports import MetadataSide, Term, TidemarkFacts
+from region_broker.adapters.log_surgery import CutReason, bounds_of, cut_logs, key_of, tail_beyond
+from region_broker.adapters.peer_protocol import Hello, PeerRefused, PeerUnreachable
+from region_broker.adapters.quarantine_store import QuarantineStore
+from region_broker.adapters.region_role import RegionRole
+from region_broker.controller import metadata_commands, metadata_image
+
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverSettings:
+    """Bounds of everything that waits, in ms."""
+
+    ask_timeout_ms: int = 1_500
+    confirm_attempts: int = 3
+    confirm_pause_ms: int = 200
+    poll_ms: int = 200
+    reach_poll_ms: int = 5
+    final_round_timeout_ms: int = 5_000
+    final_round_attempts: int = 5
+    switch_timeout_ms: int = 20_000
+    promise_attempts: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverParts:
+    """What fail-over is joined with."""
+
+    domain: str
+    clock: Clock
+    metadata: MetadataSide
+    role: RegionRole
+    tidemarks: TidemarkFacts
+    quarantine: QuarantineStore
+    peers: FailoverPeers
+
+
+class FailoverSteps:
+    """Runs single effects for the driver; `current` tells the machine's state of this moment."""
+
+    def __init__(
+        self, parts: FailoverParts, settings: FailoverSettings, current: Callable[[], State]
+    ) -> None:
+        """Share `parts` with the driver."""
+        self._parts = parts
+        self._settings = settings
+        self._current = current
+        self.hellos: dict[str, Hello] = {}
+        self.drain_deadline_ms: int | None = None
+        self._acted_epochs: set[int] = set()
+
+    @property
+    def _region(self) -> str:
+        return self._parts.role.region
+
+    async def statuses(self) -> dict[str, SiteStatus]:
+        """Return the status of every region that answers in time."""
+        message = AskStatus(region=self._region)
+        answers, _ = await self._parts.peers.ask_all(
+            message, SiteStatus, timeout_ms=self._settings.ask_timeout_ms
+        )
+        return dict(answers)
+
+    async def mirror(self, state: State) -> None:
+        """Follow the acting region."""
+        acting_region = state.acting_region or self._domain_image().acting_region
+        await self._parts.role.mirror(Term(state.region_epoch, 0, acting_region))
+
+    async def act(self, state: State) -> Event | None:
+        """Take writes; after a restart only once every site that answers agrees (T27)."""
+        role = self._parts.role
+        serving = role.serving
+        if serving is None or role.mirrors or serving.region_epoch != state.region_epoch:
+            stopped = await self._confirm(state)
+            if stopped is not None:
+                return stopped
+            term = await self._own_term(state.region_epoch)
+            base = self._base_of(state.region_epoch)
+            await role.act(term, adopts=False, base=base, reason="this region loads its ledgers")
+        if self._current() is state and state.may_act:
+            role.open_gate()
+        return None
+
+    def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
+        for entry in self._domain_image().lineage:
+            if entry.region_epoch == region_epoch:
+                return dict(as_entry(entry).positions)
+        return {}
+
+    async def _own_term(self, region_epoch: int) -> Term:
+        # T1: rounds of one leader epoch are driven once; a second run in this process needs another.
+        if region_epoch in self._acted_epochs:
+            await self._parts.metadata.apply(metadata_commands.CountNodeStart())
+        self._acted_epochs.add(region_epoch)
+        counter = self._parts.metadata.image.node_start_count
+        leader_epoch = fencing.leader_epoch(region_epoch, counter)
+        return Term(region_epoch, int(leader_epoch), self._region)
+
+    async def _confirm(self, state: State) -> Event | None:
+        role, settings = self._parts.role, self._settings
+        await role.stand_still("this region asks the others whether it may still act")
+        attempt = 0
+        while attempt < settings.confirm_attempts and self._parts.peers.names():
+            statuses = await self.statuses()
+            reports = [status.report() for status in statuses.values()]
+            ends = {key_of(log): log.log_end_offset for log in role.logs()}
+            decision = judge_start(state.region_epoch, ends, reports)
+            if decision.verdict is StartVerdict.FOLLOW:
+                ahead = max(reports, key=lambda report: report.region_epoch)
+                return HigherEpochLearned(ahead.region_epoch, decision.leader)
+            if decision.verdict is StartVerdict.ACT:
+                if len(statuses) == len(self._parts.peers.names()):
+                    return None
+                attempt += 1
+            else:
+                role.close_gate(decision.reason)
+            await self._parts.clock.sleep_ms(settings.confirm_pause_ms)
+        return None
+
+    async def collect_promises(self, takeover: TakeoverBegun) -> Event:
+        """Ask for promises, stop copying, state the loss, and choose the base (T24, T25)."""
+        refusal = await self._ask_promises(takeover)
+        if refusal is not None:
+            return TakeoverAbandoned(refusal)
+        role = self._parts.role
+        await role.stand_still(f"region {self._region} is taking over")
+        cut = self._parts.tidemarks.claim()
+        if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
+            final = TidemarkPoint(*takeover.final)
+            return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")
+        statement = await self.state_loss(
+            takeover.old_region, takeover.region_epoch, planned=takeover.planned
+        )
+        self._parts.quarantine.keep_statement(statement)
+        positions = dict(cut.positions)
+        for log in role.logs():
+            positions.setdefault(key_of(log), log.log_start_offset)
+        entry = LineageEntry(
+            region_epoch=takeover.region_epoch,
+            acting_region=self._region,
+            base=cut.point,
+            positions=positions,
+            decided_wall_ms=self._parts.clock.wall_ms(),
+        )
+        return CutChosen(EntryRecord.of(entry))
+
+    async def _ask_promises(self, takeover: TakeoverBegun) -> str | None:
+        """Return why the take-over must be given up, None to go on."""
+        attempts = self._settings.promise_attempts if takeover.planned else 1
+        message = AskPromise(
+            domain=self._parts.domain,
+            region_epoch=takeover.region_epoch,
+            taker=self._region,
+            planned=takeover.planned,
+        )
+        missing: dict[str, str] = {}
+        for _ in range(attempts):
+            answers, silent = await self._parts.peers.ask_all(
+                message, PromiseAnswer, timeout_ms=self._promise_timeout_ms()
+            )
+            refused = [answer.reason for answer in answers.values() if not answer.granted]
+            if refused:
+                return "; ".join(refused)
+            missing = dict(silent)
+            # A planned switch needs the old region's word only; others learn from the lineage.
+            if not missing or (takeover.planned and takeover.old_region not in missing):
+                return None
+            if takeover.forced:
+                break
+            await self._parts.clock.sleep_ms(self._settings.poll_ms)
+        if takeover.forced:
+            for name, why in missing.items():
+                _log.warning("no promise of region %s (%s): the operator's word stands", name, why)
+            return None
+        return "; ".join(f"no promise of region {name}: {why}" for name, why in missing.items())
+
+    def _promise_timeout_ms(self) -> int:
+        # A region that acts publishes a last tidemark before it promises.
+        return self._settings.ask_timeout_ms + self._settings.final_round_timeout_ms
+
+    async def state_loss(
+        self, old_region: str, region_epoch: int, *, planned: bool
+    ) -> LossStatement:
+        """Return what acting now would lose at most."""
+        parts = self._parts
+        cut = parts.tidemarks.claim()
+        logs = parts.role.logs()
+        takeover = Takeover(
+            domain=parts.domain,
+            from_region=old_region,
+            to_region=self._region,
+            region_epoch=region_epoch,
+            planned=planned,
+            last_heard_ms=parts.tidemarks.last_heard_ms(),
+        )
+        tail = await tail_beyond(logs, cut)
+        return make_statement(
+            takeover, cut, bounds_of(logs, cut), tail, now_wall_ms=parts.clock.wall_ms()
+        )
+
+    async def cut(self, state: State, effect: CutLogs) -> Event:
+        """Record the lineage here and at every reachable site, then cut every log to the base."""
+        parts = self._parts
+        await parts.role.stand_still("this region cuts its logs to a tidemark")
+        for record in effect.entries:
+            await self._record_lineage(record)
+        for log in parts.role.logs():
+            log.become_mirror()
+        if state.phase is Phase.CUTTING:
+            # T25: stored at every reachable site; the greeting carries the lineage.
+            await parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
+        else:
+            await self._fetch_statements(effect.entries)
+        reason = CutReason(
+            domain=parts.domain,
+            lineage_epoch=effect.lineage_epoch,
+            region=self._region,
+            region_epoch=state.region_epoch,
+            acting_region=effect.entries[-1].acting_region,
+            now_wall_ms=parts.clock.wall_ms(),
+        )
+        moved = await cut_logs(parts.role.logs(), effect.cut, reason, parts.quarantine)
+        for provenance in moved:
+            _log.warning(
+                "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d",
+                provenance.topic,
+                provenance.partition,
+                provenance.first_offset,
+                provenance.last_offset,
+                provenance.acting_region,
+                provenance.base_number,
+            )
+        await parts.tidemarks.cut_to(effect.cut)
+        if state.phase is Phase.CUTTING:
+            return LogsCut(effect.lineage_epoch)
+        return Returned(effect.lineage_epoch)
+
+    async def _record_lineage(self, record: EntryRecord) -> None:
+        entry = as_image_entry(record)
+        domain = self._domain_image()
+        if entry in domain.lineage:
+            return
+        await self._parts.metadata.apply(
+            metadata_commands.RecordLineage(domain=domain.name, entry=entry)
+        )
+
+    async def _fetch_statements(self, entries: tuple[EntryRecord, ...]) -> None:
+        for record in entries:
+            known = self._parts.quarantine.statement(self._parts.domain, record.region_epoch)
+            if known is not None or record.acting_region == self._region:
+                continue
+            try:
+                answer, attached = await self._parts.peers.ask_attached(
+                    record.acting_region,
+                    AskStatement(domain=self._parts.domain, region_epoch=record.region_epoch),
+                    StatementAnswer,
+                    timeout_ms=self._settings.ask_timeout_ms,
+                )
+            except (PeerRefused, PeerUnreachable) as error:
+                _log.warning("loss statement of %s not fetched: %s", record.acting_region, error)
+                continue
+            if answer.found:
+                statement = msgspec.json.decode(attached, type=LossStatement)
+                self._parts.quarantine.keep_statement(statement)
+
+    async def adopt(self, effect: Adopt) -> Event:
+        """Make the cut this region's own, up to the first tidemark (T21)."""
+        term = await self._own_term(effect.entry.region_epoch)
+        base = dict(effect.entry.entry().positions)
+        await self._parts.role.act(
+            term, adopts=True, base=base, reason="this region adopts the cut it took over at"
+        )
+        return Adopted(effect.entry.region_epoch)
+
+    async def roll_back_drain(self) -> Event:
+        """Wait for the promise until the deadline, then write again; at once after a restart."""
+        deadline_ms = self.drain_deadline_ms
+        if deadline_ms is None:
+            return DrainRolledBack("this node was restarted while it was drained")
+        left_ms = deadline_ms - self._parts.clock.monotonic_ms()
+        if left_ms > 0:
+            await self._parts.clock.sleep_ms(left_ms)
+        return DrainRolledBack("nobody took over in time")
+
+    async def learn_lineage(self, state: State) -> Event:
+        """Stand still and ask until it is known who acts (T31)."""
+        await self._parts.role.stand_still(state.reason or "another region may act")
+        while True:
+            await self._parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
+            unseen = self._unseen_entries(state)
+            if unseen and unseen[-1].acting_region != self._region:
+                return ReturnBegun(unseen)
+            if state.promise.region_epoch <= state.region_epoch:
+                for name, status in (await self.statuses()).items():
+                    if status.is_home and status.region_epoch == state.region_epoch:
+                        return FollowResumed(name)
+            await self._parts.clock.sleep_ms(self._settings.poll_ms)
+
+    def _unseen_entries(self, state: State) -> tuple[EntryRecord, ...]:
+        known = {entry.region_epoch: entry for entry in self._domain_image().lineage}
+        for hello in self.hellos.values():
+            known.update({entry.region_epoch: entry for entry in hello.lineage})
+        return tuple(
+            EntryRecord(**msgspec.structs.asdict(known[epoch]))
+            for epoch in sorted(known)
+            if epoch > state.region_epoch
+        )
+
+    def _domain_image(self) -> metadata_image.DomainImage:
+        return self._parts.metadata.image.domains[self._parts.domain]
+
+
+def as_image_entry(record: EntryRecord) -> metadata_image.LineageEntry:
+    """Return the entry as the metadata keeps it."""
+    return metadata_image.LineageEntry(**msgspec.structs.asdict(record))
+
+
+def as_entry(entry: metadata_image.LineageEntry) -> LineageEntry:
+    """Return the metadata's entry as `geo_replicator` judges it."""
+    return EntryRecord(**msgspec.structs.asdict(entry)).entry()
