@@ -48,11 +48,11 @@ def test_header_of_a_foreign_batch_reads_field_by_field(codec: int) -> None:
     header, oracle = read_header(raw), DefaultRecordBatch(raw)
     assert header.size_bytes == len(raw)
     assert (header.base_offset, header.last_offset, header.next_offset) == (0, 2, 3)
-    assert (header.leader_epoch, header.magic, header.crc) == (
-        oracle.leader_epoch,
-        oracle.magic,
-        oracle.crc,
-    )
+    names = (
+        "base_offset", "next_offset", "magic", "crc", "attributes", "last_offset_delta",
+        "producer_id", "producer_epoch", "base_sequence", "is_transactional",
+    )  # fmt: skip
+    assert [getattr(header, name) for name in names] == [getattr(oracle, name) for name in names]
     assert (header.base_timestamp_ms, header.max_timestamp_ms) == (
         1_700_000_000_000,
         1_700_000_000_002,
