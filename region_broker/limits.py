@@ -50,6 +50,16 @@ TOPIC_NAME_LENGTH_MAX: Final = 249  # Kafka: Topic.MAX_NAME_LENGTH
 PARTITION_COUNT_MAX: Final = 1_000
 CREATE_TOPICS_MAX: Final = 1_000
 
+# Groups. What a member brings (all protocols) and what a leader assigns (all members) is persisted in one
+# ledger record, so both are bounded together with the member count.
+GROUP_MEMBER_COUNT_MAX: Final = 1_000
+GROUP_PROTOCOL_COUNT_MAX: Final = 64
+GROUP_NAME_BYTES_MAX: Final = 249  # ids of clients, instances, protocols; Kafka: as topic names
+MEMBER_METADATA_BYTES_MAX: Final = 1 * MIB
+GROUP_VALUE_BYTES_MAX: Final = 8 * MIB
+OFFSET_METADATA_BYTES_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes
+
+assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must be persistable"
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
