@@ -1,0 +1,95 @@
+"""Group verdicts as Kafka error numbers, and what the group handlers share.
+
+INV-HG1  every `GroupVerdict` has exactly one number (checked at import)
+Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.groups.coordinator import GroupCoordinator
+from region_broker.groups.messages import OffsetToCommit
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.services import RequestContext
+
+NONE: Final = 0
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+COORDINATOR_LOAD_IN_PROGRESS: Final = 14
+COORDINATOR_NOT_AVAILABLE: Final = 15
+REBALANCE_IN_PROGRESS: Final = 27
+
+ERROR_OF: Final = {
+    GroupVerdict.OK: NONE,
+    GroupVerdict.INVALID_GROUP_ID: 24,
+    GroupVerdict.NOT_COORDINATOR: 16,
+    GroupVerdict.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
+    GroupVerdict.NOT_AVAILABLE: COORDINATOR_NOT_AVAILABLE,
+    GroupVerdict.UNKNOWN_MEMBER: 25,
+    GroupVerdict.FENCED_INSTANCE: 82,
+    GroupVerdict.ILLEGAL_GENERATION: 22,
+    GroupVerdict.REBALANCE_IN_PROGRESS: REBALANCE_IN_PROGRESS,
+    GroupVerdict.MEMBER_ID_REQUIRED: 79,
+    GroupVerdict.INCONSISTENT_PROTOCOL: 23,
+    GroupVerdict.INVALID_SESSION_TIMEOUT: 26,
+    GroupVerdict.GROUP_FULL: 81,
+    GroupVerdict.REQUEST_TOO_LARGE: 42,
+    GroupVerdict.METADATA_TOO_LARGE: 12,
+    GroupVerdict.OFFSET_BEYOND_EPOCH: 1,
+    GroupVerdict.UNKNOWN_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
+    GroupVerdict.UNSTABLE_OFFSET: 88,
+    GroupVerdict.GROUP_NOT_FOUND: 69,
+}
+assert set(ERROR_OF) == set(GroupVerdict), "a group verdict has no Kafka error"
+
+
+def coordinator(ctx: RequestContext) -> GroupCoordinator:
+    """Return the node's group coordinator."""
+    groups = ctx.services.groups
+    assert isinstance(groups, GroupCoordinator), type(groups)
+    return groups
+
+
+def duration_ms(duration: timedelta) -> int:
+    """Return whole milliseconds."""
+    return duration // timedelta(milliseconds=1)
+
+
+def is_known(ctx: RequestContext, tp: TopicPartition) -> bool:
+    """Tell whether the partition exists."""
+    topic = ctx.services.metadata.image.topics.get(tp.topic)
+    return topic is not None and 0 <= tp.partition < topic.partition_count
+
+
+def partitions_of(request: Any) -> list[TopicPartition]:
+    """Return the partitions of an OffsetCommit or TxnOffsetCommit request."""
+    return [
+        TopicPartition(TopicName(topic.name), part.partition_index)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+
+
+def offsets_of(ctx: RequestContext, request: Any) -> tuple[OffsetToCommit, ...]:
+    """Return what such a request commits, without partitions that do not exist."""
+    offsets = (
+        OffsetToCommit(
+            TopicPartition(TopicName(topic.name), part.partition_index),
+            part.committed_offset,
+            getattr(part, "committed_leader_epoch", -1),
+            part.committed_metadata or "",
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    )
+    return tuple(wanted for wanted in offsets if is_known(ctx, wanted.tp))
+
+
+def by_topic(errors: Iterable[tuple[TopicPartition, int]]) -> Mapping[str, Any]:
+    """Return the answer of OffsetCommit and TxnOffsetCommit: one error per partition."""
+    topics: dict[str, list[dict[str, int]]] = {}
+    for tp, error_code in errors:
+        entry = {"partition_index": tp.partition, "error_code": error_code}
+        topics.setdefault(tp.topic, []).append(entry)
+    return {"topics": [{"name": name, "partitions": parts} for name, parts in topics.items()]}

@@ -1,0 +1,123 @@
+"""TxnOffsetCommit (28), versions 0-5.
+
+v2: leader epoch.  v3: generation, member, instance (KIP-447, C42).  v4: TRANSACTION_ABORTABLE.
+v5: adds the offsets partition to the transaction by itself (KIP-890, TV2).
+"""
+
+from typing import Any, Final
+
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.controller.metadata_image import OFFSETS_LEDGER
+from region_broker.groups.messages import CommitOutcome, CommitRequest, MemberIdentity
+from region_broker.groups.ports import TxnProducer
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.group_errors import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    ERROR_OF,
+    NONE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    by_topic,
+    coordinator,
+    is_known,
+    offsets_of,
+    partitions_of,
+)
+from region_broker.handlers.registry import Api, Fields
+from region_broker.handlers.services import RequestContext
+from txn_coordinator.verdicts import TxnVerdict
+
+_INVALID_REQUEST: Final = 42
+_INVALID_PRODUCER_EPOCH: Final = 47
+_INVALID_TXN_STATE: Final = 48
+_INVALID_PRODUCER_ID_MAPPING: Final = 49
+_CONCURRENT_TRANSACTIONS: Final = 51
+_TRANSACTION_ABORTABLE: Final = 120
+
+_TXN_ERROR_OF: Final = {
+    TxnVerdict.OK: NONE,
+    TxnVerdict.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
+    TxnVerdict.NOT_COORDINATOR: 16,
+    TxnVerdict.UNAVAILABLE: COORDINATOR_NOT_AVAILABLE,
+    TxnVerdict.CONCURRENT: _CONCURRENT_TRANSACTIONS,
+    TxnVerdict.FENCED: _INVALID_PRODUCER_EPOCH,
+    TxnVerdict.STALE_CONNECTION: _INVALID_PRODUCER_EPOCH,
+    TxnVerdict.FENCED_BY_TAKEOVER: _TRANSACTION_ABORTABLE,
+    TxnVerdict.FENCED_BY_TAKEOVER_FATAL: _INVALID_PRODUCER_EPOCH,
+    TxnVerdict.UNKNOWN_PRODUCER_MAPPING: _INVALID_PRODUCER_ID_MAPPING,
+    TxnVerdict.INVALID_STATE: _INVALID_TXN_STATE,
+    TxnVerdict.INVALID_TIMEOUT: _INVALID_REQUEST,
+    TxnVerdict.INVALID_REQUEST: _INVALID_REQUEST,
+    TxnVerdict.NOT_IN_TRANSACTION: _TRANSACTION_ABORTABLE,
+    TxnVerdict.WRONG_DOMAIN: _INVALID_REQUEST,
+}
+assert set(_TXN_ERROR_OF) == set(TxnVerdict), "a transaction verdict has no Kafka error"
+
+
+async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
+    """Stage offsets in the producer's transaction."""
+    groups = coordinator(ctx)
+    ledger = TopicPartition(TopicName(OFFSETS_LEDGER), groups.shard_of(request.group_id))
+    producer = (request.transactional_id, request.producer_id, request.producer_epoch)
+    if ctx.version >= 5:
+        added = await ctx.services.txn.add_partitions(*producer, [ledger], implicit=True)
+        if added is not TxnVerdict.OK:
+            return _on_error(ctx, request, _txn_error(ctx, added))
+    # From here to the append inside `txn_commit_offsets` nothing is awaited (C46, P4):
+    # 1. verified here. 2. were the transaction aborted now, its marker would be appended.
+    # 3. an append after it would open a transaction that nobody ends.
+    verified = ctx.services.txn.verify(*producer, ledger)
+    if verified is not TxnVerdict.OK:
+        return _on_error(ctx, request, _txn_error(ctx, verified))
+    outcome = await groups.txn_commit_offsets(
+        CommitRequest(
+            group_id=request.group_id,
+            offsets=offsets_of(ctx, request),
+            who=MemberIdentity(
+                getattr(request, "member_id", ""), getattr(request, "group_instance_id", None)
+            ),
+            generation=getattr(request, "generation_id", -1),
+        ),
+        TxnProducer(request.producer_id, request.producer_epoch),
+    )
+    return by_topic((tp, _error(ctx, outcome, tp)) for tp in partitions_of(request))
+
+
+def _error(ctx: RequestContext, outcome: CommitOutcome, tp: TopicPartition) -> int:
+    if not is_known(ctx, tp):
+        return UNKNOWN_TOPIC_OR_PARTITION
+    verdict = outcome.of(tp)
+    if verdict is GroupVerdict.LOADING:
+        return _loading(ctx)
+    return ERROR_OF[verdict]
+
+
+def _txn_error(ctx: RequestContext, verdict: TxnVerdict) -> int:
+    if verdict is TxnVerdict.LOADING:
+        return _loading(ctx)
+    if verdict is TxnVerdict.CONCURRENT and ctx.version < 5:
+        return COORDINATOR_NOT_AVAILABLE  # retriable for old clients, as C28 does for Produce
+    error_code = _TXN_ERROR_OF[verdict]
+    if error_code == _TRANSACTION_ABORTABLE and ctx.version < 4:
+        taken_over = verdict is TxnVerdict.FENCED_BY_TAKEOVER
+        return _INVALID_PRODUCER_EPOCH if taken_over else _INVALID_TXN_STATE
+    return error_code
+
+
+def _loading(ctx: RequestContext) -> int:
+    """Return the error for a loading coordinator: old clients fail on its own one (KAFKA-7296)."""
+    return COORDINATOR_NOT_AVAILABLE if ctx.version < 2 else COORDINATOR_LOAD_IN_PROGRESS
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return by_topic((tp, error_code) for tp in partitions_of(request))
+
+
+API: Final = Api(
+    key=28,
+    name="TxnOffsetCommit",
+    versions=range(6),
+    handle=handle_txn_offset_commit,
+    forward=True,
+    on_error=_on_error,
+)
