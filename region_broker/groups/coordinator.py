@@ -121,15 +121,15 @@ class GroupCoordinator:
         self._answer(shard.leave(ShardStatus.LOADING))
         term = shard.term
         try:
-            table, next_offset = OffsetTable(), 0
+            table = OffsetTable()
+            # Everything must be durable before it is served, and be read to the very end (B3, C22).
+            await self._log.committed(shard.index, self._log.end_offset(shard.index))
             for part in self._log.replay(shard.index):
                 for entry in part.entries:
                     table.apply(entry)
-                next_offset = part.next_offset
                 await self._clock.sleep_ms(0)  # long ledgers must not hold up the loop
                 if shard.term != term:
                     return
-            await self._log.committed(shard.index, next_offset)
         except (LedgerFailed, LedgerRecordError):
             if shard.term == term:
                 self._answer(shard.leave(ShardStatus.FAILED))

@@ -56,8 +56,12 @@ class OffsetsLog(Protocol):
         """Return once everything below `next_offset` is durable; raises `LedgerFailed`."""
         ...
 
+    def end_offset(self, shard: int) -> int:
+        """Return the log end offset, durable or not; raises `LedgerFailed`."""
+        ...
+
     def replay(self, shard: int) -> Iterator[LedgerSlice]:
-        """Yield the whole shard up to its log end (C22); raises `LedgerFailed`."""
+        """Yield the shard up to its durable end; raises `LedgerFailed`, `LedgerRecordError`."""
         ...
 
 
