@@ -1,1 +1,1 @@
-"""txn_coordinator."""
+"""Decides transactions: a pure core per ledger shard, and one asyncio driver around it."""

@@ -1,0 +1,531 @@
+"""The coordinator of one ledger shard as a pure state machine: events in, effects out.
+
+INV-TC3  prepare, persist, complete: a transition is applied when it is durable, and a request is
+         answered success only then (B2, C19)
+INV-TC4  the stamp of a decision is the round current in the step that appends it (T2)
+INV-TC5  a request that meets a transition under way, or the next transaction's request that meets markers
+         under way, waits here in order of arrival; it is not sent away to back off (P5)
+INV-TC6  pending and PREPARE_* are looked at before producer ids and epochs: over an overflow the
+         client may already use the pair that is not in force yet (P6, C26)
+INV-TC7  an entry whose pair was given out under an older region epoch serves InitProducerId only (T22)
+INV-TC8  no clock, no I/O: `now_ms` is monotonic, `wall_ms` only goes into records
+
+The driver carries out `AppendRecord` effects in order within the same step, and feeds back
+`RecordDurable` in ledger order.
+Not here: replay and indexes (`shard_state`), marker sending and timers (`driver`).
+"""
+
+from collections import deque
+from dataclasses import replace
+from typing import assert_never
+
+from idempotency.decision import DecisionId
+from idempotency.identity import TopicPartition
+from idempotency.ledger_records import TransactionRecord, TxnStatus
+from txn_coordinator import events as ev
+from txn_coordinator import expiry
+from txn_coordinator import transitions as tr
+from txn_coordinator.effects import (
+    Answer,
+    AppendRecord,
+    AppendRound,
+    AppendTombstone,
+    Held,
+    SendMarkers,
+    TxnEffect,
+)
+from txn_coordinator.markers import MarkerFanout
+from txn_coordinator.shard_state import Entry, ShardState, missing_partitions
+from txn_coordinator.states import (
+    PREPARED,
+    EndAction,
+    EpochMatch,
+    check_transition,
+    end_action,
+)
+from txn_coordinator.transitions import PairMatch
+from txn_coordinator.verdicts import TxnVerdict
+
+_END_VERDICTS = {
+    EndAction.CONCURRENT: TxnVerdict.CONCURRENT,
+    EndAction.INVALID_STATE: TxnVerdict.INVALID_STATE,
+    EndAction.FENCED: TxnVerdict.FENCED,
+}
+
+
+class TxnCoordinatorCore(ShardState):
+    """The rules of one ledger shard, over its state."""
+
+    def __init__(
+        self,
+        shard: int,
+        *,
+        region_epoch: int,
+        timeout_max_ms: int = expiry.TIMEOUT_MAX_MS,
+        id_retention_ms: int = expiry.ID_RETENTION_MS,
+    ) -> None:
+        """Start empty, without producer ids."""
+        super().__init__(
+            shard,
+            region_epoch=region_epoch,
+            timeout_max_ms=timeout_max_ms,
+            id_retention_ms=id_retention_ms,
+        )
+        self._spare_ids: deque[int] = deque()
+        self._effects: list[TxnEffect] = []
+        self._now_ms = 0
+        self._wall_ms = 0
+
+    @property
+    def spare_id_count(self) -> int:
+        """Producer ids in stock; the driver keeps it above 0, since any event may use one."""
+        return len(self._spare_ids)
+
+    # ---- the step
+
+    def step(self, event: ev.TxnEvent, *, now_ms: int, wall_ms: int) -> list[TxnEffect]:
+        """Take one event; return what is to be done, in order."""
+        assert not self._effects, "step is not re-entrant"
+        self._now_ms, self._wall_ms = now_ms, wall_ms
+        self._dispatch(event)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _dispatch(self, event: ev.TxnEvent) -> None:
+        match event:
+            case ev.AddPartitionsReceived() | ev.EndTxnReceived() | ev.InitProducerIdReceived():
+                self._request(event)
+            case ev.RecordDurable():
+                self._durable(event)
+            case ev.MarkerConfirmed():
+                self._confirmed(event)
+            case ev.EnterRound() | ev.ReleaseRound():
+                self._move_round(event)
+            case ev.ProducerIdsGranted(first=first, count=count):
+                self._spare_ids.extend(range(first, first + count))
+            case _:
+                self._dispatch_rare(event)
+
+    def _dispatch_rare(
+        self,
+        event: ev.HoldExpired
+        | ev.TransactionTimedOut
+        | ev.TransactionalIdExpired
+        | ev.AbortOrphan
+        | ev.AdoptOngoing,
+    ) -> None:
+        match event:
+            case ev.HoldExpired():
+                self._hold_expired(event)
+            case ev.TransactionTimedOut():
+                self._timed_out(event)
+            case ev.TransactionalIdExpired():
+                self._expire(event)
+            case ev.AbortOrphan():
+                self._abort_orphan(event)
+            case ev.AdoptOngoing():
+                self._adopt_ongoing(event)
+            case _:
+                assert_never(event)
+
+    def _request(self, request: ev.Request) -> None:
+        match request:
+            case ev.AddPartitionsReceived():
+                self._add_partitions(request)
+            case ev.EndTxnReceived():
+                self._end_txn(request)
+            case ev.InitProducerIdReceived():
+                self._init_producer_id(request)
+            case _:
+                assert_never(request)
+
+    # ---- InitProducerId
+
+    def _init_producer_id(self, request: ev.InitProducerIdReceived) -> None:
+        if not expiry.timeout_is_valid(request.timeout_ms, self.timeout_max_ms):
+            self._refuse(request, TxnVerdict.INVALID_TIMEOUT)
+            return
+        entry = self.entries.get(request.transactional_id)
+        if entry is None:
+            entry = Entry(tr.unborn(request.transactional_id))
+            self.entries[request.transactional_id] = entry
+        record = entry.record
+        if entry.pending is not None or record.status in PREPARED:
+            self._park(entry, request)
+            return
+        match = tr.match_pair(
+            record, request.producer_id, request.producer_epoch, foreign=self.is_foreign(record)
+        )
+        if record.status is TxnStatus.ONGOING:
+            self._init_over_ongoing(entry, request, match)
+        elif match is PairMatch.FENCED:
+            self._refuse(request, TxnVerdict.FENCED)
+        elif match is PairMatch.RETRY and not self.is_foreign(record):
+            self._answer(request, TxnVerdict.OK, record.producer_id, record.producer_epoch)
+        else:
+            self._give_pair(entry, request, match)
+
+    def _init_over_ongoing(
+        self, entry: Entry, request: ev.InitProducerIdReceived, match: PairMatch
+    ) -> None:
+        """Abort what is open, then let the request wait for COMPLETE_ABORT (C15).
+
+        RETRY cannot be an honest retry here: its sender has begun a transaction with the newer pair,
+        so it has had the answer. It is a late copy, and must not abort what its sender does now.
+        """
+        if match in (PairMatch.FENCED, PairMatch.RETRY):
+            self._refuse(request, TxnVerdict.FENCED)
+            return
+        self._fence(entry, keep_last=match is PairMatch.CURRENT)
+        self._park(entry, request)
+
+    def _give_pair(
+        self, entry: Entry, request: ev.InitProducerIdReceived, match: PairMatch
+    ) -> None:
+        record = entry.record
+        same_producer = match is not PairMatch.NEW_INSTANCE
+        born = record.producer_epoch != tr.NONE
+        if not born or self.is_foreign(record) or tr.is_exhausted(record.producer_epoch):
+            target = tr.rotate_producer_id(
+                record,
+                self._stamp(),
+                producer_id=self._take_id(),
+                timeout_ms=request.timeout_ms,
+                retry_epoch=request.producer_epoch if same_producer and born else tr.NONE,
+            )
+        else:
+            target = tr.bump_epoch(
+                record, self._stamp(), timeout_ms=request.timeout_ms, keep_last=same_producer
+            )
+        self._prepare(entry, target)
+        entry.answers.append(
+            Answer(request.request_id, TxnVerdict.OK, target.producer_id, target.producer_epoch)
+        )
+
+    # ---- AddPartitionsToTxn, AddOffsetsToTxn, Produce and TxnOffsetCommit under TV2
+
+    def _add_partitions(self, request: ev.AddPartitionsReceived) -> None:
+        entry = self.entries.get(request.transactional_id)
+        if entry is None:
+            self._refuse(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
+        elif entry.pending is not None or entry.record.status in PREPARED:
+            self._park(entry, request)
+        else:
+            self._join(entry, [request])
+
+    def _join(self, entry: Entry, requests: list[ev.AddPartitionsReceived]) -> None:
+        """Let the partitions of `requests` join in one record; answer what needs none at once."""
+        joining: dict[TopicPartition, None] = {}
+        writers: list[ev.AddPartitionsReceived] = []
+        for request in requests:
+            verdict = self._judge_join(entry.record, request)
+            missing = missing_partitions(entry.record, request.partitions)
+            if verdict is not None:
+                self._refuse(request, verdict)
+            elif not missing:
+                self._answer(request, TxnVerdict.OK)  # C26: no log write
+            else:
+                writers.append(request)
+                joining.update(dict.fromkeys(missing))
+        if not writers:
+            return
+        if entry.record.status is not TxnStatus.ONGOING:
+            entry.deadline_ms = self._now_ms + entry.record.timeout_ms
+        target = tr.join_partitions(
+            entry.record, self._stamp(), partitions=tuple(joining), tv=writers[-1].tv
+        )
+        self._prepare(entry, target)
+        entry.answers.extend(Answer(request.request_id, TxnVerdict.OK) for request in writers)
+
+    # ---- EndTxn
+
+    def _end_txn(self, request: ev.EndTxnReceived) -> None:
+        entry = self.entries.get(request.transactional_id)
+        if entry is None:
+            self._refuse(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
+            return
+        if entry.pending is not None:
+            self._park(entry, request)
+            return
+        record = entry.record
+        match = tr.match_end(record, request.producer_id, request.producer_epoch, request.tv)
+        if self.is_foreign(record):
+            self._end_after_takeover(entry, request, match)
+        elif match is None:
+            self._refuse(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
+        else:
+            action = end_action(
+                tv=request.tv, status=record.status, commit=request.commit, match=match
+            )
+            self._end(entry, request, action)
+
+    def _end(self, entry: Entry, request: ev.EndTxnReceived, action: EndAction) -> None:
+        record = entry.record
+        if action is EndAction.PREPARE:
+            rotates = request.tv >= 2 and tr.is_exhausted(record.producer_epoch)
+            decision = tr.Decision(
+                commit=request.commit,
+                tv=request.tv,
+                round=self.gate.current,
+                next_producer_id=self._take_id() if rotates else tr.NONE,
+            )
+            target = tr.prepare_end(record, self._stamp(), decision)
+            self._prepare(entry, target)
+            pair = tr.pair_for_next(target) if request.tv >= 2 else (tr.NONE, tr.NONE)
+            entry.answers.append(Answer(request.request_id, TxnVerdict.OK, *pair))
+        elif action is EndAction.DONE:
+            pair = tr.pair_for_next(record) if request.tv >= 2 else (tr.NONE, tr.NONE)
+            self._answer(request, TxnVerdict.OK, *pair)
+        else:
+            self._refuse(request, _END_VERDICTS[action])
+
+    def _end_after_takeover(
+        self, entry: Entry, request: ev.EndTxnReceived, match: EpochMatch | None
+    ) -> None:
+        """EndTxn with a pair of the region that acted before (T22).
+
+        TV1: a retry for the committed transaction and a first EndTxn for a lost one look the same, so
+        nothing but the fatal error is honest. TV2: the epoch names the transaction.
+        """
+        record = entry.record
+        if request.tv < 2:
+            self._refuse(request, TxnVerdict.FENCED_BY_TAKEOVER_FATAL)
+        elif match is not EpochMatch.RETRY or record.status in (
+            TxnStatus.EMPTY,
+            TxnStatus.ONGOING,
+        ):
+            self._refuse(request, TxnVerdict.FENCED_BY_TAKEOVER)
+        elif record.status in PREPARED:
+            self._park(entry, request)
+        elif tr.decided_commit(record) == request.commit:
+            self._answer(request, TxnVerdict.OK, *tr.pair_for_next(record))
+        elif request.commit:
+            self._refuse(
+                request, TxnVerdict.FENCED_BY_TAKEOVER
+            )  # aborted by the takeover: repeat it
+        else:
+            self._refuse(request, TxnVerdict.INVALID_STATE)
+
+    # ---- decisions on the server's behalf
+
+    def _fence(self, entry: Entry, *, keep_last: bool) -> None:
+        record = entry.record
+        rotates = tr.fence_needs_producer_id(record) and not self.is_foreign(record)
+        target = tr.prepare_fence(
+            record,
+            self._wall_ms,
+            round_=self.gate.current,
+            next_producer_id=self._take_id() if rotates else tr.NONE,
+            keep_last=keep_last,
+        )
+        self._prepare(entry, target)
+
+    def _timed_out(self, event: ev.TransactionTimedOut) -> None:
+        entry = self._ongoing.get(event.transactional_id)
+        if entry is not None and entry.pending is None and entry.deadline_ms < self._now_ms:
+            self._fence(entry, keep_last=False)
+
+    def _adopt_ongoing(self, event: ev.AdoptOngoing) -> None:
+        """Abort what the dead region left open, with every partition that holds some of it (T21).
+
+        `keep_last`: T22 fences the producer by a new id; its own pair must still get that id.
+        """
+        entry = self.entries[event.transactional_id]
+        assert entry.record.status is TxnStatus.ONGOING, entry.record.status
+        found = missing_partitions(entry.record, event.found_open)
+        if found:
+            entry.record = tr.join_partitions(
+                entry.record, self._stamp(), partitions=found, tv=entry.record.client_tv
+            )
+        self._fence(entry, keep_last=True)
+
+    def _abort_orphan(self, event: ev.AbortOrphan) -> None:
+        name = tr.orphan_id(event.producer_id)
+        entry = self.entries.get(name)
+        if entry is None:
+            entry = self.entries[name] = Entry(tr.unborn(name))
+        if entry.pending is not None or entry.record.status in PREPARED:
+            return  # its markers are on the way; the driver looks again afterwards
+        self._prepare(
+            entry,
+            tr.prepare_orphan(
+                entry.record,
+                self._wall_ms,
+                round_=self.gate.current,
+                pair=(event.producer_id, event.producer_epoch),
+                partitions=event.partitions,
+            ),
+        )
+
+    def _expire(self, event: ev.TransactionalIdExpired) -> None:
+        entry = self.entries.get(event.transactional_id)
+        if entry is not None and self._may_expire(entry, self._wall_ms):
+            check_transition(entry.record.status, TxnStatus.DEAD)
+            entry.pending = replace(entry.record, status=TxnStatus.DEAD)
+            self._effects.append(AppendTombstone(event.transactional_id))
+
+    # ---- prepare, persist, complete
+
+    def _prepare(self, entry: Entry, target: TransactionRecord) -> None:
+        assert entry.pending is None, entry.pending
+        check_transition(entry.record.status, target.status)
+        entry.pending = target
+        self._effects.append(AppendRecord(target, report=True))
+
+    def _durable(self, event: ev.RecordDurable) -> None:
+        entry = self.entries[event.transactional_id]
+        record = entry.pending
+        assert record is not None, event
+        entry.pending = None
+        if record.status is TxnStatus.DEAD:
+            self._forget(entry)
+        else:
+            self._apply(entry, record, event)
+        self._drain(entry)
+
+    def _apply(self, entry: Entry, record: TransactionRecord, event: ev.RecordDurable) -> None:
+        self._install(entry, record)
+        self._effects.extend(entry.answers)
+        entry.answers.clear()
+        if record.status in PREPARED:
+            assert record.stamp is not None, record
+            position = event.position
+            entry.decision = DecisionId(
+                self.shard, position.leader_epoch, position.offset, record.stamp
+            )
+            self.resume(entry)
+
+    def _drain(self, entry: Entry) -> None:
+        """Serve parked requests in order until one starts something again."""
+        waiting, entry.parked = entry.parked, []
+        index = 0
+        while index < len(waiting):
+            request = waiting[index]
+            if isinstance(request, ev.AddPartitionsReceived) and self._can_join(entry):
+                run = _leading_joins(waiting, index)
+                self._join(entry, run)
+                index += len(run)
+            else:
+                self._request(request)
+                index += 1
+
+    def _can_join(self, entry: Entry) -> bool:
+        known = self.entries.get(entry.record.transactional_id) is entry
+        return known and entry.pending is None and entry.record.status not in PREPARED
+
+    # ---- markers
+
+    def resume(self, entry: Entry) -> None:
+        """Send the markers of a decided entry, hold them (T3), or complete it if there are none."""
+        record = entry.record
+        assert record.status in PREPARED, record.status
+        assert record.stamp is not None, record
+        if not record.partitions:
+            self._complete(entry)
+        elif record.status is TxnStatus.PREPARE_COMMIT and not self.gate.is_free(record.stamp):
+            self.gate.hold(record.transactional_id, record.stamp)
+        else:
+            self._send(entry)
+
+    def resume_prepared(self, *, orphans: bool, now_ms: int, wall_ms: int) -> list[TxnEffect]:
+        """After a load: send the markers of every decided entry again, with the old decision ids.
+
+        Orphan aborts go in a second call: they may only reach a partition after the markers of older
+        decisions of the same producer id, which T6 would otherwise make void.
+        """
+        self._now_ms, self._wall_ms = now_ms, wall_ms
+        for name, entry in list(self.entries.items()):
+            is_orphan = name.startswith(tr.ORPHAN_PREFIX)
+            if entry.record.status in PREPARED and is_orphan == orphans and entry.fanout is None:
+                self.resume(entry)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _send(self, entry: Entry) -> None:
+        record, decision = entry.record, entry.decision
+        assert decision is not None, record
+        entry.fanout = MarkerFanout(decision, record.partitions)
+        self._effects.append(
+            SendMarkers(
+                record.transactional_id,
+                record.producer_id,
+                record.producer_epoch,
+                tr.decided_commit(record),
+                decision,
+                record.partitions,
+            )
+        )
+
+    def _confirmed(self, event: ev.MarkerConfirmed) -> None:
+        entry = self.entries.get(event.transactional_id)
+        if entry is None or entry.fanout is None:
+            return
+        if entry.fanout.confirm(event.decision, event.tp):
+            self._complete(entry)
+            self._drain(entry)
+
+    def _complete(self, entry: Entry) -> None:
+        """Append COMPLETE_* and apply it without waiting for the high watermark.
+
+        Why that is safe. COMPLETE tells nothing that PREPARE and the markers do not tell. The records of
+        the next transaction stand behind it in the same shard and are answered only below the high
+        watermark, so none of them survives a crash that COMPLETE does not survive. If COMPLETE alone is
+        lost: the next leader finds PREPARE, sends the markers again with the old decision id, the
+        partitions ignore them (T6), and it appends COMPLETE again. A retried EndTxn that was answered
+        from it was told the durable decision.
+        """
+        assert entry.decision is not None, entry.record
+        target = tr.complete(entry.record, entry.decision, self._wall_ms)
+        check_transition(entry.record.status, target.status)
+        entry.fanout = None
+        self._install(entry, target)
+        self._effects.append(AppendRecord(target, report=False))
+
+    # ---- rounds
+
+    def _move_round(self, event: ev.EnterRound | ev.ReleaseRound) -> None:
+        if isinstance(event, ev.ReleaseRound):
+            freed = self.gate.release(event.round)
+        elif event.round > self.gate.current:
+            self._effects.append(AppendRound(event.round))
+            freed = self.gate.enter(event.round)
+        else:
+            freed = []  # T2: repeated or late
+        for name in freed:
+            self._send(self.entries[name])
+
+    # ---- holding and answering
+
+    def _park(self, entry: Entry, request: ev.Request) -> None:
+        entry.parked.append(request)
+        self._effects.append(Held(request.request_id, request.transactional_id))
+
+    def _hold_expired(self, event: ev.HoldExpired) -> None:
+        entry = self.entries.get(event.transactional_id)
+        if entry is not None and entry.unpark(event.request_id):
+            self._effects.append(Answer(event.request_id, TxnVerdict.CONCURRENT))
+
+    def _answer(
+        self, request: ev.Request, verdict: TxnVerdict, producer_id: int = -1, epoch: int = -1
+    ) -> None:
+        self._effects.append(Answer(request.request_id, verdict, producer_id, epoch))
+
+    def _refuse(self, request: ev.Request, verdict: TxnVerdict) -> None:
+        self._effects.append(Answer(request.request_id, verdict))
+
+    def _stamp(self) -> tr.Stamp:
+        return tr.Stamp(self._wall_ms, self.region_epoch)
+
+    def _take_id(self) -> int:
+        assert self._spare_ids, "the driver keeps producer ids in stock"
+        return self._spare_ids.popleft()
+
+
+def _leading_joins(waiting: list[ev.Request], start: int) -> list[ev.AddPartitionsReceived]:
+    """Return the run of AddPartitions at `start`."""
+    run: list[ev.AddPartitionsReceived] = []
+    for request in waiting[start:]:
+        if not isinstance(request, ev.AddPartitionsReceived):
+            break
+        run.append(request)
+    return run

@@ -1,0 +1,143 @@
+"""What can happen to one ledger shard's coordinator core.
+
+Client requests carry a `request_id` chosen by the driver; each is answered exactly once
+(`effects.Answer`). The same request objects wait in the core while something else is under way.
+Not here: what the core does with them (`core`).
+"""
+
+from dataclasses import dataclass
+
+from idempotency.decision import DecisionId
+from idempotency.identity import TopicPartition
+from txn_coordinator.ports import LedgerPosition
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdReceived:
+    """InitProducerId of a transactional id; the pair is (-1, -1) or the one held so far (KIP-360)."""
+
+    request_id: int
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsReceived:
+    """Partitions join the transaction; `tv` is the client's protocol generation (1 or 2)."""
+
+    request_id: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    tv: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxnReceived:
+    """Commit or abort; `tv` is the client's protocol generation (C20)."""
+
+    request_id: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    tv: int = 1
+
+
+Request = InitProducerIdReceived | AddPartitionsReceived | EndTxnReceived
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDurable:
+    """The appended transition of `transactional_id` is below the high watermark at `position`."""
+
+    transactional_id: str
+    position: LedgerPosition
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerConfirmed:
+    """A partition needs no marker of `decision` any more."""
+
+    transactional_id: str
+    decision: DecisionId
+    tp: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class HoldExpired:
+    """A held request has waited as long as the broker lets it."""
+
+    request_id: int
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTimedOut:
+    """The transaction has been open longer than its time-out (C24); from `core.timed_out`."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalIdExpired:
+    """The transactional id has been idle past its retention (C25); from `core.expired`."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbortOrphan:
+    """Abort what `producer_id` has open in `partitions` though no ledger entry knows it (T21)."""
+
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptOngoing:
+    """A new region aborts the entry's transaction; `found_open` are partitions that have its data."""
+
+    transactional_id: str
+    found_open: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnterRound:
+    """ENTER{round} of the cut leader (T2)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRound:
+    """RELEASE{round}: markers of stamps up to it may go (T3)."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsGranted:
+    """Fresh producer ids for this shard, durably taken (C11)."""
+
+    first: int
+    count: int
+
+
+TxnEvent = (
+    Request
+    | RecordDurable
+    | MarkerConfirmed
+    | HoldExpired
+    | TransactionTimedOut
+    | TransactionalIdExpired
+    | AbortOrphan
+    | AdoptOngoing
+    | EnterRound
+    | ReleaseRound
+    | ProducerIdsGranted
+)

@@ -1,0 +1,103 @@
+"""What the coordinator needs from the process around it: a ledger, a way to partitions, id blocks.
+
+INV-TP1  `TransactionLog.append` is synchronous: the position is assigned before it returns, so that
+         reading the round and appending the decision is one step (T2)
+INV-TP2  `MarkerChannel.write` may be repeated with the same decision; partitions ignore repeats (T6)
+INV-TP3  a producer id block is durable before it is returned, and never returned again (C11)
+Not here: the implementations (region_broker.adapters).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from idempotency.decision import DecisionId
+from idempotency.identity import TopicPartition
+from idempotency.producer_ids import ProducerIdBlock
+
+
+class LedgerFailed(Exception):
+    """The ledger shard takes no more writes, or was resigned; the message says why.
+
+    What was appended and not confirmed has an unknown outcome until the ledger is loaded again.
+    """
+
+
+class LedgerCorrupt(LedgerFailed):
+    """A ledger record cannot be read: the shard must not be served from a partial state (C22)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPosition:
+    """Where a ledger record stands: leader epoch of its batch, and its offset."""
+
+    leader_epoch: int
+    offset: int
+
+
+class TransactionLog(Protocol):
+    """The shards of `__transaction_state`."""
+
+    @property
+    def shard_count(self) -> int:
+        """Number of shards, fixed for the life of the domain."""
+        ...
+
+    def append(self, shard: int, records: Sequence[tuple[bytes, bytes | None]]) -> LedgerPosition:
+        """Append (key, value) records; return the first one's position, the rest follow densely.
+
+        A value of None is a tombstone. Raises LedgerFailed if nothing was written.
+        """
+        ...
+
+    async def committed(self, shard: int, offset: int) -> None:
+        """Return once the record at `offset` is below the high watermark; raises LedgerFailed."""
+        ...
+
+    def replay(self, shard: int) -> Iterator[tuple[LedgerPosition, bytes, bytes | None]]:
+        """Yield every record of the shard up to the log end; raises LedgerCorrupt."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerOrder:
+    """One marker to be written to one partition."""
+
+    tp: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    decision: DecisionId
+
+
+class MarkerResult(Enum):
+    """What became of a marker order (C32)."""
+
+    DONE = auto()
+    """Below the high watermark, and applied to group state where it must be; also for repeats."""
+    GONE = auto()
+    """The partition was deleted: it leaves the set (C33)."""
+    SUPERSEDED = auto()
+    """The partition knows a newer producer epoch: nothing of this decision is open there."""
+    FENCED = auto()
+    """A newer coordinator has spoken to the partition: this one must stop (C30)."""
+    RETRY = auto()
+    """Not now; try again after a pause."""
+
+
+class MarkerChannel(Protocol):
+    """The way to partitions."""
+
+    async def write(self, marker: MarkerOrder) -> MarkerResult:
+        """Write one marker; returns when it is below the high watermark (C35, P14)."""
+        ...
+
+
+class IdBlocks(Protocol):
+    """Where producer ids come from."""
+
+    async def next_block(self) -> ProducerIdBlock:
+        """Return a fresh block, durably taken (C11)."""
+        ...

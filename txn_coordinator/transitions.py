@@ -1,0 +1,317 @@
+"""Builds the next value of a transactional id's entry; the value before is never changed.
+
+INV-TT1  each function returns the whole new record (prepare); the caller appends it (persist) and only
+         then applies it (complete)
+INV-TT2  `last_producer_epoch` belongs to `previous_producer_id` if there is one, else to `producer_id`:
+         it names the pair that a repeated request may still carry (KIP-360)
+INV-TT3  `region_epoch` is set where (producer id, epoch) is given to a client, and nowhere else (T22)
+INV-TT4  an epoch is bumped at most once per transition, and never past 32767 (C16, P6, P7)
+
+Not here: whether a transition may happen (`states`, `core`).
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, Final
+
+from idempotency.decision import DecisionId
+from idempotency.identity import TopicPartition
+from idempotency.ledger_records import TransactionRecord, TxnStatus
+from txn_coordinator.states import COMMITTING, EPOCH_FENCE, EPOCH_USABLE_MAX, PREPARED, EpochMatch
+
+NONE: Final = -1
+ORPHAN_PREFIX: Final = "\x00orphan-"
+"""No client may use such a transactional id; the entry of an orphaned transaction has it (T21)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What every transition is stamped with: wall time and the acting region epoch."""
+
+    wall_ms: int
+    region_epoch: int
+
+
+def orphan_id(producer_id: int) -> str:
+    """Return the inner name of the orphan entry of a producer id."""
+    return f"{ORPHAN_PREFIX}{producer_id}"
+
+
+def unborn(transactional_id: str) -> TransactionRecord:
+    """Return the value before the first one: no producer id, never written."""
+    return TransactionRecord(
+        transactional_id=transactional_id,
+        producer_id=NONE,
+        previous_producer_id=NONE,
+        next_producer_id=NONE,
+        producer_epoch=NONE,
+        last_producer_epoch=NONE,
+        timeout_ms=0,
+        status=TxnStatus.EMPTY,
+        partitions=(),
+        last_update_ms=0,
+        start_ms=NONE,
+    )
+
+
+class PairMatch(Enum):
+    """How the pair that an InitProducerId carries relates to the entry (KIP-360)."""
+
+    NEW_INSTANCE = auto()
+    """No pair: a fresh producer; fences whoever had the transactional id."""
+    CURRENT = auto()
+    RETRY = auto()
+    """The pair before the current one: its answer was lost, give the current one again."""
+    FENCED = auto()
+
+
+def match_pair(
+    record: TransactionRecord, producer_id: int, producer_epoch: int, *, foreign: bool
+) -> PairMatch:
+    """Compare the pair of an InitProducerId; `foreign`: given out before a takeover (T22)."""
+    if producer_id == NONE:
+        return PairMatch.NEW_INSTANCE
+    if record.producer_epoch == NONE:
+        return PairMatch.CURRENT  # just created: nobody can be fenced by it
+    rotated = record.previous_producer_id != NONE
+    last_id = record.previous_producer_id if rotated else record.producer_id
+    if producer_id == record.producer_id and producer_epoch == record.producer_epoch:
+        return PairMatch.CURRENT
+    if producer_id == last_id and producer_epoch == record.last_producer_epoch:
+        return PairMatch.RETRY
+    # Epochs that the old region gave out above the cut are unknowable, so greater ones are believed.
+    if foreign and producer_id == record.producer_id and producer_epoch > record.producer_epoch:
+        return PairMatch.CURRENT
+    return PairMatch.FENCED
+
+
+def match_end(
+    record: TransactionRecord, producer_id: int, producer_epoch: int, tv: int
+) -> EpochMatch | None:
+    """Compare the pair of an EndTxn; None: another producer id."""
+    if producer_id == record.producer_id:
+        if producer_epoch == record.producer_epoch:
+            return EpochMatch.CURRENT
+        bumped_since = producer_epoch == record.producer_epoch - 1
+        if tv >= 2 and record.client_tv >= 2 and bumped_since:
+            return EpochMatch.RETRY
+        return EpochMatch.OTHER
+    overflowed = record.producer_epoch == 0 and record.last_producer_epoch == producer_epoch
+    if (
+        tv >= 2
+        and record.client_tv >= 2
+        and producer_id == record.previous_producer_id
+        and producer_epoch >= EPOCH_USABLE_MAX
+        and overflowed
+    ):
+        return EpochMatch.RETRY
+    return None
+
+
+def is_exhausted(producer_epoch: int) -> bool:
+    """Tell whether no further epoch of this producer id may be given to a client (C16)."""
+    return producer_epoch >= EPOCH_USABLE_MAX
+
+
+def bump_epoch(
+    record: TransactionRecord, stamp: Stamp, *, timeout_ms: int, keep_last: bool
+) -> TransactionRecord:
+    """InitProducerId: same producer id, next epoch; `keep_last` lets the same producer retry."""
+    assert not is_exhausted(record.producer_epoch), record.producer_epoch
+    return replace(
+        record,
+        producer_epoch=record.producer_epoch + 1,
+        last_producer_epoch=record.producer_epoch if keep_last else NONE,
+        previous_producer_id=NONE,
+        timeout_ms=timeout_ms,
+        **_idle(stamp),
+    )
+
+
+def rotate_producer_id(
+    record: TransactionRecord,
+    stamp: Stamp,
+    *,
+    producer_id: int,
+    timeout_ms: int,
+    retry_epoch: int,
+) -> TransactionRecord:
+    """InitProducerId: a new producer id at epoch 0 (first one, exhausted epochs, T22).
+
+    `retry_epoch` is the epoch of the pair that the request carried, NONE for a new instance.
+    """
+    assert producer_id >= 0, producer_id
+    return replace(
+        record,
+        producer_id=producer_id,
+        producer_epoch=0,
+        previous_producer_id=record.producer_id if retry_epoch != NONE else NONE,
+        last_producer_epoch=retry_epoch,
+        timeout_ms=timeout_ms,
+        **_idle(stamp),
+    )
+
+
+def _idle(stamp: Stamp) -> dict[str, Any]:
+    return {
+        "next_producer_id": NONE,
+        "status": TxnStatus.EMPTY,
+        "partitions": (),
+        "last_update_ms": stamp.wall_ms,
+        "start_ms": NONE,
+        "stamp": None,
+        "decision": None,
+        "region_epoch": stamp.region_epoch,
+    }
+
+
+def join_partitions(
+    record: TransactionRecord, stamp: Stamp, *, partitions: tuple[TopicPartition, ...], tv: int
+) -> TransactionRecord:
+    """AddPartitions: the transaction begins, or grows by `partitions` (all new to it)."""
+    if record.status is TxnStatus.ONGOING:
+        return replace(
+            record,
+            partitions=record.partitions + partitions,
+            last_update_ms=stamp.wall_ms,
+            client_tv=tv,
+        )
+    return replace(
+        record,
+        status=TxnStatus.ONGOING,
+        partitions=partitions,
+        last_update_ms=stamp.wall_ms,
+        start_ms=stamp.wall_ms,
+        stamp=None,
+        decision=None,
+        client_tv=tv,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What EndTxn decides: the result, the client's generation, the round of the decision (T2).
+
+    `next_producer_id` is a fresh id if the epoch runs out with this decision, else NONE.
+    """
+
+    commit: bool
+    tv: int
+    round: int
+    next_producer_id: int = NONE
+
+
+def prepare_end(record: TransactionRecord, stamp: Stamp, decision: Decision) -> TransactionRecord:
+    """EndTxn: the decision. Under TV2 the epoch moves on with it (KIP-890), under TV1 it stays."""
+    decided = replace(
+        record,
+        status=TxnStatus.PREPARE_COMMIT if decision.commit else TxnStatus.PREPARE_ABORT,
+        partitions=record.partitions if record.status is TxnStatus.ONGOING else (),
+        last_update_ms=stamp.wall_ms,
+        start_ms=record.start_ms if record.status is TxnStatus.ONGOING else stamp.wall_ms,
+        stamp=decision.round,
+        decision=None,
+        client_tv=decision.tv,
+    )
+    if decision.tv < 2:
+        return decided
+    assert record.producer_epoch < EPOCH_FENCE, record.producer_epoch
+    assert is_exhausted(record.producer_epoch) == (decision.next_producer_id != NONE)
+    return replace(
+        decided,
+        producer_epoch=record.producer_epoch + 1,
+        last_producer_epoch=record.producer_epoch,
+        previous_producer_id=NONE,
+        next_producer_id=decision.next_producer_id,
+        region_epoch=stamp.region_epoch,
+    )
+
+
+def fence_needs_producer_id(record: TransactionRecord) -> bool:
+    """Tell whether fencing this entry uses up its last epoch (KAFKA-20090)."""
+    return is_exhausted(record.producer_epoch)
+
+
+def prepare_fence(
+    record: TransactionRecord, wall_ms: int, *, round_: int, next_producer_id: int, keep_last: bool
+) -> TransactionRecord:
+    """Abort an ongoing transaction on the server's behalf and fence its producer by one bump (P7).
+
+    `keep_last`: the producer itself asked (InitProducerId with its pair) and may go on. A new
+    producer id comes into force with COMPLETE_ABORT.
+    """
+    assert record.status is TxnStatus.ONGOING, record.status
+    return replace(
+        record,
+        status=TxnStatus.PREPARE_ABORT,
+        producer_epoch=min(record.producer_epoch + 1, EPOCH_FENCE),
+        last_producer_epoch=record.producer_epoch if keep_last else NONE,
+        previous_producer_id=NONE,
+        next_producer_id=next_producer_id,
+        last_update_ms=wall_ms,
+        stamp=round_,
+        decision=None,
+    )
+
+
+def prepare_orphan(
+    record: TransactionRecord,
+    wall_ms: int,
+    *,
+    round_: int,
+    pair: tuple[int, int],
+    partitions: tuple[TopicPartition, ...],
+) -> TransactionRecord:
+    """The outcome of a transaction that only partitions know: aborted, its `pair` fenced (T21)."""
+    producer_id, producer_epoch = pair
+    return replace(
+        record,
+        producer_id=producer_id,
+        producer_epoch=min(producer_epoch + 1, EPOCH_FENCE),
+        status=TxnStatus.PREPARE_ABORT,
+        partitions=partitions,
+        last_update_ms=wall_ms,
+        start_ms=wall_ms,
+        stamp=round_,
+        decision=None,
+    )
+
+
+def complete(record: TransactionRecord, decision: DecisionId, wall_ms: int) -> TransactionRecord:
+    """All markers are written: PREPARE_x becomes COMPLETE_x and keeps the decision id (T2).
+
+    A waiting producer id takes over here; `last_producer_epoch` stays what the client last saw.
+    """
+    assert record.status in PREPARED, record.status
+    done = replace(
+        record,
+        status=(
+            TxnStatus.COMPLETE_COMMIT
+            if record.status is TxnStatus.PREPARE_COMMIT
+            else TxnStatus.COMPLETE_ABORT
+        ),
+        partitions=(),
+        last_update_ms=wall_ms,
+        decision=decision,
+    )
+    if record.next_producer_id == NONE:
+        return done
+    return replace(
+        done,
+        producer_id=record.next_producer_id,
+        producer_epoch=0,
+        previous_producer_id=record.producer_id,
+        next_producer_id=NONE,
+    )
+
+
+def pair_for_next(record: TransactionRecord) -> tuple[int, int]:
+    """Return the pair that the next transaction of this producer uses (EndTxn v5)."""
+    if record.next_producer_id != NONE:
+        return record.next_producer_id, 0
+    return record.producer_id, record.producer_epoch
+
+
+def decided_commit(record: TransactionRecord) -> bool:
+    """Tell whether the entry's last decision is a commit; only for decided entries."""
+    return record.status in COMMITTING

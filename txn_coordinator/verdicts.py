@@ -1,0 +1,79 @@
+"""What the coordinator says: verdict enums and outcomes, without any Kafka number.
+
+INV-TV1  every request gets exactly one outcome, and its verdict is one of `TxnVerdict`
+Not here: Kafka error codes and their downgrade per version (region_broker.handlers).
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from idempotency.decision import DecisionId
+
+
+class TxnVerdict(Enum):
+    """Outcome of one transaction request; the handlers map each to a Kafka error."""
+
+    OK = auto()
+    LOADING = auto()
+    NOT_COORDINATOR = auto()
+    UNAVAILABLE = auto()
+    """The ledger failed; whether the request took effect is unknown until it is loaded again."""
+    CONCURRENT = auto()
+    """Something of this transactional id is under way and the hold limit has passed (C14)."""
+    FENCED = auto()
+    """Another producer epoch is current (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH when old)."""
+    STALE_CONNECTION = auto()
+    """A newer connection has taken over this transactional id (TV1 connection-order fence)."""
+    FENCED_BY_TAKEOVER = auto()
+    """(producer id, epoch) was given out before a region takeover: repeat the transaction (T22)."""
+    FENCED_BY_TAKEOVER_FATAL = auto()
+    """EndTxn whose outcome the ledger cannot name under TV1; ask `verdict` by position (T22)."""
+    UNKNOWN_PRODUCER_MAPPING = auto()
+    """No such transactional id, or it has another producer id."""
+    INVALID_STATE = auto()
+    INVALID_TIMEOUT = auto()
+    INVALID_REQUEST = auto()
+    NOT_IN_TRANSACTION = auto()
+    """Verification: the partition is not part of the producer's ongoing transaction (C27)."""
+    WRONG_DOMAIN = auto()
+    """The transaction names a partition or group of another domain (T28)."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitOutcome:
+    """Answer to InitProducerId: the pair to use from now on; (-1, -1) unless OK."""
+
+    verdict: TxnVerdict
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EndOutcome:
+    """Answer to EndTxn: under TV2 the pair for the next transaction (EndTxn v5), else (-1, -1)."""
+
+    verdict: TxnVerdict
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+Outcome = TxnVerdict | InitOutcome | EndOutcome
+
+
+class Fate(Enum):
+    """The final word on one transaction, as far as this ledger can tell (T29); `lost` is geo's."""
+
+    COMMITTED = auto()
+    ABORTED = auto()
+    OPEN = auto()
+    """Begun, not decided."""
+    UNKNOWN = auto()
+    """No record of it in this ledger; never guessed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FateOutcome:
+    """A fate, and the decision behind it if there is one."""
+
+    fate: Fate
+    decision: DecisionId | None = None
