@@ -1,0 +1,191 @@
+"""A node's partitions on a simulated disk, driven by hand: one thread, no clock of its own."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from idempotency.record_batch import BatchHeader, MarkerFacts, iter_headers, read_marker
+from region_broker.log.group_commit import GroupCommit
+from region_broker.log.log_config import FlushPolicy, NodeLogConfig
+from region_broker.log.partition_log import SyncJob
+from region_broker.replication.partition import Partition
+from region_broker.replication.partition_table import PartitionTable
+from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch
+from tests.simulation.disk import SimulatedDisk
+
+DATA_DIR = Path("/data")
+TOPIC_ID = UUID("5a0f6c1e-6f0f-4f27-9d9a-0c6d3e0f9b11")
+LEADER_EPOCH = 8 << 16 | 1
+
+
+class ManualClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        """Start at a wall time of 1,000,000 ms."""
+        self.now_ms = 1_000_000
+        self.sleepers: list[tuple[int, Callable[[], None]]] = []
+
+    def monotonic_ms(self) -> int:
+        """See `Clock`."""
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return self.now_ms
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """See `Clock`: ends when `pass_ms` has gone far enough."""
+        import asyncio
+
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.sleepers.append((self.now_ms + int(duration_ms), wake))
+        await future
+
+    def pass_ms(self, duration_ms: int) -> None:
+        """Let time pass."""
+        self.now_ms += duration_ms
+        due = [wake for at, wake in self.sleepers if at <= self.now_ms]
+        self.sleepers = [sleeper for sleeper in self.sleepers if sleeper[0] > self.now_ms]
+        for wake in due:
+            wake()
+
+
+class InlineRunner:
+    """A `SyncRunner` without threads."""
+
+    async def sync_all(self, jobs: Sequence[SyncJob]) -> list[OSError | None]:
+        """See `SyncRunner`."""
+        return [job.run() for job in jobs]
+
+    async def _ran(self, work: Callable[[], None]) -> None:
+        work()
+
+    def start(self, work: Callable[[], None]) -> Awaitable[None]:
+        """See `SyncRunner`."""
+        return self._ran(work)
+
+    def close(self) -> None:
+        """See `SyncRunner`."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A `TopicSpec`."""
+
+    partition_count: int = 1
+    configs: dict[str, str] = field(default_factory=dict)
+    topic_id: UUID = TOPIC_ID
+    name: str = "orders"
+    internal: bool = False
+
+
+@dataclass
+class World:
+    """One life of a node; `reopen` starts the next one on the same disk."""
+
+    disk: SimulatedDisk
+    topic: Topic
+    config: NodeLogConfig
+    clock: ManualClock = field(default_factory=ManualClock)
+    leads: bool = True
+    sealed: list[Path] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Open."""
+        self.open()
+
+    def open(self) -> None:
+        """Open the table and the topic."""
+        self.group_commit = GroupCommit(
+            self.config, self.clock, on_sealed=self.sealed.append, runner=InlineRunner()
+        )
+        self.table = PartitionTable(
+            self.disk, DATA_DIR, self.clock, self.config, self.group_commit
+        )
+        self.partitions = self.table.open_topic(self.topic)
+        if self.leads:
+            for partition in self.partitions:
+                if partition.failed is None:
+                    partition.become_leader(LEADER_EPOCH)
+
+    @property
+    def partition(self) -> Partition:
+        """Partition 0."""
+        return self.partitions[0]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of partition 0."""
+        return self.table.folder_of(self.topic.topic_id, 0)
+
+    def sync(self) -> list[Path]:
+        """Run one group commit; return what was sealed."""
+        coroutine = self.group_commit.sync_group()
+        try:
+            coroutine.send(None)
+        except StopIteration as done:
+            sealed: list[Path] = done.value
+            return sealed
+        raise AssertionError("the inline runner never waits")
+
+    def kill_and_reopen(self) -> None:
+        """Kill the process, start it again."""
+        self.disk.process_killed()
+        self.open()
+
+    def close_and_reopen(self) -> None:
+        """Stop cleanly, start again."""
+        self.table.close()
+        self.disk.process_killed()
+        self.open()
+
+
+def world(
+    configs: dict[str, str] | None = None,
+    *,
+    partition_count: int = 1,
+    flush_policy: FlushPolicy = FlushPolicy.COMMIT,
+    leads: bool = True,
+) -> World:
+    """Return a world with one topic."""
+    return World(
+        SimulatedDisk(),
+        Topic(partition_count=partition_count, configs=configs or {}),
+        NodeLogConfig(flush_policy=flush_policy, index_interval_bytes=256, open_files_max=2),
+        leads=leads,
+    )
+
+
+def batch(
+    count: int = 1, *, size_bytes: int = 20, origin: Origin = NO_ORIGIN, at_ms: int = 1_000_000
+) -> bytes:
+    """Return a client's batch of `count` records with values of `size_bytes`."""
+    return build_batch(
+        [Record(None, b"v" * size_bytes, timestamp_ms=at_ms + n) for n in range(count)],
+        origin=origin,
+    )
+
+
+def all_bytes(partition: Partition) -> bytes:
+    """Return the whole durable log, read in small steps."""
+    parts = []
+    offset = partition.log_start_offset
+    while data := partition.read_raw(offset, 700):
+        parts.append(data)
+        offset = [header.next_offset for _, header in iter_headers(data)][-1]
+    return b"".join(parts)
+
+
+def with_markers(data: bytes) -> list[tuple[BatchHeader, MarkerFacts | None]]:
+    """Return the batches in `data` as `PartitionState.apply` takes them."""
+    return [
+        (header, read_marker(data[at : at + header.size_bytes]) if header.is_control else None)
+        for at, header in iter_headers(data)
+    ]

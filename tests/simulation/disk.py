@@ -1,0 +1,285 @@
+"""A disk in memory that loses what was not synced, tears writes, and fails on demand.
+
+INV-SD1  after `power_loss` a file holds what was synced, and of each later write any subset of its 4 KiB pages; a
+         name holds what `fsync_dir` made of it, or what it was changed to since
+INV-SD2  after `process_killed` everything written is there: the page cache outlives a process
+INV-SD3  a failed `fdatasync` drops the file's dirty pages as clean: a later one succeeds and they are not durable
+
+Handles opened before a crash are dead. Not here: chance (handed in), any rule of the log.
+"""
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from region_broker.log.disk import Buffer
+
+PAGE_BYTES = 4096
+
+Fault = Callable[[str, Path], None]
+"""Called before each operation with its name and path; raises what is to go wrong."""
+
+
+class Crashed(BaseException):
+    """The process ends here; not an error that anybody may handle."""
+
+
+class Inode:
+    """One file: what the page cache holds, what the platter holds, and the writes between."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.cached = bytearray()
+        self.durable = b""
+        self.unsynced: list[tuple[int, bytes] | int] = []
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write into the page cache."""
+        _write_into(self.cached, position, data)
+        self.unsynced.append((position, data))
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut in the page cache."""
+        _cut(self.cached, size_bytes)
+        self.unsynced.append(size_bytes)
+
+    def sync(self) -> None:
+        """Replay the writes since the last sync onto the platter; those of a failed sync are lost."""
+        self.durable = bytes(_after(self.durable, self.unsynced, None))
+        self.unsynced.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Keep the platter and some of the unsynced pages."""
+        self.cached = _after(self.durable, self.unsynced, rng)
+        self.durable = bytes(self.cached)
+        self.unsynced.clear()
+
+
+def _after(
+    start: bytes, changes: list[tuple[int, bytes] | int], rng: random.Random | None
+) -> bytearray:
+    content = bytearray(start)
+    keep_chance = 1.0 if rng is None else rng.choice([0.0, 0.5, 0.9, 1.0])
+    for change in changes:
+        if isinstance(change, int):
+            if rng is None or rng.random() < keep_chance:
+                _cut(content, change)
+            continue
+        position, data = change
+        while data:
+            room = PAGE_BYTES - position % PAGE_BYTES
+            if rng is None or rng.random() < keep_chance:
+                _write_into(content, position, data[:room])
+            position, data = position + len(data[:room]), data[room:]
+    return content
+
+
+def _write_into(content: bytearray, position: int, data: bytes) -> None:
+    if len(content) < position:
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _cut(content: bytearray, size_bytes: int) -> None:
+    del content[size_bytes:]
+    content.extend(bytes(size_bytes - len(content)))
+
+
+class SimulatedFile:
+    """A `DiskFile`."""
+
+    def __init__(self, disk: "SimulatedDisk", path: Path, inode: Inode) -> None:
+        """Open `inode` in the disk's present life."""
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._life = disk.life
+        self._open = True
+
+    def _use(self, operation: str) -> Inode:
+        if not self._open or self._life != self._disk.life:
+            raise OSError(errno.EBADF, f"{operation} on a closed file: {self._path}")
+        self._disk.step(operation, self._path)
+        return self._inode
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """See `DiskFile`."""
+        inode = self._use("pread")
+        self._disk.bytes_read += min(size_bytes, max(len(inode.cached) - position, 0))
+        return bytes(inode.cached[position : position + size_bytes])
+
+    def pwrite(self, position: int, *buffers: Buffer) -> int:
+        """See `DiskFile`; a full disk takes half of the bytes."""
+        data = b"".join(buffers)
+        try:
+            inode = self._use("pwrite")
+        except OSError:
+            self._inode.write(position, data[: len(data) // 2])
+            raise
+        inode.write(position, data)
+        return len(data)
+
+    def truncate(self, size_bytes: int) -> None:
+        """See `DiskFile`."""
+        self._use("truncate").truncate(size_bytes)
+
+    def size(self) -> int:
+        """See `DiskFile`."""
+        return len(self._use("size").cached)
+
+    def fdatasync(self) -> None:
+        """See `DiskFile`; a failure drops the dirty pages for good (INV-SD3)."""
+        try:
+            inode = self._use("fdatasync")
+        except OSError:
+            self._inode.unsynced.clear()
+            raise
+        inode.sync()
+
+    def close(self) -> None:
+        """See `DiskFile`."""
+        self._open = False
+
+
+class SimulatedDisk:
+    """A `Disk`. `fault` sees every operation; `bytes_read` counts reads through files."""
+
+    def __init__(self) -> None:
+        """Start with an empty root."""
+        self.life = 0
+        self.bytes_read = 0
+        self.operations = 0
+        self.crash_at: int | None = None
+        self.fault: Fault | None = None
+        self._names: dict[Path, Inode] = {}
+        self._durable_names: dict[Path, Inode] = {}
+        self._folders: set[Path] = {Path("/")}
+
+    def step(self, operation: str, path: Path) -> None:
+        """Count an operation; crash or fail if that was asked for."""
+        self.operations += 1
+        if self.crash_at is not None and self.operations >= self.crash_at:
+            raise Crashed
+        if self.fault is not None:
+            self.fault(operation, path)
+
+    def crash_after(self, operation_count: int) -> None:
+        """Raise Crashed at the operation after the next `operation_count`."""
+        self.crash_at = self.operations + operation_count + 1
+
+    def power_loss(self, rng: random.Random) -> None:
+        """Lose what was not synced, by chance in part kept."""
+        self.process_killed()
+        for path in sorted({*self._names, *self._durable_names}):
+            was, became = self._durable_names.get(path), self._names.get(path)
+            kept = became if was is became or rng.random() < 0.5 else was
+            if kept is None:
+                self._names.pop(path, None)
+            else:
+                self._names[path] = kept
+        for inode in dict.fromkeys(self._names.values()):
+            inode.lose_power(rng)
+        self._durable_names = dict(self._names)
+
+    def process_killed(self) -> None:
+        """End the process: handles are dead, faults are over, the page cache stays."""
+        self.life += 1
+        self.crash_at = None
+        self.fault = None
+
+    def content(self, path: Path) -> bytearray:
+        """Return a file's bytes as the process sees them, to look at and to damage."""
+        return self._names[path].cached
+
+    def damage(self, path: Path, position: int) -> None:
+        """Flip one bit, in cache and on the platter."""
+        inode = self._names[path]
+        inode.cached[position] ^= 0x10
+        platter = bytearray(inode.durable)
+        if position < len(platter):
+            platter[position] ^= 0x10
+        inode.durable = bytes(platter)
+
+    def open(self, path: Path, *, create: bool = False) -> SimulatedFile:
+        """See `Disk`."""
+        self.step("open", path)
+        inode = self._names.get(path)
+        if inode is None:
+            if not create or path.parent not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+            inode = self._names[path] = Inode()
+        return SimulatedFile(self, path, inode)
+
+    def exists(self, path: Path) -> bool:
+        """See `Disk`."""
+        return path in self._names or path in self._folders
+
+    def file_size(self, path: Path) -> int:
+        """See `Disk`."""
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return len(self._names[path].cached)
+
+    def list_dir(self, path: Path) -> list[str]:
+        """See `Disk`."""
+        return sorted(p.name for p in [*self._names, *self._folders] if p.parent == path != p)
+
+    def make_dirs(self, path: Path) -> None:
+        """See `Disk`."""
+        self._folders |= {path, *path.parents}
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Disk`; a folder moves with all that it holds, at once durably."""
+        self.step("rename", source)
+        if source in self._folders:
+            self._move_folder(source, target)
+        else:
+            self._names[target] = self._names.pop(source)
+
+    def _move_folder(self, source: Path, target: Path) -> None:
+        def moved(path: Path) -> Path:
+            return target / path.relative_to(source) if path.is_relative_to(source) else path
+
+        self._folders = {moved(path) for path in self._folders}
+        self._names = {moved(path): inode for path, inode in self._names.items()}
+        self._durable_names = {moved(path): inode for path, inode in self._durable_names.items()}
+
+    def remove(self, path: Path) -> None:
+        """See `Disk`."""
+        self.step("remove", path)
+        if self._names.pop(path, None) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+
+    def remove_tree(self, path: Path) -> None:
+        """See `Disk`; at once durable."""
+        self.step("remove_tree", path)
+        for names in (self._names, self._durable_names):
+            for held in [held for held in names if held.is_relative_to(path)]:
+                del names[held]
+        self._folders = {folder for folder in self._folders if not folder.is_relative_to(path)}
+
+    def fsync_dir(self, path: Path) -> None:
+        """See `Disk`."""
+        self.step("fsync_dir", path)
+        for name in [name for name in self._durable_names if name.parent == path]:
+            if name not in self._names:
+                del self._durable_names[name]
+        for name, inode in self._names.items():
+            if name.parent == path:
+                self._durable_names[name] = inode
+
+    def read_file(self, path: Path) -> bytes:
+        """See `Disk`."""
+        self.step("read_file", path)
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return bytes(self._names[path].cached)
+
+    def write_file_atomic(self, path: Path, data: Buffer) -> None:
+        """See `Disk`: durable when it returns, untouched when it raises."""
+        self.step("write_file_atomic", path)
+        inode = Inode()
+        inode.write(0, bytes(data))
+        inode.sync()
+        self._names[path] = self._durable_names[path] = inode

@@ -1,0 +1,293 @@
+"""What opening a log does after each kind of end; expected values are what was written before."""
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from region_broker.log.failures import NewerFormat, PartitionFailed
+from region_broker.log.segment import file_name
+from region_broker.replication.admission import AppendVerdict
+from region_broker.replication.partition import Isolation
+from tests.log_world import DATA_DIR, World, all_bytes, batch, world
+from tests.simulation.disk import Crashed
+
+SMALL_SEGMENTS = {"segment.bytes": "4096"}
+
+
+def fill(some: World, batch_count: int, *, size_bytes: int = 300) -> None:
+    for _ in range(batch_count):
+        assert some.partition.append(batch(size_bytes=size_bytes)).verdict is AppendVerdict.APPENDED
+
+
+def last_segment(some: World) -> Path:
+    names = [name for name in some.disk.list_dir(some.folder) if name.endswith(".log")]
+    return some.folder / names[-1]
+
+
+def test_clean_start_reads_nothing_of_the_log() -> None:
+    some = world(SMALL_SEGMENTS)
+    fill(some, 40)
+    some.sync()
+    before = all_bytes(some.partition)
+    some.table.close()
+    some.disk.process_killed()
+    some.disk.bytes_read = 0
+    some.open()
+    assert some.disk.bytes_read == 0
+    assert some.partition.log.recovered_clean
+    assert some.partition.log_end_offset == 40
+    assert all_bytes(some.partition) == before
+
+
+def test_killed_process_loses_nothing_that_was_written() -> None:
+    some = world(SMALL_SEGMENTS)
+    fill(some, 25)
+    some.sync()
+    fill(some, 5)
+    some.kill_and_reopen()
+    assert not some.partition.log.recovered_clean
+    assert some.partition.log_end_offset == 30
+    assert some.partition.high_watermark == 30
+
+
+def test_torn_tail_is_cut_and_the_rest_is_kept() -> None:
+    some = world()
+    fill(some, 10)
+    some.sync()
+    synced = all_bytes(some.partition)
+    fill(some, 3)
+    path = last_segment(some)
+    content = some.disk.content(path)
+    del content[-7:]
+    some.kill_and_reopen()
+    assert some.partition.log_end_offset == 12
+    assert all_bytes(some.partition).startswith(synced)
+    fill(some, 1)
+    some.sync()
+    some.kill_and_reopen()
+    assert some.partition.log_end_offset == 13
+
+
+def test_garbage_behind_the_synced_end_is_cut_also_over_a_segment_border() -> None:
+    some = world(SMALL_SEGMENTS)
+    fill(some, 5)
+    some.sync()
+    synced = all_bytes(some.partition)
+    fill(some, 20)
+    first = some.folder / file_name(0, ".log")
+    some.disk.content(first)[len(synced) + 30] ^= 1
+    some.kill_and_reopen()
+    assert some.partition.failed is None
+    assert some.partition.log_end_offset == 5
+    assert all_bytes(some.partition) == synced
+    assert [name for name in some.disk.list_dir(some.folder) if name.endswith(".log")] == [
+        first.name
+    ]
+
+
+def test_bit_flip_in_the_synced_part_fails_the_partition_and_changes_nothing() -> None:
+    some = world(partition_count=2)
+    fill(some, 10)
+    some.sync()
+    path = last_segment(some)
+    some.disk.damage(path, 700)
+    size_bytes = some.disk.file_size(path)
+    some.kill_and_reopen()
+    assert some.partition.failed is not None
+    assert "wrong CRC" in some.partition.failed
+    assert some.disk.file_size(path) == size_bytes
+    assert some.partition.append(batch()).verdict is AppendVerdict.STORAGE_FAILED
+    with pytest.raises(PartitionFailed):
+        some.partition.fetch(0, 100, Isolation.READ_UNCOMMITTED)
+    assert some.partitions[1].failed is None
+    assert some.partitions[1].append(batch()).verdict is AppendVerdict.APPENDED
+    assert list(some.table.failures()) == ["orders-0"]
+
+
+def test_missing_synced_bytes_fail_the_partition() -> None:
+    some = world()
+    fill(some, 10)
+    some.sync()
+    del some.disk.content(last_segment(some))[-400:]
+    some.kill_and_reopen()
+    assert some.partition.failed is not None
+    assert "were durable" in some.partition.failed
+
+
+def test_shortened_sealed_segment_fails_the_partition() -> None:
+    some = world(SMALL_SEGMENTS)
+    fill(some, 40)
+    some.sync()
+    del some.disk.content(some.folder / file_name(0, ".log"))[-400:]
+    some.kill_and_reopen()
+    assert some.partition.failed is not None
+    assert "was sealed" in some.partition.failed
+
+
+def test_removed_sealed_segment_fails_the_partition() -> None:
+    some = world(SMALL_SEGMENTS)
+    fill(some, 40)
+    some.sync()
+    sealed = some.partition.log.sealed_paths()
+    some.disk.remove(sealed[1])
+    some.kill_and_reopen()
+    assert some.partition.failed is not None
+
+
+@pytest.mark.parametrize("suffix", [".index", ".txnindex", ".snapshot"])
+@pytest.mark.parametrize("how", ["flip", "remove"])
+def test_damaged_side_files_are_built_again(suffix: str, how: str) -> None:
+    some = world(SMALL_SEGMENTS)
+    fill(some, 40)
+    some.sync()
+    before = all_bytes(some.partition)
+    state = some.partition.state.encode()
+    some.table.close()
+    for name in some.disk.list_dir(some.folder):
+        if name.endswith(suffix) and how == "flip":
+            some.disk.damage(some.folder / name, some.disk.file_size(some.folder / name) // 2)
+        elif name.endswith(suffix):
+            some.disk.remove(some.folder / name)
+    some.disk.process_killed()
+    some.open()
+    assert some.partition.failed is None
+    assert all_bytes(some.partition) == before
+    assert some.partition.state.encode() == state
+    assert some.partition.log.aborted_in(0, 40, 40) == []
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "leader-epochs"])
+def test_damaged_checkpoint_or_epochs_lose_nothing(name: str) -> None:
+    some = world(SMALL_SEGMENTS)
+    fill(some, 40)
+    some.sync()
+    before = all_bytes(some.partition)
+    some.table.close()
+    some.disk.damage(some.folder / name, 10)
+    some.disk.process_killed()
+    some.open()
+    assert all_bytes(some.partition) == before
+    assert some.partition.epoch_end_offset(8 << 16 | 1) == (8 << 16 | 1, 40)
+
+
+def test_what_survives_a_failed_sync_is_written_again_before_it_is_trusted() -> None:
+    some = world()
+    fill(some, 4)
+    some.sync()
+    fill(some, 4)
+
+    def broken(operation: str, _: Path) -> None:
+        if operation == "fdatasync":
+            raise OSError(errno.EIO, "broken")
+
+    some.disk.fault = broken
+    some.sync()
+    assert some.partition.failed is not None
+    some.kill_and_reopen()  # the page cache still has it, the platter has not
+    assert some.partition.high_watermark == 8
+    some.disk.power_loss(random.Random(1))
+    some.open()
+    assert some.partition.log_end_offset == 8
+
+
+def test_newer_format_is_refused_and_untouched() -> None:
+    some = world()
+    fill(some, 3)
+    some.table.close()
+    some.disk.process_killed()
+    some.disk.write_file_atomic(DATA_DIR / "format", b"tidemark-log 2\n")
+    with pytest.raises(NewerFormat, match="format 2, this version knows 1"):
+        some.open()
+
+
+def test_foreign_folder_is_refused() -> None:
+    some = world()
+    some.disk.remove(DATA_DIR / "format")
+    with pytest.raises(NewerFormat, match="choose another data folder"):
+        some.open()
+
+
+def test_crash_at_every_step_of_a_cut_leaves_a_log_that_opens() -> None:
+    for at in range(1, 200):
+        some = world(SMALL_SEGMENTS)
+        fill(some, 40)
+        some.sync()
+        before = all_bytes(some.partition)
+        some.disk.crash_after(at)
+        try:
+            some.partition.truncate_to(17)
+        except Crashed:
+            some.disk.power_loss(random.Random(at))
+            some.open()
+        else:
+            assert some.partition.log_end_offset == 17
+            return
+        assert some.partition.failed is None, some.partition.failed
+        assert before.startswith(all_bytes(some.partition))
+        assert some.partition.log_end_offset >= 17
+        some.partition.truncate_to(17)
+        assert some.partition.log_end_offset == some.partition.high_watermark == 17
+    pytest.fail("a cut takes less than 200 operations")
+
+
+def test_crash_at_every_step_of_retention_leaves_a_log_without_a_hole() -> None:
+    for at in range(1, 200):
+        some = world(SMALL_SEGMENTS | {"retention.bytes": "5000"})
+        fill(some, 60)
+        some.sync()
+        before = all_bytes(some.partition)
+        some.disk.crash_after(at)
+        try:
+            some.table.maintain(lambda _: None)
+        except Crashed:
+            some.disk.power_loss(random.Random(at))
+            some.open()
+            assert some.partition.failed is None, some.partition.failed
+            assert before.endswith(all_bytes(some.partition))
+            assert some.partition.log_end_offset == 60
+        else:
+            assert some.partition.log_start_offset > 0
+            return
+    pytest.fail("retention takes less than 200 operations")
+
+
+def test_crash_at_every_step_of_a_sync_with_seals_keeps_what_was_acknowledged() -> None:
+    for at in range(1, 300):
+        some = world(SMALL_SEGMENTS)
+        fill(some, 8)
+        some.sync()
+        acknowledged = all_bytes(some.partition)
+        fill(some, 30)
+        some.disk.crash_after(at)
+        try:
+            some.sync()
+        except Crashed:
+            some.disk.power_loss(random.Random(at))
+            some.open()
+            assert some.partition.failed is None, some.partition.failed
+            assert all_bytes(some.partition).startswith(acknowledged)
+        else:
+            return
+    pytest.fail("a sync takes less than 300 operations")
+
+
+def test_crash_at_every_step_of_opening_can_be_repeated() -> None:
+    for at in range(1, 300):
+        some = world(SMALL_SEGMENTS)
+        fill(some, 30)
+        some.sync()
+        fill(some, 10)
+        some.disk.power_loss(random.Random(at))
+        some.disk.crash_after(at)
+        try:
+            some.open()
+        except Crashed:
+            some.disk.power_loss(random.Random(at + 1))
+            some.open()
+            assert some.partition.failed is None, some.partition.failed
+            assert some.partition.log_end_offset >= 30
+        else:
+            return
+    pytest.fail("opening takes less than 300 operations")
