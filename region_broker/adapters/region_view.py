@@ -1,0 +1,166 @@
+"""A region as its operators see it: what HTTP and the CLI are told, and the orders they give.
+
+INV-RV1  everything returned is plain JSON: no object of ours leaves here
+INV-RV2  it is read from memory; only losses and loss statements read logs or quarantine
+
+Not here: routes and status codes (`http_api`), orders' execution (`failover_operations`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from geo_replicator.failover import Phase
+from region_broker.adapters.failover_driver import FailoverDriver
+from region_broker.adapters.failover_operations import FailoverOperations, OperationRefused
+from region_broker.adapters.failover_ports import RegionLog
+
+
+class RegionService:
+    """Implements what `http_api` needs of a region."""
+
+    def __init__(self, driver: FailoverDriver, operations: FailoverOperations) -> None:
+        """Speak for the region of `driver`."""
+        self._driver = driver
+        self._operations = operations
+
+    @property
+    def region(self) -> str:
+        """Return this node's region."""
+        return self._operations.region
+
+    @property
+    def domain(self) -> str:
+        """Return the domain that this service speaks for."""
+        return self._driver.parts.domain
+
+    @property
+    def refusal(self) -> type[OperationRefused]:
+        """Return the exception of refused orders, which has `code` and `reason`."""
+        return OperationRefused
+
+    def not_ready(self) -> str | None:
+        """Return why this region serves neither writes nor mirrored reads, None if it does."""
+        parts = self._driver.parts
+        failed = [f"{log.tp}: {log.failed}" for log in parts.role.logs() if log.failed is not None]
+        if failed:
+            return "; ".join(failed[:10])
+        if parts.role.acting or self._driver.state.phase is Phase.MIRRORING:
+            return None
+        return parts.role.reason_not_acting
+
+    def http_address(self, region: str) -> str | None:
+        """Return the HTTP base URL of `region`, None if there is no such region."""
+        known = self._driver.parts.metadata.image.regions.get(region)
+        return None if known is None else f"http://{known.http_host}:{known.http_port}"
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return role, epochs, tidemark, lag, peers and topics."""
+        parts, state = self._driver.parts, self._driver.state
+        image = parts.metadata.image
+        domain = image.domains[parts.domain]
+        return {
+            "region": self.region,
+            "domain": parts.domain,
+            "cluster_id": image.cluster_id,
+            "node_id": parts.role.node_id,
+            "kafka": f"{parts.role.kafka_host}:{parts.role.kafka_port}",
+            "role": _role_of(state.phase),
+            "phase": state.phase.value,
+            "acting": parts.role.acting,
+            "reason_not_acting": parts.role.reason_not_acting,
+            "acting_region": domain.acting_region,
+            "region_epoch": domain.region_epoch,
+            "promised": {
+                "region_epoch": state.promise.region_epoch,
+                "region": state.promise.taker,
+            },
+            "tidemark": self._tidemark(),
+            "lag": dict(parts.tidemarks.lag()),
+            "link": {
+                "running": parts.role.mirrors,
+                "last_heard_ms": parts.tidemarks.last_heard_ms(),
+            },
+            "peers": [
+                {
+                    "region": region.name,
+                    "kafka": f"{region.kafka_host}:{region.kafka_port}",
+                    "http": f"http://{region.http_host}:{region.http_port}",
+                    "acts": region.name == domain.acting_region,
+                }
+                for region in image.regions.values()
+            ],
+            "lineage": [
+                {
+                    "region_epoch": entry.region_epoch,
+                    "acting_region": entry.acting_region,
+                    "base_region_epoch": entry.base_region_epoch,
+                    "base_number": entry.base_number,
+                    "decided_wall_ms": entry.decided_wall_ms,
+                }
+                for entry in domain.lineage
+            ],
+            "topics": _topics(parts.role.logs()),
+        }
+
+    def _tidemark(self) -> Mapping[str, int]:
+        claim = self._driver.parts.tidemarks.claim()
+        published = claim.published_wall_ms
+        now_ms = self._driver.parts.clock.wall_ms()
+        return {
+            "region_epoch": claim.point.region_epoch,
+            "number": claim.point.number,
+            "published_wall_ms": published,
+            "age_ms": max(0, now_ms - published) if published else -1,
+        }
+
+    async def loss_statement(self) -> Mapping[str, Any]:
+        """Return what a fail-over to this region would lose at most."""
+        return _plain(await self._operations.statement())
+
+    def begin_failover(self, *, confirmed: bool) -> Mapping[str, Any]:
+        """Begin a fail-over to this region; raises `OperationRefused`."""
+        return _plain(self._operations.begin_failover(confirmed=confirmed))
+
+    def begin_switch(self) -> Mapping[str, Any]:
+        """Begin a planned switch to this region; raises `OperationRefused`."""
+        return _plain(self._operations.begin_switch())
+
+    def operation(self, operation_id: str) -> Mapping[str, Any] | None:
+        """Return an operation and its progress, None if this node knows none of that id."""
+        operation = self._operations.operation(operation_id)
+        return None if operation is None else _plain(operation)
+
+    async def losses(self) -> Sequence[Mapping[str, Any]]:
+        """Return what each take-over lost, as far as this region's quarantine knows."""
+        return [_plain(losses) for losses in await self._operations.losses()]
+
+
+def _plain(value: msgspec.Struct) -> Mapping[str, Any]:
+    plain: Mapping[str, Any] = msgspec.to_builtins(value)
+    return plain
+
+
+def _role_of(phase: Phase) -> str:
+    if phase in {Phase.ACTING, Phase.DRAINING}:
+        return "acting"
+    return "mirror" if phase is Phase.MIRRORING else "changing"
+
+
+def _topics(logs: Sequence[RegionLog]) -> list[dict[str, Any]]:
+    topics: dict[str, dict[str, Any]] = {}
+    for log in logs:
+        topic = topics.setdefault(
+            str(log.tp.topic),
+            {"topic": str(log.tp.topic), "topic_id": str(log.topic_id), "partitions": []},
+        )
+        topic["partitions"].append(
+            {
+                "partition": log.tp.partition,
+                "log_start_offset": log.log_start_offset,
+                "log_end_offset": log.log_end_offset,
+                "failed": log.failed,
+            }
+        )
+    return [topics[name] for name in sorted(topics)]

@@ -1,0 +1,296 @@
+"""`tidemark region`: status, planned switch, fail-over, losses.
+
+INV-CG1  a fail-over is never begun before the loss statement was printed or --yes was given
+INV-CG2  an order ends with exit code 0 only when the new region takes writes
+
+Not here: HTTP (`region_client`), tables (`output`).
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Final
+
+import click
+
+from region_broker.cli.output import (
+    JSON,
+    ExitCode,
+    Progress,
+    fail,
+    output_option,
+    print_json,
+    print_pairs,
+    print_table,
+)
+from region_broker.cli.region_client import (
+    ApiError,
+    BadUrl,
+    Cluster,
+    NoNode,
+    UnknownRegion,
+    parse_urls,
+    request,
+)
+
+POLL_S: Final = 0.05
+_NOT_FOUND: Final = 404
+
+
+def _url_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--url",
+        metavar="URL[,URL...]",
+        help="HTTP address of any node, several with commas; dead ones are skipped."
+        " Default: TIDEMARK_URL, then http://127.0.0.1:8080.",
+    )(command)
+
+
+def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except BadUrl as error:
+            fail(str(error), ExitCode.USAGE)
+        except UnknownRegion as error:
+            fail(str(error), ExitCode.NOT_FOUND)
+        except NoNode as error:
+            fail(str(error))
+        except ApiError as error:
+            fail(str(error), _exit_code(error))
+        except TimeoutError as error:
+            fail(f"no answer in time, it may still take effect: {error}", ExitCode.TIMED_OUT)
+        except OSError as error:
+            fail(f"the connection broke: {error}")
+
+    return run
+
+
+def _exit_code(error: ApiError) -> ExitCode:
+    if error.code == "timed-out":
+        return ExitCode.TIMED_OUT
+    return ExitCode.NOT_FOUND if error.status == _NOT_FOUND else ExitCode.FAILED
+
+
+@click.group(
+    epilog="Examples: tidemark region status · tidemark region switch --to us ·"
+    " tidemark region failover --to us --yes"
+)
+def region() -> None:
+    """Regions: how they stand, planned switch, fail-over, and what it cost."""
+
+
+@region.command(epilog="Example: tidemark region status --url http://127.0.0.1:8080 -o json")
+@_url_option
+@output_option
+@_reports_errors
+def status(url: str | None, output: str) -> None:
+    """Show role, region epoch, tidemark and lag of every region."""
+    cluster = Cluster(parse_urls(url))
+    views = cluster.views()
+    names = sorted({*cluster.http, *views})
+    if output == JSON:
+        regions = [views.get(name) or {"region": name, "reachable": False} for name in names]
+        print_json({"regions": regions, "unreachable": cluster.dead})
+        return
+    rows = [_status_row(name, views.get(name), cluster.http.get(name, "")) for name in names]
+    columns = (
+        "region",
+        "role",
+        "takes writes",
+        "epoch#",
+        "tidemark#",
+        "age ms#",
+        "lag",
+        "http",
+        "",
+    )
+    print_table("", columns, rows)
+
+
+def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequence[object]:
+    if view is None:
+        return (name, "unreachable", "no", "-", "-", "-", "-", address, "does not answer")
+    mark = view["tidemark"]
+    lag = view.get("lag") or {}
+    shown = ", ".join(f"{key} {value}" for key, value in lag.items() if not isinstance(value, dict))
+    return (
+        name,
+        view["role"],
+        "yes" if view["acting"] else "no",
+        view["region_epoch"],
+        mark["number"],
+        mark["age_ms"],
+        shown or "-",
+        address,
+        "" if view["acting"] else view["reason_not_acting"],
+    )
+
+
+@region.command(epilog="Example: tidemark region switch --to us")
+@click.option("--to", "target", required=True, metavar="REGION", help="The region that is to act.")
+@click.option("--domain", default="main", show_default=True, help="What is moved.")
+@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
+@_url_option
+@output_option
+@_reports_errors
+def switch(target: str, domain: str, timeout_s: float, url: str | None, output: str) -> None:
+    """Let another region act, planned: nothing is lost, writes pause for a moment."""
+    address = Cluster(parse_urls(url)).address_of(target)
+    order = {"to": target, "domain": domain}
+    operation = request(address, "POST", "/v1/region/switch", order)
+    _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
+
+
+@region.command(epilog="Example: tidemark region failover --to us --domain main --yes")
+@click.option("--to", "target", required=True, metavar="REGION", help="The region that is to act.")
+@click.option("--domain", default="main", show_default=True, help="What fails over.")
+@click.option("--yes", is_flag=True, help="Do not ask: accept the loss statement.")
+@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
+@_url_option
+@output_option
+@_reports_errors
+def failover(
+    target: str, domain: str, yes: bool, timeout_s: float, url: str | None, output: str
+) -> None:
+    """Let another region act although the acting one may be lost.
+
+    Prints what that loses at most, and asks, unless --yes is given. Ends when the new region takes
+    writes.
+    """
+    address = Cluster(parse_urls(url)).address_of(target)
+    statement = request(address, "GET", f"/v1/region/loss-statement?to={target}")
+    if output != JSON:
+        _print_statement(statement)
+    if not yes and not _confirmed(target, output, statement):
+        fail("nothing was done")
+    order = {"to": target, "domain": domain, "confirm": True}
+    operation = request(address, "POST", "/v1/region/failover", order)
+    _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
+
+
+def _confirmed(target: str, output: str, statement: Mapping[str, Any]) -> bool:
+    if output == JSON:
+        print_json({"status": "not confirmed", "statement": statement})
+    if not sys.stdin.isatty() and output == JSON:
+        return False
+    return click.confirm(f"Let region {target} act at this tidemark?", default=False, err=True)
+
+
+def _follow(
+    address: str, operation: Mapping[str, Any], timeout_s: float, *, quiet: bool
+) -> Mapping[str, Any]:
+    progress = Progress(quiet=quiet)
+    path = f"/v1/operations/{operation['operation_id']}"
+    while operation["status"] == "running":
+        if progress.elapsed_s > timeout_s:
+            fail(
+                f"not done after {timeout_s:.0f} s ({operation['phase']}); it goes on: see"
+                " tidemark region status",
+                ExitCode.TIMED_OUT,
+            )
+        steps = operation.get("steps") or [operation["phase"]]
+        progress.say(f"{operation['kind']}: {steps[-1]}")
+        time.sleep(POLL_S)
+        operation = request(address, "GET", path)
+    return operation
+
+
+def _end(operation: Mapping[str, Any], output: str) -> None:
+    if output == JSON:
+        print_json(operation)
+    elif operation["status"] == "succeeded":
+        paused_ms = int(operation["writes_paused_ms"])
+        paused = f"; writes paused for {paused_ms} ms" if paused_ms >= 0 else ""
+        click.echo(
+            f"region {operation['to_region']} acts under region epoch"
+            f" {operation['region_epoch']}{paused}"
+        )
+    if operation["status"] == "succeeded":
+        return
+    code = ExitCode.TIMED_OUT if operation["status"] == "timed-out" else ExitCode.FAILED
+    fail(f"{operation['kind']} to {operation['to_region']}: {operation['error']}", code)
+
+
+def _print_statement(statement: Mapping[str, Any]) -> None:
+    print_pairs(
+        "Loss statement",
+        [
+            ("takes over", f"{statement['to_region']} from {statement['from_region']}"),
+            (
+                "tidemark",
+                (
+                    f"{statement['tidemark_number']} of region epoch"
+                    f" {statement['tidemark_region_epoch']}, {statement['age_ms']} ms old"
+                ),
+            ),
+            ("transactions lost", f"{statement['transaction_count']} known by name"),
+            ("plain records lost", f"{statement['plain_record_count']} known by position"),
+            ("and at most", statement["open_bound"]),
+        ],
+    )
+    _print_transactions(statement["transactions"])
+
+
+def _print_transactions(transactions: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        (
+            lost["transactional_id"],
+            lost["producer_id"],
+            lost["producer_epoch"],
+            f"shard {lost['decision']['shard']} at {lost['decision']['offset']}",
+            ", ".join(lost["partitions"]),
+        )
+        for lost in transactions
+    ]
+    if rows:
+        columns = ("transactional id", "producer id#", "producer epoch#", "decision", "partitions")
+        print_table("", columns, rows)
+
+
+@region.command(epilog="Example: tidemark region losses -o json")
+@_url_option
+@output_option
+@_reports_errors
+def losses(url: str | None, output: str) -> None:
+    """List what take-overs lost, from the quarantine of every region that answers."""
+    cluster = Cluster(parse_urls(url))
+    found: list[Mapping[str, Any]] = []
+    for name in sorted(cluster.views()):
+        found.extend(request(cluster.http[name], "GET", "/v1/region/losses")["losses"])
+    if output == JSON:
+        print_json({"losses": found, "unreachable": cluster.dead})
+        return
+    if not found:
+        click.echo("no region has a quarantined tail: nothing was lost, or nobody returned yet")
+    for lost in found:
+        _print_losses(lost)
+
+
+def _print_losses(lost: Mapping[str, Any]) -> None:
+    unexplained = lost["unexplained"]
+    print_pairs(
+        f"Cut off when region epoch {lost['lineage_epoch']} began, found in region {lost['region']}",
+        [
+            ("base", f"tidemark {lost['base_number']} of region epoch {lost['base_region_epoch']}"),
+            ("transactions lost", lost["transaction_count"]),
+            ("plain records lost", lost["plain_record_count"]),
+            ("transactional records", lost["transactional_record_count"]),
+            ("as stated beforehand", "; ".join(unexplained) if unexplained else "yes"),
+        ],
+    )
+    _print_transactions(lost["transactions"])
+    rows = [
+        (
+            f"{found['topic']}-{found['partition']}",
+            f"{found['first_offset']}..{found['last_offset']}",
+            found["record_count"],
+            found["producer_id"],
+            {None: "plain", True: "committed", False: "not committed"}[found["committed"]],
+        )
+        for found in lost["records"]
+    ]
+    if rows:
+        print_table("", ("partition", "offsets", "records#", "producer id#", ""), rows)

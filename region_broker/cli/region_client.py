@@ -1,0 +1,167 @@
+"""The CLI's side of the HTTP API: finds the node of a region through any node that answers.
+
+INV-CR1  a dead address among several is no error; no live one is
+INV-CR2  every request ends within its time-out, and an answer is bounded in size
+INV-CR3  a redirect is followed only to an address that the cluster itself named, and only once
+
+http.client rather than aiohttp: a command must start within 150 ms.
+Not here: what is printed (`region`).
+"""
+
+import http.client
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+URL_VARIABLE: Final = "TIDEMARK_URL"
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+CONNECT_TIMEOUT_S: Final = 3.0
+_REDIRECT: Final = 307
+
+
+class NoNode(Exception):
+    """No node answered at any of the addresses."""
+
+
+class UnknownRegion(Exception):
+    """The cluster has no region of that name."""
+
+
+class BadUrl(Exception):
+    """An address that is not http://host:port."""
+
+
+class ApiError(Exception):
+    """A node answered with a problem (RFC 9457)."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        """Keep status and code beside the text."""
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+
+def parse_urls(text: str | None) -> list[str]:
+    """Return the addresses of a comma list, of `TIDEMARK_URL`, or the default; raises `BadUrl`."""
+    source = text or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    urls = [part.strip().rstrip("/") for part in source.split(",") if part.strip()]
+    for url in urls:
+        _split(url)
+    return urls
+
+
+def _split(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise BadUrl(f"{url!r} is not http://host:port ({error})") from error
+    if parts.scheme != "http" or parts.hostname is None:
+        raise BadUrl(f"{url!r} is not http://host:port")
+    return parts.hostname, port or 80
+
+
+def request(
+    url: str, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 30.0
+) -> Any:
+    """Return the JSON answer; raises `ApiError`, OSError (TimeoutError included)."""
+    return _request(url, method, path, body, timeout_s)
+
+
+def _request(
+    url: str, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
+) -> Any:
+    host, port = _split(url)
+    connection = http.client.HTTPConnection(host, port, timeout=min(timeout_s, CONNECT_TIMEOUT_S))
+    try:
+        connection.connect()
+        connection.sock.settimeout(timeout_s)
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        data = response.read(ANSWER_BYTES_MAX + 1)
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{url} does not speak HTTP: {error!r}") from error
+    finally:
+        connection.close()
+    if len(data) > ANSWER_BYTES_MAX:
+        raise ConnectionError(f"{url} answered more than {ANSWER_BYTES_MAX} bytes")
+    return _decode(url, response.status, data)
+
+
+def _decode(url: str, status: int, data: bytes) -> Any:
+    try:
+        decoded = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConnectionError(f"{url} answered {status} without JSON: is it Tidemark?") from error
+    if status >= _REDIRECT:
+        body = decoded if isinstance(decoded, dict) else {}
+        detail = str(body.get("detail", f"{url} answered {status}"))
+        raise ApiError(status, str(body.get("code", "")), detail)
+    return decoded
+
+
+class Cluster:
+    """The regions behind a list of addresses."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Look behind `urls`; nothing is asked yet."""
+        self._urls = list(urls)
+        self._views: dict[str, dict[str, Any]] | None = None
+        self.http: dict[str, str] = {}
+        self.dead: dict[str, str] = {}
+
+    def views(self) -> dict[str, dict[str, Any]]:
+        """Return `GET /v1/region` of every region that answers, by name; raises `NoNode`.
+
+        `http` then holds the address of every region known, `dead` why one did not answer.
+        """
+        if self._views is not None:
+            return self._views
+        views: dict[str, dict[str, Any]] = {}
+        asked: set[str] = set()
+        waiting = list(self._urls)
+        while waiting:
+            url = waiting.pop(0)
+            if url in asked:
+                continue
+            asked.add(url)
+            view = self._ask(url)
+            if view is None:
+                continue
+            views[str(view["region"])] = view
+            for peer in view.get("peers", []):
+                self.http[str(peer["region"])] = str(peer["http"])
+                waiting.append(str(peer["http"]))
+        if not views:
+            tried = "; ".join(f"{url}: {why}" for url, why in self.dead.items())
+            raise NoNode(
+                f"no node answers ({tried}). Give the HTTP address of any live node with --url or"
+                f" {URL_VARIABLE}, several with commas."
+            )
+        self._views = views
+        return views
+
+    def _ask(self, url: str) -> dict[str, Any] | None:
+        try:
+            view = request(url, "GET", "/v1/region", timeout_s=CONNECT_TIMEOUT_S)
+        except (OSError, ApiError, BadUrl) as error:
+            self.dead[url] = str(error) or type(error).__name__
+            return None
+        if not isinstance(view, dict) or "region" not in view:
+            self.dead[url] = "it is not a Tidemark node"
+            return None
+        return view
+
+    def address_of(self, region: str) -> str:
+        """Return the HTTP address of a region's node; raises `NoNode`, `UnknownRegion`."""
+        self.views()
+        if region not in self.http:
+            known = ", ".join(sorted(self.http)) or "none"
+            raise UnknownRegion(f"no region is called {region!r}; there are: {known}")
+        return self.http[region]

@@ -1,0 +1,115 @@
+"""The HTTP server of a node: one aiohttp application with limits, and the middleware that all routes share.
+
+INV-HA1  a request is bounded in size (line, headers, body) and in time; beyond it gets an answer that says so
+INV-HA2  every error is problem+json, also those of aiohttp itself (RFC 9457)
+INV-HA3  a failing request harms no other one
+
+Not here: what the routes answer (`routes_health`, `routes_regions`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from prometheus_client import CollectorRegistry
+
+from region_broker.http_api.ports import RegionApi
+from region_broker.http_api.problems import problem
+from region_broker.http_api.routes_health import Check, add_health_routes
+from region_broker.http_api.routes_regions import add_region_routes
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Bounds of one request; sizes in bytes, times in ms."""
+
+    body_bytes_max: int = 64 * 1024
+    line_bytes_max: int = 4 * 1024
+    header_bytes_max: int = 8 * 1024
+    request_timeout_ms: int = 30_000
+    keepalive_timeout_ms: int = 30_000
+    shutdown_timeout_ms: int = 1_000
+
+
+DEFAULT_LIMITS: Final = HttpLimits()
+
+
+def make_app(
+    api: RegionApi,
+    checks: Mapping[str, Check],
+    registry: CollectorRegistry,
+    limits: HttpLimits = DEFAULT_LIMITS,
+) -> web.Application:
+    """Return the application. `checks` are named readiness checks; None or a reason each."""
+    app = web.Application(
+        client_max_size=limits.body_bytes_max,
+        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms)],
+    )
+    add_health_routes(app, {"region": api.not_ready, **checks}, registry)
+    add_region_routes(app, api)
+    return app
+
+
+@web.middleware
+async def _errors_as_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        code = error.reason.lower().replace(" ", "-")
+        response = problem(error.status, code, error.text or error.reason)
+        allow = error.headers.get("Allow")
+        if allow is not None:
+            response.headers["Allow"] = allow
+        return response
+
+
+def _time_limit(timeout_ms: int) -> Middleware:
+    @web.middleware
+    async def limit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await handler(request)
+        except TimeoutError:
+            detail = f"no answer within {timeout_ms} ms; it may still take effect"
+            return problem(504, "timed-out", detail)
+
+    return limit
+
+
+class HttpServer:
+    """Binds an application; `start`, then `stop`."""
+
+    def __init__(self, app: web.Application, limits: HttpLimits = DEFAULT_LIMITS) -> None:
+        """Serve `app`; nothing is bound yet."""
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=limits.keepalive_timeout_ms / 1000,
+            shutdown_timeout=limits.shutdown_timeout_ms / 1000,
+            max_line_size=limits.line_bytes_max,
+            max_field_size=limits.header_bytes_max,
+        )
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Bind and serve, and return the address; raises OSError when the port is not free."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        try:
+            await site.start()
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        bound: tuple[str, int] = self._runner.addresses[0][:2]
+        return bound
+
+    async def stop(self) -> None:
+        """Stop serving; requests under way get a moment to end."""
+        await self._runner.cleanup()

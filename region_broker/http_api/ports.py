@@ -1,0 +1,58 @@
+"""What the HTTP routes need of the node.
+
+Not here: who implements it (`region_broker.adapters.region_view`, joined by `node`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class RegionApi(Protocol):
+    """A region: how it stands, and the orders it takes. All values are plain JSON."""
+
+    @property
+    def region(self) -> str:
+        """Return this node's region."""
+        ...
+
+    @property
+    def domain(self) -> str:
+        """Return the domain that the region speaks for."""
+        ...
+
+    @property
+    def refusal(self) -> type[Exception]:
+        """Return the exception of refused orders; it has `code` and `reason`."""
+        ...
+
+    def not_ready(self) -> str | None:
+        """Return why neither writes nor mirrored reads are served, None if they are."""
+        ...
+
+    def http_address(self, region: str) -> str | None:
+        """Return the HTTP base URL of `region`, None if there is no such region."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return role, epochs, tidemark, lag, peers and topics."""
+        ...
+
+    async def loss_statement(self) -> Mapping[str, Any]:
+        """Return what a fail-over to this region would lose at most."""
+        ...
+
+    def begin_failover(self, *, confirmed: bool) -> Mapping[str, Any]:
+        """Begin a fail-over to this region and return the operation; raises `refusal`."""
+        ...
+
+    def begin_switch(self) -> Mapping[str, Any]:
+        """Begin a planned switch to this region and return the operation; raises `refusal`."""
+        ...
+
+    def operation(self, operation_id: str) -> Mapping[str, Any] | None:
+        """Return an operation and its progress, None if it is not known here."""
+        ...
+
+    async def losses(self) -> Sequence[Mapping[str, Any]]:
+        """Return what each take-over lost."""
+        ...

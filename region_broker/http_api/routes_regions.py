@@ -1,0 +1,115 @@
+"""`/v1/region`, `/v1/operations`: how a region stands, switch and fail-over, and what they cost.
+
+INV-HR1  an order is served by the node of the region that is to act; any other answers where to go (307)
+INV-HR2  orders must be sent as application/json, so no web page can give one by a plain form
+INV-HR3  a fail-over without `confirm: true` changes nothing
+
+    GET  /v1/region                        role, region epoch, tidemark, lag, link, peers, topics
+    GET  /v1/region/loss-statement?to=us   what acting in `us` now would lose at most
+    POST /v1/region/failover               {"to": "us", "domain": "main", "confirm": true}
+    POST /v1/region/switch                 {"to": "us", "domain": "main"}
+    GET  /v1/region/losses                 what take-overs lost, from this region's quarantine
+    GET  /v1/operations/{id}               progress
+
+Not here: the orders' execution (`region_broker.adapters.failover_operations`).
+"""
+
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from region_broker.http_api.ports import RegionApi
+from region_broker.http_api.problems import answer, problem
+
+_JSON: Final = "application/json"
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a switch or fail-over."""
+
+    to: str
+    domain: str = "main"
+    confirm: bool = False
+
+
+def add_region_routes(app: web.Application, api: RegionApi) -> None:
+    """Add the routes of this node's region."""
+    routes = _RegionRoutes(api)
+    app.router.add_get("/v1/region", routes.describe)
+    app.router.add_get("/v1/region/loss-statement", routes.loss_statement)
+    app.router.add_post("/v1/region/failover", routes.failover)
+    app.router.add_post("/v1/region/switch", routes.switch)
+    app.router.add_get("/v1/region/losses", routes.losses)
+    app.router.add_get("/v1/operations/{operation_id}", routes.operation)
+
+
+class _RegionRoutes:
+    def __init__(self, api: RegionApi) -> None:
+        self._api = api
+
+    async def describe(self, _request: web.Request) -> web.Response:
+        return answer(self._api.describe())
+
+    async def loss_statement(self, request: web.Request) -> web.Response:
+        elsewhere = self._elsewhere(request, request.query.get("to", self._api.region))
+        return elsewhere or answer(await self._api.loss_statement())
+
+    async def failover(self, request: web.Request) -> web.Response:
+        return await self._order(request, planned=False)
+
+    async def switch(self, request: web.Request) -> web.Response:
+        return await self._order(request, planned=True)
+
+    async def losses(self, _request: web.Request) -> web.Response:
+        return answer({"region": self._api.region, "losses": await self._api.losses()})
+
+    async def operation(self, request: web.Request) -> web.Response:
+        operation_id = request.match_info["operation_id"]
+        known = self._api.operation(operation_id)
+        if known is None:
+            detail = f"region {self._api.region} knows no operation {operation_id!r}"
+            return problem(404, "unknown-operation", detail)
+        return answer(known)
+
+    async def _order(self, request: web.Request, *, planned: bool) -> web.Response:
+        if request.content_type != _JSON:
+            return problem(415, "not-json", f"send the order as {_JSON}")
+        try:
+            order = msgspec.json.decode(await request.read(), type=Order)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            return problem(400, "bad-order", f'{error}; send {{"to": "<region>"}}')
+        elsewhere = self._elsewhere(request, order.to) or self._other_domain(order.domain)
+        if elsewhere is not None:
+            return elsewhere
+        try:
+            operation = self._begin(order, planned=planned)
+        except self._api.refusal as error:
+            code: Any = getattr(error, "code", "refused")
+            return problem(409, str(code), str(error))
+        response = answer(operation, 202)
+        response.headers["Location"] = f"/v1/operations/{operation['operation_id']}"
+        return response
+
+    def _begin(self, order: Order, *, planned: bool) -> Any:
+        if planned:
+            return self._api.begin_switch()
+        return self._api.begin_failover(confirmed=order.confirm)
+
+    def _elsewhere(self, request: web.Request, region: str) -> web.Response | None:
+        if region == self._api.region:
+            return None
+        address = self._api.http_address(region)
+        if address is None:
+            return problem(404, "unknown-region", f"no region is called {region!r}")
+        url = f"{address}{request.path_qs}"
+        detail = f"this is region {self._api.region}; region {region} answers at {address}"
+        response = problem(307, "other-region", detail, region=region, url=url)
+        response.headers["Location"] = url
+        return response
+
+    def _other_domain(self, domain: str) -> web.Response | None:
+        if domain == self._api.domain:
+            return None
+        detail = f"no domain is called {domain!r}; this cluster has {self._api.domain!r}"
+        return problem(404, "unknown-domain", detail)
