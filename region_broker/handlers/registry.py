@@ -7,9 +7,10 @@ Not here: how a request gets here and leaves (`dispatch`, `wire.server`), what e
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from region_broker.handlers.services import RequestContext
+from region_broker.wire.kio_codec import has_schema
 
 Fields: TypeAlias = Mapping[str, Any]
 # `request` is the kio request entity of the API and version; the answer is a version-neutral dict keyed by
@@ -45,7 +46,7 @@ class ApiTable:
         """Return the table of these APIs; a key used twice is a programmer error."""
         by_key = {api.key: api for api in sorted(apis, key=lambda api: api.key)}
         assert len(by_key) == len(apis), "an API key is registered twice"
+        for api in apis:
+            unknown = [version for version in api.versions if not has_schema(api.key, version)]
+            assert not unknown, (api.name, unknown)
         return cls(by_key)
-
-
-NO_ERROR: Final = 0

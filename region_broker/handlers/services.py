@@ -17,7 +17,6 @@ from region_broker.controller.metadata_image import MetadataImage, TopicImage
 if TYPE_CHECKING:  # the packages below are heavy; annotations only
     from region_broker.metrics import Metrics
     from region_broker.replication.partition_table import PartitionTable
-    from region_broker.replication.purgatory import FetchPurgatory
 
 
 class MetadataService(Protocol):
@@ -146,8 +145,10 @@ class ForwardContext(Protocol):
 class Forwarder(Protocol):
     """Carries a request to the acting region and brings the answer back."""
 
-    async def forward(self, ctx: "RequestContext", frame: memoryview) -> bytes:
+    async def forward(self, ctx: "RequestContext", frame: memoryview) -> bytes | None:
         """Return the raw answer (header included) to the raw request `frame` (header included).
+
+        None when the client expects no answer (Produce with acks=0).
 
         Requests of one connection keep their order. Raises `ForwardingFailed` when there is no
         answer: the write may or may not have happened.
@@ -198,7 +199,6 @@ class Services:
     chance: Chance
     metadata: MetadataService
     partitions: "PartitionTable"
-    purgatory: "FetchPurgatory"
     txn: TransactionService
     groups: Any
     region: RegionView

@@ -145,6 +145,21 @@ def encode_response(
     return out
 
 
+def top_level_error(api_key: int, version: int, error_code: int) -> Fields | None:
+    """Return fields that carry one error for the whole answer, or None if it has no place for it."""
+    entity = cast("Any", _load(api_key, version, EntityType.response))
+    shapes = field_shapes(entity)
+    if all(shape.name != "error_code" for shape in shapes):
+        return None
+    # -1 is what Kafka puts into ids, epochs and generations of refused requests.
+    values: dict[str, Any] = {
+        item.name: -1
+        for item, shape in zip(fields(entity), shapes, strict=True)
+        if _default_of(shape, item.default) is _NO_GUESS
+    }
+    return values | {"error_code": error_code}
+
+
 # --- writers, compiled from the response classes ---------------------------------------------------
 
 _INTEGERS: Final = {

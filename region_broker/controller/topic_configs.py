@@ -1,0 +1,132 @@
+"""The configs of a topic: which keys there are, their defaults, and which values are honoured.
+
+INV-T2  a config that would change nothing is refused, not swallowed: a key is honoured, or only its
+        default is accepted, with the reason
+Source: Kafka TopicConfig, ConfigDef types. Durations ms, sizes bytes.
+Not here: what the log does with them (`log.log_config`), where they are kept (`controller.metadata_image`).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from region_broker.limits import BATCH_BYTES_DEFAULT, REQUEST_BYTES_MAX
+
+DOMAIN_KEY: Final = "tidemark.domain"
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_WEEK_MS: Final = 7 * 24 * 3_600_000
+
+
+class ConfigType(IntEnum):
+    """The type numbers of DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One key. Numbers are bounded by `low` and `high`; `allowed` lists the only values served.
+
+    `reason` says why nothing else is served, for those who ask for something else.
+    """
+
+    name: str
+    type: ConfigType
+    default: str
+    text: str
+    low: int = 0
+    high: int = _INT64_MAX
+    allowed: tuple[str, ...] = ()
+    reason: str = ""
+
+    def problem(self, value: str) -> str | None:
+        """Return why `value` is refused, or None."""
+        if self.allowed:
+            if value.strip() in self.allowed:
+                return None
+            served = " or ".join(self.allowed)
+            return f"{self.name}={value} is not served, only {served}: {self.reason}"
+        if self.type not in (ConfigType.INT, ConfigType.LONG):
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            return f"{self.name}={value!r} is not a whole number"
+        if not self.low <= number <= self.high:
+            return f"{self.name}={number} is not in {self.low}..{self.high}"
+        return None
+
+
+def _number(name: str, default: int, low: int, text: str, high: int = _INT64_MAX) -> TopicConfig:
+    kind = ConfigType.INT if high <= _INT32_MAX else ConfigType.LONG
+    return TopicConfig(name=name, type=kind, default=str(default), text=text, low=low, high=high)
+
+
+def _fixed(name: str, kind: ConfigType, value: str, reason: str, *more: str) -> TopicConfig:
+    return TopicConfig(
+        name=name, type=kind, default=value, text=f"Only {value}: {reason}.",
+        allowed=(value, *more), reason=reason,
+    )  # fmt: skip
+
+
+_BY_NODE: Final = "the node's flush.policy decides when data is synced"
+_NO_TIERS: Final = "there is no tiered storage yet"
+_NO_COMPACTION: Final = "compaction is not built yet"
+
+_CONFIGS: Final = (
+    _number("retention.ms", _WEEK_MS, -1, "How long records are kept; -1: for ever."),
+    _number("retention.bytes", -1, -1, "Bytes kept per partition; -1: no limit."),
+    _number("segment.bytes", 1 << 30, 4096, "Size at which a segment is sealed.", _INT32_MAX),
+    _number("segment.ms", _WEEK_MS, 1, "Age at which a segment is sealed."),
+    _number(
+        "max.message.bytes", BATCH_BYTES_DEFAULT, 0, "Largest batch accepted.", REQUEST_BYTES_MAX
+    ),
+    TopicConfig(
+        name=DOMAIN_KEY, type=ConfigType.STRING, default="main",
+        text="The domain that the topic fails over with; fixed at creation.",
+    ),
+    _fixed("cleanup.policy", ConfigType.LIST, "delete", _NO_COMPACTION),
+    _fixed("compression.type", ConfigType.STRING, "producer", "batches are kept byte for byte"),
+    _fixed("message.timestamp.type", ConfigType.STRING, "CreateTime", "batches are kept byte for byte"),
+    _fixed("min.insync.replicas", ConfigType.INT, "1", "a region is one node yet"),
+    _fixed("unclean.leader.election.enable", ConfigType.BOOLEAN, "false", "it would lose data"),
+    _fixed("flush.messages", ConfigType.LONG, str(_INT64_MAX), _BY_NODE),
+    _fixed("flush.ms", ConfigType.LONG, str(_INT64_MAX), _BY_NODE),
+    _fixed("delete.retention.ms", ConfigType.LONG, "86400000", _NO_COMPACTION),
+    _fixed("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _NO_COMPACTION),
+    _fixed("min.compaction.lag.ms", ConfigType.LONG, "0", _NO_COMPACTION),
+    _fixed("max.compaction.lag.ms", ConfigType.LONG, str(_INT64_MAX), _NO_COMPACTION),
+    _fixed("file.delete.delay.ms", ConfigType.LONG, "60000", "segments are deleted at once"),
+    _fixed("index.interval.bytes", ConfigType.INT, "4096", "the index keeps its own spacing"),
+    _fixed("segment.index.bytes", ConfigType.INT, "10485760", "indexes have no fixed size"),
+    _fixed("segment.jitter.ms", ConfigType.LONG, "0", "segments are sealed without jitter"),
+    _fixed("preallocate", ConfigType.BOOLEAN, "false", "segments grow as they are written"),
+    _fixed("message.timestamp.before.max.ms", ConfigType.LONG, str(_INT64_MAX), "record timestamps are not judged"),
+    _fixed("message.timestamp.after.max.ms", ConfigType.LONG, "3600000", "record timestamps are not judged", str(_INT64_MAX)),
+    _fixed("remote.storage.enable", ConfigType.BOOLEAN, "false", _NO_TIERS),
+)  # fmt: skip
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _CONFIGS}
+
+
+def config_problem(configs: Mapping[str, str | None], domains: Collection[str]) -> str | None:
+    """Return the first reason to refuse `configs` for a new topic, or None; `domains` that exist."""
+    for name, value in configs.items():
+        known = TOPIC_CONFIGS.get(name)
+        if known is None:
+            return f"there is no topic config {name!r}; `tidemark topic --help` lists them"
+        if value is None:
+            return f"{name} has no value; leave the key out to get the default {known.default}"
+        problem = known.problem(value)
+        if problem is not None:
+            return problem
+    domain = configs.get(DOMAIN_KEY)
+    if domain is not None and domain not in domains:
+        return f"{DOMAIN_KEY}={domain}: there is no such domain, only {', '.join(sorted(domains))}"
+    return None

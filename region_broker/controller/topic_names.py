@@ -1,0 +1,35 @@
+"""Which topic names may be created.
+
+INV-T1  a name is safe as a folder and as a metric label: [a-zA-Z0-9._-], at most 249 characters
+Source: Kafka Topic.validate and Topic.hasCollision.
+Not here: internal topics, which the node creates itself.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from region_broker.limits import TOPIC_NAME_LENGTH_MAX
+
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """Return what is wrong with a topic name, or None."""
+    if not name:
+        return "the topic name is empty"
+    if name in (".", ".."):
+        return f"the topic name {name!r} is reserved by the file system"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"the topic name has {len(name)} characters, at most {TOPIC_NAME_LENGTH_MAX} may be"
+    if _LEGAL.fullmatch(name) is None:
+        return (
+            f"the topic name {name!r} holds characters other than a-z, A-Z, 0-9, '.', '_' and '-'"
+        )
+    return None
+
+
+def collision(name: str, existing: Iterable[str]) -> str | None:
+    """Return the existing topic whose metric name would be the same ('.' and '_' look alike there)."""
+    folded = name.replace(".", "_")
+    return next((other for other in existing if other.replace(".", "_") == folded), None)

@@ -1,0 +1,53 @@
+"""DeleteTopics (20), versions 1-6.  v5: error text.  v6: by id too.
+
+Ledgers cannot be deleted: a region without them could not take over.
+"""
+
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.handlers.registry import Api, Fields
+from region_broker.handlers.services import RequestContext
+
+
+async def handle_delete_topics(ctx: RequestContext, request: Any) -> Fields:
+    """Delete each topic or say why not."""
+    if ctx.version >= 6:
+        asked = [(item.name, item.topic_id) for item in request.topics]
+    else:
+        asked = [(name, None) for name in request.topic_names]
+    return {"responses": [await _delete(ctx, name, topic_id) for name, topic_id in asked]}
+
+
+async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> Fields:
+    image = ctx.services.metadata.image
+    if (name is None) == (topic_id is None):
+        return _row(name, topic_id, ErrorCode.invalid_request, "name the topic by name or by id")
+    if topic_id is not None:
+        found = image.topic_by_id(topic_id)
+        if found is None:
+            return _row(None, topic_id, ErrorCode.unknown_topic_id, f"no topic has id {topic_id}")
+        name = found.name
+    assert name is not None
+    topic = image.topics.get(name)
+    if topic is None:
+        text = f"there is no topic {name!r}"
+        return _row(name, topic_id, ErrorCode.unknown_topic_or_partition, text)
+    if topic.internal:
+        text = f"topic {name} is a ledger of Tidemark and cannot be deleted"
+        return _row(name, topic_id, ErrorCode.invalid_topic_exception, text)
+    try:
+        await ctx.services.metadata.delete_topic(name)
+    except CommandRefused as refused:  # another connection was first
+        return _row(name, topic_id, ErrorCode.unknown_topic_or_partition, refused.reason)
+    return _row(name, topic.topic_id, ErrorCode.none, None)
+
+
+def _row(name: str | None, topic_id: UUID | None, error: ErrorCode, text: str | None) -> Fields:
+    return {"name": name, "topic_id": topic_id, "error_code": error, "error_message": text}
+
+
+API: Final = Api(20, "DeleteTopics", range(1, 7), handle_delete_topics, forward=True)

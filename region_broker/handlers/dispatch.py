@@ -1,0 +1,172 @@
+"""From a frame to its answer: look the API up, decode, handle or forward, encode.
+
+INV-D1  a request is decoded and its handler begun without an await in between, so that the order in which
+        requests start is the order in which they take effect (C7)
+INV-D2  a request that this region must not execute is forwarded whole, after the guard has passed it
+INV-D3  what cannot be answered closes the connection, with a text that says why and what to do
+Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
+"""
+
+import asyncio
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.api_versions import KEY as API_VERSIONS_KEY
+from region_broker.handlers.api_versions import answer_fields, api_rows
+from region_broker.handlers.registry import Api, ApiTable, Fields
+from region_broker.handlers.services import ForwardingFailed, RequestContext, Services
+from region_broker.wire.connection import Buffer, Incoming
+from region_broker.wire.headers import HeaderError, RequestHeader, read_header
+from region_broker.wire.kio_codec import (
+    DecodeRefused,
+    decode_request,
+    encode_response,
+    guard_request,
+    has_schema,
+    request_codec,
+    top_level_error,
+)
+from region_broker.wire.server import CloseConnection
+
+_PRODUCE_KEY: Final = 0
+
+
+class Dispatcher:
+    """Serves requests of all connections; hand `answer` to `wire.server.KafkaServer`."""
+
+    def __init__(self, services: Services, table: ApiTable) -> None:
+        """Serve the APIs of `table` with `services`."""
+        self._services = services
+        self._table = table
+
+    async def answer(self, incoming: Incoming) -> Buffer | None:
+        """Return header and body of the answer, or None when none is due (Produce with acks=0).
+
+        Raises `CloseConnection` when the protocol has no other answer.
+        """
+        api = self._table.by_key.get(incoming.api_key)
+        if api is None:
+            raise CloseConnection(
+                f"API {incoming.api_key} (version {incoming.version}) is not served; "
+                "ApiVersions lists what is"
+            )
+        metrics = self._services.metrics.api(api.name)
+        clock = asyncio.get_running_loop().time
+        started_s = clock()
+        finished = False
+        try:
+            answer = await self._serve(api, incoming)
+            finished = True
+        finally:
+            if not finished:
+                metrics.failures.inc()
+        metrics.answered(
+            duration_s=clock() - started_s,
+            request_bytes=len(incoming.frame),
+            response_bytes=0 if answer is None else len(answer),
+        )
+        return answer
+
+    async def _serve(self, api: Api, incoming: Incoming) -> Buffer | None:
+        if incoming.version not in api.versions:
+            return self._unsupported(api, incoming)
+        header = _header(incoming)
+        ctx = self._context(incoming, header.client_id)
+        body = incoming.frame[header.body_start :]
+        try:
+            if api.forward and not self._services.region.acting:
+                guard_request(api.key, incoming.version, body)
+                return await self._forward(api, ctx, incoming.frame, body)
+            request = decode_request(api.key, incoming.version, body)
+        except DecodeRefused as error:
+            raise _malformed(api, incoming, error) from error
+        fields = await api.handle(ctx, request)
+        return None if fields is None else _encoded(incoming, fields)
+
+    def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
+        peer = incoming.peer
+        return RequestContext(
+            services=self._services,
+            connection_id=peer.connection_id,
+            api_key=incoming.api_key,
+            version=incoming.version,
+            correlation_id=incoming.correlation_id,
+            client_id=client_id,
+            peer=peer.address,
+            connection_state=peer.state,
+        )
+
+    async def _forward(
+        self, api: Api, ctx: RequestContext, frame: memoryview, body: memoryview
+    ) -> Buffer | None:
+        try:
+            return await self._services.forward.forward(ctx, frame)
+        except ForwardingFailed as error:
+            fields = _forwarding_error(api, ctx, body, error)
+            if fields is None:
+                raise CloseConnection(
+                    f"{api.name} could not be forwarded to the acting region: {error}"
+                ) from error
+            return encode_response(api.key, ctx.version, ctx.correlation_id, fields)
+
+    def _unsupported(self, api: Api, incoming: Incoming) -> Buffer:
+        if api.key == API_VERSIONS_KEY:
+            # KIP-511: version 0, so that a client from the future can read it and ask again.
+            fields = answer_fields(api_rows((api,)), ErrorCode.unsupported_version)
+            return encode_response(api.key, 0, incoming.correlation_id, fields)
+        refusal = CloseConnection(
+            f"{api.name} version {incoming.version} is not served, only "
+            f"{api.versions.start} to {api.versions.stop - 1}; the client ignores ApiVersions"
+        )
+        if not has_schema(api.key, incoming.version):
+            raise refusal
+        header = _header(incoming)
+        ctx = self._context(incoming, header.client_id)
+        body = incoming.frame[header.body_start :]
+        try:
+            fields_or_none = _error_fields(api, ctx, body, ErrorCode.unsupported_version)
+        except DecodeRefused as error:
+            raise _malformed(api, incoming, error) from error
+        if fields_or_none is None:
+            raise refusal
+        return _encoded(incoming, fields_or_none)
+
+
+def _encoded(incoming: Incoming, fields: Fields | bytes) -> Buffer:
+    return encode_response(incoming.api_key, incoming.version, incoming.correlation_id, fields)
+
+
+def _header(incoming: Incoming) -> RequestHeader:
+    flexible = request_codec(incoming.api_key, incoming.version).flexible
+    try:
+        return read_header(incoming.frame, flexible=flexible)
+    except HeaderError as error:
+        raise CloseConnection(str(error)) from error
+
+
+def _malformed(api: Api, incoming: Incoming, error: DecodeRefused) -> CloseConnection:
+    return CloseConnection(
+        f"a {api.name} request of version {incoming.version} is malformed: {error}"
+    )
+
+
+def _error_fields(
+    api: Api, ctx: RequestContext, body: memoryview, error: ErrorCode
+) -> Fields | None:
+    """Return an answer that carries `error` for everything asked, or None when there is no such."""
+    if api.on_error is not None:
+        request: Any = decode_request(api.key, ctx.version, body)
+        return api.on_error(ctx, request, error)
+    return top_level_error(api.key, ctx.version, error)
+
+
+def _forwarding_error(
+    api: Api, ctx: RequestContext, body: memoryview, failure: ForwardingFailed
+) -> Fields | None:
+    """Choose the error: one that clients retry, and that never denies what may have happened (P18)."""
+    if api.key != _PRODUCE_KEY:
+        return _error_fields(api, ctx, body, ErrorCode.coordinator_not_available)
+    if failure.may_have_happened:
+        return _error_fields(api, ctx, body, ErrorCode.request_timed_out)
+    return _error_fields(api, ctx, body, ErrorCode.not_leader_or_follower)

@@ -1,0 +1,107 @@
+"""ListOffsets (2), versions 1-9.  v2: isolation.  v4: leader epoch.  v7: max timestamp.  v8, v9: tiers.
+
+INV-H7  "latest" is what the reader may read up to: the last stable offset under read committed (C37), on a
+        mirror what the last tidemark reached shows
+"""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.partitions import find_partition, isolation_of, leader_epoch_error
+from region_broker.handlers.registry import Api, Fields
+from region_broker.handlers.services import RequestContext
+from region_broker.log.failures import PartitionFailed
+from region_broker.replication.partition import Isolation, Partition
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+_TIMESTAMP_BITS: Final = 62
+
+
+async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
+    """Answer, per partition, the offset at a time or at an end."""
+    isolation = isolation_of(int(getattr(request, "isolation_level", 0)))
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _partition(ctx, topic.name, item, isolation) for item in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _partition(ctx: RequestContext, topic: str, item: Any, isolation: Isolation | None) -> Fields:
+    index = item.partition_index
+    if isolation is None:
+        return {"partition_index": index, "error_code": ErrorCode.invalid_request}
+    partition = find_partition(ctx.services, topic, index)
+    if isinstance(partition, ErrorCode):
+        return {"partition_index": index, "error_code": partition}
+    error = leader_epoch_error(partition, int(getattr(item, "current_leader_epoch", -1)))
+    if error is not None:
+        return {"partition_index": index, "error_code": error}
+    if not _served(ctx.version, int(item.timestamp)):
+        return {"partition_index": index, "error_code": ErrorCode.unsupported_version}
+    try:
+        offset, timestamp_ms, leader_epoch = _position(partition, int(item.timestamp), isolation)
+    except PartitionFailed:
+        return {"partition_index": index, "error_code": ErrorCode.kafka_storage_error}
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "timestamp": timestamp_ms,
+        "offset": offset,
+        "leader_epoch": leader_epoch,
+    }
+
+
+def _served(version: int, timestamp: int) -> bool:
+    match timestamp:
+        case -3:
+            return version >= 7
+        case -4:
+            return version >= 8
+        case -5:
+            return version >= 9
+        case _:
+            return timestamp >= EARLIEST
+
+
+def _position(partition: Partition, timestamp: int, isolation: Isolation) -> tuple[int, int, int]:
+    """Return (offset, timestamp in ms, leader epoch); -1 for what there is none of."""
+    if timestamp == LATEST:
+        return partition.readable_end(isolation), -1, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return partition.log_start_offset, -1, -1
+    if timestamp == LATEST_TIERED:
+        return -1, -1, -1
+    if timestamp == MAX_TIMESTAMP:
+        return _latest_timestamp(partition, isolation)
+    found = partition.lookup_timestamp(timestamp, isolation)
+    return (-1, -1, -1) if found is None else (found[0], found[1], found[2])
+
+
+def _latest_timestamp(partition: Partition, isolation: Isolation) -> tuple[int, int, int]:
+    """Return the record with the largest timestamp, by bisection over time (KIP-734)."""
+    best: tuple[int, int, int] = (-1, -1, -1)
+    low = 0
+    for bit in reversed(range(_TIMESTAMP_BITS)):
+        found = partition.lookup_timestamp(low + (1 << bit), isolation)
+        if found is not None:
+            low += 1 << bit
+            best = (found[0], found[1], found[2])
+    if best[0] < 0:
+        found = partition.lookup_timestamp(0, isolation)
+        return best if found is None else (found[0], found[1], found[2])
+    return best
+
+
+API: Final = Api(2, "ListOffsets", range(1, 10), handle_list_offsets)

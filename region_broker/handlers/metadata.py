@@ -1,0 +1,111 @@
+"""Metadata (3), versions 0-13.  v4: auto creation may be refused.  v10, v12: topics by id.
+
+This node leads every partition it has, in a mirror region too: clients there fetch up to the last tidemark
+reached, and what they write is forwarded.
+"""
+
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.metadata_image import TopicImage
+from region_broker.controller.topic_names import collision, name_problem
+from region_broker.handlers.registry import Api, Fields
+from region_broker.handlers.services import RequestContext
+
+
+async def handle_metadata(ctx: RequestContext, request: Any) -> Fields:
+    """Answer where topics are led; kio request `MetadataRequest`."""
+    region = ctx.services.region
+    return {
+        "brokers": [
+            {"node_id": region.node_id, "host": region.kafka_host, "port": region.kafka_port}
+        ],
+        "cluster_id": region.cluster_id,
+        "controller_id": region.node_id,
+        "topics": await _topics(ctx, request),
+        "error_code": ErrorCode.none,
+    }
+
+
+async def _topics(ctx: RequestContext, request: Any) -> list[Fields]:
+    asked = request.topics
+    image = ctx.services.metadata.image
+    # v0: an empty list asks for all topics; later: null does, and an empty list asks for none.
+    if asked is None or (ctx.version == 0 and not asked):
+        return [_describe(ctx, topic) for topic in image.topics.values()]
+    may_create = bool(getattr(request, "allow_auto_topic_creation", True))
+    rows: list[Fields] = []
+    seen: set[str | UUID] = set()
+    for item in asked:
+        topic_id: UUID | None = getattr(item, "topic_id", None)
+        key: str | UUID = item.name if topic_id is None else topic_id
+        if key not in seen:
+            seen.add(key)
+            rows.append(await _one(ctx, item.name, topic_id, may_create=may_create))
+    return rows
+
+
+async def _one(
+    ctx: RequestContext, name: str | None, topic_id: UUID | None, *, may_create: bool
+) -> Fields:
+    image = ctx.services.metadata.image
+    if topic_id is not None:
+        topic = image.topic_by_id(topic_id)
+        if topic is None:
+            return _refused(None, topic_id, ErrorCode.unknown_topic_id)
+        return _describe(ctx, topic)
+    if name is None or name_problem(name) is not None:
+        return _refused(name or "", None, ErrorCode.invalid_topic_exception)
+    topic = image.topics.get(name)
+    if topic is None and may_create and ctx.services.config.auto_create_topics:
+        topic = await _create(ctx, name)
+    if topic is None:
+        return _refused(name, None, ErrorCode.unknown_topic_or_partition)
+    return _describe(ctx, topic)
+
+
+async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
+    services = ctx.services
+    if not services.region.acting or collision(name, services.metadata.image.topics) is not None:
+        return None
+    try:
+        return await services.metadata.create_topic(
+            name, services.config.default_partition_count, {}, services.chance.uuid()
+        )
+    except CommandRefused:  # another connection was first
+        return services.metadata.image.topics.get(name)
+
+
+def _refused(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Fields:
+    return {"error_code": error, "name": name, "topic_id": topic_id, "partitions": []}
+
+
+def _describe(ctx: RequestContext, topic: TopicImage) -> Fields:
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "partitions": [_partition(ctx, topic, index) for index in range(topic.partition_count)],
+    }
+
+
+def _partition(ctx: RequestContext, topic: TopicImage, index: int) -> Fields:
+    partition = ctx.services.partitions.get(topic.name, index)
+    node_id = ctx.services.region.node_id
+    usable = partition is not None and partition.failed is None
+    return {
+        "error_code": ErrorCode.none if usable else ErrorCode.leader_not_available,
+        "partition_index": index,
+        "leader_id": node_id if usable else -1,
+        "leader_epoch": partition.leader_epoch if partition is not None else -1,
+        "replica_nodes": [node_id],
+        "isr_nodes": [node_id] if usable else [],
+        "offline_replicas": [] if usable else [node_id],
+    }
+
+
+API: Final = Api(3, "Metadata", range(14), handle_metadata)
