@@ -1,112 +1,76 @@
-"""What commands print: tables for people, JSON for programs, and the exit codes of all commands.
+"""How commands print: a table for people, JSON for programs, and the exit codes.
 
-INV-CO1  data goes to standard output, everything else (progress, warnings, errors) to standard error
-INV-CO2  with ``-o json`` standard output is exactly one JSON document, on one line
-INV-CO3  control characters of data never reach a terminal
-
-rich is imported only where a table is printed: it costs more than a command may take to start.
-Not here: what is printed.
+INV-O1  what goes to standard output with `-o json` is one JSON document; progress and errors go to stderr
+Rich is imported only when a table is printed: the command line starts in well under 150 ms.
 """
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-JSON: Final = "json"
-TABLE: Final = "table"
-PROGRESS_AFTER_S: Final = 1.0
-AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_NOT_FOUND: Final = 3
+EXIT_AUTH: Final = 4
+EXIT_UNKNOWN_OUTCOME: Final = 5
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class ExitCode(IntEnum):
-    """What a command's end means to a script."""
-
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    DENIED = 4
-    TIMED_OUT = 5
+def output_option(command: Command) -> Command:
+    """Add ``-o table|json`` to a command; it arrives as `output`."""
+    option = click.option(
+        "-o", "--output", "output", type=click.Choice(["table", "json"]), default="table",
+        show_default=True, help="How to print.",
+    )  # fmt: skip
+    return option(command)
 
 
-def output_option(command: AnyCommand) -> AnyCommand:
-    """Add ``-o table|json`` as parameter `output`."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice([TABLE, JSON]),
-        default=TABLE,
-        show_default=True,
-        help="Print a table, or one line of JSON.",
-    )(command)
-
-
-def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
-    """Print `message` to standard error and end with `code`."""
-    click.echo(f"tidemark: {printable(message)}", err=True)
-    sys.exit(code)
-
-
-def printable(text: object) -> str:
-    """Return `text` without characters that a terminal would obey."""
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in str(text))
-
-
-def print_json(value: Any) -> None:
-    """Print one line of JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
-
-
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; columns whose name ends with ``#`` are numbers, aligned to the right."""
+def print_rows(rows: Sequence[Mapping[str, Any]], output: str, *, title: str = "") -> None:
+    """Print rows that share their keys."""
+    if output == "json":
+        print_json(list(rows))
+        return
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(
-            column.rstrip("#"),
-            justify="right" if column.endswith("#") else "left",
-            overflow="fold",
-        )
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    if not rows:
+        console.print(f"(no {title or 'rows'})", highlight=False)
+        return
+    table = Table(title=title or None, box=None, title_justify="left", header_style="bold")
+    for key in rows[0]:
+        table.add_column(key.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    Console(soft_wrap=False).print(table)
+        table.add_row(*(_cell(value) for value in row.values()))
+    console.print(table)
 
 
-def print_pairs(title: str, pairs: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one per line, aligned."""
-    listed = [(name, printable(value)) for name, value in pairs]
-    width = max((len(name) for name, _ in listed), default=0)
-    if title:
-        click.echo(printable(title))
-    for name, value in listed:
-        click.echo(f"  {name.ljust(width)}  {value}")
+def print_object(value: Mapping[str, Any], output: str, *, title: str = "") -> None:
+    """Print one thing: a line per key, or a JSON object."""
+    if output == "json":
+        print_json(value)
+        return
+    print_rows([{"": key.replace("_", " "), title: item} for key, item in value.items()], "table")
 
 
-class Progress:
-    """Says on standard error what is going on, once a command has taken longer than a second."""
+def print_json(value: object) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2, default=str))
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        """Start the clock; `quiet` prints nothing at all."""
-        self._started_s = time.monotonic()
-        self._quiet = quiet
-        self._last = ""
 
-    @property
-    def elapsed_s(self) -> float:
-        """Return the seconds since the command began."""
-        return time.monotonic() - self._started_s
+def fail(text: str, exit_code: int = EXIT_FAILED) -> NoReturn:
+    """Print `text` to stderr and end with `exit_code`."""
+    click.echo(f"tidemark: {text}", err=True)
+    sys.exit(exit_code)
 
-    def say(self, what: str) -> None:
-        """Print `what` if it is new and a second has passed."""
-        if self._quiet or what == self._last or self.elapsed_s < PROGRESS_AFTER_S:
-            return
-        self._last = what
-        click.echo(f"  {self.elapsed_s:6.1f} s  {printable(what)}", err=True)
+
+def _cell(value: object) -> str:
+    from rich.markup import escape
+
+    if isinstance(value, (list, tuple)):
+        return escape(", ".join(str(item) for item in value))
+    return escape("".join(char if char.isprintable() else "·" for char in str(value)))

@@ -15,14 +15,13 @@ from typing import Any, Final
 import click
 
 from region_broker.cli.output import (
-    JSON,
-    ExitCode,
-    Progress,
+    EXIT_FAILED,
+    EXIT_NOT_FOUND,
+    EXIT_UNKNOWN_OUTCOME,
+    EXIT_USAGE,
     fail,
     output_option,
     print_json,
-    print_pairs,
-    print_table,
 )
 from region_broker.cli.region_client import (
     ApiError,
@@ -33,7 +32,9 @@ from region_broker.cli.region_client import (
     parse_urls,
     request,
 )
+from region_broker.cli.region_output import Progress, print_pairs, print_table
 
+JSON: Final = "json"
 POLL_S: Final = 0.05
 _NOT_FOUND: Final = 404
 
@@ -53,25 +54,25 @@ def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except BadUrl as error:
-            fail(str(error), ExitCode.USAGE)
+            fail(str(error), EXIT_USAGE)
         except UnknownRegion as error:
-            fail(str(error), ExitCode.NOT_FOUND)
+            fail(str(error), EXIT_NOT_FOUND)
         except NoNode as error:
             fail(str(error))
         except ApiError as error:
             fail(str(error), _exit_code(error))
         except TimeoutError as error:
-            fail(f"no answer in time, it may still take effect: {error}", ExitCode.TIMED_OUT)
+            fail(f"no answer in time, it may still take effect: {error}", EXIT_UNKNOWN_OUTCOME)
         except OSError as error:
             fail(f"the connection broke: {error}")
 
     return run
 
 
-def _exit_code(error: ApiError) -> ExitCode:
+def _exit_code(error: ApiError) -> int:
     if error.code == "timed-out":
-        return ExitCode.TIMED_OUT
-    return ExitCode.NOT_FOUND if error.status == _NOT_FOUND else ExitCode.FAILED
+        return EXIT_UNKNOWN_OUTCOME
+    return EXIT_NOT_FOUND if error.status == _NOT_FOUND else EXIT_FAILED
 
 
 @click.group(
@@ -189,7 +190,7 @@ def _follow(
             fail(
                 f"not done after {timeout_s:.0f} s ({operation['phase']}); it goes on: see"
                 " tidemark region status",
-                ExitCode.TIMED_OUT,
+                EXIT_UNKNOWN_OUTCOME,
             )
         steps = operation.get("steps") or [operation["phase"]]
         progress.say(f"{operation['kind']}: {steps[-1]}")
@@ -210,7 +211,7 @@ def _end(operation: Mapping[str, Any], output: str) -> None:
         )
     if operation["status"] == "succeeded":
         return
-    code = ExitCode.TIMED_OUT if operation["status"] == "timed-out" else ExitCode.FAILED
+    code = EXIT_UNKNOWN_OUTCOME if operation["status"] == "timed-out" else EXIT_FAILED
     fail(f"{operation['kind']} to {operation['to_region']}: {operation['error']}", code)
 
 
