@@ -1,0 +1,549 @@
+"""One test per rule about groups and offsets: exactly-once.md, tidemarks.md T26, and the KIPs.
+
+The coordinator is the real one; clock and ledger are the ports' fakes.
+"""
+
+import asyncio
+
+import pytest
+
+from idempotency.java_hash import java_string_hash
+from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
+from region_broker.groups.ports import LedgerFailed, TxnProducer
+from region_broker.groups.records import LedgerRecordError
+from region_broker.groups.verdicts import GroupVerdict as V
+from tests.unit.region_broker.groups.fakes import (
+    MemoryLedger,
+    World,
+    join_request,
+    running,
+    settle,
+    stable_member,
+    sync_request,
+    tp,
+    who,
+)
+
+PRODUCER = TxnProducer(7, 0)
+DAY_MS = 24 * 3_600_000
+
+
+def commit(
+    offset: int,
+    *,
+    member: MemberIdentity | None = None,
+    generation: int = -1,
+    partition: int = 0,
+    leader_epoch: int = -1,
+    metadata: str = "",
+) -> CommitRequest:
+    return CommitRequest(
+        group_id="g",
+        offsets=(OffsetToCommit(tp(partition), offset, leader_epoch, metadata),),
+        who=member or MemberIdentity(""),
+        generation=generation,
+    )
+
+
+async def committed(world: World, *, require_stable: bool = False, every: bool = False) -> object:
+    asked = None if every else [tp()]
+    outcome = await world.groups.fetch_offsets("g", asked, require_stable=require_stable)
+    assert outcome.verdict is V.OK
+    return [
+        place.committed_offset if place.verdict is V.OK else place.verdict
+        for place in outcome.offsets
+    ]
+
+
+# --- C42: who may commit -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_C42_commit_is_judged_by_generation_member_and_instance(transactional: bool) -> None:
+    async with running(World()) as world:
+        joined = await stable_member(world, instance_id="i")
+
+        async def verdict(member: MemberIdentity, generation: int) -> V:
+            request = commit(5, member=member, generation=generation)
+            if transactional:
+                return (await world.groups.txn_commit_offsets(request, PRODUCER)).verdict
+            return (await world.groups.commit_offsets(request)).verdict
+
+        good = MemberIdentity(joined.member_id, "i")
+        assert await verdict(good, joined.generation) is V.OK
+        assert await verdict(good, joined.generation - 1) is V.ILLEGAL_GENERATION
+        assert await verdict(MemberIdentity("x", "i"), joined.generation) is V.FENCED_INSTANCE
+        assert await verdict(MemberIdentity("x"), joined.generation) is V.UNKNOWN_MEMBER
+
+
+async def test_C42_unknown_group_with_a_generation_is_illegal_without_one_simple() -> None:
+    async with running(World()) as world:
+        request = commit(5, member=MemberIdentity("m"), generation=3)
+        assert (await world.groups.commit_offsets(request)).verdict is V.ILLEGAL_GENERATION
+        staged = await world.groups.txn_commit_offsets(request, PRODUCER)
+        assert staged.verdict is V.ILLEGAL_GENERATION
+        assert (await world.groups.commit_offsets(commit(5))).verdict is V.OK
+        assert await committed(world) == [5]
+
+
+async def test_C42_commit_by_nobody_into_a_living_group_only_from_old_transactional_clients() -> (
+    None
+):
+    async with running(World()) as world:
+        await stable_member(world)
+        assert (await world.groups.commit_offsets(commit(5))).verdict is V.UNKNOWN_MEMBER
+        old = await world.groups.txn_commit_offsets(commit(5), PRODUCER)
+        assert old.verdict is V.OK
+
+
+# --- C43, B4: pending offsets -------------------------------------------------------------------
+
+
+async def test_C43_offset_is_invisible_until_its_marker() -> None:
+    async with running(World()) as world:
+        await world.groups.commit_offsets(commit(1))
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        assert await committed(world) == [1]
+        world.end_transaction("g", 7, commit=True)
+        assert await committed(world) == [9]
+        world.assert_live_is_replay()
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("before", [None, 1])
+async def test_B4_require_stable_is_unstable_for_every_shape(
+    every: bool, before: int | None
+) -> None:
+    async with running(World()) as world:
+        if before is not None:
+            await world.groups.commit_offsets(commit(before))
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        assert await committed(world, require_stable=True, every=every) == [V.UNSTABLE_OFFSET]
+
+
+async def test_B4_other_partitions_of_the_group_stay_readable() -> None:
+    async with running(World()) as world:
+        await world.groups.commit_offsets(commit(4, partition=1))
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        found = await committed(world, require_stable=True, every=True)
+        assert found == [V.UNSTABLE_OFFSET, 4]
+
+
+async def test_B4_all_partitions_without_require_stable_shows_no_pending_one() -> None:
+    async with running(World()) as world:
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        assert await committed(world, every=True) == []
+
+
+# --- C44 ----------------------------------------------------------------------------------------
+
+
+async def test_C44_pending_offset_loses_to_a_record_behind_it_in_the_ledger() -> None:
+    async with running(World()) as world:
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        await world.groups.commit_offsets(commit(3))
+        world.end_transaction("g", 7, commit=True)
+        assert await committed(world) == [3]
+
+
+async def test_C44_two_transactions_order_by_record_not_by_marker() -> None:
+    async with running(World()) as world:
+        await world.groups.txn_commit_offsets(commit(10), TxnProducer(1, 0))
+        await world.groups.txn_commit_offsets(commit(20), TxnProducer(2, 0))
+        world.end_transaction("g", 2, commit=True)
+        world.end_transaction("g", 1, commit=True)
+        assert await committed(world) == [20]
+        world.assert_live_is_replay()
+
+
+async def test_C44_abort_drops_the_pending_offset() -> None:
+    async with running(World()) as world:
+        await world.groups.commit_offsets(commit(1))
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        world.end_transaction("g", 7, commit=False)
+        assert await committed(world, require_stable=True) == [1]
+
+
+# --- C45, B5: expiry ----------------------------------------------------------------------------
+
+
+async def test_C45_nothing_with_a_pending_offset_expires() -> None:
+    async with running(World()) as world:
+        await world.groups.commit_offsets(commit(1))
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        await world.clock.advance(8 * DAY_MS)
+        assert await committed(world) == [1]
+        world.end_transaction("g", 7, commit=False)
+        await world.clock.advance(DAY_MS)
+        assert await committed(world) == [-1]
+        world.assert_live_is_replay()
+
+
+async def test_C45_tombstone_clears_the_pending_offset() -> None:
+    async with running(World()) as world:
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        await world.groups.forget_topic("orders")
+        world.end_transaction("g", 7, commit=True)
+        assert await committed(world) == [-1]
+        world.assert_live_is_replay()
+
+
+async def test_C45_offsets_of_a_living_group_stay_and_age_from_when_it_was_empty() -> None:
+    async with running(World()) as world:
+        joined = await stable_member(world, session_timeout_ms=1_800_000)
+        generation = joined.generation
+        await world.groups.commit_offsets(commit(5, member=who(joined), generation=generation))
+        for _ in range(8 * 48 * 2):
+            await world.clock.advance(900_000)
+            assert await world.groups.heartbeat("g", who(joined), generation) is V.OK
+        await world.groups.leave("g", [who(joined)])
+        await world.clock.advance(6 * DAY_MS)
+        assert await committed(world) == [5]
+        await world.clock.advance(2 * DAY_MS)
+        assert await committed(world) == [-1]
+        assert world.groups.describe("g").verdict is V.GROUP_NOT_FOUND
+        world.assert_live_is_replay()
+
+
+# --- B15, P14, B7 -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_B15_commit_is_answered_only_when_durable(transactional: bool) -> None:
+    async with running(World()) as world:
+        world.ledger.hold()
+        groups, request = world.groups, commit(5)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(
+                groups.txn_commit_offsets(request, PRODUCER)
+                if transactional
+                else groups.commit_offsets(request)
+            )
+            await settle()
+            assert not waiting.done()
+            world.ledger.release()
+        assert waiting.result().verdict is V.OK
+
+
+async def test_B15_fetch_shows_no_offset_that_could_be_lost() -> None:
+    async with running(World()) as world:
+        world.ledger.hold()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(world.groups.commit_offsets(commit(5)))
+            await settle()
+            reading = tasks.create_task(committed(world))
+            await settle()
+            assert not reading.done()
+            world.ledger.release()
+        assert reading.result() == [5]
+
+
+async def test_B15_failed_ledger_answers_not_available_and_stops_the_shard() -> None:
+    async with running(World()) as world:
+        world.ledger.fail()
+        assert (await world.groups.commit_offsets(commit(5))).verdict is V.NOT_AVAILABLE
+        outcome = await world.groups.fetch_offsets("g", [tp()], require_stable=False)
+        assert outcome.verdict is V.NOT_AVAILABLE
+
+
+async def test_P14_offsets_are_there_once_the_marker_call_returns() -> None:
+    async with running(World()) as world:
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        world.end_transaction("g", 7, commit=True)  # no await: B6
+        table = world.groups.shards[world.groups.shard_of("g")].table
+        place = table.lookup("g", tp())
+        assert place is not None
+        assert place.committed_offset == 9
+
+
+async def test_C35_marker_during_the_load_is_applied_before_anything_is_served() -> None:
+    ledger = MemoryLedger()
+    async with running(World(ledger)) as world:
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+    again = World(ledger)
+    ledger.hold()
+    async with asyncio.TaskGroup() as tasks:
+        service = tasks.create_task(again.groups.run())
+        loading = tasks.create_task(again.groups.load())
+        await settle()
+        again.end_transaction("g", 7, commit=True)
+        outcome = await again.groups.fetch_offsets("g", [tp()], require_stable=True)
+        loads_first = outcome.verdict in (V.LOADING, V.NOT_COORDINATOR)
+        assert loads_first
+        ledger.release()
+        await loading
+        assert await committed(again, require_stable=True) == [9]
+        again.assert_live_is_replay()
+        service.cancel()
+
+
+async def test_B7_timed_out_transaction_frees_the_group() -> None:
+    async with running(World()) as world:
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+        assert await committed(world, require_stable=True) == [V.UNSTABLE_OFFSET]
+        world.end_transaction("g", 7, commit=False)  # what the coordinator's time-out writes
+        assert await committed(world, require_stable=True) == [-1]
+
+
+# --- C13, C22, C23: load and resign -------------------------------------------------------------
+
+
+def test_C13_group_lives_on_the_shard_that_kafka_would_choose() -> None:
+    world = World(MemoryLedger(50))
+    assert world.groups.shard_of("my-group") == abs(java_string_hash("my-group")) % 50
+
+
+async def test_C23_not_coordinator_before_load_and_after_resign() -> None:
+    world = World()
+    assert (await world.groups.commit_offsets(commit(1))).verdict is V.NOT_COORDINATOR
+    async with running(world):
+        await stable_member(world)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(world.groups.join("g", join_request()))
+            await settle()
+            await world.groups.resign()
+        assert waiting.result().verdict is V.NOT_COORDINATOR
+        assert (await world.groups.commit_offsets(commit(1))).verdict is V.NOT_COORDINATOR
+        assert world.groups.list()[0] is V.NOT_COORDINATOR
+
+
+async def test_C23_answers_loading_while_it_loads() -> None:
+    world = World()
+    world.ledger.hold()
+    async with asyncio.TaskGroup() as tasks:
+        service = tasks.create_task(world.groups.run())
+        loading = tasks.create_task(world.groups.load([0, 1, 2, 3][:1]))
+        await settle()
+        assert world.groups.list()[0] is V.LOADING
+        world.ledger.release()
+        await loading
+        service.cancel()
+
+
+async def test_C22_damaged_ledger_is_not_served_in_part() -> None:
+    ledger = MemoryLedger(1)
+    ledger.append(0, [(b"\x00\x63junk", b"junk")])
+    world = World(ledger)
+    with pytest.raises(LedgerRecordError):
+        await world.groups.load()
+    assert (await world.groups.commit_offsets(commit(1))).verdict is V.NOT_AVAILABLE
+    ledger.fail()
+    with pytest.raises(LedgerFailed):
+        await world.groups.load()
+
+
+async def test_members_survive_a_coordinator_restart_and_heartbeat_on() -> None:
+    ledger = MemoryLedger()
+    async with running(World(ledger)) as world:
+        joined = await stable_member(world, instance_id="i")
+        generation = joined.generation
+        await world.groups.commit_offsets(commit(5, member=who(joined, "i"), generation=generation))
+    async with running(World(ledger)) as again:
+        assert await again.groups.heartbeat("g", who(joined, "i"), generation) is V.OK
+        synced = await again.groups.sync("g", sync_request(joined))
+        assert synced.assignment == b"mine"
+        assert await committed(again) == [5]
+        await again.clock.advance(20_000)
+        assert await again.groups.heartbeat("g", who(joined), generation) is V.UNKNOWN_MEMBER
+
+
+async def test_generation_is_answered_only_when_durable() -> None:
+    async with running(World()) as world:
+        joined = await world.groups.join("g", join_request())
+        world.ledger.hold()
+        async with asyncio.TaskGroup() as tasks:
+            request = sync_request(joined, {joined.member_id: b"mine"})
+            waiting = tasks.create_task(world.groups.sync("g", request))
+            await settle()
+            assert not waiting.done()
+            world.ledger.release()
+        assert waiting.result().assignment == b"mine"
+
+
+async def test_a_leader_that_goes_away_while_storing_does_not_take_the_generation_with_it() -> None:
+    async with running(World()) as world:
+        joined = await world.groups.join("g", join_request())
+        world.ledger.hold()
+        async with asyncio.TaskGroup() as tasks:
+            request = sync_request(joined, {joined.member_id: b"mine"})
+            leaving = tasks.create_task(world.groups.sync("g", request))
+            await settle()
+            leaving.cancel()
+            await settle()
+            world.ledger.release()
+        await settle()
+        assert world.groups.describe("g").state == "Stable"
+
+
+# --- KIP-62, 134, 345, 394 ----------------------------------------------------------------------
+
+
+async def test_KIP394_new_dynamic_member_must_come_back_with_its_id() -> None:
+    async with running(World()) as world:
+        request = join_request(must_know_member_id=True)
+        told = await world.groups.join("g", request)
+        assert told.verdict is V.MEMBER_ID_REQUIRED
+        assert told.member_id.startswith("client-")
+        again = join_request(told.member_id, must_know_member_id=True)
+        assert (await world.groups.join("g", again)).verdict is V.OK
+
+
+async def test_KIP394_id_that_is_not_used_lapses_with_the_session_timeout() -> None:
+    async with running(World()) as world:
+        told = await world.groups.join("g", join_request(must_know_member_id=True))
+        await world.clock.advance(10_000)
+        again = await world.groups.join("g", join_request(told.member_id))
+        assert again.verdict is V.UNKNOWN_MEMBER
+
+
+async def test_KIP345_static_member_does_not_need_to_know_its_id() -> None:
+    async with running(World()) as world:
+        request = join_request(must_know_member_id=True, instance_id="i")
+        joined = await world.groups.join("g", request)
+        assert joined.verdict is V.OK
+        assert joined.member_id.startswith("i-")
+
+
+@pytest.mark.parametrize("may_skip", [False, True])
+async def test_KIP345_restarted_static_leader_takes_its_place_without_a_rebalance(
+    may_skip: bool,
+) -> None:
+    async with running(World()) as world:
+        joined = await stable_member(world, instance_id="i")
+        request = join_request(instance_id="i", may_skip_assignment=may_skip)
+        again = await world.groups.join("g", request)
+        assert again.verdict is V.OK
+        assert again.generation == joined.generation
+        assert again.member_id != joined.member_id
+        assert again.skip_assignment is may_skip
+        # KIP-814; an older client must not take itself for the leader (KAFKA-7728).
+        assert again.leader == (again.member_id if may_skip else joined.member_id)
+        synced = await world.groups.sync("g", sync_request(again))
+        assert synced.assignment == b"mine"
+        fenced = await world.groups.heartbeat("g", who(joined, "i"), joined.generation)
+        assert fenced is V.FENCED_INSTANCE
+
+
+async def test_KIP345_replacement_survives_a_restart_of_the_coordinator() -> None:
+    ledger = MemoryLedger()
+    async with running(World(ledger)) as world:
+        await stable_member(world, instance_id="i")
+        again = await world.groups.join("g", join_request(instance_id="i"))
+    async with running(World(ledger)) as later:
+        assert await later.groups.heartbeat("g", who(again, "i"), again.generation) is V.OK
+
+
+async def test_KIP345_duplicate_instance_that_waits_is_fenced() -> None:
+    async with running(World(initial_rebalance_delay_ms=3_000)) as world:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(world.groups.join("g", join_request(instance_id="i")))
+            await settle()
+            second = tasks.create_task(world.groups.join("g", join_request(instance_id="i")))
+            await world.clock.advance(3_000)
+        assert first.result().verdict is V.FENCED_INSTANCE
+        assert second.result().verdict is V.OK
+
+
+async def test_KIP345_leave_by_instance_id_and_several_at_once() -> None:
+    async with running(World()) as world:
+        await stable_member(world, instance_id="i")
+        leavers = [MemberIdentity("", "i"), MemberIdentity("", "j"), MemberIdentity("x")]
+        outcome = await world.groups.leave("g", leavers)
+        assert outcome.members == (V.OK, V.UNKNOWN_MEMBER, V.UNKNOWN_MEMBER)
+        assert world.groups.describe("g").state == "Empty"
+
+
+async def test_KIP134_initial_delay_gathers_members() -> None:
+    async with running(World(initial_rebalance_delay_ms=3_000)) as world:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(world.groups.join("g", join_request())) for _ in range(3)]
+            await world.clock.advance(2_999)
+            assert not any(task.done() for task in waiting)
+            await world.clock.advance(6_001)
+        outcomes = [task.result() for task in waiting]
+        assert {outcome.generation for outcome in outcomes} == {1}
+        assert sorted(len(outcome.members) for outcome in outcomes) == [0, 0, 3]
+
+
+async def test_session_timeout_out_of_bounds_is_refused() -> None:
+    async with running(World()) as world:
+        for session_timeout_ms in (5_999, 1_800_001):
+            request = join_request(session_timeout_ms=session_timeout_ms)
+            outcome = await world.groups.join("g", request)
+            assert outcome.verdict is V.INVALID_SESSION_TIMEOUT
+        assert world.groups.list() == (V.OK, [])
+
+
+async def test_refused_joins_leave_no_group_behind() -> None:
+    async with running(World()) as world:
+        outcome = await world.groups.join("g", join_request(protocols=()))
+        assert outcome.verdict is V.INCONSISTENT_PROTOCOL
+        assert (await world.groups.join("", join_request())).verdict is V.INVALID_GROUP_ID
+        assert world.groups.list() == (V.OK, [])
+
+
+async def test_silent_member_is_removed_by_its_timer() -> None:
+    async with running(World()) as world:
+        await stable_member(world)
+        await world.clock.advance(9_999)
+        assert world.groups.describe("g").state == "Stable"
+        await world.clock.advance(1)
+        assert world.groups.describe("g").state == "Empty"
+
+
+async def test_metadata_too_large_refuses_only_its_partition() -> None:
+    async with running(World()) as world:
+        request = CommitRequest(
+            group_id="g",
+            offsets=(
+                OffsetToCommit(tp(0), 5, -1, "x" * 4_097),
+                OffsetToCommit(tp(1), 6, -1, "x" * 4_096),
+            ),
+        )
+        outcome = await world.groups.commit_offsets(request)
+        assert outcome.of(tp(0)) is V.METADATA_TOO_LARGE
+        assert outcome.of(tp(1)) is V.OK
+        assert await committed(world, every=True) == [6]
+
+
+# --- T26 ----------------------------------------------------------------------------------------
+
+
+async def test_T26_offsets_past_the_cut_are_clamped_as_records() -> None:
+    ledger = MemoryLedger()
+    async with running(World(ledger)) as world:
+        await world.groups.commit_offsets(commit(100))
+        await world.groups.commit_offsets(commit(50, partition=1))
+        await world.groups.commit_offsets(commit(60, partition=2))
+        report = await world.groups.clamp({tp(0): 90, tp(1): 90})
+        assert [(c.committed_offset, c.clamped_to) for c in report.clamped] == [(100, 90)]
+        assert not report.clamped[0].transactional
+        assert await committed(world, every=True) == [90, 50, 60]
+        world.assert_live_is_replay()
+    async with running(World(ledger)) as again:  # durable, not only in memory
+        assert await committed(again, every=True) == [90, 50, 60]
+
+
+async def test_T26_groups_are_emptied_and_their_generation_jumps() -> None:
+    async with running(World()) as world:
+        joined = await stable_member(world)
+        report = await world.groups.clamp(lambda _: None)
+        assert report.emptied == ("g",)
+        assert world.groups.describe("g").members == ()
+        old = commit(5, member=who(joined), generation=joined.generation)
+        assert (await world.groups.commit_offsets(old)).verdict is V.UNKNOWN_MEMBER
+        staged = await world.groups.txn_commit_offsets(old, PRODUCER)
+        assert staged.verdict is V.UNKNOWN_MEMBER
+        heard = await world.groups.heartbeat("g", who(joined), joined.generation)
+        assert heard is V.UNKNOWN_MEMBER
+        again = await world.groups.join("g", join_request())
+        assert again.generation == joined.generation + 2**16 + 1
+
+
+async def test_T26_commit_without_a_generation_beyond_its_leader_epoch_is_refused() -> None:
+    async with running(World()) as world:
+        world.ends.ends[tp(), 5] = 90
+        refused = await world.groups.commit_offsets(commit(91, leader_epoch=5))
+        assert refused.of(tp()) is V.OFFSET_BEYOND_EPOCH
+        assert (await world.groups.commit_offsets(commit(90, leader_epoch=5))).of(tp()) is V.OK
+        assert (await world.groups.commit_offsets(commit(95, leader_epoch=6))).of(tp()) is V.OK
