@@ -72,6 +72,8 @@ class TxnCoordinatorCore(ShardState):
             id_retention_ms=id_retention_ms,
         )
         self._spare_ids: deque[int] = deque()
+        self.deferring = False
+        """A takeover is under way: every outcome is in the ledger before any marker goes (T21)."""
         self._effects: list[TxnEffect] = []
         self._now_ms = 0
         self._wall_ms = 0
@@ -393,7 +395,8 @@ class TxnCoordinatorCore(ShardState):
             entry.decision = DecisionId(
                 self.shard, position.leader_epoch, position.offset, record.stamp
             )
-            self.resume(entry)
+            if not self.deferring:
+                self.resume(entry)
 
     def _drain(self, entry: Entry) -> None:
         """Serve parked requests in order until one starts something again."""

@@ -1,0 +1,588 @@
+"""The transaction coordinator of a node: whom each request goes to, loading, taking over, rounds.
+
+INV-TD4  a request is served by the shard object of the current load, or refused; nothing is queued while
+         loading (C23)
+INV-TD6  all shards are loaded before one is served; a shard that cannot be read fails the load (C22)
+
+`run()` must be running for `load()` and `adopt()` to go on: they wait for it.
+The one lock (`_ids_lock`) guards the fetching of an id block; nothing else is awaited under it but the port.
+Not here: one shard at work (`shard_driver`), rules (`core`), what a takeover aborts (`adoption`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from idempotency.decision import DecisionId, round_of
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.java_hash import ledger_shard
+from idempotency.ledger_records import TransactionRecord
+from idempotency.partition_state import OpenTxn
+from idempotency.ports import Clock
+from idempotency.producer_ids import ProducerIdBlock
+from txn_coordinator import events as ev
+from txn_coordinator import expiry, fates
+from txn_coordinator.adoption import AdoptionReport, orphans_of
+from txn_coordinator.connection_order import ConnectionOrder
+from txn_coordinator.core import TxnCoordinatorCore
+from txn_coordinator.ports import IdBlocks, LedgerFailed, MarkerChannel, TransactionLog
+from txn_coordinator.shard_driver import ShardDriver, ShardPorts
+from txn_coordinator.transitions import ORPHAN_PREFIX
+from txn_coordinator.verdicts import EndOutcome, Fate, FateOutcome, InitOutcome, TxnVerdict
+
+_LOG: Final = logging.getLogger(__name__)
+_REPLAY_SLICE: Final = 2_000
+"""Records replayed between two turns of the event loop."""
+_NAME_BYTES_MAX: Final = 32_767
+
+_Found = tuple[TopicPartition, OpenTxn]
+DomainCheck = Callable[[str, Sequence[TopicPartition]], bool]
+"""Whether all partitions are of the transactional id's domain (T28)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TxnSettings:
+    """Limits and intervals of the coordinator, in ms."""
+
+    hold_limit_ms: int = 2_000
+    scan_interval_ms: int = 1_000
+    id_scan_interval_ms: int = 3_600_000
+    timeout_max_ms: int = expiry.TIMEOUT_MAX_MS
+    id_retention_ms: int = expiry.ID_RETENTION_MS
+    offsets_topic: str = "__consumer_offsets"
+    connection_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EnteredRound:
+    """A shard's answer to ENTER: L is the ledger offset of the ROUND record (T2)."""
+
+    shard: int
+    coordinator_epoch: int
+    ledger_offset: int
+
+
+class AdoptionBlocked(Exception):
+    """A takeover cannot finish: a newer coordinator has written to a partition (C30)."""
+
+
+class _Phase(Enum):
+    RESIGNED = auto()
+    LOADING = auto()
+    ACTIVE = auto()
+
+
+class TransactionCoordinator:
+    """Serves transactional ids of all ledger shards while this region acts."""
+
+    def __init__(
+        self,
+        *,
+        ledger: TransactionLog,
+        markers: MarkerChannel,
+        id_blocks: IdBlocks,
+        clock: Clock,
+        settings: TxnSettings | None = None,
+        domain_check: DomainCheck | None = None,
+    ) -> None:
+        """Start resigned; nothing is read before `load` or `adopt`."""
+        self._ledger = ledger
+        self._markers = markers
+        self._id_blocks = id_blocks
+        self._clock = clock
+        self._settings = settings or TxnSettings()
+        self._domain_check = domain_check
+        self._order = ConnectionOrder() if self._settings.connection_order else None
+        self._phase = _Phase.RESIGNED
+        self._shards: list[ShardDriver] = []
+        self._coordinator_epoch = -1
+        self._group: asyncio.TaskGroup | None = None
+        self._running = asyncio.Event()
+        self._request_number = 0
+        self._ids_lock = asyncio.Lock()
+        self._block = ProducerIdBlock(0, 0)
+
+    # ---- life
+
+    async def run(self) -> None:
+        """Own the background tasks until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._scan_loop())
+                self._running.set()
+        finally:
+            self._running.clear()
+            self._group = None
+
+    async def load(self, leader_epoch: int, region_epoch: int) -> None:
+        """Replay all shards and serve them (C22, T3); clients get LOADING meanwhile.
+
+        Raises:
+            LedgerFailed: a shard cannot be read or written; none is served (fail closed).
+        """
+        shards = await self._replay_all(leader_epoch, region_epoch)
+        for shard in shards:
+            # B3: nothing is decided before a record of our own epoch is below the high watermark. The
+            # round that the shard is in, said again, changes nothing at replay.
+            shard.queue_round(shard.core.gate.current)
+        for shard in shards:
+            await shard.settle()
+        self._serve(shards)
+        assert self._group is not None, "run() is running"
+        self._group.create_task(self._resume(shards))
+
+    async def adopt(
+        self,
+        region_epoch: int,
+        leader_epoch: int,
+        open_in_partitions: Iterable[tuple[TopicPartition, OpenTxn]],
+    ) -> AdoptionReport:
+        """Load the ledgers of a cut and end everything that was open in it (T21); re-running is safe.
+
+        `open_in_partitions`: every open transaction of every partition of the cut. Returns when every
+        outcome is durable and every partition has its marker; then serves.
+
+        Raises:
+            LedgerFailed: a ledger shard cannot be read or written.
+            AdoptionBlocked: a newer region epoch has written to a partition.
+        """
+        found = list(open_in_partitions)
+        shards = await self._replay_all(leader_epoch, region_epoch)
+        carried_out = sum(1 for shard in shards for _ in shard.core.prepared())
+        own_round = round_of(leader_epoch, 0)
+        for shard in shards:
+            shard.core.deferring = True
+            if own_round > shard.core.gate.current:
+                shard.step(ev.EnterRound(own_round))
+            else:
+                shard.queue_round(shard.core.gate.current)
+        aborted, orphans = self._abort_open(shards, found)
+        for shard in shards:
+            await shard.settle()
+        for shard in shards:
+            shard.core.deferring = False
+        await self._resume(shards)
+        for shard in shards:
+            await shard.settle()
+        self._expect_complete(shards)
+        self._serve(shards)
+        return AdoptionReport(carried_out, aborted, orphans)
+
+    async def resign(self) -> None:
+        """Stop serving at once; everything unanswered gets NOT_COORDINATOR (C23)."""
+        self._phase = _Phase.RESIGNED
+        for shard in self._shards:
+            shard.close(TxnVerdict.NOT_COORDINATOR)
+        self._shards = []
+
+    # ---- requests
+
+    async def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        connection_id: int | None = None,
+    ) -> InitOutcome:
+        """InitProducerId (KIP-98, KIP-360). Without transactional id: a fresh id at epoch 0."""
+        if transactional_id is None:
+            return await self._init_idempotent()
+        if (producer_id == -1) != (producer_epoch == -1):
+            return InitOutcome(TxnVerdict.INVALID_REQUEST)
+        shard = self._serving(transactional_id)
+        if isinstance(shard, TxnVerdict):
+            return InitOutcome(shard)
+        number = self._next_request()
+        event = ev.InitProducerIdReceived(
+            number, transactional_id, timeout_ms, producer_id, producer_epoch
+        )
+        answer = await shard.ask(event, takes_id=True)
+        if self._order is not None and answer.verdict is TxnVerdict.OK:
+            self._order.start_over(transactional_id)
+        return InitOutcome(answer.verdict, answer.producer_id, answer.producer_epoch)
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        implicit: bool,
+        connection_id: int | None = None,
+    ) -> TxnVerdict:
+        """Let partitions join the transaction, durably before OK (B2).
+
+        `implicit`: the add came with Produce or TxnOffsetCommit under TV2.
+        """
+        shard = self._serving(transactional_id)
+        if isinstance(shard, TxnVerdict):
+            return shard
+        if not self._admit(transactional_id, connection_id):
+            return TxnVerdict.STALE_CONNECTION
+        if self._domain_check is not None and not self._domain_check(transactional_id, partitions):
+            return TxnVerdict.WRONG_DOMAIN
+        event = ev.AddPartitionsReceived(
+            self._next_request(),
+            transactional_id,
+            producer_id,
+            producer_epoch,
+            tuple(partitions),
+            2 if implicit else 1,
+        )
+        if shard.core.has_joined(event):
+            return TxnVerdict.OK
+        return (await shard.ask(event)).verdict
+
+    async def add_offsets(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        group_id: str,
+        *,
+        implicit: bool = False,
+        connection_id: int | None = None,
+    ) -> TxnVerdict:
+        """Let the offsets partition of `group_id` join the transaction."""
+        return await self.add_partitions(
+            transactional_id,
+            producer_id,
+            producer_epoch,
+            (self.offsets_partition(group_id),),
+            implicit=implicit,
+            connection_id=connection_id,
+        )
+
+    def offsets_partition(self, group_id: str) -> TopicPartition:
+        """Return the ledger partition that holds the offsets of `group_id`."""
+        number = ledger_shard(group_id, self._ledger.shard_count)
+        return TopicPartition(TopicName(self._settings.offsets_topic), number)
+
+    async def end_txn(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        tv: int,
+        connection_id: int | None = None,
+    ) -> EndOutcome:
+        """Decide the transaction; OK means that the decision is durable (C17-C19)."""
+        shard = self._serving(transactional_id)
+        if isinstance(shard, TxnVerdict):
+            return EndOutcome(shard)
+        if not self._admit(transactional_id, connection_id):
+            return EndOutcome(TxnVerdict.STALE_CONNECTION)
+        event = ev.EndTxnReceived(
+            self._next_request(), transactional_id, producer_id, producer_epoch, commit, tv
+        )
+        answer = await shard.ask(event, takes_id=tv >= 2)
+        return EndOutcome(answer.verdict, answer.producer_id, answer.producer_epoch)
+
+    def verify(
+        self,
+        transactional_id: str | None,
+        producer_id: int,
+        producer_epoch: int,
+        partition: TopicPartition,
+    ) -> TxnVerdict:
+        """Tell whether `partition` is in the producer's transaction now (C27).
+
+        Synchronous: a caller that appends without an `await` in between cannot be overtaken by a
+        marker (P4).
+        """
+        if self._phase is not _Phase.ACTIVE:
+            return self._refusal()
+        if transactional_id is None:
+            shards: Sequence[ShardDriver] = self._shards
+        else:
+            shards = (self._shards[ledger_shard(transactional_id, len(self._shards))],)
+        for shard in shards:
+            entry = shard.core.entry_of(transactional_id, producer_id)
+            if shard.closed:
+                return shard.closed_verdict
+            if entry is not None:
+                return shard.core.verify(entry, producer_id, producer_epoch, partition)
+        return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
+
+    # ---- rounds
+
+    async def enter_round(self, round_: int) -> dict[int, EnteredRound]:
+        """ENTER{round}: return the answers of the shards that are in it, durably (T2).
+
+        A shard that is past the round, or whose ledger failed, is missing from the answer.
+        """
+        shards = list(self._shards) if self._phase is _Phase.ACTIVE else []
+        for shard in shards:
+            if not shard.closed:
+                # ROUND opens a batch of its own: a takeover cuts the ledger at L, and logs are cut
+                # between batches only.
+                shard.flush()
+                shard.step(ev.EnterRound(round_))
+                shard.flush()
+        entered: dict[int, EnteredRound] = {}
+        for shard in shards:
+            gate = shard.core.gate
+            ledger_offset = gate.current_offset
+            if shard.closed or gate.current != round_ or ledger_offset < 0:
+                continue
+            if await shard.committed(ledger_offset):
+                epoch = shard.coordinator_epoch
+                entered[shard.index] = EnteredRound(shard.index, epoch, ledger_offset)
+        return entered
+
+    def release(self, round_: int) -> None:
+        """RELEASE{round}: the round is closed or abandoned, its COMMIT markers may go (T3)."""
+        for shard in self._shards:
+            if not shard.closed:
+                shard.step(ev.ReleaseRound(round_))
+
+    @property
+    def held_decisions(self) -> int:
+        """Number of decisions whose markers wait for a release (ask the cut leader for one)."""
+        return sum(shard.core.gate.held_count for shard in self._shards)
+
+    # ---- looking
+
+    @property
+    def active(self) -> bool:
+        """Whether requests are served."""
+        return self._phase is _Phase.ACTIVE
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """Leader epoch that the shards were loaded under."""
+        return self._coordinator_epoch
+
+    @property
+    def failures(self) -> list[str]:
+        """Why shards are not served, for readiness."""
+        return [shard.failed for shard in self._shards if shard.failed is not None]
+
+    @property
+    def open_transactions(self) -> int:
+        """Number of transactions begun and not decided."""
+        return sum(shard.core.ongoing_count for shard in self._shards)
+
+    def transactions(self) -> list[TransactionRecord]:
+        """Return the current value of every transactional id, orphans left out."""
+        return [
+            entry.record
+            for shard in self._shards
+            for name, entry in shard.core.entries.items()
+            if entry.record.producer_id >= 0 and not name.startswith(ORPHAN_PREFIX)
+        ]
+
+    async def verdict(
+        self,
+        *,
+        decision: DecisionId | None = None,
+        transactional_id: str | None = None,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> FateOutcome:
+        """Return the fate of a transaction by decision id, or by a TV2 producer's pair (T29).
+
+        Reads the ledger shard's whole log; for questions after a failure, not for a hot path.
+        """
+        if decision is not None:
+            if not 0 <= decision.shard < self._ledger.shard_count:
+                return FateOutcome(Fate.UNKNOWN)
+            question: fates.Question = fates.ByDecision(decision)
+            index = decision.shard
+        else:
+            assert transactional_id is not None, "ask by decision id or by transactional id"
+            question = fates.ByPair(transactional_id, producer_id, producer_epoch)
+            index = ledger_shard(transactional_id, self._ledger.shard_count)
+        for number, (position, key, value) in enumerate(self._ledger.replay(index), 1):
+            question.read(index, position, key, value)
+            if number % _REPLAY_SLICE == 0:
+                await asyncio.sleep(0)
+        return question.answer
+
+    async def abort_orphan(
+        self, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
+    ) -> TxnVerdict:
+        """Abort a hanging transaction that no transactional id knows; OK once the decision is durable.
+
+        INVALID_STATE if a transactional id has this producer id: end that one instead (B13).
+        """
+        if self._phase is not _Phase.ACTIVE:
+            return self._refusal()
+        if any(shard.core.entry_of(None, producer_id) for shard in self._shards):
+            return TxnVerdict.INVALID_STATE
+        shard = self._shards[producer_id % len(self._shards)]
+        if shard.closed:
+            return shard.closed_verdict
+        shard.step(ev.AbortOrphan(producer_id, producer_epoch, tuple(partitions)))
+        return TxnVerdict.OK if await shard.sync() else shard.closed_verdict
+
+    # ---- parts
+
+    def _refusal(self) -> TxnVerdict:
+        if self._phase is _Phase.LOADING:
+            return TxnVerdict.LOADING
+        return TxnVerdict.NOT_COORDINATOR
+
+    def _serving(self, transactional_id: str) -> ShardDriver | TxnVerdict:
+        """Return the shard of the id, or why it cannot be asked."""
+        if self._phase is not _Phase.ACTIVE:
+            return self._refusal()
+        name_is_bad = not transactional_id or transactional_id.startswith(ORPHAN_PREFIX)
+        if name_is_bad or len(transactional_id.encode()) > _NAME_BYTES_MAX:
+            return TxnVerdict.INVALID_REQUEST
+        shard = self._shards[ledger_shard(transactional_id, len(self._shards))]
+        return shard.closed_verdict if shard.closed else shard
+
+    def _admit(self, transactional_id: str, connection_id: int | None) -> bool:
+        if self._order is None or connection_id is None:
+            return True
+        return self._order.admit(transactional_id, connection_id)
+
+    def _next_request(self) -> int:
+        self._request_number += 1
+        return self._request_number
+
+    async def _init_idempotent(self) -> InitOutcome:
+        if self._phase is not _Phase.ACTIVE:
+            return InitOutcome(self._refusal())
+        ids = await self._take_ids(1)
+        return InitOutcome(TxnVerdict.OK, ids.first, 0)
+
+    async def _take_ids(self, count: int) -> ProducerIdBlock:
+        """Return 1 to `count` unused producer ids."""
+        async with self._ids_lock:
+            if self._block.count == 0:
+                self._block = await self._id_blocks.next_block()
+            block = self._block
+            taken = min(count, block.count)
+            self._block = ProducerIdBlock(block.first + taken, block.count - taken)
+            return ProducerIdBlock(block.first, taken)
+
+    # ---- time-outs
+
+    async def _scan_loop(self) -> None:
+        """Abort what is open too long (C24), forget ids that are idle too long (C25)."""
+        settings = self._settings
+        next_id_scan_ms = self._clock.monotonic_ms() + settings.id_scan_interval_ms
+        while True:
+            await self._clock.sleep_ms(settings.scan_interval_ms)
+            now_ms = self._clock.monotonic_ms()
+            for shard in list(self._shards):
+                await self._abort_overdue(shard)
+            if now_ms >= next_id_scan_ms:
+                next_id_scan_ms = now_ms + settings.id_scan_interval_ms
+                for shard in self._shards:
+                    self._forget_idle(shard)
+
+    async def _abort_overdue(self, shard: ShardDriver) -> None:
+        if shard.closed or self._phase is not _Phase.ACTIVE:
+            return
+        for name in shard.core.timed_out(self._clock.monotonic_ms()):
+            await shard.stock_ids()
+            if shard.is_closed():
+                return
+            shard.step(ev.TransactionTimedOut(name))
+
+    def _forget_idle(self, shard: ShardDriver) -> None:
+        if shard.closed or self._phase is not _Phase.ACTIVE:
+            return
+        for name in shard.core.expired(self._clock.wall_ms()):
+            shard.step(ev.TransactionalIdExpired(name))
+
+    # ---- loading and adopting
+
+    async def _replay_all(self, leader_epoch: int, region_epoch: int) -> list[ShardDriver]:
+        await self._running.wait()
+        assert self._group is not None, "run() is running"
+        await self.resign()
+        self._phase = _Phase.LOADING
+        self._coordinator_epoch = leader_epoch
+        ports = ShardPorts(
+            ledger=self._ledger,
+            markers=self._markers,
+            clock=self._clock,
+            take_ids=self._take_ids,
+            group=self._group,
+            hold_limit_ms=self._settings.hold_limit_ms,
+        )
+        shards = self._shards = [
+            ShardDriver(self._new_core(index, region_epoch), leader_epoch, ports)
+            for index in range(self._ledger.shard_count)
+        ]
+        for shard in shards:
+            try:
+                await self._replay(shard)
+            except LedgerFailed as error:
+                shard.fail(error)
+                raise
+        return shards
+
+    async def _replay(self, shard: ShardDriver) -> None:
+        for number, record in enumerate(self._ledger.replay(shard.index), 1):
+            shard.core.replay(*record)
+            if number % _REPLAY_SLICE == 0:
+                await asyncio.sleep(0)
+                shard.expect_open()
+        shard.core.restart_timers(self._clock.monotonic_ms())
+
+    def _new_core(self, index: int, region_epoch: int) -> TxnCoordinatorCore:
+        return TxnCoordinatorCore(
+            index,
+            region_epoch=region_epoch,
+            timeout_max_ms=self._settings.timeout_max_ms,
+            id_retention_ms=self._settings.id_retention_ms,
+        )
+
+    def _serve(self, shards: list[ShardDriver]) -> None:
+        for shard in shards:
+            shard.expect_open()
+        for shard in shards:
+            shard.serve()
+        self._phase = _Phase.ACTIVE
+
+    async def _resume(self, shards: list[ShardDriver]) -> None:
+        """Send the markers of all decided transactions again; orphan aborts behind the others."""
+        for orphans in (False, True):
+            async with asyncio.TaskGroup() as group:
+                for shard in shards:
+                    shard.resume(group, orphans=orphans)
+
+    @staticmethod
+    def _abort_open(shards: list[ShardDriver], found: list[_Found]) -> tuple[int, int]:
+        """Queue the abort of everything open; return how many entries and orphans that are."""
+        entries = [entry for shard in shards for entry in shard.core.entries.values()]
+        named = [
+            entry.record
+            for entry in entries
+            if not entry.record.transactional_id.startswith(ORPHAN_PREFIX)
+        ]
+        orphans = orphans_of(found, named)
+        by_producer: dict[int, list[TopicPartition]] = {}
+        for tp, txn in found:
+            by_producer.setdefault(txn.producer_id, []).append(tp)
+        aborted = 0
+        for shard in shards:
+            for entry in list(shard.core.ongoing()):
+                partitions = tuple(sorted(by_producer.get(entry.record.producer_id, ())))
+                shard.step(ev.AdoptOngoing(entry.record.transactional_id, partitions))
+                aborted += 1
+        for orphan in orphans:
+            shards[orphan.producer_id % len(shards)].step(orphan)
+        return aborted, len(orphans)
+
+    @staticmethod
+    def _expect_complete(shards: list[ShardDriver]) -> None:
+        left = [entry.record for shard in shards for entry in shard.core.prepared()]
+        if left:
+            raise AdoptionBlocked(
+                f"{len(left)} decided transactions have partitions that refuse their markers, the "
+                f"first is {left[0].transactional_id!r}: a newer region epoch has written there; "
+                "this region must not act, ask for the lineage"
+            )

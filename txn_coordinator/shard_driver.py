@@ -1,0 +1,357 @@
+"""Runs the core of one ledger shard: appends, confirms, sends markers, answers, limits waiting.
+
+INV-TD1  one event loop owns everything here; no `await` stands between a core's step and the append
+         queue, and the queue is flushed in order, so queue order is log order (T2)
+INV-TD2  a record is reported durable after `committed`, in ledger order (B2, C19)
+INV-TD3  when the ledger fails, or the shard is resigned, `closed` is set for ever: everything unanswered is
+         answered, and no callback changes anything any more (C23); a new load makes a new object
+INV-TD5  producer ids in stock >= requests in flight that may take one
+
+Not here: which shard serves whom, loading, taking over (`driver`); the rules (`core`).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from idempotency import ledger_records as lr
+from idempotency.identity import TopicPartition
+from idempotency.ports import Clock
+from idempotency.producer_ids import ProducerIdBlock
+from txn_coordinator import events as ev
+from txn_coordinator import transitions as tr
+from txn_coordinator.core import TxnCoordinatorCore
+from txn_coordinator.effects import (
+    Answer,
+    AppendRecord,
+    AppendRound,
+    AppendTombstone,
+    Held,
+    SendMarkers,
+    TxnEffect,
+)
+from txn_coordinator.markers import retry_delay_ms
+from txn_coordinator.ports import (
+    LedgerFailed,
+    LedgerPosition,
+    MarkerChannel,
+    MarkerOrder,
+    MarkerResult,
+    TransactionLog,
+)
+from txn_coordinator.verdicts import TxnVerdict
+
+_LOG: Final = logging.getLogger(__name__)
+_ID_REFILL: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPorts:
+    """What a shard driver is given by the coordinator."""
+
+    ledger: TransactionLog
+    markers: MarkerChannel
+    clock: Clock
+    take_ids: Callable[[int], Awaitable[ProducerIdBlock]]
+    """Returns 1 to n unused producer ids."""
+    group: asyncio.TaskGroup
+    hold_limit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outgoing:
+    """A ledger record on its way: `report` names the entry that waits for it, if one does."""
+
+    key: bytes
+    value: bytes | None
+    report: str | None = None
+    round: int = -1
+
+
+class ShardDriver:
+    """One loaded ledger shard."""
+
+    def __init__(self, core: TxnCoordinatorCore, coordinator_epoch: int, ports: ShardPorts) -> None:
+        """Take a core; nothing runs before `serve`."""
+        self.core = core
+        self.index = core.shard
+        self.coordinator_epoch = coordinator_epoch
+        self.closed = False
+        self.failed: str | None = None
+        self._ports = ports
+        self._outbox: list[_Outgoing] = []
+        self._last_offset = -1
+        self._unconfirmed: deque[tuple[LedgerPosition, str]] = deque()
+        self._unconfirmed_wake = asyncio.Event()
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._holds: deque[tuple[int, ev.HoldExpired]] = deque()
+        self._holds_wake = asyncio.Event()
+        self._held: set[int] = set()
+        self._loops: list[asyncio.Task[None]] = []
+
+    # ---- life
+
+    def serve(self) -> None:
+        """Start confirming and limiting; requests may come."""
+        group = self._ports.group
+        self._loops = [
+            group.create_task(self._confirm_loop()),
+            group.create_task(self._hold_loop()),
+        ]
+        self._unconfirmed_wake.set()
+
+    def close(self, verdict: TxnVerdict) -> None:
+        """Answer everything unanswered with `verdict` and stop for ever."""
+        if self.closed:
+            return
+        self.closed = True
+        for number, future in self._waiting.items():
+            if not future.done():
+                future.set_result(Answer(number, verdict))
+        current = asyncio.current_task()
+        for task in self._loops:
+            if task is not current:
+                task.cancel()
+
+    def fail(self, error: LedgerFailed) -> None:
+        """Take the shard out of service: what is not confirmed has an unknown outcome (INV-TD3)."""
+        if self.closed:
+            return
+        self.failed = f"transaction ledger shard {self.index}: {error}"
+        _LOG.error("%s; its transactional ids are not served until it is loaded again", self.failed)
+        self.close(TxnVerdict.UNAVAILABLE)
+
+    @property
+    def closed_verdict(self) -> TxnVerdict:
+        """What a request hears from a closed shard."""
+        return TxnVerdict.NOT_COORDINATOR if self.failed is None else TxnVerdict.UNAVAILABLE
+
+    def is_closed(self) -> bool:
+        """Tell whether the shard was closed meanwhile: to be asked again after every `await`."""
+        return self.closed
+
+    def expect_open(self) -> None:
+        """Raise LedgerFailed if the shard was closed meanwhile."""
+        if self.closed:
+            raise LedgerFailed(self.failed or f"ledger shard {self.index} was resigned")
+
+    # ---- requests
+
+    async def ask(self, event: ev.Request, *, takes_id: bool = False) -> Answer:
+        """Give a request to the core and wait for the answer."""
+        if takes_id:
+            await self.stock_ids()
+        if self.closed:
+            return Answer(event.request_id, self.closed_verdict)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[event.request_id] = future
+        self.step(event)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The client is gone. A request that still waits here must not run later, when its sender may
+            # have gone on over another connection (P1).
+            if not self.closed:
+                self.step(ev.HoldExpired(event.request_id, event.transactional_id))
+            raise
+        finally:
+            del self._waiting[event.request_id]
+            self._held.discard(event.request_id)
+
+    async def stock_ids(self) -> None:
+        """Keep INV-TD5 when one more request, or one time-out, comes in."""
+        while not self.closed and self.core.spare_id_count <= len(self._waiting) + 1:
+            granted = await self._ports.take_ids(_ID_REFILL)
+            if not self.closed:
+                self.step(ev.ProducerIdsGranted(granted.first, granted.count))
+
+    def step(self, event: ev.TxnEvent) -> None:
+        """Let the core take one event, and carry out what it asks for."""
+        clock = self._ports.clock
+        effects = self.core.step(event, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: TxnEffect) -> None:
+        match effect:
+            case Answer():
+                future = self._waiting.get(effect.request_id)
+                if future is not None and not future.done():
+                    future.set_result(effect)
+            case AppendRecord(record=record, report=report):
+                name = record.transactional_id
+                value = lr.encode_transaction_value(record)
+                self._queue(_Outgoing(_key(name), value, name if report else None))
+            case SendMarkers():
+                self._send(effect, self._ports.group)
+            case Held(request_id=number, transactional_id=name):
+                self._arm_hold(ev.HoldExpired(number, name))
+            case AppendRound(round=round_):
+                self.queue_round(round_)
+            case AppendTombstone(transactional_id=name):
+                self._queue(_Outgoing(_key(name), None, name))
+            case _:
+                assert_never(effect)
+
+    # ---- holding
+
+    def _arm_hold(self, expiry: ev.HoldExpired) -> None:
+        """Start the hold limit of a request, once, however often it is parked again."""
+        if expiry.request_id in self._held:
+            return
+        self._held.add(expiry.request_id)
+        deadline_ms = self._ports.clock.monotonic_ms() + self._ports.hold_limit_ms
+        self._holds.append((deadline_ms, expiry))
+        self._holds_wake.set()
+
+    async def _hold_loop(self) -> None:
+        """Send away what has waited too long; the limit is the same for all, so order is by age."""
+        clock = self._ports.clock
+        while True:
+            await self._holds_wake.wait()
+            self._holds_wake.clear()
+            while self._holds:
+                deadline_ms, expiry = self._holds.popleft()
+                if expiry.request_id not in self._held:
+                    continue  # answered meanwhile
+                remaining_ms = deadline_ms - clock.monotonic_ms()
+                if remaining_ms > 0:
+                    await clock.sleep_ms(remaining_ms)
+                if expiry.request_id in self._held:
+                    self.step(expiry)
+
+    # ---- the ledger
+
+    def queue_round(self, round_: int) -> None:
+        """Queue ROUND{round}."""
+        value = lr.encode_round_value(lr.RoundRecord(round_, self.coordinator_epoch))
+        self._queue(_Outgoing(lr.encode_round_key(), value, round=round_))
+
+    def _queue(self, outgoing: _Outgoing) -> None:
+        """Put a record behind those of this turn of the loop; all go out as one batch."""
+        if self.closed:
+            return
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._outbox.append(outgoing)
+
+    def flush(self) -> None:
+        """Append what is queued."""
+        if not self._outbox or self.closed:
+            return
+        batch, self._outbox = self._outbox, []
+        try:
+            first = self._ports.ledger.append(self.index, [(out.key, out.value) for out in batch])
+        except LedgerFailed as error:
+            self.fail(error)
+            return
+        gate = self.core.gate
+        for offset, item in enumerate(batch, first.offset):
+            if item.report is not None:
+                position = LedgerPosition(first.leader_epoch, offset)
+                self._unconfirmed.append((position, item.report))
+            elif item.round == gate.current and gate.current_offset < 0:
+                gate.current_offset = offset
+        self._last_offset = first.offset + len(batch) - 1
+        self._unconfirmed_wake.set()
+
+    async def _confirm_loop(self) -> None:
+        try:
+            while True:
+                await self._unconfirmed_wake.wait()
+                self._unconfirmed_wake.clear()
+                await self._confirm()
+        except LedgerFailed as error:
+            self.fail(error)
+
+    async def _confirm(self) -> None:
+        while self._unconfirmed and not self.is_closed():
+            position, name = self._unconfirmed[0]
+            await self._ports.ledger.committed(self.index, position.offset)
+            if self.is_closed():
+                return
+            self._unconfirmed.popleft()
+            self.step(ev.RecordDurable(name, position))
+
+    async def committed(self, offset: int) -> bool:
+        """Return whether the record at `offset` came below the high watermark here."""
+        try:
+            await self._ports.ledger.committed(self.index, offset)
+        except LedgerFailed as error:
+            self.fail(error)
+        return not self.closed
+
+    async def settle(self) -> None:
+        """Append what is queued and apply it once durable. Only before `serve`.
+
+        Raises:
+            LedgerFailed: the shard is closed.
+        """
+        self.flush()
+        self.expect_open()
+        try:
+            await self._confirm()
+        except LedgerFailed as error:
+            self.fail(error)
+        if self._last_offset >= 0 and not self.closed:
+            await self.committed(self._last_offset)
+        self.expect_open()
+
+    async def sync(self) -> bool:
+        """Append what is queued; return whether all of it is durable."""
+        self.flush()
+        return not self.closed and await self.committed(self._last_offset)
+
+    # ---- markers
+
+    def resume(self, group: asyncio.TaskGroup, *, orphans: bool) -> None:
+        """Send the markers of decided transactions again, by tasks of `group`."""
+        if self.closed:
+            return
+        clock = self._ports.clock
+        effects = self.core.resume_prepared(
+            orphans=orphans, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms()
+        )
+        for effect in effects:
+            if isinstance(effect, SendMarkers):
+                self._send(effect, group)
+            else:
+                self._carry_out(effect)
+
+    def _send(self, effect: SendMarkers, group: asyncio.TaskGroup) -> None:
+        for tp in effect.partitions:
+            group.create_task(self._mark(effect, tp))
+
+    async def _mark(self, effect: SendMarkers, tp: TopicPartition) -> None:
+        """Write one marker until it is there, gone, or no longer ours to write (C32)."""
+        order = MarkerOrder(
+            tp=tp,
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            commit=effect.commit,
+            coordinator_epoch=self.coordinator_epoch,
+            decision=effect.decision,
+        )
+        attempt = 0
+        while not self.is_closed():
+            result = await self._ports.markers.write(order)
+            if self.is_closed():
+                return
+            if result is MarkerResult.FENCED:
+                _LOG.error("marker for %s refused: a newer coordinator wrote there; stopped", tp)
+                return
+            if result is not MarkerResult.RETRY:
+                self.step(ev.MarkerConfirmed(effect.transactional_id, effect.decision, tp))
+                return
+            attempt += 1
+            await self._ports.clock.sleep_ms(retry_delay_ms(attempt))
+
+
+def _key(name: str) -> bytes:
+    """Return the ledger key of an entry."""
+    if name.startswith(tr.ORPHAN_PREFIX):
+        return lr.encode_orphan_key(int(name.removeprefix(tr.ORPHAN_PREFIX)))
+    return lr.encode_transaction_key(name)
