@@ -104,6 +104,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity = Severity.CORRUPTION
     caused_by: str = ""
     topic_id: str = ""
+    decision: str = ""
+    """Ledger position of the decision a finding about a transaction speaks of: ``shard/epoch/offset``."""
 
     @property
     def finding_id(self) -> str:
@@ -132,6 +134,7 @@ def _finding_id(finding: Finding) -> str:
             str(finding.producer_id),
             finding.digest_source,
             finding.digest_mirror,
+            finding.decision,
         )
     )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
