@@ -47,7 +47,7 @@ from geo_replicator.events import (
 )
 from geo_replicator.frontier import Frontier
 from geo_replicator.lag import LagBook
-from geo_replicator.lineage import BEFORE_ALL, Cut, Lineage, LogKey, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.ports import (
     DivergenceHandler,
     FetchAnswer,
@@ -318,9 +318,14 @@ class Link:
         changed = self.book.raise_floor(point)
         if first:
             self._show_all()
-        else:
-            for key, cut_offset in changed.items():
+        for key, cut_offset in changed.items():
+            if not first:
                 self._ports.logs.show(key, cut_offset)
+            position = self.book.floor.positions.get(key)
+            if position is not None and position.log_start_offset > 0:
+                self._ports.logs.delete_below(
+                    key, min(position.log_start_offset, position.cut_offset)
+                )
         self._shown = point
 
     async def _delete_topics(self) -> None:
@@ -359,8 +364,15 @@ class Link:
         return self.frontier.reached
 
     def reached_cut(self) -> Cut:
-        """Return the last reached tidemark with its positions: what a takeover would cut at."""
-        return self.book.positions(self.frontier.reached) or Cut(self.frontier.reached)
+        """Return the last reached tidemark with its positions: what a takeover would cut at.
+
+        Raises `TidemarkError` when `__tidemarks` does not hold it: nobody may cut a log then.
+        """
+        reached = self.frontier.reached
+        cut = EMPTY_CUT if reached == BEFORE_ALL else self.book.positions(reached)
+        if cut is None:
+            raise TidemarkError(f"{reached} was reached here, but __tidemarks does not hold it")
+        return cut
 
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to know, as JSON-able values."""

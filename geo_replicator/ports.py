@@ -100,6 +100,10 @@ class MirrorLogs(Protocol):
         """Let readers see the log up to `cut_offset` (T17); nothing for a log that is not open."""
         ...
 
+    def delete_below(self, key: LogKey, offset: int) -> None:
+        """Delete whole segments below `offset`, if there are any (T14)."""
+        ...
+
     def watch(self, on_durable: Callable[[LogKey], None]) -> None:
         """Call `on_durable` whenever the HW of an open log moved, now and for logs opened later."""
         ...

@@ -7,7 +7,9 @@ INV-ML2  a log that a mirror opens shows nothing until a reached tidemark says s
 Not here: what to append and to show (`geo_replicator.driver`).
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 from uuid import UUID
 
 from geo_replicator.events import MirrorLogEnd
@@ -29,7 +31,8 @@ from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.batches import RecordsError, iter_records
 
-READ_BYTES = 1024 * 1024
+READ_BYTES: Final = 1024 * 1024
+_log: Final = logging.getLogger("tidemark.mirror")
 
 
 def key_of(partition: Partition) -> LogKey:
@@ -114,7 +117,7 @@ class MirrorPartitions(TidemarkLog):
     def append(self, key: LogKey, data: bytes | memoryview) -> int:
         """Append whole batches verbatim, return the new log end; raises `LinkFailed`."""
         try:
-            return self._of(key).append_mirrored(bytes(data))
+            return self._of(key).append_mirrored(data)
         except (LogError, BatchError) as error:
             raise LinkFailed(f"{key.encode()} does not take what home sent: {error}") from error
 
@@ -124,7 +127,7 @@ class MirrorPartitions(TidemarkLog):
         if partition.log_end_offset != partition.log_start_offset:
             raise LinkFailed(f"{key.encode()} holds records: it cannot begin at {offset}")
         try:
-            partition.log.start_at(offset)
+            partition.start_at(offset)
         except LogError as error:
             raise LinkFailed(f"{key.encode()} cannot begin at {offset}: {error}") from error
 
@@ -133,6 +136,16 @@ class MirrorPartitions(TidemarkLog):
         partition = self._partitions.by_id(key.topic_id, key.partition)
         if partition is not None:
             partition.show_up_to(cut_offset)
+
+    def delete_below(self, key: LogKey, offset: int) -> None:
+        """Delete whole segments below `offset`; a log that has stopped keeps them (T14)."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is None or partition.log_start_offset >= offset:
+            return
+        try:
+            partition.log.delete_segments_below(offset)
+        except LogError as error:
+            _log.warning("%s keeps old segments: %s", partition.tp, error)
 
     def watch(self, on_durable: Callable[[LogKey], None]) -> None:
         """Call `on_durable` when the HW of an open log moved, now and for logs opened later."""
@@ -201,7 +214,10 @@ class MirrorTopicStore:
         if self._metadata.image.topic_by_id(topic.topic_id) is None:
             await self._make_room(topic)
             await self._apply(CreateTopic(image))
-        self._partitions.open_topic(image)
+        try:
+            self._partitions.open_topic(image)
+        except LogError as error:
+            raise LinkFailed(f"topic {topic.name} cannot be opened: {error}") from error
         for key in topic.logs():
             partition = self._partitions.by_id(key.topic_id, key.partition)
             assert partition is not None, key
@@ -218,8 +234,16 @@ class MirrorTopicStore:
             await self.delete(mirror_topic(holder))
 
     async def update_configs(self, topic: MirrorTopic) -> None:
-        """Make the topic's configs home's."""
+        """Make the topic's configs home's, in the registry and in the open logs."""
         await self._apply(SetTopicConfigs(topic.topic_id, dict(topic.configs)))
+        image = self._metadata.image.topic_by_id(topic.topic_id)
+        assert image is not None, topic
+        try:
+            self._partitions.update_config(image)
+        except LogError as error:
+            raise LinkFailed(
+                f"topic {topic.name} has configs that are not served: {error}"
+            ) from error
 
     async def delete(self, topic: MirrorTopic) -> None:
         """Delete the topic and its logs; one that is gone already is fine."""

@@ -38,6 +38,7 @@ from region_broker.adapters.peer_protocol import (
 from region_broker.ports.network import ByteStream, Network
 
 READ_BYTES: Final = 256 * 1024
+CONNECT_TIMEOUT_S: Final = 5.0
 Awaited = TypeVar("Awaited")
 
 
@@ -61,7 +62,11 @@ class PeerClient:
         """Open a stream to `address`; raises `PeerUnreachable` when that fails."""
         host, port = address
         try:
-            stream = await network.connect(host, port)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                stream = await network.connect(host, port)
+        except TimeoutError as error:
+            reason = f"{host}:{port} took no connection within {CONNECT_TIMEOUT_S:.0f} s"
+            raise PeerUnreachable(reason, sent=False) from error
         except OSError as error:
             raise PeerUnreachable(f"cannot reach {host}:{port}: {error}", sent=False) from error
         return cls(stream, identity)
@@ -76,7 +81,12 @@ class PeerClient:
 
         What the peer says about region epoch and lineage is handed to the identity in either case.
         """
-        answer = await self.call(self._identity.hello(), Hello)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                answer = await self.call(self._identity.hello(), Hello)
+        except TimeoutError as error:
+            self._end(f"{self._stream.peer} did not greet within {CONNECT_TIMEOUT_S:.0f} s")
+            raise PeerUnreachable(str(self._ended), sent=False) from error
         self._identity.learn(answer)
         if answer.refused:
             raise PeerRefused(answer.refused_code, answer.refused)

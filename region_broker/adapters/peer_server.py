@@ -3,7 +3,9 @@
 INV-PS1  nothing but Hello is served before a Hello of the same cluster and no lower region epoch
 INV-PS2  requests of one connection start in arrival order; answers leave as they are ready
 INV-PS3  a connection holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read
-INV-PS4  bytes that are no frame, and a handler's refusal, harm only the connection or request they belong to
+INV-PS4  a handler runs to its end even when its peer has gone: what it began is never half done. One that
+         waits for news ends its wait in `PeerSession.on_close`
+INV-PS5  bytes that are no frame, and a handler's refusal, harm only the connection or request they belong to
 
 A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
 closed, with the reason in the log.
@@ -173,7 +175,6 @@ class _Connection:
         self._server = server
         self._stream = stream
         self._tasks = tasks
-        self._running: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._reader = FrameReader(GREETING_FRAME_BYTES_MAX, preface=True)
         self._session: PeerSession | None = None
@@ -189,8 +190,6 @@ class _Connection:
         except OSError as error:
             _log.info("peer %s went away: %s", self._stream.peer, error)
         finally:
-            for task in self._running:
-                task.cancel()
             if self._session is not None:
                 self._session.end()
             self._stream.close()
@@ -203,9 +202,7 @@ class _Connection:
         await self._slots.acquire()
         if not await self._drain():
             return False
-        task = self._tasks.create_task(self._answer(self._session, frame))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._tasks.create_task(self._answer(self._session, frame))
         return True
 
     def _greet(self, frame: Frame) -> bool:

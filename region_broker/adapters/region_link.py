@@ -6,6 +6,7 @@ INV-RL2  whatever ends the connection becomes `LinkFailed`, and the link's back-
 Not here: the link's decisions (`geo_replicator.core`), home's answers (`link_source`).
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
@@ -38,6 +39,8 @@ from region_broker.ports.network import Network
 
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_WAIT_MS: Final = 1_000
+ANSWER_TIMEOUT_S: Final = 15.0
+assert FETCH_WAIT_MS * 5 < ANSWER_TIMEOUT_S * 1000, "a waiting fetch is no broken one"
 
 
 class PeerHome:
@@ -85,8 +88,11 @@ class _FetchUnderWay:
 
     async def _decoded(self) -> FetchAnswer:
         try:
-            fetched, attachment = await self._answer
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                fetched, attachment = await self._answer
             return fetch_answer(fetched, attachment)
+        except TimeoutError as error:
+            raise LinkFailed(f"home did not answer a fetch within {ANSWER_TIMEOUT_S} s") from error
         except (PeerUnreachable, PeerRefused, ValueError) as error:
             raise LinkFailed(str(error)) from error
 
@@ -101,7 +107,10 @@ class PeerHomeSession:
 
     async def _call(self, message: PeerMessage, answer_type: type[AnyMessage]) -> AnyMessage:
         try:
-            return await self._client.call(message, answer_type)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await self._client.call(message, answer_type)
+        except TimeoutError as error:
+            raise LinkFailed(f"home did not answer within {ANSWER_TIMEOUT_S} s") from error
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
 

@@ -1,0 +1,433 @@
+"""The cut leader at work: drives the ledger's shards through rounds, collects D, writes `__tidemarks`.
+
+INV-CL1  one cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1)
+INV-CL2  it wakes when a log or a ledger moved past its last tidemark, never by polling: an idle domain is
+         silent. Its own ROUND and tidemark records count for nothing
+INV-CL3  D of a log that did not move since the last tidemark is its last one: only moved logs are asked (T10)
+INV-CL4  a log that has stopped stops the tidemarks, loudly, and nothing else: transactions go on (T12)
+
+Not here: when rounds start and close (`geo_replicator.rounds`), the record (`geo_replicator.tidemark`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn, Protocol
+
+from geo_replicator.effects import (
+    CollectPositions,
+    EnterRound,
+    PublishTidemark,
+    RecordTerm,
+    ReleaseRound,
+    RoundEffect,
+)
+from geo_replicator.events import (
+    PositionsCollected,
+    RoundEvent,
+    ShardEntered,
+    SomethingChanged,
+    TermRecorded,
+    TidemarkDurable,
+    TimePassed,
+)
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.reading import read_book
+from geo_replicator.rounds import AnswerVerdict, Collection, LogAnswer, RoundPhase, RoundsCore
+from geo_replicator.tidemark import (
+    ClosedCut,
+    LogPosition,
+    TermRecord,
+    Tidemark,
+    TidemarkWriter,
+    encode,
+)
+from geo_replicator.topology import LedgerTopics
+from idempotency.ports import Clock
+from region_broker.adapters.failover_ports import MetadataSide, RoundFailed, Term
+from region_broker.adapters.mirror_log import TidemarkLog, key_of
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN
+from region_broker.log.failures import LogError
+from region_broker.replication.admission import AppendVerdict
+from region_broker.replication.partition import Partition
+from region_broker.replication.partition_table import PartitionTable
+from region_broker.wire.batches import Record, build_batch
+from txn_coordinator.ports import LedgerFailed
+
+_log: Final = logging.getLogger("tidemark.cut_leader")
+
+
+class EnteredShard(Protocol):
+    """A shard's ENTERED (`txn_coordinator`): where its ROUND record lies (L)."""
+
+    @property
+    def shard(self) -> int:
+        """Return the ledger shard."""
+        ...
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """Return the epoch of its coordinator."""
+        ...
+
+    @property
+    def ledger_offset(self) -> int:
+        """Return L."""
+        ...
+
+
+class RoundTaker(Protocol):
+    """The transaction coordinator's side of a round (T2, T3)."""
+
+    async def enter_round(self, r: int, /) -> Mapping[int, EnteredShard]:
+        """Enter the round on every shard led here; return those that did, once ROUND is below HW."""
+        ...
+
+    def release(self, r: int, /) -> None:
+        """Free the COMMIT markers of stamps up to the round."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutLeaderParts:
+    """Everything a cut leader is handed."""
+
+    partitions: PartitionTable
+    metadata: MetadataSide
+    rounds: RoundTaker
+    ledgers: LedgerTopics
+    clock: Clock
+    interval_ms: int = 50
+
+
+class CutLeader:
+    """The cut leader of one term. `run` until cancelled; `__tidemarks` must be led here already."""
+
+    def __init__(self, parts: CutLeaderParts, term: Term) -> None:
+        """Read where `__tidemarks` ends; raises `TidemarkError` when it cannot be read."""
+        self._parts = parts
+        self._term = term
+        self._records = TidemarkLog(parts.partitions, parts.ledgers)
+        self._writer = TidemarkWriter(
+            DEFAULT_DOMAIN, read_book(self._records, parts.ledgers, None).book
+        )
+        image = parts.metadata.image
+        self.core = RoundsCore(
+            term=term.leader_epoch,
+            shard_count=image.main_domain.shard_count,
+            interval_ms=parts.interval_ms,
+        )
+        self._events: asyncio.Queue[RoundEvent] = asyncio.Queue()
+        self._kicked = False
+        self._moved: dict[LogKey, None] = {}
+        self._unsubscribe: dict[LogKey, Callable[[], None]] = {}
+        self._watched_version = -1
+        self._round_ends: dict[LogKey, int] = {}
+        self._collected: Collection | None = None
+        self._metadata_version = 0
+        self._published = asyncio.Condition()
+        self._published_round = 0
+        self._failed = ""
+
+    # What others may ask.
+
+    @property
+    def published(self) -> TidemarkPoint:
+        """Return the last tidemark that is in the log, also one of an older term."""
+        return self._writer.last_point
+
+    def published_cut(self) -> Cut:
+        """Return the last tidemark with its positions."""
+        return self._writer.book.positions(self.published) or Cut(self.published)
+
+    def notice_topics(self) -> None:
+        """Say that topics were created, changed or deleted."""
+        if self._parts.metadata.image.version != self._watched_version:
+            self._watch_logs()
+            self._kick(urgent=False)
+
+    async def first_tidemark(self) -> TidemarkPoint:
+        """Return once a tidemark of this term is below HW; raises `RoundFailed`."""
+        if self._published_round == 0:
+            await self._publish_after(0)
+        return self.published
+
+    async def final_round(self) -> TidemarkPoint:
+        """Publish all that is durable now, writes being refused already, and return that tidemark.
+
+        Raises `RoundFailed`.
+        """
+        await self._publish_after(self.core.round)
+        while self._behind():
+            await self._publish_after(self.core.round)
+        return self.published
+
+    async def _publish_after(self, number: int) -> None:
+        """Return once a tidemark of a round later than `number` is below HW."""
+        self._kick(urgent=True)
+        async with self._published:
+            await self._published.wait_for(lambda: self._published_round > number or self._failed)
+        if self._failed:
+            raise RoundFailed(self._failed)
+
+    def _behind(self) -> bool:
+        return any(self._holds_news(key) for key in self._moved)
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the rounds as JSON-able values."""
+        return {
+            "phase": self.core.phase.name.lower(),
+            "published": {
+                "region_epoch": self.published.region_epoch,
+                "number": self.published.number,
+            },
+            "rounds_closed": self.core.closed_count,
+            "rounds_abandoned": self.core.abandoned_count,
+            "last_closing_ms": self.core.last_closing_ms,
+            "failed": self._failed,
+        }
+
+    # At work.
+
+    async def run(self) -> None:
+        """Open and close rounds until cancelled (INV-CL4)."""
+        try:
+            self._watch_logs()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._drive_or_wait(tasks), name="rounds")
+        finally:
+            self._failed = self._failed or "this region publishes no tidemarks any more"
+            for unsubscribe in self._unsubscribe.values():
+                unsubscribe()
+            self._unsubscribe.clear()
+            await self._announce()
+
+    async def _drive_or_wait(self, tasks: asyncio.TaskGroup) -> None:
+        try:
+            await self._drive(tasks)
+        except LogError as error:
+            self._failed = f"no tidemark is published any more: {error}"
+            _log.error("%s", self._failed)
+            await self._announce()
+            await asyncio.Event().wait()
+
+    async def _announce(self) -> None:
+        async with self._published:
+            self._published.notify_all()
+
+    async def _drive(self, tasks: asyncio.TaskGroup) -> NoReturn:
+        for effect in self.core.start():
+            await self._perform(effect, tasks)
+        while True:
+            event = await self._next_event()
+            if isinstance(event, SomethingChanged):
+                self._kicked = False
+            for effect in self.core.step(event, now_ms=self._parts.clock.monotonic_ms()):
+                await self._perform(effect, tasks)
+
+    async def _next_event(self) -> RoundEvent:
+        wake_at_ms = self.core.wake_at_ms
+        if not self._events.empty() or wake_at_ms is None:
+            return await self._events.get()
+        wait_ms = wake_at_ms - self._parts.clock.monotonic_ms()
+        if wait_ms <= 0:
+            return TimePassed()
+        async with asyncio.TaskGroup() as tasks:
+            event = tasks.create_task(self._events.get())
+            timer = tasks.create_task(self._parts.clock.sleep_ms(wait_ms))
+            await asyncio.wait((event, timer), return_when=asyncio.FIRST_COMPLETED)
+            timer.cancel()
+            event.cancel()
+        return TimePassed() if event.cancelled() else event.result()
+
+    async def _perform(self, effect: RoundEffect, tasks: asyncio.TaskGroup) -> None:
+        match effect:
+            case RecordTerm():
+                await self._record_term()
+            case EnterRound(round=number):
+                tasks.create_task(self._enter(number), name="round-enter")
+            case ReleaseRound(round=number):
+                self._parts.rounds.release(number)
+            case CollectPositions(round=number):
+                await self._collect(number)
+            case PublishTidemark(round=number, ledger=ledger):
+                await self._publish(number, ledger)
+
+    async def _record_term(self) -> None:
+        """Make sure that this node leads `__tidemarks` (T1)."""
+        record = self._writer.term_record(self._term.region_epoch, self._term.leader_epoch)
+        at, _ = self._append(record, self._parts.clock.wall_ms())
+        await self._tidemarks().wait_committed(at + 1)
+        self._events.put_nowait(TermRecorded())
+
+    async def _enter(self, number: int) -> None:
+        try:
+            entered = await self._parts.rounds.enter_round(number)
+        except LedgerFailed as error:
+            _log.warning("round %d is not entered: %s", number, error)
+            return  # the round is abandoned in time (T4)
+        for shard in entered.values():
+            key = self._parts.ledgers.shard_key(shard.shard)
+            self._round_ends[key] = max(self._round_ends.get(key, 0), shard.ledger_offset + 1)
+            self._events.put_nowait(
+                ShardEntered(number, shard.shard, shard.coordinator_epoch, shard.ledger_offset)
+            )
+
+    # D of every log (T9).
+
+    async def _collect(self, number: int) -> None:
+        image = self._parts.metadata.image
+        self._metadata_version = image.version
+        if image.version != self._watched_version:
+            self._watch_logs()
+        asked = self._asked()
+        collection = Collection(
+            number, {key: partition.leader_epoch for key, partition in asked.items()}
+        )
+        for key, partition in asked.items():
+            if collection.take(_answer_of(key, partition, number)) is AnswerVerdict.NOT_READY:
+                await partition.wait_committed(partition.leader_epoch_start_offset)
+                verdict = collection.take(_answer_of(key, partition, number))
+                assert verdict is AnswerVerdict.TAKEN, (key, verdict)
+        assert not collection.missing, collection.missing
+        self._collected = collection
+        self._events.put_nowait(PositionsCollected(number))
+
+    def _asked(self) -> dict[LogKey, Partition]:
+        """Return the moved logs that have a D; forget that they moved."""
+        asked: dict[LogKey, Partition] = {}
+        moved, self._moved = self._moved, {}
+        for key in moved:
+            partition = self._parts.partitions.by_id(key.topic_id, key.partition)
+            if partition is None:
+                continue
+            if partition.failed is not None:
+                _log.error("tidemarks wait: %s has stopped: %s", partition.tp, partition.failed)
+            if self._parts.ledgers.has_cut_offset(key):
+                asked[key] = partition
+        return asked
+
+    # Publishing (T10, T11).
+
+    async def _publish(self, number: int, ledger: Mapping[int, int]) -> None:
+        collected = self._collected
+        assert collected is not None, number
+        assert collected.round == number, (collected.round, number)
+        wall_ms = self._parts.clock.wall_ms()
+        tidemark = self._writer.prepare(
+            ClosedCut(
+                round=number,
+                region_epoch=self._term.region_epoch,
+                metadata_version=self._metadata_version,
+                ledger=ledger,
+                moved={**self._absent(), **collected.positions},
+                existing=frozenset(
+                    topic.topic_id for topic in self._parts.metadata.image.topics.values()
+                ),
+                wall_ms=wall_ms,
+            )
+        )
+        at, record_bytes = self._append(tidemark, wall_ms)
+        await self._tidemarks().wait_committed(at + 1)
+        self._writer.published(at, record_bytes)
+        self._settle(collected)
+        self._published_round = number
+        self._events.put_nowait(TidemarkDurable(number))
+        await self._announce()
+
+    def _absent(self) -> dict[LogKey, LogPosition]:
+        """Return D = 0 of logs that exist and were never named: the tidemark must know them (T15)."""
+        book = self._writer.book.newest
+        if book is not None and (book.newest.region_epoch, book.newest.metadata_version) == (
+            self._term.region_epoch,
+            self._metadata_version,
+        ):
+            return {}
+        known = {} if book is None else book.positions
+        return {
+            key: LogPosition(0, 0)
+            for partition in self._parts.partitions
+            if self._parts.ledgers.has_cut_offset(key := key_of(partition)) and key not in known
+        }
+
+    def _settle(self, collected: Collection) -> None:
+        """Prune what the tidemark makes needless, and see what moved past it meanwhile."""
+        for key, position in collected.positions.items():
+            partition = self._parts.partitions.by_id(key.topic_id, key.partition)
+            if partition is None:
+                continue
+            partition.state.prune_cut_index(collected.round)
+            if partition.high_watermark > position.cut_offset:
+                self._moved[key] = None
+        self._moved = {key: None for key in self._moved if self._holds_news(key)}
+        if self._moved:
+            self._kick(urgent=False)
+
+    def _holds_news(self, key: LogKey) -> bool:
+        partition = self._parts.partitions.by_id(key.topic_id, key.partition)
+        return partition is not None and self._is_news(key, partition)
+
+    def _tidemarks(self) -> Partition:
+        partition = self._records.partition
+        assert partition is not None, "the ledgers are opened before the cut leader"
+        return partition
+
+    def _append(self, record: Tidemark | TermRecord, wall_ms: int) -> tuple[int, int]:
+        """Append one record; return (offset, bytes). Raises `LogError` when the log takes none."""
+        key, value = encode(record)
+        batch = build_batch([Record(key=key, value=value, timestamp_ms=wall_ms)])
+        outcome = self._tidemarks().append_ledger(batch)
+        if outcome.verdict is not AppendVerdict.APPENDED:
+            raise LogError(f"__tidemarks takes no record: {outcome.verdict.name} {outcome.detail}")
+        return outcome.base_offset, len(batch)
+
+    # What moved.
+
+    def _watch_logs(self) -> None:
+        """Subscribe to every log but `__tidemarks`; take those that moved past the last tidemark."""
+        self._watched_version = self._parts.metadata.image.version
+        seen = set()
+        for partition in self._parts.partitions:
+            key = key_of(partition)
+            seen.add(key)
+            if key == self._parts.ledgers.tidemark_key or key in self._unsubscribe:
+                continue
+            self._unsubscribe[key] = partition.on_readable(partial(self._log_moved, key, partition))
+            self._log_moved(key, partition)
+        for key in [key for key in self._unsubscribe if key not in seen]:
+            self._unsubscribe.pop(key)()
+            self._moved.pop(key, None)
+
+    def _log_moved(self, key: LogKey, partition: Partition) -> None:
+        if not self._is_news(key, partition):
+            return
+        self._moved[key] = None
+        # During a round this may be its own ROUND record: judged again when the round is over.
+        if self.core.phase is RoundPhase.RESTING:
+            self._kick(urgent=False)
+
+    def _is_news(self, key: LogKey, partition: Partition) -> bool:
+        """Return whether the log holds something durable that the last tidemark does not (INV-CL2)."""
+        if not self._parts.ledgers.has_cut_offset(key):
+            return partition.high_watermark > self._round_ends.get(key, 0)
+        newest = self._writer.book.newest
+        known = None if newest is None else newest.positions.get(key)
+        return known is None or partition.high_watermark > known.cut_offset
+
+    def _kick(self, *, urgent: bool) -> None:
+        if not self._kicked or urgent:
+            self._kicked = True
+            self._events.put_nowait(SomethingChanged(urgent))
+
+
+def _answer_of(key: LogKey, partition: Partition, number: int) -> LogAnswer:
+    return LogAnswer(
+        key=key,
+        leader_epoch=partition.leader_epoch,
+        leader_epoch_start_offset=partition.leader_epoch_start_offset,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log_start_offset,
+        first_commit_marker=partition.state.first_commit_marker(number),
+    )

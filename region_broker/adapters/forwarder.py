@@ -1,0 +1,250 @@
+"""Forwarding: requests that this region must not execute go to the acting one, answers come back verbatim.
+
+INV-FW1  each client connection has a peer connection of its own: its requests leave, start and are answered
+         as on one connection, and what is bound to a connection at home ends with it
+INV-FW2  a failure says whether the request may have been executed: never "no" once it was sent (P18)
+INV-FW3  the acting side executes a forwarded request only while it acts, under the region epoch that the
+         sender knows; it never forwards again
+
+Not here: Kafka errors (`handlers.dispatch`), who acts (`PeerIdentity`), the requests themselves.
+"""
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from idempotency.ports import Clock
+from region_broker.adapters.peer_client import PeerClient
+from region_broker.adapters.peer_protocol import (
+    NOT_ACTING,
+    STALE_REGION_EPOCH,
+    Forward,
+    Forwarded,
+    PeerIdentity,
+    PeerRefused,
+    PeerUnreachable,
+)
+from region_broker.adapters.peer_server import PeerServer, PeerSession, Reply
+from region_broker.handlers.services import ForwardingFailed, RequestContext
+from region_broker.ports.network import Network
+from region_broker.wire.connection import Incoming, Peer
+from region_broker.wire.headers import HeaderError, peek_header
+from region_broker.wire.server import CloseConnection
+
+FORWARD_TIMEOUT_S: Final = 60.0
+# JoinGroup and SyncGroup wait for other members as long as the rebalance time-out allows.
+GROUP_WAIT_TIMEOUT_S: Final = 600.0
+_GROUP_WAITS: Final = frozenset({11, 14})
+# After a failed attempt to connect, others fail at once for so long: clients retry by themselves.
+RETRY_PAUSE_MS: Final = 100
+_STATE: Final = "forwarding"
+_CLOSE: Final = "close-connection"
+_FIRST_CONNECTION_ID: Final = 1 << 40
+
+
+class _Lease:
+    """Lives in a client connection's state; when that is dropped, the channel is closed (INV-FW1)."""
+
+    __slots__ = ("__weakref__", "channel")
+
+    def __init__(self, channel: "_Channel") -> None:
+        self.channel = channel
+        weakref.finalize(self, channel.close)
+
+
+class _Channel:
+    """The peer connection of one client connection; opened again after it ended."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.client: PeerClient | None = None
+        self.acting_region = ""
+        self.region_epoch = 0
+
+    def close(self) -> None:
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+
+
+class PeerForwarder:
+    """The port `handlers.services.Forwarder`; `run` must be running."""
+
+    def __init__(
+        self,
+        network: Network,
+        identity: PeerIdentity,
+        address_of: Callable[[str], tuple[str, int]],
+        clock: Clock,
+    ) -> None:
+        """Forward to the peer listener at `address_of(acting region)`."""
+        self._network = network
+        self._identity = identity
+        self._address_of = address_of
+        self._clock = clock
+        self._tasks: asyncio.TaskGroup | None = None
+        self._failed_at_ms: int | None = None
+        self._failure = ""
+
+    async def run(self) -> None:
+        """Own the peer connections until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                await asyncio.Event().wait()
+        finally:
+            self._tasks = None
+
+    async def forward(self, ctx: RequestContext, frame: memoryview) -> bytes | None:
+        """Return the acting region's answer to `frame`, None where none is due.
+
+        Raises `ForwardingFailed`, or `CloseConnection` where the acting region has no other answer.
+        """
+        lease = ctx.connection_state.get(_STATE)
+        if lease is None:
+            lease = ctx.connection_state[_STATE] = _Lease(_Channel())
+        channel = lease.channel
+        timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
+        try:
+            async with channel.turn:
+                client = await self._opened(channel)
+                answer = client.begin(_message(channel, ctx), Forwarded, (frame,))
+            async with asyncio.timeout(timeout_s):
+                forwarded, attachment = await answer
+        except PeerRefused as refused:
+            if refused.code == _CLOSE:
+                raise CloseConnection(refused.reason) from refused
+            raise ForwardingFailed(refused.reason, may_have_happened=False) from refused
+        except PeerUnreachable as error:
+            raise ForwardingFailed(str(error), may_have_happened=error.sent) from error
+        except TimeoutError as error:
+            channel.close()
+            reason = f"region {channel.acting_region} did not answer within {timeout_s:.0f} s"
+            raise ForwardingFailed(reason) from error
+        return None if forwarded.silent else bytes(attachment)
+
+    async def _opened(self, channel: _Channel) -> PeerClient:
+        """Return the channel's connection to the region that acts now; raises as `forward` expects."""
+        ours = self._identity.hello()
+        client = channel.client
+        if client is not None:
+            stands = client.ended is None
+            if stands and (channel.acting_region, channel.region_epoch) == (
+                ours.acting_region,
+                ours.region_epoch,
+            ):
+                return client
+            channel.close()
+        if ours.acting_region in ("", ours.region):
+            raise PeerUnreachable("no other region is known to act", sent=False)
+        self._refuse_soon_after_failure()
+        channel.acting_region, channel.region_epoch = ours.acting_region, ours.region_epoch
+        try:
+            channel.client = await self._connect(ours.acting_region)
+        except PeerUnreachable as error:
+            self._failed_at_ms, self._failure = self._clock.monotonic_ms(), str(error)
+            raise PeerUnreachable(str(error), sent=False) from error
+        self._failed_at_ms = None
+        return channel.client
+
+    def _refuse_soon_after_failure(self) -> None:
+        failed_at_ms = self._failed_at_ms
+        if failed_at_ms is None or self._clock.monotonic_ms() - failed_at_ms >= RETRY_PAUSE_MS:
+            return
+        raise PeerUnreachable(self._failure, sent=False)
+
+    async def _connect(self, region: str) -> PeerClient:
+        if self._tasks is None:
+            raise PeerUnreachable("this node is stopping", sent=False)
+        client = await PeerClient.connect(self._network, self._address_of(region), self._identity)
+        self._tasks.create_task(client.run(), name="forwarding")
+        greeted = False
+        try:
+            hello = await client.greet()
+            greeted = hello.acting_region == hello.region
+        finally:
+            if not greeted:
+                client.close()
+        if not greeted:
+            raise PeerUnreachable(f"region {region} does not act (yet)", sent=False)
+        return client
+
+
+def _message(channel: _Channel, ctx: RequestContext) -> Forward:
+    return Forward(
+        region_epoch=channel.region_epoch,
+        client_connection_id=ctx.connection_id,
+        principal=ctx.principal,
+        client_address=ctx.peer,
+    )
+
+
+class AnswersRequests(Protocol):
+    """`handlers.dispatch.Dispatcher`."""
+
+    async def answer(self, incoming: Incoming) -> bytes | bytearray | memoryview | None:
+        """Return header and body of the answer, None where none is due; raises `CloseConnection`."""
+        ...
+
+
+class ActingView(Protocol):
+    """What the acting side must know of itself (`handlers.services.RegionView`)."""
+
+    @property
+    def acting(self) -> bool:
+        """Return whether this region takes writes now."""
+        ...
+
+    @property
+    def region_epoch(self) -> int:
+        """Return the region epoch known here."""
+        ...
+
+    @property
+    def reason_not_acting(self) -> str:
+        """Return why it takes no writes."""
+        ...
+
+
+class ForwardTarget:
+    """The acting side: executes forwarded requests as if the client were connected here."""
+
+    def __init__(self, dispatcher: AnswersRequests, region: ActingView) -> None:
+        """Hand requests to `dispatcher` while `region` acts."""
+        self._dispatcher = dispatcher
+        self._region = region
+        self._connection_id = _FIRST_CONNECTION_ID
+
+    def register(self, server: PeerServer) -> None:
+        """Answer `Forward` on `server`."""
+        server.register(Forward, self._forward)
+
+    async def _forward(
+        self, session: PeerSession, message: Forward, frame: memoryview
+    ) -> Forwarded | Reply:
+        peer: Peer | None = session.state.get(_STATE)
+        if peer is None:
+            self._connection_id += 1
+            peer = Peer(self._connection_id, message.client_address)
+            session.state[_STATE] = peer
+        try:
+            incoming = Incoming(peer, frame, *peek_header(frame))
+        except HeaderError as error:
+            raise PeerRefused(_CLOSE, str(error)) from error
+        self._admit(message.region_epoch)  # and no await before the dispatcher starts (INV-FW3)
+        try:
+            answer = await self._dispatcher.answer(incoming)
+        except CloseConnection as closing:
+            raise PeerRefused(_CLOSE, str(closing)) from closing
+        return Forwarded(silent=True) if answer is None else Reply(Forwarded(), (answer,))
+
+    def _admit(self, region_epoch: int) -> None:
+        if region_epoch < self._region.region_epoch:
+            raise PeerRefused(
+                STALE_REGION_EPOCH,
+                f"the request was forwarded under region epoch {region_epoch}, the domain is at"
+                f" {self._region.region_epoch}",
+            )
+        if region_epoch > self._region.region_epoch or not self._region.acting:
+            raise PeerRefused(NOT_ACTING, self._region.reason_not_acting or "this region is behind")

@@ -1,0 +1,363 @@
+"""Home's side of a link: the topic registry, leader epoch checks, what is new in the logs, and reports.
+
+INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like any other log
+INV-SO2  a request of an older region epoch is refused, and so is one that this region does not act for
+INV-SO3  a fetch is answered as soon as a watched log has something new, or the registry changed; a waiting
+         fetch costs nothing: logs wake it, nobody polls
+INV-SO4  logs take turns: one that has much to send does not hold up the others
+
+Not here: the mirror's side (`region_link`, `geo_replicator.driver`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from geo_replicator.lineage import LogKey, TidemarkPoint
+from idempotency.ports import Clock
+from idempotency.record_batch import iter_headers
+from region_broker.adapters.failover_ports import MetadataSide
+from region_broker.adapters.peer_protocol import (
+    NOT_ACTING,
+    STALE_REGION_EPOCH,
+    CheckedLogs,
+    CheckLogs,
+    FetchedLogs,
+    FetchedPartition,
+    FetchLogs,
+    LogEpochEnd,
+    PeerIdentity,
+    PeerRefused,
+    ReachedNoted,
+    ReportReached,
+    SyncedTopic,
+    SyncTopics,
+    TopicRegistry,
+)
+from region_broker.adapters.peer_server import PeerServer, PeerSession, Reply
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN
+from region_broker.log.failures import LogError, OffsetOutOfRange
+from region_broker.replication.partition import Isolation, Partition
+from region_broker.replication.partition_table import PartitionTable
+
+LOG_BYTES_MAX: Final = 1024 * 1024
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+WAIT_MS_MAX: Final = 10_000
+COUNTED_BYTES_MAX: Final = 1 << 40
+_STATE: Final = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorReport:
+    """What a mirror region said last: its reached tidemark and its lag. `heard_ms` is monotonic."""
+
+    region: str
+    reached: TidemarkPoint
+    lag_records: int
+    lag_bytes: int
+    lag_ms: int
+    heard_ms: int
+
+
+class LinkSource:
+    """Answers the links of all mirrors. `register` it with the peer server once."""
+
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        metadata: MetadataSide,
+        identity: PeerIdentity,
+        clock: Clock,
+    ) -> None:
+        """Serve what `partitions` holds while `identity` says that this region acts."""
+        self._partitions = partitions
+        self._metadata = metadata
+        self._identity = identity
+        self._clock = clock
+        self._sessions: set[_FetchSession] = set()
+        self.reports: dict[str, MirrorReport] = {}
+        self._copied: dict[str, Mapping[LogKey, int]] = {}
+        self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(0, 0)
+
+    def register(self, server: PeerServer) -> None:
+        """Answer the link's messages on `server`."""
+        server.register(SyncTopics, self._sync_topics)
+        server.register(CheckLogs, self._check_logs)
+        server.register(FetchLogs, self._fetch_logs)
+        server.register(ReportReached, self._report_reached)
+
+    def notice_topics(self) -> None:
+        """Wake waiting fetches: the topic registry changed."""
+        for session in self._sessions:
+            session.wake()
+
+    def _admit(self, region_epoch: int) -> None:
+        ours = self._identity.hello()
+        if region_epoch < ours.region_epoch:
+            raise PeerRefused(
+                STALE_REGION_EPOCH,
+                f"the mirror follows region epoch {region_epoch}, the domain is at"
+                f" {ours.region_epoch}: follow that lineage first",
+            )
+        if region_epoch > ours.region_epoch or ours.acting_region != ours.region:
+            raise PeerRefused(
+                NOT_ACTING,
+                f"region {ours.region} does not act under region epoch {region_epoch}",
+            )
+
+    async def _sync_topics(
+        self, _session: PeerSession, message: SyncTopics, _attachment: memoryview
+    ) -> TopicRegistry:
+        self._admit(message.region_epoch)
+        image = self._metadata.image
+        topics = tuple(
+            SyncedTopic(
+                topic_id=topic.topic_id.hex,
+                name=topic.name,
+                partition_count=topic.partition_count,
+                domain=topic.domain,
+                internal=topic.internal,
+                configs=dict(topic.configs),
+            )
+            for topic in image.topics.values()
+            if topic.domain == DEFAULT_DOMAIN
+        )
+        return TopicRegistry(metadata_version=image.version, topics=topics)
+
+    async def _check_logs(
+        self, _session: PeerSession, message: CheckLogs, _attachment: memoryview
+    ) -> CheckedLogs:
+        self._admit(message.region_epoch)
+        answers = []
+        for asked in message.logs:
+            partition = self._partitions.by_id(_topic_id(asked.topic_id), asked.partition)
+            if partition is None:
+                continue
+            leader_epoch, end_offset = _epoch_end(partition, asked.leader_epoch)
+            answers.append(
+                LogEpochEnd(
+                    asked.topic_id,
+                    asked.partition,
+                    leader_epoch,
+                    end_offset,
+                    partition.log_start_offset,
+                )
+            )
+        return CheckedLogs(logs=tuple(answers))
+
+    async def _fetch_logs(
+        self, session: PeerSession, message: FetchLogs, _attachment: memoryview
+    ) -> Reply:
+        self._admit(message.region_epoch)
+        fetching: _FetchSession | None = session.state.get(_STATE)
+        if fetching is None:
+            fetching = _FetchSession(self._partitions, self._metadata, self._clock)
+            session.state[_STATE] = fetching
+            self._sessions.add(fetching)
+            self._copied[session.hello.region] = fetching.positions
+            opened = fetching
+            session.on_close(lambda: self._end(opened))
+        for topic_id, partition in message.forgotten:
+            fetching.forget(LogKey(_topic_id(topic_id), partition))
+        for asked in message.positions:
+            fetching.begin(LogKey(_topic_id(asked.topic_id), asked.partition), asked.position)
+        reply = await fetching.answer(message)
+        self._admit(message.region_epoch)
+        return reply
+
+    def _end(self, fetching: "_FetchSession") -> None:
+        fetching.close()
+        self._sessions.discard(fetching)
+
+    async def _report_reached(
+        self, session: PeerSession, message: ReportReached, _attachment: memoryview
+    ) -> ReachedNoted:
+        self._admit(message.region_epoch)
+        region = session.hello.region
+        self.reports[region] = MirrorReport(
+            region=region,
+            reached=TidemarkPoint(message.reached_region_epoch, message.number),
+            lag_records=message.lag_records,
+            lag_bytes=message.lag_bytes,
+            lag_ms=message.lag_ms,
+            heard_ms=self._clock.monotonic_ms(),
+        )
+        published = self.published()
+        return ReachedNoted(region_epoch=published.region_epoch, published_number=published.number)
+
+    def hold_offset(self, partition: Partition) -> int | None:
+        """Return from where retention must keep `partition` for mirrors, also those away now (T14).
+
+        None where no mirror has asked since this node started.
+        """
+        key = LogKey(partition.topic_id, partition.tp.partition)
+        held = [positions[key] for positions in self._copied.values() if key in positions]
+        return min(held, default=None)
+
+    def status(self) -> dict[str, Any]:
+        """Return what the mirrors reported last, as JSON-able values."""
+        now_ms = self._clock.monotonic_ms()
+        return {
+            report.region: {
+                "reached": {
+                    "region_epoch": report.reached.region_epoch,
+                    "number": report.reached.number,
+                },
+                "lag": {
+                    "records": report.lag_records,
+                    "bytes": report.lag_bytes,
+                    "ms": report.lag_ms,
+                },
+                "heard_ms_ago": now_ms - report.heard_ms,
+            }
+            for report in self.reports.values()
+        }
+
+
+def _topic_id(text: str) -> UUID:
+    try:
+        return UUID(hex=text)
+    except ValueError as error:
+        raise PeerRefused("malformed", f"{text!r} is no topic id") from error
+
+
+def _epoch_end(partition: Partition, leader_epoch: int) -> tuple[int, int]:
+    """Return (largest epoch <= the asked one, its end); an epoch newer than all gives the newest."""
+    if leader_epoch > partition.log.epochs.latest:
+        return partition.log.epochs.latest, partition.log_end_offset
+    return partition.epoch_end_offset(leader_epoch)
+
+
+class _FetchSession:
+    """One mirror's fetch positions: every log goes on where the last answer ended."""
+
+    def __init__(self, partitions: PartitionTable, metadata: MetadataSide, clock: Clock) -> None:
+        self._partitions = partitions
+        self._metadata = metadata
+        self._clock = clock
+        self.positions: dict[LogKey, int] = {}
+        self._unsubscribe: dict[LogKey, Callable[[], None]] = {}
+        self._moved: dict[LogKey, None] = {}
+        self._wakes = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._told_version = -1
+        self._closed = False
+
+    def begin(self, key: LogKey, position: int) -> None:
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is None:
+            return
+        self.positions[key] = position
+        if key not in self._unsubscribe:
+            self._unsubscribe[key] = partition.on_readable(lambda: self._mark(key))
+        self._mark(key)
+
+    def forget(self, key: LogKey) -> None:
+        self.positions.pop(key, None)
+        self._moved.pop(key, None)
+        unsubscribe = self._unsubscribe.pop(key, None)
+        if unsubscribe is not None:
+            unsubscribe()
+
+    def _mark(self, key: LogKey) -> None:
+        self._moved[key] = None
+        self._wakes.set()
+
+    def wake(self) -> None:
+        self._wakes.set()
+
+    def close(self) -> None:
+        self._closed = True
+        for unsubscribe in self._unsubscribe.values():
+            unsubscribe()
+        self._unsubscribe.clear()
+        self._wakes.set()
+
+    async def answer(self, request: FetchLogs) -> Reply:
+        """Answer in turn; wait for news at most as long as asked (INV-SO3)."""
+        async with self._turn:
+            reply = self._collect(request)
+            if reply is None:
+                await self._wait(min(request.wait_ms_max, WAIT_MS_MAX))
+                reply = self._collect(request)
+            return reply if reply is not None else self._reply([], [])
+
+    async def _wait(self, wait_ms: int) -> None:
+        if self._closed or self._wakes.is_set():
+            return
+        async with asyncio.TaskGroup() as tasks:
+            woken = tasks.create_task(self._wakes.wait())
+            timer = tasks.create_task(self._clock.sleep_ms(wait_ms))
+            await asyncio.wait((woken, timer), return_when=asyncio.FIRST_COMPLETED)
+            woken.cancel()
+            timer.cancel()
+
+    def _collect(self, request: FetchLogs) -> Reply | None:
+        self._wakes.clear()
+        news = self._metadata.image.version != self._told_version
+        parts: list[FetchedPartition] = []
+        data: list[bytes] = []
+        room = min(request.bytes_max, ANSWER_BYTES_MAX)
+        waiting, self._moved = self._moved, {}
+        for key in waiting:
+            if room <= 0:
+                self._mark(key)
+                continue
+            taken = self._take(key, min(room, LOG_BYTES_MAX))
+            if taken is not None:
+                part, part_data = taken
+                parts.append(part)
+                data.append(part_data)
+                room -= len(part_data)
+        return self._reply(parts, data) if parts or news else None
+
+    def _take(self, key: LogKey, bytes_max: int) -> tuple[FetchedPartition, bytes] | None:
+        position = self.positions.get(key)
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if position is None or partition is None:
+            return None
+        high_watermark = partition.high_watermark
+        if position >= high_watermark and position >= partition.log_start_offset:
+            return None
+        try:
+            data = partition.read_raw(position, bytes_max, high_watermark)
+        except OffsetOutOfRange as error:
+            raise PeerRefused("out-of-range", f"{key.encode()}: {error}") from error
+        except LogError as error:
+            raise PeerRefused("log-failed", f"{key.encode()}: {error}") from error
+        position_after = _end_of(data, position)
+        self.positions[key] = position_after
+        unsent_bytes = 0
+        if position_after < high_watermark:
+            self._mark(key)
+            unsent_bytes = partition.readable_bytes(
+                position_after, Isolation.DURABLE, COUNTED_BYTES_MAX
+            )
+        part = FetchedPartition(
+            key.topic_id.hex,
+            key.partition,
+            position,
+            len(data),
+            high_watermark,
+            partition.log_start_offset,
+            unsent_bytes,
+        )
+        return part, data
+
+    def _reply(self, parts: list[FetchedPartition], data: list[bytes]) -> Reply:
+        self._told_version = self._metadata.image.version
+        message = FetchedLogs(
+            metadata_version=self._told_version,
+            sent_wall_ms=self._clock.wall_ms(),
+            partitions=tuple(parts),
+        )
+        return Reply(message, data)
+
+
+def _end_of(data: bytes, position: int) -> int:
+    """Return the offset behind the last batch of `data`, `position` when it holds none."""
+    for _, header in iter_headers(data):
+        position = header.next_offset
+    return position

@@ -1,0 +1,182 @@
+"""Tidemarks of one region through its roles: opens cut leader and link, and says what was reached.
+
+INV-TS1  the claim of a region that acts, or acted last, is what it published; of a mirror, what it reached
+         durably (T24)
+INV-TS2  a claim always has its positions: without them nobody may cut a log
+INV-TS3  a fresh mirror may link before it has a topic: the ledgers' ids follow from the cluster's id
+
+Not here: when roles change (`region_role`, `failover_driver`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID, uuid5
+
+from geo_replicator.driver import Link, LinkFacts, LinkPorts
+from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, TidemarkPoint
+from geo_replicator.ports import DivergenceHandler
+from geo_replicator.reading import read_book
+from geo_replicator.tidemark import TidemarkError
+from geo_replicator.topology import LedgerTopics
+from idempotency.fencing import region_ordinal_of
+from idempotency.ports import Chance, Clock
+from region_broker.adapters.cut_leader import CutLeader, CutLeaderParts, RoundTaker
+from region_broker.adapters.failover_ports import MetadataSide, Term
+from region_broker.adapters.link_source import LinkSource
+from region_broker.adapters.mirror_log import MirrorPartitions, MirrorTopicStore, TidemarkLog
+from region_broker.adapters.peer_protocol import PeerIdentity
+from region_broker.adapters.reached_store import ReachedFile
+from region_broker.adapters.region_link import PeerHome
+from region_broker.controller.metadata_image import (
+    TIDEMARK_LEDGER,
+    TRANSACTION_LEDGER,
+    MetadataImage,
+)
+from region_broker.ports.network import Network
+from region_broker.replication.partition_table import PartitionTable
+
+_LEDGER_NAMESPACE: Final = UUID("8c5a0f1e-6d0b-5b6e-9a53-7469646d726b")
+
+
+def ledger_topic_id(cluster_id: str, name: str) -> UUID:
+    """Return the id of an internal topic: the same in every region of the cluster (INV-TS3)."""
+    return uuid5(_LEDGER_NAMESPACE, f"{cluster_id}/{name}")
+
+
+def ledgers_of(image: MetadataImage) -> LedgerTopics:
+    """Return the ids of the ledgers; those that every region derives where there are no topics yet."""
+
+    def topic_id(name: str) -> UUID:
+        topic = image.topics.get(name)
+        return ledger_topic_id(image.cluster_id, name) if topic is None else topic.topic_id
+
+    return LedgerTopics(topic_id(TRANSACTION_LEDGER), topic_id(TIDEMARK_LEDGER))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TidemarkParts:
+    """Everything that tidemarks are joined with. `lineage` gives the domain's lineage of this moment."""
+
+    region: str
+    ordinal: int
+    network: Network
+    identity: PeerIdentity
+    metadata: MetadataSide
+    partitions: PartitionTable
+    rounds: RoundTaker
+    source: LinkSource
+    reached: ReachedFile
+    divergence: DivergenceHandler
+    lineage: Callable[[], Lineage]
+    clock: Clock
+    chance: Chance
+    interval_ms: int = 50
+
+
+class TidemarkService:
+    """`open_cut_leader` and `open_link` are the factories of `RoleServices`; the rest is `TidemarkFacts`."""
+
+    def __init__(self, parts: TidemarkParts) -> None:
+        """Nothing runs yet."""
+        self._parts = parts
+        self.cut_leader: CutLeader | None = None
+        self.link: Link | None = None
+        parts.source.published = self._published
+
+    def open_cut_leader(self, term: Term) -> CutLeader:
+        """Return the cut leader of `term`; raises `TidemarkError` when `__tidemarks` is not readable."""
+        parts = self._parts
+        leader_parts = CutLeaderParts(
+            partitions=parts.partitions,
+            metadata=parts.metadata,
+            rounds=parts.rounds,
+            ledgers=ledgers_of(parts.metadata.image),
+            clock=parts.clock,
+            interval_ms=parts.interval_ms,
+        )
+        self.link = None
+        self.cut_leader = CutLeader(leader_parts, term)
+        return self.cut_leader
+
+    def open_link(self, term: Term) -> Link:
+        """Return the link that follows `term`; what was reached before is shown at once (T16)."""
+        parts = self._parts
+        ledgers = ledgers_of(parts.metadata.image)
+        logs = MirrorPartitions(parts.partitions, ledgers)
+
+        def address() -> tuple[str, int]:
+            home = parts.metadata.image.regions[term.acting_region]
+            return home.peer_host, home.peer_port
+
+        ports = LinkPorts(
+            home=PeerHome(parts.network, address, parts.identity, term.region_epoch),
+            logs=logs,
+            topics=MirrorTopicStore(parts.metadata, parts.partitions, logs),
+            reached=parts.reached,
+            divergence=parts.divergence,
+            clock=parts.clock,
+            chance=parts.chance,
+        )
+        facts = LinkFacts(
+            region_epoch=term.region_epoch,
+            home_region=term.acting_region,
+            lineage=parts.lineage(),
+            ledgers=ledgers,
+        )
+        link = Link(ports, facts)
+        link.restore()
+        self.cut_leader = None
+        self.link = link
+        return link
+
+    def notice_topics(self) -> None:
+        """Say that topics were created, changed or deleted: cut leader and mirrors look again."""
+        self._parts.source.notice_topics()
+        if self.cut_leader is not None:
+            self.cut_leader.notice_topics()
+
+    def claim(self) -> Cut:
+        """Return the greatest tidemark published or reached here (INV-TS1); raises `TidemarkError`."""
+        if self.cut_leader is not None:
+            return self.cut_leader.published_cut()
+        if self.link is not None:
+            return self.link.reached_cut()
+        return self._logged_claim()
+
+    def _logged_claim(self) -> Cut:
+        ledgers = ledgers_of(self._parts.metadata.image)
+        records = TidemarkLog(self._parts.partitions, ledgers)
+        newest = read_book(records, ledgers, None).book.newest
+        if newest is None:
+            return EMPTY_CUT
+        point = newest.newest.point
+        if region_ordinal_of(point.region_epoch) != self._parts.ordinal:
+            point = self._parts.reached.point
+        if point == BEFORE_ALL:
+            return EMPTY_CUT
+        cut = read_book(records, ledgers, point).book.positions(point)
+        if cut is None:
+            raise TidemarkError(f"{point} is claimed here, but __tidemarks does not hold it")
+        return cut
+
+    def _published(self) -> TidemarkPoint:
+        return BEFORE_ALL if self.cut_leader is None else self.cut_leader.published
+
+    async def cut_to(self, cut: Cut) -> None:
+        """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25)."""
+        self.link = None
+        self.cut_leader = None
+        await self._parts.reached.save(cut.point)
+
+    def last_heard_ms(self) -> int:
+        """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
+        heard = None if self.link is None else self.link.lag.heard_at_ms
+        return -1 if heard is None else self._parts.clock.monotonic_ms() - heard
+
+    def lag(self) -> Mapping[str, object]:
+        """Return the link's status at a mirror; rounds and the mirrors' reports where this region acts."""
+        if self.link is not None:
+            return self.link.status()
+        rounds = {} if self.cut_leader is None else self.cut_leader.status()
+        return {"rounds": rounds, "mirrors": self._parts.source.status()}
