@@ -12,7 +12,7 @@ from uuid import UUID
 
 from geo_replicator.lineage import Cut, TidemarkPoint
 from idempotency.identity import TopicPartition
-from idempotency.partition_state import PartitionState
+from idempotency.partition_state import OpenTxn, PartitionState
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
 
@@ -25,13 +25,8 @@ class Term(NamedTuple):
     acting_region: str
 
 
-class OrphanCandidate(NamedTuple):
-    """A transaction that a partition knows as open: aborted unless a ledger decided it (T21)."""
-
-    tp: TopicPartition
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
+OrphanCandidate = tuple[TopicPartition, OpenTxn]
+"""A transaction that a partition knows as open: aborted unless a ledger decided it (T21)."""
 
 
 class RegionLog(Protocol):
@@ -60,6 +55,10 @@ class RegionLog(Protocol):
     @property
     def failed(self) -> str | None:
         """Return why the partition stopped, None while it works."""
+        ...
+
+    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+        """Return (largest leader epoch <= `leader_epoch`, its end); (-1, -1) if unknown (KIP-101)."""
         ...
 
     @property
@@ -169,6 +168,10 @@ class TidemarkFacts(Protocol):
 
     async def cut_to(self, cut: Cut) -> None:
         """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25)."""
+        ...
+
+    def has_positions(self) -> bool:
+        """Return whether the claim's positions are known: nothing may be cut to a claim without."""
         ...
 
     def last_heard_ms(self) -> int:

@@ -174,6 +174,8 @@ class FailoverSteps:
         role = self._parts.role
         await role.stand_still(f"region {self._region} is taking over")
         cut = self._parts.tidemarks.claim()
+        if not self._parts.tidemarks.has_positions():
+            return TakeoverAbandoned(f"the positions of {cut.point} are not readable here")
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
             final = TidemarkPoint(*takeover.final)
             return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")

@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from geo_replicator.lineage import Cut, LogKey
+from geo_replicator.effects import Diverged
+from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
 from geo_replicator.loss import LogBound, Tail, TailBatch, TailDecision
-from geo_replicator.quarantine import LogExtent, Provenance, plan_cut
+from geo_replicator.ports import LinkFailed
+from geo_replicator.quarantine import LogCut, LogExtent, Provenance, plan_cut
 from idempotency.ledger_records import (
     LedgerError,
     TransactionKey,
@@ -28,6 +30,7 @@ from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
 )
+from region_broker.log.failures import LogError
 from region_broker.wire.batches import RecordsError, iter_records
 
 
@@ -65,12 +68,62 @@ async def cut_logs(
     for step in plan_cut(map(extent_of, by_key.values()), cut):
         log = by_key[step.log.key]
         if step.moves_tail:
-            provenance = _provenance(step.log, step.position, cut, reason)
-            moved.append(await quarantine.move_in(provenance, _reader(log)))
-            log.truncate_to(step.position)
+            moved.append(await _cut_one(log, step, cut, reason, quarantine))
         log.rewind_cut(step.position)
         await asyncio.sleep(0)
     return moved
+
+
+async def _cut_one(
+    log: RegionLog, step: LogCut, cut: Cut, reason: CutReason, quarantine: QuarantineStore
+) -> Provenance:
+    # Only durable bytes are read back: the tail must not be shorter in quarantine than in the log.
+    await log.wait_committed(step.log.end_offset)
+    provenance = _provenance(step.log, step.position, cut, reason)
+    moved = await quarantine.move_in(provenance, _reader(log))
+    log.truncate_to(step.position)
+    return moved
+
+
+class DivergedLogs:
+    """Cuts single logs that differ from the acting region's although the lineage is followed (T23).
+
+    That is what leader epochs say (KIP-101); the lineage's positions should have cut them already.
+    Implements `geo_replicator.ports.DivergenceHandler`.
+    """
+
+    def __init__(
+        self,
+        logs: Callable[[], Iterable[RegionLog]],
+        quarantine: QuarantineStore,
+        reason: Callable[[], CutReason],
+    ) -> None:
+        """Cut among `logs`, for the `reason` of the moment."""
+        self._logs = logs
+        self._quarantine = quarantine
+        self._reason = reason
+
+    async def diverged(self, divergences: Sequence[Diverged]) -> None:
+        """Return once every diverged tail is in quarantine and cut off; raises `LinkFailed`."""
+        logs = {key_of(log): log for log in self._logs()}
+        for divergence in divergences:
+            log = logs.get(divergence.key)
+            if log is None:
+                continue
+            position = _agreed_end(log, divergence)
+            step = LogCut(extent_of(log), position)
+            if not step.moves_tail:
+                continue
+            try:
+                await _cut_one(log, step, EMPTY_CUT, self._reason(), self._quarantine)
+            except (LogError, OSError, QuarantineDamaged) as error:
+                raise LinkFailed(f"{log.tp} diverged and could not be cut: {error}") from error
+
+
+def _agreed_end(log: RegionLog, divergence: Diverged) -> int:
+    _, own_end = log.epoch_end_offset(divergence.home_leader_epoch)
+    agreed = min(own_end, divergence.home_end_offset)
+    return max(agreed, log.log_start_offset)
 
 
 def _provenance(log: LogExtent, position: int, cut: Cut, reason: CutReason) -> Provenance:

@@ -26,6 +26,7 @@ from region_broker.adapters.failover_ports import (
     RoundFailed,
     Term,
 )
+from region_broker.log.failures import LogError
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +138,13 @@ class RegionRole:
         """Refuse writes, then stop whatever runs. Doing it twice changes nothing."""
         self.close_gate(reason)
         await self._ready_to_run.wait()
-        had_coordinators = self._cut_leader is not None
+        if self._cut_leader is not None:
+            await self._services.transactions.resign()
+            await self._services.groups.resign()
         await self._stop_tasks()
         self._cut_leader = None
         self._link_runs = False
         self._term = None
-        if had_coordinators:
-            await self._services.transactions.resign()
-            await self._services.groups.resign()
 
     async def act(
         self, term: Term, *, adopts: bool, base: Mapping[LogKey, int], reason: str
@@ -164,9 +164,9 @@ class RegionRole:
                 log.state.allow_gap_once(below)
         # From here on coordinators may be half loaded: stand_still must make them resign.
         self._cut_leader = self._services.open_cut_leader(term)
-        await self._load_coordinators(term, logs, adopts=adopts)
-        self._spawn(self._services.transactions.run(), "transactions")
         self._spawn(self._services.groups.run(), "groups")
+        self._spawn(self._services.transactions.run(), "transactions")
+        await self._load_coordinators(term, logs, adopts=adopts)
         self._spawn(self._cut_leader.run(), "cut-leader")
         if adopts:
             await self._cut_leader.first_tidemark()
@@ -195,8 +195,11 @@ class RegionRole:
         """Wait until all that was appended is durable, then publish it; raises `RoundFailed`."""
         if self._cut_leader is None:
             raise RoundFailed("this region publishes no tidemarks now")
-        for log in self.logs():
-            await log.wait_committed(log.log_end_offset)
+        try:
+            for log in self.logs():
+                await log.wait_committed(log.log_end_offset)
+        except LogError as error:
+            raise RoundFailed(f"not everything that was appended is durable: {error}") from error
         return await self._cut_leader.final_round()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -213,11 +216,7 @@ class RegionRole:
 
 def orphan_candidates(logs: list[RegionLog]) -> list[OrphanCandidate]:
     """Return every transaction that a partition knows as open, in log order (T21)."""
-    return [
-        OrphanCandidate(log.tp, found.producer_id, found.producer_epoch, found.first_offset)
-        for log in logs
-        for found in log.state.open_transactions()
-    ]
+    return [(log.tp, found) for log in logs for found in log.state.open_transactions()]
 
 
 def log_ends(logs: list[RegionLog]) -> dict[TopicPartition, int]:
