@@ -249,7 +249,7 @@ class FailoverDriver:
     async def _on_status(
         self, _session: PeerSession, _message: AskStatus, _attachment: memoryview
     ) -> SiteStatus:
-        state, claim = self.state, self.parts.tidemarks.claim()
+        state, claim = self.state, self.steps.known_claim()
         return SiteStatus(
             region=self.parts.role.region,
             phase=state.phase.value,
@@ -272,7 +272,7 @@ class FailoverDriver:
         if verdict is PromiseVerdict.GRANTED:
             verdict = await self._promise(state, asked, planned=message.planned)
         granted = verdict in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}
-        claim = self.parts.tidemarks.claim().point
+        claim = self.steps.known_claim().point
         return PromiseAnswer(
             granted=granted,
             reason="" if granted else f"region {self.parts.role.region} {verdict.value}",
@@ -313,7 +313,7 @@ class FailoverDriver:
         """
         state = self.state
         if state.phase is Phase.FENCED and state.promise.taker == message.to_region:
-            return self.parts.tidemarks.claim().point
+            return self.steps.known_claim().point
         if state.phase is Phase.ACTING:
             if not self.parts.role.acting:
                 raise PeerRefused(NOT_ACTING, self.parts.role.reason_not_acting)
@@ -332,7 +332,7 @@ class FailoverDriver:
         async with asyncio.timeout(self.settings.final_round_timeout_ms / 1000):
             for _ in range(self.settings.final_round_attempts):
                 point = await self.parts.role.final_round()
-                tail = await tail_beyond(self.parts.role.logs(), self.parts.tidemarks.claim())
+                tail = await tail_beyond(self.parts.role.logs(), self.steps.known_claim())
                 # 1. EndTxn passed the gate. 2. The gate closed, the round was taken. 3. The decision
                 # was logged behind it. One more round covers it; nothing new passes the gate.
                 if not is_acknowledged_work(tail):

@@ -22,6 +22,7 @@ from geo_replicator.failover import IllegalTransition, Phase, State, TakeoverBeg
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import Losses, LossStatement, Quarantined, count_losses
 from geo_replicator.quarantine import Provenance
+from geo_replicator.tidemark import TidemarkError
 from idempotency.ports import Chance
 from region_broker.adapters.failover_driver import FailoverDriver
 from region_broker.adapters.failover_messages import (
@@ -33,6 +34,8 @@ from region_broker.adapters.failover_messages import (
 )
 from region_broker.adapters.log_surgery import quarantined_tail
 from region_broker.adapters.peer_protocol import PeerRefused, PeerUnreachable
+from region_broker.adapters.quarantine_store import QuarantineDamaged
+from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
 OPERATIONS_KEPT: Final = 100
@@ -105,7 +108,10 @@ class FailoverOperations:
         """Return what a fail-over to this region would lose at most if it were begun now."""
         domain = self._parts.metadata.image.domains[self._parts.domain]
         epoch = await self._next_epoch({})
-        return await self._driver.steps.state_loss(domain.acting_region, epoch, planned=False)
+        try:
+            return await self._driver.steps.state_loss(domain.acting_region, epoch, planned=False)
+        except (TidemarkError, LogError, QuarantineDamaged) as error:
+            raise OperationRefused("unreadable", f"the loss cannot be stated: {error}") from error
 
     def begin_switch(self) -> Operation:
         """Begin a planned switch to this region; raises `OperationRefused`."""
@@ -225,7 +231,7 @@ class FailoverOperations:
                 )
                 final = TidemarkPoint(drained.region_epoch, drained.number)
                 operation.steps.append(f"waiting to reach the final {final}")
-                while self._parts.tidemarks.claim().point < final:
+                while self._driver.steps.known_claim().point < final:
                     await self._parts.clock.sleep_ms(self._settings.reach_poll_ms)
                 epoch = await self._next_epoch(await self._driver.steps.statuses())
         except (TimeoutError, PeerUnreachable) as error:
@@ -296,7 +302,16 @@ class FailoverOperations:
         return await self._driver.until(lambda now: now is not state)
 
     async def losses(self) -> list[Losses]:
-        """Return the losses of every take-over that this region has quarantined tails of."""
+        """Return the losses of every take-over that this region has quarantined tails of.
+
+        Raises `OperationRefused` where quarantine is not what its provenance says.
+        """
+        try:
+            return await self._count_losses()
+        except (QuarantineDamaged, OSError) as error:
+            raise OperationRefused("quarantine-damaged", str(error)) from error
+
+    async def _count_losses(self) -> list[Losses]:
         by_entry: dict[tuple[str, int], list[Provenance]] = {}
         for tail in self._parts.quarantine.tails():
             by_entry.setdefault((tail.domain, tail.lineage_epoch), []).append(tail)

@@ -170,10 +170,6 @@ class TidemarkFacts(Protocol):
         """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25)."""
         ...
 
-    def has_positions(self) -> bool:
-        """Return whether the claim's positions are known: nothing may be cut to a claim without."""
-        ...
-
     def last_heard_ms(self) -> int:
         """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
         ...

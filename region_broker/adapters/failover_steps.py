@@ -33,8 +33,9 @@ from geo_replicator.failover import (
     TakeoverAbandoned,
     TakeoverBegun,
 )
-from geo_replicator.lineage import LineageEntry, LogKey, TidemarkPoint
+from geo_replicator.lineage import EMPTY_CUT, Cut, LineageEntry, LogKey, TidemarkPoint
 from geo_replicator.loss import LossStatement, Takeover, make_statement
+from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
 from idempotency.ports import Clock
 from region_broker.adapters.failover_messages import (
@@ -110,6 +111,14 @@ class FailoverSteps:
         )
         return dict(answers)
 
+    def known_claim(self) -> Cut:
+        """Return this region's claim, `EMPTY_CUT` where it is not readable."""
+        try:
+            return self._parts.tidemarks.claim()
+        except TidemarkError as error:
+            _log.warning("no tidemark is claimed: %s", error)
+            return EMPTY_CUT
+
     async def mirror(self, state: State) -> None:
         """Follow the acting region."""
         acting_region = state.acting_region or self._domain_image().acting_region
@@ -173,9 +182,10 @@ class FailoverSteps:
             return TakeoverAbandoned(refusal)
         role = self._parts.role
         await role.stand_still(f"region {self._region} is taking over")
-        cut = self._parts.tidemarks.claim()
-        if not self._parts.tidemarks.has_positions():
-            return TakeoverAbandoned(f"the positions of {cut.point} are not readable here")
+        try:
+            cut = self._parts.tidemarks.claim()
+        except TidemarkError as error:
+            return TakeoverAbandoned(str(error))
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
             final = TidemarkPoint(*takeover.final)
             return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")

@@ -53,7 +53,12 @@ class _RegionRoutes:
 
     async def loss_statement(self, request: web.Request) -> web.Response:
         elsewhere = self._elsewhere(request, request.query.get("to", self._api.region))
-        return elsewhere or answer(await self._api.loss_statement())
+        if elsewhere is not None:
+            return elsewhere
+        try:
+            return answer(await self._api.loss_statement())
+        except self._api.refusal as error:
+            return _refused(error)
 
     async def failover(self, request: web.Request) -> web.Response:
         return await self._order(request, planned=False)
@@ -62,7 +67,10 @@ class _RegionRoutes:
         return await self._order(request, planned=True)
 
     async def losses(self, _request: web.Request) -> web.Response:
-        return answer({"region": self._api.region, "losses": await self._api.losses()})
+        try:
+            return answer({"region": self._api.region, "losses": await self._api.losses()})
+        except self._api.refusal as error:
+            return _refused(error)
 
     async def operation(self, request: web.Request) -> web.Response:
         operation_id = request.match_info["operation_id"]
@@ -85,8 +93,7 @@ class _RegionRoutes:
         try:
             operation = self._begin(order, planned=planned)
         except self._api.refusal as error:
-            code: Any = getattr(error, "code", "refused")
-            return problem(409, str(code), str(error))
+            return _refused(error)
         response = answer(operation, 202)
         response.headers["Location"] = f"/v1/operations/{operation['operation_id']}"
         return response
@@ -113,3 +120,8 @@ class _RegionRoutes:
             return None
         detail = f"no domain is called {domain!r}; this cluster has {self._api.domain!r}"
         return problem(404, "unknown-domain", detail)
+
+
+def _refused(error: Exception) -> web.Response:
+    code: Any = getattr(error, "code", "refused")
+    return problem(409, str(code), str(error))
