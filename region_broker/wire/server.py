@@ -118,16 +118,20 @@ class KafkaServer:
     async def run(self) -> None:
         """Serve until `close`; raises only for a bug of ours (INV-S3)."""
         assert self._listener is not None, "start() comes before run()"
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            sweeper = group.create_task(self._sweep())
-            for stream in self._waiting:
-                group.create_task(self._serve(stream))
-            self._waiting.clear()
-            await self._stop.wait()
-            await self._drained.wait()
-            sweeper.cancel()
-        self._group = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                sweeper = group.create_task(self._sweep())
+                for stream in self._waiting:
+                    group.create_task(self._serve(stream))
+                self._waiting.clear()
+                await self._stop.wait()
+                await self._drained.wait()
+                sweeper.cancel()
+        finally:
+            self._group = None
+            self._stop.set()
+            self._listener.close()
 
     async def _accept(self, stream: ByteStream) -> None:
         if self._stop.is_set():
