@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from idempotency.ledger_records import TransactionRecord, TxnStatus
 
 from geo_replicator.lineage import Cut, LogKey
+from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.record_batch import BatchHeader
 
 LISTED_MAX: Final = 10_000

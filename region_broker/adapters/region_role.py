@@ -103,6 +103,11 @@ class RegionRole:
         return self._term
 
     @property
+    def leader_epoch(self) -> int:
+        """Return the leader epoch that this node writes with in its term, -1 where it does not act."""
+        return self._term.leader_epoch if self._term is not None and not self._link_runs else -1
+
+    @property
     def mirrors(self) -> bool:
         """Return whether the link runs."""
         return self._link_runs

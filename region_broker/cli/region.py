@@ -115,8 +115,8 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
     if view is None:
         return (name, "unreachable", "no", "-", "-", "-", "-", address, "does not answer")
     mark = view["tidemark"]
-    lag = view.get("lag") or {}
-    shown = ", ".join(f"{key} {value}" for key, value in lag.items() if not isinstance(value, dict))
+    lag = (view.get("lag") or {}).get("lag") or {}
+    shown = ", ".join(f"{value} {key}" for key, value in lag.items())
     return (
         name,
         view["role"],

@@ -1,0 +1,49 @@
+"""Epochs, promises, and whether a region may act when it starts."""
+
+import pytest
+
+from geo_replicator.directory import (
+    NO_PROMISE,
+    Promise,
+    PromiseVerdict,
+    SiteReport,
+    StartVerdict,
+    judge_promise,
+    judge_start,
+    next_region_epoch,
+)
+
+
+def test_the_next_epoch_is_above_all_known_and_carries_the_ordinal() -> None:
+    assert next_region_epoch([], 0) == 8
+    assert next_region_epoch([8], 1) == 17
+    assert next_region_epoch([8, 17, 9], 0) == 24
+
+
+@pytest.mark.parametrize(
+    ("given", "epoch", "asked", "verdict"),
+    [
+        (NO_PROMISE, 8, Promise(17, "us"), PromiseVerdict.GRANTED),
+        (Promise(17, "us"), 8, Promise(17, "us"), PromiseVerdict.REPEATED),
+        (Promise(17, "us"), 8, Promise(18, "ap"), PromiseVerdict.GRANTED),
+        (Promise(18, "ap"), 8, Promise(17, "us"), PromiseVerdict.REFUSED_HIGHER_PROMISE),
+        (NO_PROMISE, 24, Promise(17, "us"), PromiseVerdict.REFUSED_HIGHER_EPOCH),
+        (NO_PROMISE, 17, Promise(17, "us"), PromiseVerdict.REFUSED_HIGHER_EPOCH),
+    ],
+)
+def test_promises(given: Promise, epoch: int, asked: Promise, verdict: PromiseVerdict) -> None:
+    assert judge_promise(given, epoch, asked) is verdict
+
+
+def test_a_region_that_nobody_answers_may_act() -> None:
+    assert judge_start(8, {}, []).verdict is StartVerdict.ACT
+
+
+def test_a_region_follows_a_higher_epoch() -> None:
+    decision = judge_start(8, {}, [SiteReport("us", 17, acting=True)])
+    assert (decision.verdict, decision.leader) == (StartVerdict.FOLLOW, "us")
+
+
+def test_a_region_waits_for_a_taker_that_has_a_promise() -> None:
+    report = SiteReport("us", 8, acting=False, promise=Promise(17, "us"))
+    assert judge_start(8, {}, [report]).verdict is StartVerdict.WAIT

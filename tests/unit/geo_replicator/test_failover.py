@@ -1,0 +1,155 @@
+"""The failover machine: its table, its fold, and what it does next after any crash."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from geo_replicator.directory import Promise
+from geo_replicator.failover import (
+    TRANSITIONS,
+    Act,
+    Adopt,
+    Adopted,
+    Born,
+    CollectPromises,
+    CutChosen,
+    CutLogs,
+    DrainBegun,
+    DrainRolledBack,
+    EntryRecord,
+    Event,
+    FollowResumed,
+    HigherEpochLearned,
+    IllegalTransition,
+    LearnLineage,
+    LogsCut,
+    Mirror,
+    Phase,
+    PromiseGiven,
+    ReturnBegun,
+    Returned,
+    RollBackDrain,
+    State,
+    TakeoverAbandoned,
+    TakeoverBegun,
+    fold,
+    next_effect,
+    replay,
+)
+from geo_replicator.lineage import LogKey, TidemarkPoint
+
+ORDERS = LogKey(UUID(int=1), 0)
+US_ENTRY = EntryRecord(17, "us", 8, 5, {ORDERS.encode(): 40}, 1_000)
+TAKEOVER = TakeoverBegun(17, "eu", "op-1", planned=False, forced=True)
+TAKEOVER_STEPS: list[Event] = [
+    Born("us", acting=False, region_epoch=8),
+    TAKEOVER,
+    CutChosen(US_ENTRY),
+    LogsCut(17),
+    Adopted(17),
+]
+RETURN_STEPS: list[Event] = [
+    Born("eu", acting=True, region_epoch=8),
+    HigherEpochLearned(17, "us"),
+    ReturnBegun((US_ENTRY,)),
+    Returned(17),
+]
+
+
+def after(*events: Event) -> State:
+    state = replay(list(events))
+    assert state is not None
+    return state
+
+
+def test_the_way_to_acting_is_the_documented_one() -> None:
+    phases = [after(*TAKEOVER_STEPS[: n + 1]).phase for n in range(len(TAKEOVER_STEPS))]
+    assert phases == [
+        Phase.MIRRORING, Phase.FENCING, Phase.CUTTING, Phase.ADOPTING, Phase.ACTING,
+    ]  # fmt: skip
+
+
+def test_the_way_back_is_the_documented_one() -> None:
+    phases = [after(*RETURN_STEPS[: n + 1]).phase for n in range(len(RETURN_STEPS))]
+    assert phases == [Phase.ACTING, Phase.FENCED, Phase.RETURNING, Phase.MIRRORING]
+
+
+def test_each_phase_has_one_effect_to_go_on_with() -> None:
+    effects = [type(next_effect(after(*TAKEOVER_STEPS[: n + 1]))) for n in range(5)]
+    assert effects == [Mirror, CollectPromises, CutLogs, Adopt, Act]
+    effects = [type(next_effect(after(*RETURN_STEPS[: n + 1]))) for n in range(4)]
+    assert effects == [Act, LearnLineage, CutLogs, Mirror]
+    draining = after(Born("eu", acting=True, region_epoch=8), DrainBegun("op", "us"))
+    assert isinstance(next_effect(draining), RollBackDrain)
+
+
+def test_an_event_that_the_table_does_not_name_is_illegal() -> None:
+    state = after(Born("us", acting=False, region_epoch=8))
+    for event in (Adopted(17), LogsCut(17), CutChosen(US_ENTRY), DrainBegun("op", "eu")):
+        assert (type(event), state.phase) not in TRANSITIONS
+        with pytest.raises(IllegalTransition):
+            fold(state, event)
+
+
+def test_a_journal_begins_with_birth() -> None:
+    assert replay([]) is None
+    with pytest.raises(IllegalTransition):
+        replay([TAKEOVER])
+
+
+def test_events_survive_the_journal_codec() -> None:
+    decoder = msgspec.json.Decoder(Event)
+    events: list[Event] = [
+        *TAKEOVER_STEPS,
+        *RETURN_STEPS,
+        DrainBegun("op", "us"),
+        DrainRolledBack("late"),
+        PromiseGiven(17, "us"),
+        TakeoverAbandoned("no promise"),
+        FollowResumed("eu"),
+    ]
+    assert [decoder.decode(msgspec.json.encode(event)) for event in events] == events
+
+
+def test_only_acting_may_act() -> None:
+    states = [after(*TAKEOVER_STEPS[: n + 1]) for n in range(5)]
+    assert [state.may_act for state in states] == [False, False, False, False, True]
+    assert not after(Born("eu", acting=True, region_epoch=8), DrainBegun("op", "us")).may_act
+
+
+def test_an_abandoned_take_over_binds_nobody_but_is_never_used_again() -> None:
+    state = after(*TAKEOVER_STEPS[:2], TakeoverAbandoned("no promise of eu"))
+    assert state.phase is Phase.FENCED
+    assert state.promise.region_epoch == 0
+    assert state.highest_epoch_known == 17
+    assert fold(state, FollowResumed("eu")).phase is Phase.MIRRORING
+
+
+def test_a_drain_rolls_back_to_acting() -> None:
+    state = after(
+        Born("eu", acting=True, region_epoch=8), DrainBegun("op", "us"), DrainRolledBack("late")
+    )
+    assert state.may_act
+
+
+def test_a_fenced_region_may_take_over_itself() -> None:
+    state = after(Born("eu", acting=True, region_epoch=8), PromiseGiven(17, "us"))
+    assert state.phase is Phase.FENCED
+    again = fold(state, TakeoverBegun(24, "eu", "op-2", planned=False, forced=True))
+    assert again.phase is Phase.FENCING
+    assert again.promise == Promise(24, "eu")
+
+
+def test_returning_cuts_to_the_lowest_base_it_has_not_seen() -> None:
+    later = EntryRecord(24, "eu", 8, 3, {ORDERS.encode(): 30}, 2_000)
+    state = after(
+        Born("ap", acting=False, region_epoch=8),
+        HigherEpochLearned(24, "eu"),
+        ReturnBegun((US_ENTRY, later)),
+    )
+    effect = next_effect(state)
+    assert isinstance(effect, CutLogs)
+    assert effect.cut.point == TidemarkPoint(8, 3)
+    assert effect.cut.position_of(ORDERS) == 30
+    assert effect.lineage_epoch == 24

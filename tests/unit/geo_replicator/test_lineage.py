@@ -1,0 +1,66 @@
+"""Lineage: order, void tidemarks, bases."""
+
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.lineage import (
+    BEFORE_ALL,
+    Lineage,
+    LineageEntry,
+    LogKey,
+    StaleLineage,
+    TidemarkPoint,
+    lowest_base,
+)
+
+A, B = LogKey(UUID(int=1), 0), LogKey(UUID(int=1), 1)
+US = LineageEntry(17, "us", TidemarkPoint(8, 5), {A: 50, B: 60}, 1_000)
+EU = LineageEntry(24, "eu", TidemarkPoint(17, 9), {A: 90, B: 55}, 2_000)
+
+
+def test_log_keys_come_back_from_text() -> None:
+    assert LogKey.decode(A.encode()) == A
+    for bad in ("", "zz/0", f"{A.topic_id.hex}/x"):
+        with pytest.raises(ValueError, match=r"."):
+            LogKey.decode(bad)
+
+
+def test_the_same_entry_again_changes_nothing() -> None:
+    lineage = Lineage().with_entry(US)
+    assert lineage.with_entry(US) is lineage
+
+
+@pytest.mark.parametrize("epoch", [16, 17])
+def test_an_entry_behind_a_later_one_is_refused(epoch: int) -> None:
+    late = LineageEntry(epoch, "ap", TidemarkPoint(8, 4))
+    with pytest.raises(StaleLineage):
+        Lineage((US,)).with_entry(late)
+
+
+def test_points_beyond_a_later_base_are_void() -> None:
+    lineage = Lineage((US, EU))
+    assert lineage.is_void(TidemarkPoint(8, 6))
+    assert not lineage.is_void(TidemarkPoint(8, 5))
+    assert lineage.is_void(TidemarkPoint(17, 10))
+    assert not lineage.is_void(TidemarkPoint(24, 10))
+
+
+def test_the_greatest_valid_claim_is_by_epoch_then_number() -> None:
+    lineage = Lineage((US,))
+    claims = [TidemarkPoint(8, 99), TidemarkPoint(8, 4), TidemarkPoint(17, 1)]
+    assert lineage.greatest_valid(claims) == TidemarkPoint(17, 1)
+    assert lineage.greatest_valid(claims[:2]) == TidemarkPoint(8, 4)
+    assert lineage.greatest_valid(claims[:1]) == BEFORE_ALL
+
+
+def test_the_lowest_base_takes_the_minimum_of_each_log() -> None:
+    cut = lowest_base((US, EU))
+    assert cut.point == TidemarkPoint(8, 5)
+    assert (cut.position_of(A), cut.position_of(B)) == (50, 55)
+
+
+def test_a_log_that_one_entry_does_not_name_is_younger_than_it() -> None:
+    young = LogKey(UUID(int=2), 0)
+    entry = LineageEntry(24, "eu", TidemarkPoint(17, 9), {A: 90, B: 55, young: 7})
+    assert lowest_base((US, entry)).position_of(young) == 0

@@ -1,0 +1,135 @@
+"""Loss statements and losses: what is named, what stays open, and whether the two agree."""
+
+from uuid import UUID
+
+import msgspec
+
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.loss import (
+    LogBound,
+    LossStatement,
+    Quarantined,
+    Tail,
+    TailBatch,
+    TailDecision,
+    Takeover,
+    count_losses,
+    make_statement,
+)
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.ledger_records import TransactionRecord, TxnStatus
+from idempotency.record_batch import CONTROL_BIT
+from tests.kernel_batches import data
+
+ORDERS, LEDGER = LogKey(UUID(int=1), 0), LogKey(UUID(int=2), 1)
+TP = TopicPartition(TopicName("orders"), 0)
+CUT = Cut(TidemarkPoint(8, 5), {ORDERS: 10, LEDGER: 100}, published_wall_ms=4_000)
+
+
+def decision(offset: int, status: TxnStatus, name: str = "pay-1") -> TailDecision:
+    record = TransactionRecord(
+        transactional_id=name,
+        producer_id=4711,
+        previous_producer_id=-1,
+        next_producer_id=-1,
+        producer_epoch=3,
+        last_producer_epoch=2,
+        timeout_ms=60_000,
+        status=status,
+        partitions=(TP,),
+        last_update_ms=5_000,
+        start_ms=4_500,
+        stamp=77,
+    )
+    return TailDecision(shard=1, leader_epoch=8 << 16, offset=offset, record=record)
+
+
+def batch(offset: int, *, transactional: bool = False, producer_id: int = 4711) -> TailBatch:
+    header = data(
+        offset, sequence=offset, count=2, producer_id=producer_id, producer_epoch=3,
+        transactional=transactional,
+    )  # fmt: skip
+    return TailBatch(ORDERS, "orders", header)
+
+
+def bounds(copied: int, copied_ledger: int) -> list[LogBound]:
+    return [
+        LogBound(topic="orders", topic_id=ORDERS.topic_id.hex, partition=0, cut=10, copied_end=copied),
+        LogBound(
+            topic="__transaction_state", topic_id=LEDGER.topic_id.hex, partition=1, cut=100,
+            copied_end=copied_ledger,
+        ),
+    ]  # fmt: skip
+
+
+def statement(tail: Tail, *, planned: bool = False) -> LossStatement:
+    takeover = Takeover("main", "eu", "us", 17, planned, 250)
+    return make_statement(takeover, CUT, bounds(14, 102), tail, now_wall_ms=4_300)
+
+
+def test_a_statement_says_its_age_and_what_is_open() -> None:
+    stated = statement(Tail([], []))
+    assert (stated.tidemark_number, stated.age_ms) == (5, 300)
+    assert "250 ms ago" in stated.open_bound
+    assert statement(Tail([], []), planned=True).open_bound.startswith("nothing")
+
+
+def test_commit_decisions_beyond_the_cut_are_named_and_nothing_else() -> None:
+    tail = Tail(
+        [batch(10, transactional=True), batch(12, producer_id=-1)],
+        [
+            decision(100, TxnStatus.ONGOING),
+            decision(101, TxnStatus.PREPARE_COMMIT),
+            decision(102, TxnStatus.COMPLETE_COMMIT),
+            decision(103, TxnStatus.PREPARE_ABORT, "pay-2"),
+        ],
+    )
+    stated = statement(tail)
+    assert [lost.transactional_id for lost in stated.transactions] == ["pay-1"]
+    assert stated.transactions[0].decision.offset == 101
+    assert stated.transactions[0].decision.stamp == 77
+    assert [(found.first_offset, found.last_offset) for found in stated.plain] == [(12, 13)]
+    assert stated.plain_record_count == 2
+
+
+def test_losses_join_ranges_of_one_producer_and_tell_committed_from_not() -> None:
+    marker = TailBatch(ORDERS, "orders", data(14)._replace(attributes=CONTROL_BIT))
+    tail = Tail(
+        [batch(10, transactional=True), batch(12, transactional=True), marker],
+        [decision(101, TxnStatus.PREPARE_COMMIT)],
+    )
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, tail), None)
+    (found,) = losses.records
+    assert (found.first_offset, found.last_offset, found.record_count) == (10, 13, 4)
+    assert (found.first_sequence, found.last_sequence) == (10, 13)
+    assert found.committed is True
+    assert losses.transactional_record_count == 4
+    assert losses.unexplained == ()
+
+
+def test_losses_that_a_true_statement_explains() -> None:
+    known = Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)])
+    stated = statement(known)
+    # At home there was one more decision that never arrived: it is behind copied_end.
+    home = Tail(
+        [batch(10)],
+        [decision(101, TxnStatus.PREPARE_COMMIT), decision(105, TxnStatus.PREPARE_COMMIT, "pay-9")],
+    )
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, home), stated)
+    assert losses.transaction_count == 2
+    assert losses.unexplained == ()
+
+
+def test_a_statement_that_kept_silent_is_found_out() -> None:
+    silent = statement(Tail([], []))
+    home = Tail([batch(8)], [decision(101, TxnStatus.PREPARE_COMMIT)])
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, home), silent)
+    assert len(losses.unexplained) == 2
+    covered = Tail([], [decision(99, TxnStatus.PREPARE_COMMIT)])
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, covered), silent)
+    assert "covered the ledger to 100" in losses.unexplained[0]
+
+
+def test_statements_survive_json() -> None:
+    stated = statement(Tail([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
+    assert msgspec.json.decode(msgspec.json.encode(stated), type=LossStatement) == stated

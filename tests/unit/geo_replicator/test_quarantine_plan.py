@@ -1,0 +1,60 @@
+"""Which tail goes to quarantine, and what its provenance says."""
+
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.quarantine import (
+    CutBelowStart,
+    LogExtent,
+    Provenance,
+    ProvenanceUnreadable,
+    QuarantineKey,
+    decode_provenance,
+    encode_provenance,
+    plan_cut,
+)
+
+A, B, YOUNG = LogKey(UUID(int=1), 0), LogKey(UUID(int=1), 1), LogKey(UUID(int=2), 0)
+CUT = Cut(TidemarkPoint(8, 5), {A: 40, B: 40})
+KEY = QuarantineKey("main", UUID(int=1), 0, 17, 40, 59)
+PROVENANCE = Provenance(
+    domain="main", topic="orders", topic_id=UUID(int=1), partition=0, lineage_epoch=17,
+    first_offset=40, last_offset=59, region="eu", region_epoch=8, acting_region="us",
+    base_region_epoch=8, base_number=5, byte_count=1_000, batch_count=3, crc32c=7, moved_wall_ms=9,
+)  # fmt: skip
+
+
+def test_only_what_runs_past_its_position_moves() -> None:
+    logs = [LogExtent(A, "orders", 0, 60), LogExtent(B, "orders", 0, 40)]
+    assert [(step.position, step.moves_tail) for step in plan_cut(logs, CUT)] == [
+        (40, True),
+        (40, False),
+    ]
+
+
+def test_a_log_younger_than_the_cut_goes_as_a_whole() -> None:
+    (step,) = plan_cut([LogExtent(YOUNG, "new", 0, 7)], CUT)
+    assert (step.position, step.moves_tail) == (0, True)
+
+
+def test_a_log_trimmed_above_its_position_cannot_be_cut() -> None:
+    with pytest.raises(CutBelowStart):
+        plan_cut([LogExtent(A, "orders", 41, 60)], CUT)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "covered"), [(40, 59, True), (45, 50, True), (39, 59, False), (40, 60, False)]
+)
+def test_a_tail_covers_what_lies_within_it(first: int, last: int, covered: bool) -> None:
+    assert KEY.covers(KEY._replace(first_offset=first, last_offset=last)) is covered
+    assert not KEY.covers(KEY._replace(lineage_epoch=24))
+    assert not KEY.covers(KEY._replace(partition=1))
+
+
+def test_provenance_comes_back_from_json() -> None:
+    assert decode_provenance(encode_provenance(PROVENANCE)) == PROVENANCE
+    assert PROVENANCE.key == KEY
+    with pytest.raises(ProvenanceUnreadable):
+        decode_provenance(b"{}")
