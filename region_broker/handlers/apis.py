@@ -8,12 +8,21 @@ from region_broker.handlers import (
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_groups,
     fetch,
     find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
+    txn_offset_commit,
 )
 from region_broker.handlers.api_versions import api_versions_api
 from region_broker.handlers.registry import Api, ApiTable
@@ -32,5 +41,14 @@ def all_apis() -> ApiTable:
         offset_for_leader_epoch.API,
         describe_configs.API,
         describe_cluster.API,
+        join_group.API,
+        sync_group.API,
+        heartbeat.API,
+        leave_group.API,
+        list_groups.API,
+        describe_groups.API,
+        offset_commit.API,
+        offset_fetch.API,
+        txn_offset_commit.API,
     )
     return ApiTable.of(*apis, api_versions_api(apis))
