@@ -4,12 +4,13 @@ The coordinator is the real one; clock and ledger are the ports' fakes.
 """
 
 import asyncio
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from idempotency.java_hash import java_string_hash
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
-from region_broker.groups.ports import LedgerFailed, TxnProducer
+from region_broker.groups.ports import LedgerFailed, LedgerSlice, TxnProducer
 from region_broker.groups.records import LedgerRecordError
 from region_broker.groups.verdicts import GroupVerdict as V
 from tests.unit.region_broker.groups.fakes import (
@@ -275,6 +276,27 @@ async def test_C35_marker_during_the_load_is_applied_before_anything_is_served()
         assert await committed(again, require_stable=True) == [9]
         again.assert_live_is_replay()
         service.cancel()
+
+
+class MarkedWhileRead(MemoryLedger):
+    """A ledger that gets a marker behind what a replay has read already."""
+
+    def replay(self, shard: int) -> Iterator[LedgerSlice]:
+        yield from super().replay(shard)
+        self.behind(shard)
+
+    behind: Callable[[int], None] = staticmethod(lambda _shard: None)
+
+
+async def test_C35_marker_behind_the_replay_is_not_lost() -> None:
+    ledger = MarkedWhileRead(1)
+    async with running(World(ledger)) as world:
+        await world.groups.txn_commit_offsets(commit(9), PRODUCER)
+    again = World(ledger)
+    ledger.behind = lambda _shard: again.end_transaction("g", 7, commit=True)
+    async with running(again):
+        assert await committed(again, require_stable=True) == [9]
+        again.assert_live_is_replay()
 
 
 async def test_B7_timed_out_transaction_frees_the_group() -> None:

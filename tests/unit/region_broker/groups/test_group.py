@@ -102,6 +102,20 @@ def test_a_store_that_a_rebalance_overtook_is_ignored() -> None:
     assert group.state is GroupState.PREPARING_REBALANCE
 
 
+def test_a_store_of_an_older_generation_does_not_complete_a_newer_one() -> None:
+    group = Group("g", SETTINGS)
+    leader, _ = two_members(group)
+    [old] = stores(group.sync(sync_request(leader, {"a": b"A"}), 11, now_ms=0))
+    group.join(join_request("b", protocols=(("range", b"changed"),)), 12, now_ms=0)
+    again = joins(group.join(join_request("a"), 13, now_ms=0))[13]
+    assert (again.generation, group.state) == (3, GroupState.COMPLETING_REBALANCE)
+    assert group.stored(old.ticket, now_ms=0) == []
+    assert group.state is GroupState.COMPLETING_REBALANCE
+    [new] = stores(group.sync(sync_request(again, {"a": b"new"}), 14, now_ms=0))
+    assert group.stored(old.ticket, now_ms=0) == []
+    assert syncs(group.stored(new.ticket, now_ms=0))[14].assignment == b"new"
+
+
 def test_protocol_is_the_common_one_that_most_prefer() -> None:
     group = Group("g", GroupSettings(initial_rebalance_delay_ms=10))
     offers = [
