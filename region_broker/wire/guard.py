@@ -116,11 +116,16 @@ def skip_unknown_tags(buffer: memoryview, position: int) -> int:
     return _tags({})(buffer, position, GuardState(len(buffer)))
 
 
-def check(plan: Op, body: memoryview) -> memoryview:
-    """Return `body`, or a copy without unknown tagged fields; raises `GuardError`."""
+def check(plan: Op, body: memoryview, *, trailing_bytes_max: int = 0) -> memoryview:
+    """Return `body`, or a copy without unknown tagged fields; raises `GuardError`.
+
+    Up to `trailing_bytes_max` bytes behind the last field are cut off, more are refused.
+    """
     state = GuardState(len(body))
     position = plan(body, 0, state)
     if position != state.end:
+        if state.end - position <= trailing_bytes_max and not state.edits:
+            return body[:position]
         raise GuardError(f"{state.end - position} bytes follow the last field")
     if not state.edits:
         return body

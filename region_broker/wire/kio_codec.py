@@ -36,6 +36,9 @@ ApiVersion: TypeAlias = tuple[int, int]
 Fields: TypeAlias = Mapping[str, Any]
 _CORRELATION_ID: Final = struct.Struct(">i")
 _NIL_UUID: Final = bytes(16)
+# librdkafka (2.16 at least) asks Metadata v9+ for all topics with `00 00 00 00 ..`: it reserves four bytes
+# for the array length and writes the one-byte null into them. Kafka's parser stops early, and so do we.
+_TRAILING_BYTES_MAX: Final = {3: 3}
 
 
 class DecodeRefused(Exception):
@@ -108,7 +111,11 @@ def response_codec(api_key: int, version: int) -> ResponseCodec:
 def guard_request(api_key: int, version: int, body: memoryview) -> memoryview:
     """Return `body` without unknown tags, every length checked; raises `DecodeRefused`."""
     try:
-        return check(request_codec(api_key, version).guard, body)
+        return check(
+            request_codec(api_key, version).guard,
+            body,
+            trailing_bytes_max=_TRAILING_BYTES_MAX.get(api_key, 0),
+        )
     except GuardError as error:
         raise DecodeRefused(str(error)) from error
 

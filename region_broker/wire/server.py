@@ -87,7 +87,7 @@ class KafkaServer:
         self._waiting: list[ByteStream] = []
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._closed_one = asyncio.Event()
 
     async def start(self, host: str, port: int) -> None:
         """Bind; OSError when the port is in use. Connections wait until `run` is running."""
@@ -105,6 +105,12 @@ class KafkaServer:
         """Return how many connections are open."""
         return len(self._links)
 
+    async def wait_connections(self, count: int) -> None:
+        """Return once at most `count` connections are open."""
+        while len(self._links) > count:
+            self._closed_one.clear()
+            await self._closed_one.wait()
+
     def close(self) -> None:
         """Accept nothing more, read nothing more; `run` ends when what is being served is answered."""
         self._stop.set()
@@ -112,8 +118,6 @@ class KafkaServer:
             self._listener.close()
         for link in self._links:
             link.stop_reading()
-        if not self._links:
-            self._drained.set()
 
     async def run(self) -> None:
         """Serve until `close`; raises only for a bug of ours (INV-S3)."""
@@ -126,7 +130,7 @@ class KafkaServer:
                     group.create_task(self._serve(stream))
                 self._waiting.clear()
                 await self._stop.wait()
-                await self._drained.wait()
+                await self.wait_connections(0)
                 sweeper.cancel()
         finally:
             self._group = None
@@ -162,8 +166,7 @@ class KafkaServer:
             stream.abort()
             self._links.discard(link)
             self._metrics.connections.set(len(self._links))
-            if self._stop.is_set() and not self._links:
-                self._drained.set()
+            self._closed_one.set()
 
     async def _read_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         """Read and start requests until the peer is gone, misbehaves, or the server closes."""

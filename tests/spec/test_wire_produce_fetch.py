@@ -409,6 +409,5 @@ async def test_peer_that_leaves_while_it_waits_leaves_nothing_behind(tmp_path: P
         await fetch(other, 0)
         client.writer.close()
         await client.writer.wait_closed()
-        while world.server.connection_count > 1:
-            await asyncio.sleep(0)
+        await world.server.wait_connections(1)
         assert world.partition("t")._callbacks == {}
