@@ -141,15 +141,16 @@ class LinkCore:
         return [*effects, apply]
 
     def _forget(self, keys: Iterable[LogKey]) -> None:
-        copied = tuple(key for key in keys if key in self.cursor.positions)
-        for key in copied:
-            self.cursor.forget(key)
-        self._forgotten += copied
+        for key in keys:
+            self._ends.pop(key, None)
+            if key in self.cursor.positions:
+                self.cursor.forget(key)
+                self._forgotten += (key,)
 
     def _check(self, logs: Mapping[LogKey, MirrorLogEnd], expected: LinkState) -> list[LinkEffect]:
         assert self.state is expected, (self.state, expected)
         self._ends.update(logs)
-        self._unchecked = tuple(key for key in logs if key not in self.cursor.positions)
+        self._unchecked = tuple(key for key in self._ends if key not in self.cursor.positions)
         self.state = LinkState.CHECKING
         if not self._unchecked:
             return self._stream({})

@@ -35,18 +35,12 @@ from geo_replicator.events import (
 )
 from geo_replicator.lineage import LogKey
 from geo_replicator.tidemark import LogPosition
+from idempotency.decision import round_of
 
 ROUND_INTERVAL_MS: Final = 50
 HOLD_MS_MIN: Final = 250
 USUAL_FACTOR: Final = 4
 REST_FACTOR: Final = 10
-_NUMBER_BITS: Final = 32
-
-
-def round_number(term: int, count: int) -> int:
-    """Return r = term << 32 | n (T1)."""
-    assert 0 < count < 1 << _NUMBER_BITS, count
-    return term << _NUMBER_BITS | count
 
 
 class RoundPhase(Enum):
@@ -122,7 +116,7 @@ class RoundsCore:
             self.wake_at_ms = self._rest_until_ms
             return []
         self._count += 1
-        self.round = round_number(self.term, self._count)
+        self.round = round_of(self.term, self._count)
         self.phase = RoundPhase.ENTERING
         self._changed = self._urgent = False
         self._started_ms = now_ms

@@ -1,0 +1,297 @@
+"""Two regions in one process over loopback and real files: real logs, links, rounds and coordinator.
+
+Played here: the metadata store (the real commands on an image in memory), and failover's identity and
+quarantine.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from geo_replicator.effects import Diverged
+from geo_replicator.lineage import Lineage
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.record_batch import iter_headers
+from region_broker.adapters.cut_leader import CutLeader
+from region_broker.adapters.failover_ports import Term
+from region_broker.adapters.id_blocks import MetadataIdBlocks
+from region_broker.adapters.link_source import LinkSource
+from region_broker.adapters.marker_channel import PartitionMarkerChannel
+from region_broker.adapters.peer_protocol import Hello
+from region_broker.adapters.peer_server import PeerServer
+from region_broker.adapters.reached_store import ReachedFile
+from region_broker.adapters.tidemark_service import (
+    TidemarkParts,
+    TidemarkService,
+    ledger_topic_id,
+)
+from region_broker.adapters.txn_log import PartitionTransactionLog
+from region_broker.controller import metadata_commands
+from region_broker.controller.metadata_commands import Command, CreateTopic
+from region_broker.controller.metadata_image import (
+    INTERNAL_TOPICS,
+    TIDEMARK_LEDGER,
+    DomainImage,
+    MetadataImage,
+    RegionImage,
+    TopicImage,
+)
+from region_broker.log.disk import RealDisk
+from region_broker.log.group_commit import GroupCommit
+from region_broker.log.log_config import NodeLogConfig
+from region_broker.ports.chance import SystemChance
+from region_broker.ports.clock import SystemClock
+from region_broker.ports.network import AsyncioNetwork
+from region_broker.replication.admission import AppendVerdict
+from region_broker.replication.partition import Partition
+from region_broker.replication.partition_table import PartitionTable
+from region_broker.wire.batches import Record, build_batch, iter_records
+from txn_coordinator.driver import TransactionCoordinator
+
+CLUSTER_ID = "test-cluster"
+SHARD_COUNT = 2
+REGION_EPOCH = 8
+
+
+class PlayedMetadata:
+    """The metadata commands on an image in memory."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+
+    async def apply(self, command: Command) -> MetadataImage:
+        self.image = metadata_commands.apply(self.image, command)
+        return self.image
+
+
+@dataclass
+class PlayedIdentity:
+    """A region that acts, or follows `home`."""
+
+    region: str
+    acting_region: str = "home"
+    region_epoch: int = REGION_EPOCH
+    cluster_id: str = CLUSTER_ID
+    heard: list[Hello] = field(default_factory=list)
+
+    def hello(self) -> Hello:
+        return Hello(
+            cluster_id=self.cluster_id,
+            region=self.region,
+            node_id=1,
+            region_epoch=self.region_epoch,
+            acting_region=self.acting_region,
+        )
+
+    def learn(self, hello: Hello) -> None:
+        self.heard.append(hello)
+
+
+class PlayedQuarantine:
+    """Cuts diverged logs without keeping their tails; notes what it was given."""
+
+    def __init__(self, partitions: PartitionTable) -> None:
+        self._partitions = partitions
+        self.seen: list[Diverged] = []
+
+    async def diverged(self, divergences: Sequence[Diverged]) -> None:
+        for diverged in divergences:
+            self.seen.append(diverged)
+            partition = self._partitions.by_id(diverged.key.topic_id, diverged.key.partition)
+            assert partition is not None
+            own_end = partition.epoch_end_offset(diverged.home_leader_epoch)[1]
+            partition.truncate_to(min(own_end, diverged.home_end_offset))
+
+
+def first_image() -> MetadataImage:
+    """Return what every region knows before its first topic."""
+    regions = {
+        name: RegionImage(
+            name=name,
+            ordinal=ordinal,
+            node_id=ordinal + 1,
+            kafka_host="127.0.0.1",
+            kafka_port=0,
+            peer_host="127.0.0.1",
+            peer_port=0,
+            http_host="127.0.0.1",
+            http_port=0,
+        )
+        for ordinal, name in enumerate(("home", "mirror"))
+    }
+    domain = DomainImage(
+        name="main", acting_region="home", region_epoch=REGION_EPOCH, shard_count=SHARD_COUNT
+    )
+    return MetadataImage(
+        version=0, cluster_id=CLUSTER_ID, regions=regions, domains={"main": domain}
+    )
+
+
+class Site:
+    """One region's node, as far as links and tidemarks go. One object per life."""
+
+    def __init__(
+        self,
+        folder: Path,
+        region: str,
+        *,
+        metadata: PlayedMetadata | None = None,
+        start_count: int = 1,
+    ) -> None:
+        self.folder, self.region, self.start_count = folder, region, start_count
+        self.clock = SystemClock()
+        self.network = AsyncioNetwork()
+        self.metadata = metadata or PlayedMetadata(first_image())
+        config = NodeLogConfig()
+        self.group_commit = GroupCommit(config, self.clock)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.partitions = PartitionTable(
+            RealDisk(), folder / "log", self.clock, config, self.group_commit
+        )
+        for topic in self.metadata.image.topics.values():
+            self.partitions.open_topic(topic)
+        self.identity = PlayedIdentity(region)
+        self.server = PeerServer(self.network, self.identity)
+        self.source = LinkSource(self.partitions, self.metadata, self.identity, self.clock)
+        self.source.register(self.server)
+        self.quarantine = PlayedQuarantine(self.partitions)
+        self.coordinator = TransactionCoordinator(
+            ledger=PartitionTransactionLog(self.partitions, self.clock, SHARD_COUNT),
+            markers=PartitionMarkerChannel(
+                self.partitions,
+                self.clock,
+                image=lambda: self.metadata.image,
+                on_offsets_marker=lambda _shard, _producer_id, _commit: None,
+            ),
+            id_blocks=MetadataIdBlocks(self.metadata, 0),
+            clock=self.clock,
+        )
+        self.tidemarks = TidemarkService(
+            TidemarkParts(
+                region=region,
+                ordinal=0 if region == "home" else 1,
+                network=self.network,
+                identity=self.identity,
+                metadata=self.metadata,
+                partitions=self.partitions,
+                rounds=self.coordinator,
+                source=self.source,
+                reached=ReachedFile.open(RealDisk(), folder),
+                divergence=self.quarantine,
+                lineage=Lineage,
+                clock=self.clock,
+                chance=SystemChance(),
+                interval_ms=5,
+            )
+        )
+        self.cut_leader: CutLeader | None = None
+
+    @property
+    def term(self) -> Term:
+        """The term of this life."""
+        return Term(REGION_EPOCH, REGION_EPOCH << 16 | self.start_count, "home")
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Start what every node runs."""
+        tasks.create_task(self.group_commit.run())
+
+    async def act(self, tasks: asyncio.TaskGroup) -> CutLeader:
+        """Take the acting role."""
+        if not self.metadata.image.topics:
+            for name in INTERNAL_TOPICS:
+                count = 1 if name == TIDEMARK_LEDGER else SHARD_COUNT
+                await self.create_topic(name, count, internal=True)
+        for partition in self.partitions:
+            partition.become_leader(self.term.leader_epoch)
+        tasks.create_task(self.coordinator.run())
+        await asyncio.sleep(0)
+        await self.coordinator.load(self.term.leader_epoch, REGION_EPOCH)
+        self.cut_leader = self.tidemarks.open_cut_leader(self.term)
+        tasks.create_task(self.cut_leader.run())
+        return self.cut_leader
+
+    async def listen(self, port: int = 0) -> int:
+        """Serve peers; return the port."""
+        listener = await self.server.start("127.0.0.1", port)
+        return listener.port
+
+    def mirror(self, tasks: asyncio.TaskGroup, home_port: int) -> "asyncio.Task[None]":
+        """Follow home; return the link's task."""
+        self.point_at(home_port)
+        for partition in self.partitions:
+            partition.become_mirror()
+        return tasks.create_task(self.tidemarks.open_link(self.term).run())
+
+    def point_at(self, home_port: int) -> None:
+        """Note where home's peer listener is."""
+        image = self.metadata.image
+        home = msgspec.structs.replace(image.regions["home"], peer_port=home_port)
+        regions = {**image.regions, "home": home}
+        self.metadata.image = msgspec.structs.replace(image, regions=regions)
+
+    async def create_topic(
+        self, name: str, count: int = 1, *, internal: bool = False
+    ) -> TopicImage:
+        """Create a topic at home."""
+        topic = TopicImage(
+            topic_id=ledger_topic_id(CLUSTER_ID, name) if internal else SystemChance().uuid(),
+            name=name,
+            partition_count=count,
+            internal=internal,
+        )
+        await self.metadata.apply(CreateTopic(topic))
+        for partition in self.partitions.open_topic(topic):
+            partition.become_leader(self.term.leader_epoch)
+        self.tidemarks.notice_topics()
+        return topic
+
+    async def delete_topic(self, topic: TopicImage) -> None:
+        """Delete a topic at home."""
+        await self.metadata.apply(metadata_commands.DeleteTopic(topic.topic_id))
+        self.partitions.drop_topic(topic.topic_id)
+        self.tidemarks.notice_topics()
+
+    def partition(self, name: str, number: int = 0) -> Partition:
+        """Return an open partition."""
+        found = self.partitions.get(name, number)
+        assert found is not None, (name, number)
+        return found
+
+    async def produce(self, name: str, *values: bytes, number: int = 0) -> int:
+        """Append a plain batch; return its base offset once it is below HW."""
+        batch = build_batch([Record(None, value, timestamp_ms=1) for value in values])
+        outcome = self.partition(name, number).append(batch)
+        assert outcome.verdict is AppendVerdict.APPENDED, outcome
+        await self.partition(name, number).wait_committed(outcome.next_offset)
+        return outcome.base_offset
+
+
+def values_in(partition: Partition, end: int) -> list[bytes]:
+    """Return the values of all data records below `end`."""
+    values = []
+    position = 0
+    while position < end:
+        data = partition.read_raw(position, 1 << 20, end)
+        for start, header in iter_headers(data):
+            position = header.next_offset
+            if not header.is_control:
+                values += [record.value or b"" for record in iter_records(data[start:])]
+    return values
+
+
+def tp(name: str, number: int = 0) -> TopicPartition:
+    """Return a topic partition."""
+    return TopicPartition(TopicName(name), number)
+
+
+async def until(condition: Callable[[], bool], *, what: str) -> None:
+    """Wait until `condition()` holds; fails with `what` after 10 s."""
+    try:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"not within 10 s: {what}") from None

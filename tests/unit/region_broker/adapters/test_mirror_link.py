@@ -1,0 +1,163 @@
+"""A mirror over loopback: verbatim bytes, tidemarks reached and shown, resumption, divergence, topics."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from region_broker.log.failures import OffsetOutOfRange
+from tests.geo_world import Site, until, values_in
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group that is cancelled at the end."""
+    async with asyncio.TaskGroup() as tasks:
+        yield tasks
+        stopping = tasks.create_task(asyncio.sleep(0))
+        await stopping
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path: Path) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        await home.create_topic("orders", 2)
+        await home.produce("orders", b"a", b"b")
+        await home.produce("orders", b"c", number=1)
+        mirror.mirror(tasks, await home.listen())
+        link = mirror.tidemarks.link
+        assert link is not None
+        point = await leader.final_round()
+        await until(lambda: link.reached >= point, what="the tidemark is reached")
+        for number in (0, 1):
+            ours, theirs = mirror.partition("orders", number), home.partition("orders", number)
+            assert ours.read_raw(0, 1 << 20) == theirs.read_raw(0, 1 << 20)
+            assert ours.visible_end == theirs.high_watermark
+        assert mirror.tidemarks.claim() == home.tidemarks.claim()
+        assert mirror.tidemarks.claim().point == point
+        home.server.close()
+
+
+async def test_idle_domain_is_silent(tmp_path: Path) -> None:
+    home = Site(tmp_path / "h", "home")
+    async with running() as tasks:
+        home.start(tasks)
+        leader = await home.act(tasks)
+        await home.create_topic("orders")
+        await home.produce("orders", b"a")
+        await leader.final_round()
+        await until(lambda: leader.core.phase.name == "RESTING", what="it rests")
+        await asyncio.sleep(0.1)
+        closed, ends = leader.core.closed_count, [p.log_end_offset for p in home.partitions]
+        await asyncio.sleep(0.2)
+        assert leader.core.closed_count == closed
+        assert [p.log_end_offset for p in home.partitions] == ends
+
+
+async def test_link_resumes_exactly_after_home_restarts_and_after_the_mirror_restarts(
+    tmp_path: Path,
+) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        topic = await home.create_topic("orders")
+        await home.produce("orders", b"a")
+        port = await home.listen()
+        link_task = mirror.mirror(tasks, port)
+        first = await leader.final_round()
+        link = mirror.tidemarks.link
+        assert link is not None
+        await until(lambda: link.reached >= first, what="the first tidemark is reached")
+        link_task.cancel()
+        await asyncio.wait([link_task])
+        await home.produce("orders", b"b")
+        again = mirror.tidemarks.open_link(mirror.term)
+        assert again.reached >= first
+        tasks.create_task(again.run())
+        second = await leader.final_round()
+        await until(lambda: again.reached >= second, what="the second tidemark is reached")
+        assert values_in(mirror.partition("orders"), 2) == [b"a", b"b"]
+        assert mirror.partition("orders").topic_id == topic.topic_id
+        home.server.close()
+
+
+async def test_T23_diverged_tail_goes_to_quarantine_and_is_replaced(tmp_path: Path) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        await home.create_topic("orders")
+        await home.produce("orders", b"a")
+        link_task = mirror.mirror(tasks, await home.listen())
+        first = await leader.final_round()
+        link = mirror.tidemarks.link
+        assert link is not None
+        await until(lambda: link.reached >= first, what="the first tidemark is reached")
+        link_task.cancel()
+        await asyncio.wait([link_task])
+        own = mirror.partition("orders")
+        own.become_leader(home.term.leader_epoch + 1)
+        await mirror.produce("orders", b"mine")
+        own.become_mirror()
+        await home.produce("orders", b"b")
+        again = mirror.tidemarks.open_link(mirror.term)
+        tasks.create_task(again.run())
+        second = await leader.final_round()
+        await until(lambda: again.reached >= second, what="the second tidemark is reached")
+        assert [diverged.mirror_end_offset for diverged in mirror.quarantine.seen] == [2]
+        assert values_in(own, 2) == [b"a", b"b"]
+        home.server.close()
+
+
+async def test_T15_deleted_topic_goes_when_a_tidemark_past_it_is_reached(tmp_path: Path) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        topic = await home.create_topic("orders")
+        await home.produce("orders", b"a")
+        mirror.mirror(tasks, await home.listen())
+        await leader.final_round()
+        await until(lambda: mirror.partitions.get("orders", 0) is not None, what="it is created")
+        await home.create_topic("later")
+        await home.delete_topic(topic)
+        await until(lambda: mirror.partitions.get("orders", 0) is None, what="it is deleted")
+        await until(lambda: mirror.partitions.get("later", 0) is not None, what="later is created")
+        assert "orders" not in mirror.metadata.image.topics
+        home.server.close()
+
+
+async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        await home.create_topic("orders")
+        await home.produce("orders", b"a")
+        point = await leader.final_round()
+        mirror.mirror(tasks, await home.listen())
+        link = mirror.tidemarks.link
+        assert link is not None
+        await until(lambda: link.reached >= point, what="the tidemark is reached")
+        running_leader = next(t for t in asyncio.all_tasks() if "CutLeader.run" in repr(t))
+        running_leader.cancel()
+        await home.produce("orders", b"b")
+        copy = mirror.partition("orders")
+        await until(lambda: copy.high_watermark == 2, what="the bytes are copied")
+        assert copy.visible_end == 1
+        try:
+            copy.read_raw(5, 10)
+        except OffsetOutOfRange:
+            pass
+        home.server.close()
