@@ -456,6 +456,7 @@ class TxnCoordinatorCore(ShardState):
                 tr.decided_commit(record),
                 decision,
                 record.partitions,
+                record.client_tv >= 2,
             )
         )
 

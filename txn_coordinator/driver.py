@@ -117,6 +117,7 @@ class TransactionCoordinator:
         finally:
             self._running.clear()
             self._group = None
+            self._stop()
 
     async def load(self, leader_epoch: int, region_epoch: int) -> None:
         """Replay all shards and serve them (C22, T3); clients get LOADING meanwhile.
@@ -174,6 +175,9 @@ class TransactionCoordinator:
 
     async def resign(self) -> None:
         """Stop serving at once; everything unanswered gets NOT_COORDINATOR (C23)."""
+        self._stop()
+
+    def _stop(self) -> None:
         self._phase = _Phase.RESIGNED
         for shard in self._shards:
             shard.close(TxnVerdict.NOT_COORDINATOR)
@@ -501,7 +505,7 @@ class TransactionCoordinator:
     async def _replay_all(self, leader_epoch: int, region_epoch: int) -> list[ShardDriver]:
         await self._running.wait()
         assert self._group is not None, "run() is running"
-        await self.resign()
+        self._stop()
         self._phase = _Phase.LOADING
         self._coordinator_epoch = leader_epoch
         ports = ShardPorts(
@@ -525,6 +529,7 @@ class TransactionCoordinator:
         return shards
 
     async def _replay(self, shard: ShardDriver) -> None:
+        await self._ledger.settled(shard.index)
         for number, record in enumerate(self._ledger.replay(shard.index), 1):
             shard.core.replay(*record)
             if number % _REPLAY_SLICE == 0:

@@ -63,6 +63,7 @@ class SendMarkers:
     commit: bool
     decision: DecisionId
     partitions: tuple[TopicPartition, ...]
+    tv2: bool
 
 
 TxnEffect = AppendRecord | AppendTombstone | AppendRound | Answer | Held | SendMarkers

@@ -55,8 +55,12 @@ class TransactionLog(Protocol):
         """Return once the record at `offset` is below the high watermark; raises LedgerFailed."""
         ...
 
+    async def settled(self, shard: int) -> None:
+        """Return once all that was appended is below the high watermark; raises LedgerFailed."""
+        ...
+
     def replay(self, shard: int) -> Iterator[tuple[LedgerPosition, bytes, bytes | None]]:
-        """Yield every record of the shard up to the log end; raises LedgerCorrupt."""
+        """Yield every record below the high watermark (the log end, once settled); raises LedgerFailed."""
         ...
 
 
@@ -70,6 +74,8 @@ class MarkerOrder:
     commit: bool
     coordinator_epoch: int
     decision: DecisionId
+    tv2: bool = False
+    """The epoch was bumped by this decision: what is open under it is a later transaction (KIP-1228)."""
 
 
 class MarkerResult(Enum):

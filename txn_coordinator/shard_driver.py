@@ -334,6 +334,7 @@ class ShardDriver:
             commit=effect.commit,
             coordinator_epoch=self.coordinator_epoch,
             decision=effect.decision,
+            tv2=effect.tv2,
         )
         attempt = 0
         while not self.is_closed():

@@ -179,6 +179,8 @@ class ShardState:
         record = entry.record
         if self.is_foreign(record):
             return TxnVerdict.FENCED_BY_TAKEOVER
+        if entry.pending is not None and entry.pending.status in PREPARED:
+            return TxnVerdict.CONCURRENT  # being decided: what comes now came too late for it
         if record.status in PREPARED and _may_be_next(record, producer_id, producer_epoch):
             return TxnVerdict.CONCURRENT
         if record.producer_id != producer_id:
