@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from region_broker.log.failures import OffsetOutOfRange
+from geo_replicator.rounds import RoundPhase
+from region_broker.adapters.cut_leader import CutLeader
 from tests.geo_world import Site, until, values_in
 
 
@@ -21,6 +22,11 @@ async def running() -> AsyncIterator[asyncio.TaskGroup]:
                 task.cancel()
 
 
+def at_rest(leader: CutLeader) -> bool:
+    """Whether nothing is under way and nothing is waited for."""
+    return leader.core.phase is RoundPhase.RESTING and leader.core.wake_at_ms is None
+
+
 async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path: Path) -> None:
     home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
     async with running() as tasks:
@@ -30,7 +36,7 @@ async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path
         await home.create_topic("orders", 2)
         await home.produce("orders", b"a", b"b")
         await home.produce("orders", b"c", number=1)
-        mirror.mirror(tasks, await home.listen())
+        _ = mirror.mirror(tasks, await home.listen())
         link = mirror.tidemarks.link
         assert link is not None
         point = await leader.final_round()
@@ -52,10 +58,11 @@ async def test_idle_domain_is_silent(tmp_path: Path) -> None:
         await home.create_topic("orders")
         await home.produce("orders", b"a")
         await leader.final_round()
-        await until(lambda: leader.core.phase.name == "RESTING", what="it rests")
-        await asyncio.sleep(0.1)
+        await until(lambda: at_rest(leader), what="it rests")
         closed, ends = leader.core.closed_count, [p.log_end_offset for p in home.partitions]
-        await asyncio.sleep(0.2)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert at_rest(leader)
         assert leader.core.closed_count == closed
         assert [p.log_end_offset for p in home.partitions] == ends
 
@@ -126,7 +133,7 @@ async def test_T15_deleted_topic_goes_when_a_tidemark_past_it_is_reached(tmp_pat
         leader = await home.act(tasks)
         topic = await home.create_topic("orders")
         await home.produce("orders", b"a")
-        mirror.mirror(tasks, await home.listen())
+        _ = mirror.mirror(tasks, await home.listen())
         await leader.final_round()
         await until(lambda: mirror.partitions.get("orders", 0) is not None, what="it is created")
         await home.create_topic("later")
@@ -146,7 +153,7 @@ async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) 
         await home.create_topic("orders")
         await home.produce("orders", b"a")
         point = await leader.final_round()
-        mirror.mirror(tasks, await home.listen())
+        _ = mirror.mirror(tasks, await home.listen())
         link = mirror.tidemarks.link
         assert link is not None
         await until(lambda: link.reached >= point, what="the tidemark is reached")
@@ -156,8 +163,4 @@ async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) 
         copy = mirror.partition("orders")
         await until(lambda: copy.high_watermark == 2, what="the bytes are copied")
         assert copy.visible_end == 1
-        try:
-            copy.read_raw(5, 10)
-        except OffsetOutOfRange:
-            pass
         home.server.close()
