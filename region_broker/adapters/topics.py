@@ -1,0 +1,60 @@
+"""Topics of the acting region: the registry, the open partitions, and everyone who must hear of a change.
+
+INV-TP1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
+         the next start opens them
+Not here: topics of a mirror, which follow home (`mirror_log.MirrorTopicStore`).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from uuid import UUID
+
+from idempotency.ports import Chance
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_store import MetadataStore
+from region_broker.replication.partition_table import PartitionTable
+
+
+class TopicRegistry:
+    """What handlers change topics through (`handlers.services.MetadataService`).
+
+    `leader_epoch` is that of this node's term, asked at the moment a partition is opened.
+    """
+
+    def __init__(
+        self, metadata: MetadataStore, partitions: PartitionTable, chance: Chance,
+        leader_epoch: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """Tell nobody yet: `on_change` and `on_delete` are set by the composition root."""
+        self._metadata = metadata
+        self._partitions = partitions
+        self._chance = chance
+        self._leader_epoch = leader_epoch
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_delete: Callable[[str], Awaitable[None]] | None = None
+
+    @property
+    def image(self) -> MetadataImage:
+        """Return the image as of now."""
+        return self._metadata.image
+
+    async def create_topic(
+        self, name: str, partition_count: int, configs: Mapping[str, str],
+        topic_id: UUID | None = None,
+    ) -> TopicImage:  # fmt: skip
+        """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
+        topic = await self._metadata.create_topic(
+            name, partition_count, dict(configs), topic_id or self._chance.uuid()
+        )
+        for partition in self._partitions.open_topic(topic):
+            partition.become_leader(self._leader_epoch())
+        self.on_change()
+        return topic
+
+    async def delete_topic(self, name: str) -> TopicImage:
+        """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
+        topic = await self._metadata.delete_topic(name)
+        self._partitions.drop_topic(topic.topic_id)
+        if self.on_delete is not None:
+            await self.on_delete(name)
+        self.on_change()
+        return topic

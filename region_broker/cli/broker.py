@@ -1,0 +1,115 @@
+"""`tidemark broker`: one node in this process, until SIGTERM or SIGINT."""
+
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import click
+
+from region_broker.cli.output import EXIT_USAGE, fail
+from region_broker.config import ConfigError, NodeConfig
+
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tidemark broker --config node.toml
+  TIDEMARK_DATA_DIR=/srv/eu tidemark broker --config node.toml
+"""
+)
+@click.option(
+    "--config", "config_path", required=True, type=click.Path(path_type=Path, dir_okay=False),
+    help="The node's configuration: docs/reference/config.md lists every key.",
+)  # fmt: skip
+@click.option("--check", is_flag=True, help="Check the configuration and stop.")
+@click.option("--stop-with-stdin", is_flag=True, hidden=True, help="Stop when stdin is closed.")
+def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
+    """Run one node. Prints one line, `ready …`, once it serves; logs go to standard error."""
+    try:
+        config = NodeConfig.load(config_path)
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+    if check:
+        click.echo(f"{config_path} is a valid configuration of region {config.region}")
+        return
+    _configure_logs(config.log_level)
+    with _runner() as runner:
+        code = runner.run(_serve(config, stop_with_stdin))
+    sys.exit(code)
+
+
+async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
+    from region_broker.adapters.failover_journal import JournalDamaged
+    from region_broker.controller.metadata_store import MetadataUnreadable
+    from region_broker.log.disk import RealDisk
+    from region_broker.log.failures import NewerFormat
+    from region_broker.node import Node, NodeRefused, Ports
+    from region_broker.ports.chance import SystemChance
+    from region_broker.ports.clock import SystemClock
+    from region_broker.ports.network import AsyncioNetwork
+
+    ports = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
+    try:
+        node = await Node.open(config, ports)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, node.stop)
+        if stop_with_stdin:
+            await loop.connect_read_pipe(lambda: _StopAtEnd(node.stop), sys.stdin)
+        own = config.own
+        await node.run(
+            lambda: click.echo(
+                f"ready region={own.name} kafka={own.kafka} http={own.http} peer={own.peer}"
+            )
+        )
+    except (NodeRefused, MetadataUnreadable, NewerFormat, JournalDamaged, OSError) as error:
+        click.echo(f"tidemark: {error}", err=True)
+        return 1
+    return 0
+
+
+class _StopAtEnd(asyncio.Protocol):
+    """Calls `stop` when the pipe that it reads is closed by the other side."""
+
+    def __init__(self, stop: object) -> None:
+        assert callable(stop)
+        self._stop = stop
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+
+
+def _runner() -> asyncio.Runner:
+    with suppress(ImportError):
+        import uvloop
+
+        return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    return asyncio.Runner()
+
+
+def _configure_logs(level: str) -> None:
+    """Log JSON lines to standard error, one per event."""
+    import structlog
+
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+        ],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=_LEVELS[level], handlers=[handler])
+    logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -1,0 +1,309 @@
+"""One node: the composition root. Everything is joined here, once, and nothing is decided.
+
+INV-N1  the four ports (clock, chance, disk, network) enter here and nowhere else
+INV-N2  whatever task of the node fails, the node ends, loudly; it never limps on with a part of itself gone
+INV-N4  a clean stop closes writes first, then answers what is under way, then closes the logs
+
+Not here: what a role does (`adapters.region_role`), when it changes (`adapters.failover_driver`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Self
+
+from geo_replicator.lineage import Lineage
+from region_broker.adapters.failover_driver import FailoverDriver
+from region_broker.adapters.failover_operations import FailoverOperations
+from region_broker.adapters.failover_peers import FailoverPeers
+from region_broker.adapters.failover_ports import RoleServices
+from region_broker.adapters.failover_steps import FailoverParts, FailoverSettings, as_entry
+from region_broker.adapters.forwarder import ForwardTarget, PeerForwarder
+from region_broker.adapters.id_blocks import MetadataIdBlocks
+from region_broker.adapters.link_source import LinkSource
+from region_broker.adapters.log_surgery import CutReason, DivergedLogs
+from region_broker.adapters.marker_channel import PartitionMarkerChannel
+from region_broker.adapters.offsets_log import PartitionOffsetsLog
+from region_broker.adapters.peer_protocol import Hello
+from region_broker.adapters.peer_server import PeerServer
+from region_broker.adapters.region_role import NodeIdentity, RegionRole
+from region_broker.adapters.region_view import RegionService
+from region_broker.adapters.role_sides import GroupRole, TransactionRole
+from region_broker.adapters.tidemark_service import TidemarkParts, TidemarkService
+from region_broker.adapters.topics import TopicRegistry
+from region_broker.adapters.txn_log import PartitionTransactionLog
+from region_broker.adapters.verdict_service import VerdictService
+from region_broker.config import NodeConfig, split_address
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN
+from region_broker.groups.coordinator import GroupCoordinator
+from region_broker.groups.settings import GroupSettings
+from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch import Dispatcher
+from region_broker.handlers.services import Services
+from region_broker.http_api.app import HttpServer, make_app
+from region_broker.http_api.routes_transactions import add_transaction_routes
+from region_broker.metrics import Metrics
+from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.wire.server import KafkaServer
+from txn_coordinator.driver import TransactionCoordinator, TxnSettings
+
+_log: Final = logging.getLogger("tidemark.node")
+
+
+class _Greeting:
+    """This node's `PeerIdentity`, before the fail-over driver that speaks for it is built."""
+
+    driver: FailoverDriver
+
+    def hello(self) -> Hello:
+        return self.driver.hello()
+
+    def learn(self, hello: Hello) -> None:
+        self.driver.learn(hello)
+
+
+class Node:
+    """`open`, then `run` until `stop` is called."""
+
+    def __init__(self, config: NodeConfig, ports: Ports, storage: Storage) -> None:
+        """Use `open`."""
+        self.config: Final = config
+        self.storage: Final = storage
+        self.metrics: Final = Metrics()
+        self._ports = ports
+        self._greeting = _Greeting()
+        self._stopping = asyncio.Event()
+        self._compose_coordinators()
+        self._compose_region()
+        self._compose_servers()
+
+    @classmethod
+    async def open(cls, config: NodeConfig, ports: Ports) -> Self:
+        """Open the data folder and join everything; nothing is bound or run yet.
+
+        Raises `NodeRefused`, `MetadataUnreadable`, `NewerFormat`, `JournalDamaged`, `OSError`.
+        """
+        storage = await Storage.open(config, ports)
+        try:
+            node = cls(config, ports, storage)
+            await node.failover.recover()
+        except BaseException:
+            await storage.close()
+            raise
+        return node
+
+    def _compose_coordinators(self) -> None:
+        clock, partitions = self._ports.clock, self.storage.partitions
+        offsets_log = PartitionOffsetsLog(partitions, clock)
+        self.groups = GroupCoordinator(
+            log=offsets_log,
+            ends=offsets_log,
+            clock=clock,
+            chance=self._ports.chance,
+            shard_count=self.config.shard_count,
+            settings=GroupSettings(
+                initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms
+            ),
+        )
+        self.transactions = TransactionCoordinator(
+            ledger=PartitionTransactionLog(partitions, clock, self.config.shard_count),
+            markers=PartitionMarkerChannel(
+                partitions,
+                clock,
+                image=lambda: self.storage.metadata.image,
+                on_offsets_marker=self.groups.on_marker_applied,
+            ),
+            id_blocks=MetadataIdBlocks(self.storage.metadata, self.config.own.ordinal),
+            clock=clock,
+            settings=TxnSettings(timeout_max_ms=self.config.transaction_max_timeout_ms),
+        )
+
+    def _compose_region(self) -> None:
+        config, storage, ports = self.config, self.storage, self._ports
+        self._source = LinkSource(storage.partitions, storage.metadata, self._greeting, ports.clock)
+        self.tidemarks = TidemarkService(self._tidemark_parts())
+        own = config.own.image()
+        self.role = RegionRole(
+            NodeIdentity(
+                config.cluster_id, config.region, own.node_id, own.kafka_host, own.kafka_port
+            ),
+            RoleServices(
+                logs=lambda: storage.partitions,
+                transactions=TransactionRole(self.transactions),
+                groups=GroupRole(self.groups),
+                open_cut_leader=self.tidemarks.open_cut_leader,
+                open_link=self.tidemarks.open_link,
+            ),
+            storage.metadata.image.main_domain.region_epoch,
+        )
+        parts = FailoverParts(
+            domain=DEFAULT_DOMAIN,
+            clock=ports.clock,
+            metadata=storage.metadata,
+            role=self.role,
+            tidemarks=self.tidemarks,
+            quarantine=storage.quarantine,
+            peers=FailoverPeers(ports.network, storage.metadata, config.region),
+        )
+        self.failover = FailoverDriver(parts, storage.journal, FailoverSettings())
+        self._greeting.driver = self.failover
+        self.operations = FailoverOperations(self.failover, ports.chance)
+
+    def _tidemark_parts(self) -> TidemarkParts:
+        storage, ports = self.storage, self._ports
+        return TidemarkParts(
+            region=self.config.region,
+            ordinal=self.config.own.ordinal,
+            network=ports.network,
+            identity=self._greeting,
+            metadata=storage.metadata,
+            partitions=storage.partitions,
+            rounds=self.transactions,
+            source=self._source,
+            reached=storage.reached,
+            divergence=DivergedLogs(
+                lambda: storage.partitions, storage.quarantine, self._divergence_reason
+            ),
+            lineage=self._lineage,
+            clock=ports.clock,
+            chance=ports.chance,
+            interval_ms=self.config.tidemark_interval_ms,
+        )
+
+    def _lineage(self) -> Lineage:
+        domain = self.storage.metadata.image.main_domain
+        return Lineage(tuple(as_entry(entry) for entry in domain.lineage))
+
+    def _divergence_reason(self) -> CutReason:
+        domain = self.storage.metadata.image.main_domain
+        return CutReason(
+            domain=domain.name,
+            lineage_epoch=domain.region_epoch,
+            region=self.config.region,
+            region_epoch=domain.region_epoch,
+            acting_region=domain.acting_region,
+            now_wall_ms=self._ports.clock.wall_ms(),
+        )
+
+    def _compose_servers(self) -> None:
+        storage, ports, config = self.storage, self._ports, self.config
+        self.topics = TopicRegistry(
+            storage.metadata, storage.partitions, ports.chance, self._leader_epoch
+        )
+        self.topics.on_change = self.tidemarks.notice_topics
+        self.topics.on_delete = self.groups.forget_topic
+        self._forwarder = PeerForwarder(
+            ports.network, self._greeting, self._peer_address, ports.clock
+        )
+        services = Services(
+            clock=ports.clock,
+            chance=ports.chance,
+            metadata=self.topics,
+            partitions=storage.partitions,
+            txn=self.transactions,
+            groups=self.groups,
+            region=self.role,
+            forward=self._forwarder,
+            config=config,
+            metrics=self.metrics,
+        )
+        self._dispatcher = Dispatcher(services, all_apis())
+        self.kafka = KafkaServer(ports.network, ports.clock, self._dispatcher.answer, self.metrics)
+        self.peers = PeerServer(ports.network, self._greeting)
+        self._source.register(self.peers)
+        self.failover.register(self.peers)
+        ForwardTarget(self._dispatcher, self.role).register(self.peers)
+        app = make_app(
+            RegionService(self.failover, self.operations),
+            {"partitions": self._partition_check},
+            self.metrics.registry,
+        )
+        verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
+        add_transaction_routes(app, verdicts, self.transactions)
+        self.http = HttpServer(app)
+
+    def _leader_epoch(self) -> int:
+        term = self.role.serving
+        assert term is not None, "topics are created in the acting region only"
+        return term.leader_epoch
+
+    def _peer_address(self, region: str) -> tuple[str, int]:
+        found = self.storage.metadata.image.regions[region]
+        return found.peer_host, found.peer_port
+
+    def _partition_check(self) -> str | None:
+        failures = self.storage.partitions.failures()
+        return "; ".join(f"{name}: {why}" for name, why in failures.items()) or None
+
+    def stop(self) -> None:
+        """Ask `run` to end cleanly; may be called from a signal handler of the loop."""
+        self._stopping.set()
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Serve until `stop`; calls `on_ready` once the role is decided and all ports are bound.
+
+        Raises `NodeRefused` if a port is taken; whatever ended a task of the node, otherwise.
+        """
+        try:
+            await self._bind()
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(work, name=name)
+                    for name, work in (
+                        ("group-commit", self.storage.group_commit.run()),
+                        ("role", self.role.run()),
+                        ("forwarder", self._forwarder.run()),
+                        ("failover", self.failover.run()),
+                        ("retention", self._maintain()),
+                    )
+                ]
+                serving = tasks.create_task(self.kafka.run(), name="kafka")
+                watching = tasks.create_task(self._until_settled(on_ready), name="ready")
+                await self._stopping.wait()
+                _log.info("stopping")
+                watching.cancel()
+                self.role.close_gate("this node is stopping")
+                self.kafka.close()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(5):
+                        await serving
+                self.peers.close()
+                for task in reversed(running):
+                    task.cancel()
+        finally:
+            self.kafka.close()
+            self.peers.close()
+            await self.http.stop()
+            await self.storage.close()
+            _log.info("stopped")
+
+    async def _bind(self) -> None:
+        own = self.config.own
+        for what, address, bind in (
+            ("Kafka", own.kafka, self.kafka.start),
+            ("peer", own.peer, self.peers.start),
+            ("HTTP", own.http, self.http.start),
+        ):
+            host, port = split_address(what, address)
+            try:
+                await bind(self.config.listen_host or host, port)
+            except OSError as error:
+                raise NodeRefused(
+                    f"the {what} port {host}:{port} of region {self.config.region} cannot be bound:"
+                    f" {error.strerror or error}. Stop what uses it, or change the port."
+                ) from error
+
+    async def _until_settled(self, on_ready: Callable[[], None]) -> None:
+        """Call `on_ready` when this region takes writes or mirrors."""
+        while not (self.role.acting or self.role.mirrors):
+            await self._ports.clock.sleep_ms(5)
+        on_ready()
+
+    async def _maintain(self) -> None:
+        while True:
+            await self._ports.clock.sleep_ms(self.config.retention_check_interval_ms)
+            self.storage.partitions.maintain(self._source.hold_offset)
+
+
+__all__ = ["Node", "NodeRefused"]
