@@ -184,6 +184,11 @@ class FailoverDriver:
             await self._changed.wait()
         return self.state
 
+    @property
+    def running(self) -> bool:
+        """Return whether `run` is at work."""
+        return self._tasks is not None
+
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run `work` as long as this driver runs; its errors are the driver's."""
         assert self._tasks is not None, "the driver does not run"
@@ -191,11 +196,14 @@ class FailoverDriver:
 
     async def run(self) -> None:
         """Run one effect after the other, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            tasks.create_task(self._digest(), name="failover-learn")
-            while True:
-                await self._run_effect(tasks)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._digest(), name="failover-learn")
+                while True:
+                    await self._run_effect(tasks)
+        finally:
+            self._tasks = None
 
     async def _run_effect(self, tasks: asyncio.TaskGroup) -> None:
         state = self.state

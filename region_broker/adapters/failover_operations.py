@@ -136,6 +136,8 @@ class FailoverOperations:
         return operation
 
     def _begin(self, kind: str) -> Operation:
+        if not self._driver.running:
+            raise OperationRefused("starting", f"region {self.region} is starting; try again")
         state = self._driver.state
         running = next((o for o in self._operations.values() if o.status == "running"), None)
         if running is not None:

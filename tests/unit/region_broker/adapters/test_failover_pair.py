@@ -1,0 +1,136 @@
+"""Fail-over, switch and return of two regions with real disks, sockets, logs and links."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from idempotency.ledger_records import TxnStatus
+from tests.failover_world import Pair, Site
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with Pair(tmp_path) as regions:
+        yield regions
+
+
+async def ended(site: Site, operation_id: str) -> str:
+    async with asyncio.timeout(20):
+        while True:
+            operation = site.operations.operation(operation_id)
+            assert operation is not None
+            if operation.status != "running":
+                assert operation.status == "succeeded", (operation.error, operation.steps)
+                return operation.status
+            await asyncio.sleep(0.002)
+
+
+async def fail_over(site: Site) -> None:
+    operation = site.operations.begin_failover(confirmed=True)
+    assert await ended(site, operation.operation_id) == "succeeded"
+
+
+async def test_the_mirror_takes_over_after_home_died(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    await fail_over(pair.us)
+    assert pair.us.role.acting
+    assert pair.us.role.region_epoch == 17
+    assert b"first" in pair.us.values()
+    assert await pair.us.write("second") > 0
+    assert pair.us.ledger.calls[-1] == "adopt"
+    assert pair.us.groups.calls == ["load", "clamp"]
+
+
+async def test_what_home_had_beyond_the_cut_is_quarantined_when_it_returns(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    lost_at = await pair.eu.write("lost", producer_id=4711, sequence=0)
+    decided_at = pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
+    await pair.eu.ledger.shard(0).wait_committed(decided_at + 1)
+    await pair.eu.kill()
+    await pair.us.start()
+    await fail_over(pair.us)
+    await pair.us.write("after")
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    (losses,) = await pair.eu.operations.losses()
+    assert [lost.transactional_id for lost in losses.transactions] == ["pay-1"]
+    assert [(r.producer_id, r.first_offset, r.record_count) for r in losses.records] == [
+        (4711, lost_at, 1)
+    ]
+    assert losses.statement is not None
+    assert losses.unexplained == ()
+    async with asyncio.timeout(20):
+        while b"after" not in pair.eu.values():
+            await asyncio.sleep(0.002)
+    assert b"lost" not in pair.eu.values()
+    assert pair.eu.partition().read_raw(0, 1 << 20) == pair.us.partition().read_raw(0, 1 << 20)
+
+
+async def test_a_planned_switch_loses_nothing_and_goes_back_again(pair: Pair) -> None:
+    written = [f"value-{number}" for number in range(20)]
+    for number, value in enumerate(written):
+        await pair.eu.write(value, number=number % 2)
+    operation = pair.us.operations.begin_switch()
+    await ended(pair.us, operation.operation_id)
+    assert operation.writes_paused_ms >= 0
+    shown = pair.us.values(0) + pair.us.values(1)
+    assert all(value.encode() in shown for value in written)
+    await pair.eu.until(Phase.MIRRORING)
+    assert await pair.eu.operations.losses() == [] or all(
+        losses.transaction_count == 0 and losses.plain_record_count == 0
+        for losses in await pair.eu.operations.losses()
+    )
+    await pair.us.write("from us")
+    back = pair.eu.operations.begin_switch()
+    await ended(pair.eu, back.operation_id)
+    assert pair.eu.role.region_epoch == 24
+    assert b"from us" in pair.eu.values()
+    await pair.us.until(Phase.MIRRORING)
+
+
+async def test_a_failover_while_home_is_reachable_drains_it_first(pair: Pair) -> None:
+    await pair.eu.write("first")
+    operation = pair.us.operations.begin_failover(confirmed=True)
+    await ended(pair.us, operation.operation_id)
+    assert b"first" in pair.us.values()
+    assert operation.statement is not None
+    assert operation.statement.planned
+    assert not pair.eu.role.acting
+    await pair.eu.until(Phase.MIRRORING)
+
+
+async def test_a_failover_without_the_operators_word_is_refused(pair: Pair) -> None:
+    from region_broker.adapters.failover_operations import OperationRefused
+
+    with pytest.raises(OperationRefused, match="confirm"):
+        pair.us.operations.begin_failover(confirmed=False)
+    assert pair.us.driver.state.phase is Phase.MIRRORING
+
+
+async def test_a_region_that_missed_its_replacement_does_not_act(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    await fail_over(pair.us)
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    assert not pair.eu.role.acting
+    assert pair.eu.metadata.image.main_domain.acting_region == "us"
+    assert pair.eu.metadata.image.main_domain.region_epoch == 17
+
+
+async def test_home_acts_again_after_a_restart_that_nobody_noticed(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    await pair.eu.write("second")
+    await pair.reached("second")
