@@ -1,0 +1,1 @@
+"""Tests of txn_coordinator."""

@@ -1,0 +1,424 @@
+"""The driver over ports in memory: answers, group append, holding, failure, load, adoption, rounds."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from idempotency import ledger_records as lr
+from idempotency.decision import DecisionId, round_of
+from idempotency.identity import TopicPartition
+from idempotency.partition_state import OpenTxn
+from tests.txn_world import (
+    LEADER_EPOCH,
+    REGION_EPOCH,
+    ManualClock,
+    MemoryIds,
+    MemoryLedger,
+    MemoryMarkers,
+    tp,
+)
+from txn_coordinator.driver import TransactionCoordinator, TxnSettings
+from txn_coordinator.ports import LedgerCorrupt, MarkerResult
+from txn_coordinator.verdicts import Fate, TxnVerdict
+
+OK = TxnVerdict.OK
+
+
+@dataclass
+class World:
+    """A coordinator and its ports."""
+
+    ledger: MemoryLedger = field(default_factory=MemoryLedger)
+    markers: MemoryMarkers = field(default_factory=MemoryMarkers)
+    ids: MemoryIds = field(default_factory=MemoryIds)
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def coordinator(self) -> TransactionCoordinator:
+        """Return a new coordinator over the same ports."""
+        return TransactionCoordinator(
+            ledger=self.ledger,
+            markers=self.markers,
+            id_blocks=self.ids,
+            clock=self.clock,
+            settings=TxnSettings(hold_limit_ms=500),
+        )
+
+
+@asynccontextmanager
+async def running(world: World, *, load: bool = True) -> AsyncIterator[TransactionCoordinator]:
+    """Run a coordinator; loaded unless told otherwise."""
+    txn = world.coordinator()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(txn.run())
+        if load:
+            await txn.load(world.ledger.leader_epoch, REGION_EPOCH)
+        yield txn
+        task.cancel()
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop run what is ready."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def begin(txn: TransactionCoordinator, name: str = "t") -> tuple[int, int]:
+    """Initialise a producer and let orders-0 join; return its pair."""
+    init = await txn.init_producer_id(name, 60_000)
+    assert init.verdict is OK
+    verdict = await txn.add_partitions(
+        name, init.producer_id, init.producer_epoch, [tp("orders")], implicit=False
+    )
+    assert verdict is OK
+    return init.producer_id, init.producer_epoch
+
+
+async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        assert txn.verify("t", *pair, tp("orders")) is OK
+        assert txn.verify(None, *pair, tp("orders")) is OK
+        assert txn.verify("t", *pair, tp("orders", 1)) is TxnVerdict.NOT_IN_TRANSACTION
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        await turns()
+        (order,) = world.markers.orders
+        shard = order.decision.shard
+        prepared = [
+            position
+            for position, key, value in world.ledger.rows[shard]
+            if key == lr.encode_transaction_key("t")
+            and value is not None
+            and lr.decode_transaction_value("t", value).status is lr.TxnStatus.PREPARE_COMMIT
+        ]
+        assert [(p.leader_epoch, p.offset) for p in prepared] == [
+            (order.decision.leader_epoch, order.decision.offset)
+        ]
+        assert order.commit
+        assert order.coordinator_epoch == LEADER_EPOCH
+        assert world.ledger.records()[-1].status is lr.TxnStatus.COMPLETE_COMMIT
+        assert (await txn.verdict(decision=order.decision)).fate is Fate.COMMITTED
+        unknown = DecisionId(shard, LEADER_EPOCH, 999, 0)
+        assert (await txn.verdict(decision=unknown)).fate is Fate.UNKNOWN
+
+
+async def test_B2_the_answer_waits_until_the_record_is_durable() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.ledger.thawed.clear()
+        end = asyncio.ensure_future(txn.end_txn("t", *pair, True, 1))  # noqa: TID251
+        await turns()
+        assert not end.done()
+        assert world.markers.orders == []
+        world.ledger.thawed.set()
+        assert (await end).verdict is OK
+
+
+async def test_records_of_one_turn_go_out_as_one_batch() -> None:
+    world = World()
+    async with running(world) as txn:
+        names = [f"t{number}" for number in range(40)]
+        before = world.ledger.batches
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(txn.init_producer_id(name, 1000)) for name in names]
+        assert {task.result().verdict for task in tasks} == {OK}
+        assert len({task.result().producer_id for task in tasks}) == len(names)
+        assert world.ledger.batches - before < len(names)
+
+
+async def test_P5_the_next_transaction_waits_for_the_markers_in_the_broker() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.markers.gate.clear()
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        async with asyncio.TaskGroup() as group:
+            add = group.create_task(
+                txn.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
+            )
+            await turns()
+            assert not add.done()
+            world.markers.gate.set()
+        assert add.result() is OK
+
+
+async def test_C14_a_hold_is_bounded() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.markers.gate.clear()
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        async with asyncio.TaskGroup() as group:
+            add = group.create_task(
+                txn.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
+            )
+            await turns()
+            world.clock.advance(499)
+            await turns()
+            assert not add.done()
+            world.clock.advance(1)
+        assert add.result() is TxnVerdict.CONCURRENT
+        world.markers.gate.set()
+
+
+async def test_P1_a_request_of_a_gone_client_is_not_executed_later() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.markers.gate.clear()
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        add = asyncio.ensure_future(  # noqa: TID251
+            txn.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
+        )
+        await turns()
+        add.cancel()
+        await turns()
+        world.markers.gate.set()
+        await turns()
+        assert txn.transactions()[0].status is lr.TxnStatus.COMPLETE_COMMIT
+
+
+async def test_a_failed_ledger_closes_the_shard_and_guesses_nothing() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.ledger.broken = True
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.UNAVAILABLE
+        assert world.markers.orders == []
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.UNAVAILABLE
+        assert txn.verify("t", *pair, tp("orders")) is TxnVerdict.UNAVAILABLE
+        assert len(txn.failures) == 1
+        world.ledger.broken = False
+        await txn.load(LEADER_EPOCH + 1, REGION_EPOCH)
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+
+
+async def test_C22_a_damaged_record_fails_the_load() -> None:
+    world = World()
+    world.ledger.append(0, [(lr.encode_transaction_key("t"), b"\x00\x63garbage")])
+    async with running(world, load=False) as txn:
+        with pytest.raises(LedgerCorrupt, match="offset 0"):
+            await txn.load(LEADER_EPOCH, REGION_EPOCH)
+        assert (await txn.init_producer_id("t", 1000)).verdict is TxnVerdict.LOADING
+
+
+async def test_C23_loading_and_resigned_coordinators_say_so() -> None:
+    world = World()
+    async with running(world, load=False) as txn:
+        assert (await txn.init_producer_id("t", 1000)).verdict is TxnVerdict.NOT_COORDINATOR
+        world.ledger.thawed.clear()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(txn.load(LEADER_EPOCH, REGION_EPOCH))
+            await turns()
+            assert (await txn.end_txn("t", 1, 0, True, 1)).verdict is TxnVerdict.LOADING
+            assert (await txn.init_producer_id(None, 1000)).verdict is TxnVerdict.LOADING
+            world.ledger.thawed.set()
+        pair = await begin(txn)
+        world.ledger.thawed.clear()
+        end = asyncio.ensure_future(txn.end_txn("t", *pair, True, 1))  # noqa: TID251
+        await turns()
+        await txn.resign()
+        assert (await end).verdict is TxnVerdict.NOT_COORDINATOR
+        world.ledger.thawed.set()
+        await turns()
+        assert world.markers.orders == []  # the callback of the old load does nothing
+
+
+async def test_a_prepared_transaction_is_finished_after_a_restart_with_the_old_decision() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.markers.gate.clear()
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        await turns()
+    world.ledger.leader_epoch += 1
+    world.markers.gate.set()
+    async with running(world) as txn:
+        await turns()
+        (order,) = world.markers.orders
+        assert order.decision.leader_epoch == LEADER_EPOCH
+        assert order.coordinator_epoch == LEADER_EPOCH + 1
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK  # C17: CompleteCommit, again
+
+
+async def test_C32_a_marker_is_tried_again_until_it_is_there() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.markers.results = [MarkerResult.RETRY, MarkerResult.RETRY]
+        assert (await txn.end_txn("t", *pair, False, 1)).verdict is OK
+        await turns()
+        assert len(world.markers.orders) == 1
+        world.clock.advance(20)
+        await turns()
+        world.clock.advance(40)
+        await turns()
+        assert len(world.markers.orders) == 3
+        assert len({order.decision for order in world.markers.orders}) == 1
+        assert txn.transactions()[0].status is lr.TxnStatus.COMPLETE_ABORT
+
+
+async def test_C24_an_overdue_transaction_is_aborted_and_fenced() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        await turns()
+        world.clock.advance(60_000)
+        await turns()
+        assert txn.open_transactions == 1
+        world.clock.advance(1_000)
+        await turns()
+        assert txn.open_transactions == 0
+        assert not world.markers.orders[0].commit
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.FENCED
+
+
+async def test_T2_T3_rounds_over_the_driver() -> None:
+    world = World()
+    first, second = round_of(7, 1), round_of(7, 2)
+    async with running(world) as txn:
+        pair = await begin(txn)
+        entered = await txn.enter_round(first)
+        assert sorted(entered) == [0, 1]
+        for shard, answer in entered.items():
+            _, key, value = world.ledger.rows[shard][answer.ledger_offset]
+            assert key == lr.encode_round_key()
+            assert value is not None
+            assert lr.decode_round_value(value).stamp == first
+        assert await txn.enter_round(first) == entered  # repeated: the same L
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        await turns()
+        assert world.markers.orders == []
+        assert txn.held_decisions == 1
+        txn.release(first)
+        await turns()
+        assert world.markers.orders[0].decision.stamp == first
+        assert await txn.enter_round(second) != {}
+        assert await txn.enter_round(first) == {}  # lower: ignored
+
+
+@pytest.mark.parametrize("where", ["ongoing", "unknown"])
+async def test_T21_adoption_ends_everything_that_is_open(where: str) -> None:
+    world = World()
+    found: list[tuple[TopicPartition, OpenTxn]]
+    async with running(world) as txn:
+        pair = await begin(txn)
+        if where == "ongoing":
+            found = [
+                (tp("orders"), OpenTxn(pair[0], 0, 0, 0)),
+                (tp("late"), OpenTxn(pair[0], 0, 5, 0)),
+            ]
+        else:
+            assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+            await turns()
+            world.markers.orders.clear()
+            found = [(tp("orders"), OpenTxn(pair[0], 0, 9, 0))]
+    world.ledger.leader_epoch = 16 << 16 | 1
+    async with running(world, load=False) as txn:
+        report = await txn.adopt(16, world.ledger.leader_epoch, found)
+        assert report.aborted == (where == "ongoing")
+        assert report.orphans_aborted == (where == "unknown")
+        assert {order.tp for order in world.markers.orders} == {partition for partition, _ in found}
+        assert not any(order.commit for order in world.markers.orders)
+        assert all(
+            order.decision.stamp == world.ledger.leader_epoch << 32
+            for order in world.markers.orders
+        )
+        # T22
+        refused = await txn.add_partitions("t", *pair, [tp("orders")], implicit=False)
+        assert refused is TxnVerdict.FENCED_BY_TAKEOVER
+        assert (
+            await txn.end_txn("t", *pair, True, 1)
+        ).verdict is TxnVerdict.FENCED_BY_TAKEOVER_FATAL
+        again = await txn.init_producer_id("t", 60_000, *pair)
+        assert again.verdict is OK
+        assert again.producer_id != pair[0]
+        assert again.producer_epoch == 0
+
+
+async def test_T21_adoption_run_again_after_a_crash_changes_nothing() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+    found = [(tp("orders"), OpenTxn(pair[0], pair[1], 0, 0)), (tp("x"), OpenTxn(77, 3, 0, 0))]
+    world.ledger.leader_epoch = 16 << 16 | 1
+    world.markers.gate.clear()
+    async with running(world, load=False) as txn:
+        adoption = asyncio.ensure_future(txn.adopt(16, world.ledger.leader_epoch, found))  # noqa: TID251
+        await turns()
+        adoption.cancel()
+        await turns()
+    world.markers.gate.set()
+    world.ledger.leader_epoch += 1
+    async with running(world, load=False) as txn:
+        report = await txn.adopt(16, world.ledger.leader_epoch, found)
+        assert report.aborted == 0
+        assert report.carried_out == 2
+        assert {order.decision.leader_epoch for order in world.markers.orders} == {16 << 16 | 1}
+        assert [order.tp for order in world.markers.orders] == [tp("orders"), tp("x")]
+        orphan = world.markers.orders[1]
+        assert (orphan.producer_id, orphan.producer_epoch) == (77, 4)
+
+
+async def test_C11_ids_without_transactional_id_are_never_given_twice() -> None:
+    world = World()
+    async with running(world) as txn:
+        seen = [(await txn.init_producer_id(None, 0)).producer_id for _ in range(10)]
+        seen += [(await txn.init_producer_id(f"t{n}", 1000)).producer_id for n in range(10)]
+        assert len(set(seen)) == 20
+
+
+async def test_T29_a_tv2_pair_names_its_transaction() -> None:
+    world = World()
+    async with running(world) as txn:
+        init = await txn.init_producer_id("t", 60_000)
+        pid = init.producer_id
+        fates = []
+        for epoch, commit in ((0, True), (1, False), (2, True)):
+            assert await txn.add_partitions("t", pid, epoch, [tp("o")], implicit=True) is OK
+            if epoch < 2:
+                end = await txn.end_txn("t", pid, epoch, commit, 2)
+                assert (end.producer_id, end.producer_epoch) == (pid, epoch + 1)
+        for epoch in range(4):
+            answer = await txn.verdict(transactional_id="t", producer_id=pid, producer_epoch=epoch)
+            fates.append(answer.fate)
+        assert fates == [Fate.COMMITTED, Fate.ABORTED, Fate.OPEN, Fate.UNKNOWN]
+
+
+async def test_T28_a_partition_of_another_domain_is_refused() -> None:
+    world = World()
+    txn = TransactionCoordinator(
+        ledger=world.ledger,
+        markers=world.markers,
+        id_blocks=world.ids,
+        clock=world.clock,
+        domain_check=lambda _name, partitions: all(part.topic != "foreign" for part in partitions),
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(txn.run())
+        await txn.load(LEADER_EPOCH, REGION_EPOCH)
+        pair = await begin(txn)
+        refused = await txn.add_partitions("t", *pair, [tp("foreign")], implicit=False)
+        assert refused is TxnVerdict.WRONG_DOMAIN
+        task.cancel()
+
+
+async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        assert await txn.abort_orphan(*pair, [tp("orders")]) is TxnVerdict.INVALID_STATE
+        assert await txn.abort_orphan(4242, 0, [tp("orders")]) is OK
+        await turns()
+        assert [order.producer_id for order in world.markers.orders] == [4242]
+
+
+async def test_names_that_no_client_may_use_are_refused() -> None:
+    world = World()
+    async with running(world) as txn:
+        for name in ("", "\x00orphan-1", "x" * 40_000):
+            assert (await txn.init_producer_id(name, 1000)).verdict is TxnVerdict.INVALID_REQUEST
