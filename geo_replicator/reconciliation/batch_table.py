@@ -53,6 +53,7 @@ HEADER_DTYPE: Final = np.dtype(
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 CRC_COVERS_FROM: Final = int(HEADER_DTYPE.fields["attributes"][1])  # type: ignore[index]
 LENGTH_AT: Final = int(HEADER_DTYPE.fields["batch_length"][1])  # type: ignore[index]
+DELTA_AT: Final = int(HEADER_DTYPE.fields["last_offset_delta"][1])  # type: ignore[index]
 MAGIC_AT: Final = int(HEADER_DTYPE.fields["magic"][1])  # type: ignore[index]
 
 NOT_CONTROL: Final = -1

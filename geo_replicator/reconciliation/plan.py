@@ -44,7 +44,6 @@ class Until(Enum):
 class TopicFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a region's metadata says of one topic."""
 
-    topic_id: str
     partition_count: int
     configs: dict[str, str] = {}
 
@@ -195,7 +194,7 @@ def _partition_plan(
     return PartitionPlan(
         topic=files.topic,
         partition=files.partition,
-        topic_id="" if facts is None else facts.topic_id,
+        topic_id=files.topic_id,
         bound=NO_BOUND if cut is None else cut.bound(files.topic, files.partition),
         is_compacted=facts is not None and "compact" in facts.configs.get("cleanup.policy", ""),
         fork_offset=-1 if fork is None else fork.positions.get(place, -1),
@@ -270,13 +269,16 @@ _COMPARED_CONFIGS: Final = (
 
 
 def _different_topic(topic: str, source: RegionInput, mirror: RegionInput) -> str:
-    if source.topics is None or mirror.topics is None:
-        return ""
-    left, right = source.topics.get(topic), mirror.topics.get(topic)
+    ids = [
+        {files.topic_id for files in region.partitions if files.topic == topic}
+        for region in (source, mirror)
+    ]
+    if all(ids) and ids[0] != ids[1]:
+        names = " against ".join(", ".join(sorted(found)) for found in ids)
+        return f"topic id {names}: deleted and created again?"
+    left, right = ((region.topics or {}).get(topic) for region in (source, mirror))
     if left is None or right is None:
         return ""
-    if left.topic_id != right.topic_id:
-        return f"topic id {left.topic_id} against {right.topic_id}: deleted and created again?"
     if left.partition_count != right.partition_count:
         return f"{left.partition_count} partitions against {right.partition_count}"
     for key in _COMPARED_CONFIGS:

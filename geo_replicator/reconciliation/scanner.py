@@ -24,12 +24,14 @@ from struct import Struct
 from typing import Any, Final, Protocol, TypeAlias
 
 import google_crc32c
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from geo_replicator.reconciliation.batch_table import (
     CONTROL_UNKNOWN,
     CRC_COVERS_FROM,
+    DELTA_AT,
     LENGTH_AT,
     MAGIC_AT,
     BatchTable,
@@ -49,10 +51,13 @@ BATCH_BYTES_MAX: Final = 512 << 20
 _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 _NEVER_BYTES: Final = 1 << 62
 _LENGTH: Final = Struct(">i")
+_OFFSET: Final = Struct(">q")
 _SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
-_PARTITION_NAME: Final = re.compile(r"(.+)-(\d+)")
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 _HEADER_COLUMNS: Final = np.arange(HEADER_BYTES)
 LOGS_FOLDER: Final = "logs"
+FORMAT_FILE: Final = "format"
+TOPIC_FILE: Final = "topic.json"
 SIDECAR_SUFFIX: Final = ".hdr"
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -222,6 +227,10 @@ def _rows(window: Bytes, window_position: int, starts: list[int], crcs: list[int
     return table
 
 
+class _TopicFile(msgspec.Struct, frozen=True):
+    name: str
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentFile:
     """One segment at the moment it was listed."""
@@ -237,29 +246,51 @@ class PartitionFiles:
 
     topic: str
     partition: int
+    topic_id: str
+    """32 hexadecimal digits."""
     segments: tuple[SegmentFile, ...]
+
+
+def find_logs(data_dir: Path) -> Path:
+    """Return the folder of logs in a region's data folder (or that folder itself).
+
+    Raises FileNotFoundError with a message for the user where there is none.
+    """
+    for folder in (data_dir / LOGS_FOLDER, data_dir):
+        if (folder / FORMAT_FILE).is_file():
+            return folder
+    raise FileNotFoundError(
+        f"{data_dir} is not a region's data folder: there is no file `{FORMAT_FILE}` in it nor in"
+        f" `{LOGS_FOLDER}`; name the folder that the region's node was started with (data_dir in its"
+        " configuration)"
+    )
 
 
 def list_region(data_dir: Path, *, first: tuple[str, ...] = ()) -> list[PartitionFiles]:
     """Return all partitions of a region's data folder with the sizes of their segments now.
 
     Topics named in `first` are sampled before all others (ledgers: what a ledger says has happened is
-    then surely in the data that is sampled after it). Raises NotADirectoryError or FileNotFoundError with
-    a message for the user where there is no such folder.
+    then surely in the data that is sampled after it). Raises FileNotFoundError as `find_logs` does.
     """
-    logs = data_dir / LOGS_FOLDER
-    if not logs.is_dir():
-        raise FileNotFoundError(
-            f"{data_dir} is not a region's data folder: it has no `{LOGS_FOLDER}` in it; name the"
-            " folder that the region's node was started with (data_dir in its configuration)"
-        )
-    named = []
-    for folder in sorted(logs.iterdir()):
-        match = _PARTITION_NAME.fullmatch(folder.name)
-        if match is not None and folder.is_dir():
-            named.append((match[1], int(match[2]), folder))
-    named.sort(key=lambda entry: (entry[0] not in first, entry[0], entry[1]))
-    return [PartitionFiles(topic, number, _segments(folder)) for topic, number, folder in named]
+    topics = []
+    for folder in sorted(find_logs(data_dir).iterdir()):
+        if _TOPIC_ID.fullmatch(folder.name) is None:
+            continue
+        try:
+            name = msgspec.json.decode((folder / TOPIC_FILE).read_bytes(), type=_TopicFile).name
+        except FileNotFoundError:
+            continue  # a topic on its way in or out: it has no partitions that count yet, or any more
+        topics.append((name not in first, name, folder))
+    return [files for _, name, folder in sorted(topics) for files in _partitions(name, folder)]
+
+
+def _partitions(topic: str, folder: Path) -> Iterator[PartitionFiles]:
+    try:
+        numbers = sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal())
+    except FileNotFoundError:
+        return
+    for number in numbers:
+        yield PartitionFiles(topic, number, folder.name, _segments(folder / str(number)))
 
 
 def _segments(folder: Path) -> tuple[SegmentFile, ...]:
@@ -273,3 +304,33 @@ def _segments(folder: Path) -> tuple[SegmentFile, ...]:
         except FileNotFoundError:
             continue  # retention took it between listing and stat: it is below the log start now
     return tuple(sorted(found))
+
+
+def end_offset(files: PartitionFiles) -> int:
+    """Return the offset behind the last whole batch, from lengths alone: no CRC is checked."""
+    if not files.segments:
+        return 0
+    last = files.segments[-1]
+    end = last.base_offset
+    with _opened(last.path) as descriptor:
+        position = 0
+        while position < last.size_bytes:
+            window = os.pread(descriptor, min(WINDOW_BYTES, last.size_bytes - position), position)
+            walked, end = _walk_ends(window, end)
+            if walked == 0:
+                break
+            position += walked
+    return end
+
+
+def _walk_ends(window: bytes, end: int) -> tuple[int, int]:
+    position = 0
+    while position + HEADER_BYTES <= len(window):
+        length = _LENGTH.unpack_from(window, position + LENGTH_AT)[0]
+        after = position + LENGTH_PREFIX_BYTES + length
+        if length < _LENGTH_MIN or after > len(window) or window[position + MAGIC_AT] != MAGIC:
+            break
+        base = _OFFSET.unpack_from(window, position)[0]
+        end = base + _LENGTH.unpack_from(window, position + DELTA_AT)[0] + 1
+        position = after
+    return position, end

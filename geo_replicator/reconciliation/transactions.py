@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from geo_replicator.reconciliation.evidence import EVENT_DTYPE
 from geo_replicator.reconciliation.findings import Finding, Kind, Side, explained
-from geo_replicator.reconciliation.ledger_facts import LedgerFact
+from geo_replicator.reconciliation.ledger_facts import UNREADABLE, LedgerFact
 from geo_replicator.reconciliation.plan import TRANSACTION_LEDGER, Plan
 from idempotency.ledger_records import TxnStatus
 
@@ -63,6 +63,14 @@ class Extents(msgspec.Struct, frozen=True):
     def of(self, side: int, place: int) -> Extent | None:
         """Return what a side (0 source, 1 mirror) holds of a place."""
         return (self.source, self.mirror)[side][place]
+
+
+class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one bucket shows: `decisions` were checked on both sides together."""
+
+    findings: list[Finding] = []
+    decisions: int = 0
+    unreadable: list[str] = []
 
 
 @dataclass(slots=True)
@@ -107,12 +115,17 @@ class _Check:
 
 def check_transactions(
     plan: Plan, extents: Extents, events: Sequence[Rows], facts: Iterable[LedgerFact]
-) -> list[Finding]:
-    """Return the findings of one bucket: its events of all partitions and both sides, its ledger facts."""
+) -> TransactionResult:
+    """Judge one bucket: its events of all partitions and both sides, and its ledger facts."""
     all_events = np.concatenate(events) if events else np.empty(0, EVENT_DTYPE)
     by_side: tuple[list[LedgerFact], list[LedgerFact]] = ([], [])
+    unreadable = []
     for fact in facts:
-        by_side[fact.side].append(fact)
+        if fact.status == UNREADABLE:
+            where = f"{_SIDES[fact.side].value} {TRANSACTION_LEDGER}-{fact.shard}"
+            unreadable.append(f"{where} offset {fact.offset}: {fact.detail}")
+        else:
+            by_side[fact.side].append(fact)
     source, mirror = (
         _Side(side, _instances(all_events[all_events["side"] == side]), *_decisions(by_side[side]))
         for side in (0, 1)
@@ -129,7 +142,11 @@ def check_transactions(
     for side in check.sides:
         _judge_open(check, side)
     _compare_instances(check)
-    return _twins(check.findings)
+    return TransactionResult(
+        findings=_twins(check.findings),
+        decisions=len(source.decisions) + len(mirror.decisions),
+        unreadable=unreadable,
+    )
 
 
 def _instances(events: Rows) -> Rows:
