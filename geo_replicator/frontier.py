@@ -4,7 +4,9 @@ INV-FR1  a tidemark is complete when every position of it, and of all before it,
 INV-FR2  a complete tidemark is shown only after the fact {region epoch, k} is durable
 INV-FR3  reached never goes down here; only a lineage that voids it lowers it, at a restart of the role (T25)
 INV-FR4  a void tidemark is never complete, nor is any behind it of the same epoch (T25)
-INV-FR5  only logs that were checked against home under the tidemark's region epoch count for it (T23)
+INV-FR5  a tidemark whose bytes were deleted at home before they came is skipped, with all up to the one
+         that no longer names the deleted log; what else they need is needed still
+INV-FR6  only logs that were checked against home under the tidemark's region epoch count for it (T23)
 
 Cost: one counter per pending tidemark, one queue of awaited positions per log; O(moved) altogether.
 Not here: reading `__tidemarks` (`tidemark.TidemarkBook`), durability (`ports.ReachedStore`), showing.
@@ -23,6 +25,7 @@ from geo_replicator.topology import LedgerTopics
 class _Pending:
     point: TidemarkPoint
     missing: int
+    unreachable: bool = False
 
 
 @dataclass(slots=True)
@@ -67,6 +70,7 @@ class Frontier:
         if tidemark.point <= self.reached:
             return
         assert not self._pending or self._pending[-1].point < tidemark.point, tidemark.point
+        self._give_up(tidemark.removed)
         pending = _Pending(tidemark.point, 0)
         for key, position in self._needs(tidemark).items():
             if not self._has(key, position, tidemark.region_epoch):
@@ -74,6 +78,21 @@ class Frontier:
                 self._logs.setdefault(key, _Log()).awaited.append((position, pending))
         self._pending.append(pending)
         self._settle()
+
+    def _give_up(self, removed: Iterable[LogKey]) -> None:
+        """Skip the pending tidemarks that need bytes which are gone at home: a later one does not."""
+        lost: list[_Pending] = []
+        for key in removed:
+            log = self._logs.get(key)
+            if log is not None:
+                lost += [pending for _, pending in log.awaited]
+                log.awaited.clear()
+        for pending in lost:
+            pending.missing -= 1
+        if lost:
+            first = min(pending.point for pending in lost)
+            for pending in self._pending:
+                pending.unreachable = pending.unreachable or pending.point >= first
 
     def _needs(self, tidemark: Tidemark) -> Mapping[LogKey, int]:
         needs = {key: place.cut_offset for key, place in tidemark.moved.items()}
@@ -93,7 +112,9 @@ class Frontier:
         )
 
     def reconciled(self, keys: Iterable[LogKey], region_epoch: int) -> None:
-        """Note that these logs were checked against home under `region_epoch` (INV-FR5)."""
+        """Note that these logs were checked against home under `region_epoch` (INV-FR5  a tidemark whose bytes were deleted at home before they came is skipped, with all up to the one
+                 that no longer names the deleted log; what else they need is needed still
+        INV-FR6)."""
         for key in keys:
             log = self._logs.setdefault(key, _Log())
             log.reconciled_region_epoch = max(log.reconciled_region_epoch, region_epoch)
@@ -101,7 +122,9 @@ class Frontier:
         self._settle()
 
     def unreconcile(self) -> None:
-        """A session ended: HWs count again once the logs were checked in the next one (INV-FR5)."""
+        """A session ended: HWs count again once the logs were checked in the next one (INV-FR5  a tidemark whose bytes were deleted at home before they came is skipped, with all up to the one
+                 that no longer names the deleted log; what else they need is needed still
+        INV-FR6)."""
         for log in self._logs.values():
             log.reconciled_region_epoch = 0
 
@@ -130,7 +153,9 @@ class Frontier:
 
     def _settle(self) -> None:
         while self._pending and self._pending[0].missing == 0:
-            self.complete = self._pending.popleft().point
+            pending = self._pending.popleft()
+            if not pending.unreachable:
+                self.complete = pending.point
 
     def persisted(self, point: TidemarkPoint) -> None:
         """Note that {region epoch, k} is durable: it may be shown now (INV-FR2)."""
