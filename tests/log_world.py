@@ -8,7 +8,7 @@ from uuid import UUID
 from idempotency.record_batch import BatchHeader, MarkerFacts, iter_headers, read_marker
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
-from region_broker.log.partition_log import SyncJob
+from region_broker.log.sync_job import SyncJob
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch
@@ -106,9 +106,7 @@ class World:
         self.group_commit = GroupCommit(
             self.config, self.clock, on_sealed=self.sealed.append, runner=InlineRunner()
         )
-        self.table = PartitionTable(
-            self.disk, DATA_DIR, self.clock, self.config, self.group_commit
-        )
+        self.table = PartitionTable(self.disk, DATA_DIR, self.clock, self.config, self.group_commit)
         self.partitions = self.table.open_topic(self.topic)
         if self.leads:
             for partition in self.partitions:

@@ -20,7 +20,8 @@ from typing import Final, Protocol
 
 from idempotency.ports import Clock
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
-from region_broker.log.partition_log import PartitionLog, SyncJob
+from region_broker.log.partition_log import PartitionLog
+from region_broker.log.sync_job import SyncJob
 
 logger: Final = logging.getLogger(__name__)
 
@@ -123,7 +124,8 @@ class GroupCommit:
         sealed: list[Path] = []
         outcomes = await self._runner.sync_all(jobs)
         for job, error in zip(jobs, outcomes, strict=True):
-            sealed.extend(job.log.finish_sync(job, error))
+            job.log.finish_sync(job, error)
+            sealed.extend(job.log.take_sealed())
         return sealed
 
     async def _seal(self, path: Path) -> None:

@@ -16,16 +16,15 @@ Not here: judging a client's batch, roles, waiters (`replication.partition`).
 
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import HEADER_BYTES, BatchHeader, Buffer, MarkerFacts, stamp
-from region_broker.log.aborted_index import decode_aborted, encode_aborted, overlapping
-from region_broker.log.checked_file import Checkpoint, FrameError
+from region_broker.log.aborted_index import encode_aborted
+from region_broker.log.checked_file import Checkpoint
 from region_broker.log.disk import DiskFile
 from region_broker.log.failures import LogDamaged, NotABatchBoundary, PartitionFailed
 from region_broker.log.leader_epochs import LeaderEpochs
@@ -40,53 +39,19 @@ from region_broker.log.recovery import (
     rebuild_state,
     recover,
     remove_segment_files,
-    write_aborted_file,
 )
 from region_broker.log.segment import (
-    ABORTED_SUFFIX,
     ReadSlice,
     SealedCache,
     Segment,
     expired_count,
 )
+from region_broker.log.segment_list import BatchAtTime, SegmentList
+from region_broker.log.sync_job import Seal, SyncJob, write_seal
 
 logger: Final = logging.getLogger(__name__)
 
 POSITIONS_REMEMBERED: Final = 64
-
-
-class BatchAtTime(NamedTuple):
-    """The first batch with a record at or after a time."""
-
-    header: BatchHeader
-    batch: bytes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Seal:
-    """What has to be durable beside a full segment before it counts as sealed."""
-
-    segment: Segment
-    index: bytes
-    aborted: bytes
-    snapshot: bytes
-    epochs: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SyncJob:
-    """One log's share of a group commit; fixed on the loop, run in a thread."""
-
-    log: "PartitionLog"
-    generation: int
-    files: tuple[DiskFile, ...]
-    folder_version: int
-    seals: tuple[Seal, ...]
-    checkpoint: Checkpoint
-
-    def run(self) -> OSError | None:
-        """Sync; return the error instead of raising it. Never called twice."""
-        return self.log.run_sync(self)
 
 
 def _nothing() -> None:
@@ -129,9 +94,8 @@ class PartitionLog:
         self._disk = setup.cache.disk
         self._policy = setup.flush_policy
         self._wall_ms = setup.wall_ms
-        self._segments = recovered.segments
-        self._bases = [segment.base_offset for segment in self._segments]
-        self._active = self._segments[-1] if self._segments else None
+        self._list = SegmentList(setup.folder, setup.cache, recovered.segments)
+        self._active = recovered.segments[-1] if recovered.segments else None
         self.log_end_offset = self._active.next_offset if self._active is not None else 0
         self.synced_offset = self.log_end_offset
         self._generation = 0
@@ -140,7 +104,7 @@ class PartitionLog:
         self._folder_synced = 0
         self._sync_error: OSError | None = None
         self._pending_seals: list[Seal] = []
-        self._positions: dict[int, tuple[Segment, int]] = {}
+        self._sealed: list[Path] = []
         self._disk_lock = threading.Lock()
         self._checkpoint_file: DiskFile | None = None
 
@@ -166,7 +130,7 @@ class PartitionLog:
     @property
     def log_start_offset(self) -> int:
         """The first offset that is still there."""
-        return self._bases[0] if self._bases else 0
+        return self._list.bases[0] if self._list.bases else 0
 
     @property
     def stable_offset(self) -> int:
@@ -176,7 +140,7 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all segments."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self._list.segments)
 
     @property
     def has_pending_seals(self) -> bool:
@@ -185,7 +149,7 @@ class PartitionLog:
 
     def sealed_paths(self) -> list[Path]:
         """Return the paths of the sealed segments, oldest first."""
-        return [segment.path for segment in self._segments if segment.file is None]
+        return [segment.path for segment in self._list.segments if segment.file is None]
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -282,8 +246,7 @@ class PartitionLog:
             )
         )
         self._folder_version += 1
-        self._segments.append(fresh)
-        self._bases.append(end)
+        self._list.add(fresh)
         self._active = fresh
         return fresh
 
@@ -314,7 +277,7 @@ class PartitionLog:
             return None
         seals = tuple(self._pending_seals)
         files = [seal.segment.file for seal in seals] + [active.file]
-        self._remember(self.log_end_offset, active, active.size_bytes)
+        self._list.remember(self.log_end_offset, active, active.size_bytes)
         return SyncJob(
             log=self,
             generation=self._generation,
@@ -341,7 +304,7 @@ class PartitionLog:
             if job.folder_version > self._folder_synced:
                 self._disk.fsync_dir(self.folder)
             for seal in job.seals:
-                self._write_seal(seal)
+                write_seal(self._disk, self.folder, seal)
             self._checkpoint_file.pwrite(0, job.checkpoint.encode())
             if job.seals:
                 self._checkpoint_file.fdatasync()
@@ -349,20 +312,13 @@ class PartitionLog:
             return error
         return None
 
-    def _write_seal(self, seal: Seal) -> None:
-        segment = seal.segment
-        self._disk.write_file_atomic(segment.index_path(), seal.index)
-        self._disk.write_file_atomic(segment.path.with_suffix(ABORTED_SUFFIX), seal.aborted)
-        write_snapshot(self._disk, self.folder, segment.next_offset, seal.snapshot)
-        self._disk.write_file_atomic(self.folder / EPOCHS_NAME, seal.epochs)
-
-    def finish_sync(self, job: SyncJob, error: OSError | None) -> list[Path]:
-        """Take the outcome of a job in; return the segments that are sealed now."""
+    def finish_sync(self, job: SyncJob, error: OSError | None) -> None:
+        """Take the outcome of a job in."""
         if job.generation != self._generation or self.failed is not None:
-            return []
+            return
         if error is not None:
             self.fail(f"syncing {self.folder} failed: {error}")
-            return []
+            return
         self.synced_offset = max(self.synced_offset, job.checkpoint.synced_offset)
         self._folder_synced = max(self._folder_synced, job.folder_version)
         self._pending_seals = [seal for seal in self._pending_seals if seal not in job.seals]
@@ -371,11 +327,11 @@ class PartitionLog:
             if segment.file is not None:
                 segment.file.close()
             segment.file = segment.live_index = None
+        self._sealed.extend(seal.segment.path for seal in job.seals)
         if job.seals:
             self.state.forget_aborted_below(job.seals[-1].segment.next_offset)
         if self._policy is FlushPolicy.COMMIT:
             self.listener.on_stable()
-        return [seal.segment.path for seal in job.seals]
 
     def _checkpoint_now(self, *, clean: bool = False) -> Checkpoint:
         assert self._active is not None
@@ -387,13 +343,18 @@ class PartitionLog:
             clean=clean,
         )
 
-    def sync_now(self) -> list[Path]:
-        """Make all durable on the caller's thread; return the segments sealed by it. Raises PartitionFailed."""
+    def take_sealed(self) -> list[Path]:
+        """Return the segments sealed since the last call: for the seal callback."""
+        sealed, self._sealed = self._sealed, []
+        return sealed
+
+    def sync_now(self) -> None:
+        """Make all durable on the caller's thread. Raises PartitionFailed."""
         self.check_running()
         job = self.begin_sync()
-        sealed = [] if job is None else self.finish_sync(job, job.run())
+        if job is not None:
+            self.finish_sync(job, job.run())
         self.check_running()
-        return sealed
 
     def close(self) -> None:
         """Close for good; cleanly, unless the log has failed: then the next start recovers it."""
@@ -422,12 +383,12 @@ class PartitionLog:
         self._disk.write_file_atomic(active.index_path(), data)
         self._disk.write_file_atomic(self.folder / EPOCHS_NAME, self.epochs.encode())
         write_snapshot(self._disk, self.folder, self.log_end_offset, self.state.encode())
-        remove_between(self._disk, self.folder, [*self._bases, self.log_end_offset])
+        remove_between(self._disk, self.folder, [*self._list.bases, self.log_end_offset])
         self._checkpoint_file.pwrite(0, self._checkpoint_now(clean=True).encode())
         self._checkpoint_file.fdatasync()
 
     def _close_files(self) -> None:
-        for segment in self._segments:
+        for segment in self._list.segments:
             self._cache.forget(segment.path)
             if segment.file is not None:
                 segment.file.close()
@@ -437,95 +398,22 @@ class PartitionLog:
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, limit: int) -> ReadSlice | None:
-        """Return whole batches of one segment, from the one that holds `offset` to at most `limit`.
-
-        At most `max_bytes`, but at least one batch; None if there is none below `limit`. `offset` and
-        `limit` lie in the log. Raises LogDamaged, or OSError of the disk.
-        """
-        if offset >= limit:
-            return None
-        segment, position = self._position(offset)
-        if limit >= segment.next_offset:
-            limit_position = segment.size_bytes
-        else:
-            limit_position = self._position(limit)[1]
-        found = segment.read(position, max_bytes, limit_position)
-        if found is not None:
-            self._remember(found.next_offset, segment, found.next_position)
-        return found
+        """Return whole batches, see `SegmentList.read`."""
+        return self._list.read(offset, max_bytes, limit)
 
     def bytes_between(self, start: int, end: int, enough: int) -> int:
         """Return the bytes of [start, end), both batch boundaries; may stop counting at `enough`."""
-        total = 0
-        while start < end and total < enough:
-            segment, position = self._position(start)
-            if end <= segment.next_offset:
-                stop = self._position_in(segment, end)
-            else:
-                stop = segment.size_bytes
-            total += stop - position
-            start = segment.next_offset
-        return total
+        return self._list.bytes_between(start, end, enough)
 
     def first_reaching(self, timestamp_ms: int, limit: int) -> BatchAtTime | None:
         """Return the first batch below `limit` with a record at or after `timestamp_ms`."""
-        for segment in self._segments:
-            if segment.base_offset >= limit:
-                break
-            if segment.max_timestamp_ms < timestamp_ms:
-                continue
-            found = segment.first_reaching(timestamp_ms)
-            if found is None or found[1].next_offset > limit:
-                return None
-            position, header = found
-            return BatchAtTime(header, segment.reader().pread(header.size_bytes, position))
-        return None
+        return self._list.first_reaching(timestamp_ms, limit)
 
     def aborted_in(self, start: int, end: int, bound: int) -> list[AbortedTxn]:
         """Return the aborted transactions that touch [start, end), markers below `bound` (C38)."""
-        found = {
-            (txn.producer_id, txn.first_offset): txn
-            for txn in self.state.aborted_in(start, end, bound)
-        }
-        for segment in self._segments[self._slot(start) :]:
-            if segment.file is not None:
-                break
-            for txn in overlapping(self._aborted_of(segment), start, end, bound):
-                found[txn.producer_id, txn.first_offset] = txn
-        return sorted(found.values(), key=lambda txn: txn.first_offset)
-
-    def _aborted_of(self, segment: Segment) -> tuple[AbortedTxn, ...]:
-        def load() -> tuple[AbortedTxn, ...]:
-            path = segment.path.with_suffix(ABORTED_SUFFIX)
-            try:
-                return decode_aborted(self._disk.read_file(path))
-            except (FileNotFoundError, FrameError) as error:
-                logger.warning("%s: %s", path, error)
-                return write_aborted_file(self.folder, self._segments, segment)
-
-        return self._cache.aborted.get(segment.path, load)
-
-    def _slot(self, offset: int) -> int:
-        return max(bisect_right(self._bases, offset) - 1, 0)
-
-    def _position(self, offset: int) -> tuple[Segment, int]:
-        known = self._positions.get(offset)
-        if known is not None and offset < known[0].next_offset:
-            return known
-        segment = self._segments[self._slot(offset)]
-        return segment, self._position_in(segment, offset)
-
-    def _position_in(self, segment: Segment, offset: int) -> int:
-        known = self._positions.get(offset)
-        if known is not None and known[0] is segment:
-            return known[1]
-        return segment.position_of(offset)
-
-    def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        positions = self._positions
-        if len(positions) >= POSITIONS_REMEMBERED:
-            del positions[next(iter(positions))]
-        positions[offset] = (segment, position)
+        found = set(self.state.aborted_in(start, end, bound))
+        found.update(self._list.aborted_in_sealed(start, end, bound))
+        return sorted(found, key=lambda txn: txn.first_offset)
 
     # -- cutting and deleting --------------------------------------------------------------------
 
@@ -537,9 +425,9 @@ class PartitionLog:
         """
         self.check_running()
         segment, position = self._cut_position(offset)
+        self.sync_now()
         if offset == self.log_end_offset:
             return
-        self.sync_now()
         with self._disk_lock:
             self._generation += 1
             try:
@@ -548,7 +436,7 @@ class PartitionLog:
                 self.fail(f"cutting {self.folder} at {offset} failed: {error}")
                 raise PartitionFailed(self.failed) from error
         self.epochs.truncate_end(offset)
-        self.state = rebuild_state(self.folder, self._segments, offset)
+        self.state = rebuild_state(self.folder, self._list.segments, offset)
         self.state.forget_aborted_below(segment.base_offset)
         self.listener.on_stable()
 
@@ -558,7 +446,7 @@ class PartitionLog:
                 f"cannot cut {self.folder} at {offset}: it holds "
                 f"[{self.log_start_offset}, {self.log_end_offset})"
             )
-        segment = self._segments[self._slot(offset)]
+        segment = self._list.segments[self._list.slot(offset)]
         position = segment.position_of(offset)
         if position < segment.size_bytes:
             _, header = next(segment.walk(position))
@@ -580,13 +468,11 @@ class PartitionLog:
         # The checkpoint first: it must never claim bytes that are gone (INV-K2).
         self._checkpoint_file.pwrite(0, lowered.encode())
         self._checkpoint_file.fdatasync()
-        kept = self._slot(offset) + 1
-        for removed in reversed(self._segments[kept:]):
+        kept = self._list.slot(offset) + 1
+        for removed in reversed(self._list.keep(0, kept)):
             if removed.file is not None:
                 removed.file.close()
             remove_segment_files(self.folder, self._cache, removed.base_offset)
-        del self._segments[kept:]
-        del self._bases[kept:]
         segment.cut(position, offset)
         self._reopen_as_active(segment)
         assert segment.file is not None
@@ -594,7 +480,6 @@ class PartitionLog:
         segment.file.fdatasync()
         remove_outside(self._disk, self.folder, self.log_start_offset, offset)
         self._disk.fsync_dir(self.folder)
-        self._positions.clear()
         self._active = segment
         self.log_end_offset = self.synced_offset = offset
 
@@ -614,9 +499,12 @@ class PartitionLog:
         Returns how many were deleted. Raises PartitionFailed.
         """
         self.check_running()
-        sealed_end = next(s.base_offset for s in self._segments if s.file is not None)
+        sealed_end = next(s.base_offset for s in self._list.segments if s.file is not None)
         count = expired_count(
-            self._segments, self.config, now_ms=now_ms, hold_offset=min(hold_offset, sealed_end)
+            self._list.segments,
+            self.config,
+            now_ms=now_ms,
+            hold_offset=min(hold_offset, sealed_end),
         )
         self._delete_oldest(count)
         return count
@@ -625,7 +513,7 @@ class PartitionLog:
         """Delete the sealed segments that lie wholly below `offset` (mirror, T14); return how many."""
         self.check_running()
         count = 0
-        for segment in self._segments[:-1]:
+        for segment in self._list.segments[:-1]:
             if segment.next_offset > offset or segment.file is not None:
                 break
             count += 1
@@ -635,11 +523,8 @@ class PartitionLog:
     def _delete_oldest(self, count: int) -> None:
         if count == 0:
             return
-        deleted = self._segments[:count]
+        deleted = self._list.keep(count, len(self._list.segments))
         assert all(segment.file is None for segment in deleted)
-        del self._segments[:count]
-        del self._bases[:count]
-        self._positions.clear()
         try:
             with self._disk_lock:
                 self._note_log_start()
@@ -684,7 +569,7 @@ class PartitionLog:
             synced_offset=offset, segment_base=offset, segment_bytes=0, log_start_offset=offset
         )
         self._disk.write_file_atomic(self.folder / CHECKPOINT_NAME, emptied.encode())
-        for segment in self._segments:
+        for segment in self._list.segments:
             remove_segment_files(self.folder, self._cache, segment.base_offset)
         remove_outside(self._disk, self.folder, offset, offset - 1)
         if self._disk.exists(self.folder / EPOCHS_NAME):
@@ -692,9 +577,9 @@ class PartitionLog:
         self._active = new_segment(self.folder, self._cache, self.config, offset)
         self._disk.fsync_dir(self.folder)
         self._checkpoint_file = self._disk.open(self.folder / CHECKPOINT_NAME)
-        self._segments, self._bases = [self._active], [offset]
+        self._list = SegmentList(self.folder, self._cache, [self._active])
         self._pending_seals.clear()
-        self._positions.clear()
+        self._sealed.clear()
         self.state, self.epochs = PartitionState(), LeaderEpochs()
         self.log_end_offset = self.synced_offset = offset
 

@@ -11,9 +11,11 @@ INV-P5  only a leader takes client batches, markers and ledger batches; only a m
 Not here: bytes and recovery (`log.partition_log`), sequence rules (`PartitionState`), Kafka's error numbers.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 from uuid import UUID
 
 from idempotency.decision import DecisionId
@@ -45,9 +47,11 @@ from region_broker.replication.admission import (
     check_client_batch,
 )
 from region_broker.replication.commit_waiters import CommitWaiters
-from region_broker.wire.batches import iter_records
+from region_broker.wire.batches import RecordsError, iter_records
 
-NO_EPOCH = -1
+logger: Final = logging.getLogger(__name__)
+
+NO_EPOCH: Final = -1
 
 
 class Isolation(Enum):
@@ -411,10 +415,14 @@ class Partition:
         header, batch = found
         if header.is_control:
             return header.base_offset, header.max_timestamp_ms, header.leader_epoch
-        for record in iter_records(batch):
-            if record.timestamp_ms >= timestamp_ms:
-                return record.offset, record.timestamp_ms, header.leader_epoch
-        return None
+        try:
+            for record in iter_records(batch):
+                if record.timestamp_ms >= timestamp_ms:
+                    return record.offset, record.timestamp_ms, header.leader_epoch
+        except RecordsError as error:
+            # The client sent records that nobody can read, under a right CRC: its readers will see that too.
+            logger.warning("%s: records of offset %d: %s", self.tp, header.base_offset, error)
+        return header.base_offset, header.max_timestamp_ms, header.leader_epoch
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""

@@ -1,0 +1,141 @@
+"""The segments of one log in order, and reading over them.
+
+INV-SL1  segments are contiguous: each begins where the one before ends; the last one is active
+INV-SL2  a remembered position is the start of the batch at that offset, or the end of its segment
+
+Not here: writing, syncing, deleting (`partition_log`).
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from idempotency.partition_state import AbortedTxn
+from idempotency.record_batch import BatchHeader
+from region_broker.log.aborted_index import decode_aborted, overlapping
+from region_broker.log.checked_file import FrameError
+from region_broker.log.recovery import write_aborted_file
+from region_broker.log.segment import ABORTED_SUFFIX, ReadSlice, SealedCache, Segment
+
+logger: Final = logging.getLogger(__name__)
+
+POSITIONS_REMEMBERED: Final = 64
+
+
+class BatchAtTime(NamedTuple):
+    """The first batch with a record at or after a time."""
+
+    header: BatchHeader
+    batch: bytes
+
+
+class SegmentList:
+    """Segments by base offset, with the positions that were read or synced last."""
+
+    def __init__(self, folder: Path, cache: SealedCache, segments: list[Segment]) -> None:
+        """Hold `segments`, oldest first."""
+        self._folder = folder
+        self._cache = cache
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self._positions: dict[int, tuple[Segment, int]] = {}
+
+    def add(self, segment: Segment) -> None:
+        """Append the new active segment."""
+        self.segments.append(segment)
+        self.bases.append(segment.base_offset)
+
+    def keep(self, start: int, stop: int) -> list[Segment]:
+        """Keep the segments [start:stop] by index; return the others, oldest first."""
+        dropped = self.segments[:start] + self.segments[stop:]
+        self.segments = self.segments[start:stop]
+        self.bases = self.bases[start:stop]
+        self._positions.clear()
+        return dropped
+
+    def read(self, offset: int, max_bytes: int, limit: int) -> ReadSlice | None:
+        """Return whole batches of one segment, from the one that holds `offset` to at most `limit`.
+
+        At most `max_bytes`, but at least one batch; None if there is none below `limit`. `offset` and
+        `limit` lie in the log. Raises LogDamaged, or OSError of the disk.
+        """
+        if offset >= limit:
+            return None
+        segment, position = self._position(offset)
+        if limit >= segment.next_offset:
+            limit_position = segment.size_bytes
+        else:
+            limit_position = self._position(limit)[1]
+        found = segment.read(position, max_bytes, limit_position)
+        if found is not None:
+            self.remember(found.next_offset, segment, found.next_position)
+        return found
+
+    def bytes_between(self, start: int, end: int, enough: int) -> int:
+        """Return the bytes of [start, end), both batch boundaries; may stop counting at `enough`."""
+        total = 0
+        while start < end and total < enough:
+            segment, position = self._position(start)
+            if end <= segment.next_offset:
+                stop = self._position_in(segment, end)
+            else:
+                stop = segment.size_bytes
+            total += stop - position
+            start = segment.next_offset
+        return total
+
+    def first_reaching(self, timestamp_ms: int, limit: int) -> BatchAtTime | None:
+        """Return the first batch below `limit` with a record at or after `timestamp_ms`."""
+        for segment in self.segments:
+            if segment.base_offset >= limit:
+                break
+            if segment.max_timestamp_ms < timestamp_ms:
+                continue
+            found = segment.first_reaching(timestamp_ms)
+            if found is None or found[1].next_offset > limit:
+                return None
+            position, header = found
+            return BatchAtTime(header, segment.reader().pread(header.size_bytes, position))
+        return None
+
+    def aborted_in_sealed(self, start: int, end: int, bound: int) -> Iterator[AbortedTxn]:
+        """Yield aborted transactions that touch [start, end) with a marker below `bound` in a sealed segment."""
+        for segment in self.segments[self.slot(start) :]:
+            if segment.file is not None:
+                break
+            yield from overlapping(self._aborted_of(segment), start, end, bound)
+
+    def _aborted_of(self, segment: Segment) -> tuple[AbortedTxn, ...]:
+        def load() -> tuple[AbortedTxn, ...]:
+            path = segment.path.with_suffix(ABORTED_SUFFIX)
+            try:
+                return decode_aborted(self._cache.disk.read_file(path))
+            except (FileNotFoundError, FrameError) as error:
+                logger.warning("%s: %s", path, error)
+                return write_aborted_file(self._folder, self.segments, segment)
+
+        return self._cache.aborted.get(segment.path, load)
+
+    def slot(self, offset: int) -> int:
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+    def _position(self, offset: int) -> tuple[Segment, int]:
+        known = self._positions.get(offset)
+        if known is not None and offset < known[0].next_offset:
+            return known
+        segment = self.segments[self.slot(offset)]
+        return segment, self._position_in(segment, offset)
+
+    def _position_in(self, segment: Segment, offset: int) -> int:
+        known = self._positions.get(offset)
+        if known is not None and known[0] is segment:
+            return known[1]
+        return segment.position_of(offset)
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        positions = self._positions
+        if len(positions) >= POSITIONS_REMEMBERED:
+            del positions[next(iter(positions))]
+        positions[offset] = (segment, position)
