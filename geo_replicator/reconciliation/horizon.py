@@ -7,7 +7,7 @@ INV-HO2  reading starts at the first full record and takes every record from the
 Not here: the record (`geo_replicator.tidemark`), how positions are used (`plan`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,13 +56,17 @@ class _Vector:
         )
 
 
-def find_cut(mirror: RegionInput, reached: TidemarkPoint | None = None) -> Cut | None:
+def find_cut(
+    source: RegionInput, mirror: RegionInput, reached: TidemarkPoint | None = None
+) -> Cut | None:
     """Return the last reached tidemark of `mirror` in topic names; None if it has none.
 
-    `reached` is the region's own durable record of it. OSError if `__tidemarks` cannot be read.
+    `reached` is the region's own durable record of it: what the mirror has lost since is still asked of it.
+    Topics are named as either region names them. OSError if `__tidemarks` cannot be read.
     """
     by_place = {(files.topic_id, files.partition): files for files in mirror.partitions}
     ids = {files.topic: files.topic_id for files in mirror.partitions}
+    names = {files.topic_id: files.topic for files in (*mirror.partitions, *source.partitions)}
     if TIDEMARK_LEDGER not in ids or TRANSACTION_LEDGER not in ids:
         return None
     ends = {place: end_offset(files) for place, files in by_place.items()}
@@ -75,15 +79,15 @@ def find_cut(mirror: RegionInput, reached: TidemarkPoint | None = None) -> Cut |
         holds = vector.take(at, tidemark)
         if not holds and (reached is None or tidemark.point > reached):
             break
-        best = _named(vector, tidemark, by_place)
+        best = _named(vector, tidemark, names)
     return best
 
 
-def _named(vector: _Vector, tidemark: Tidemark, by_place: dict[_Place, PartitionFiles]) -> Cut:
+def _named(vector: _Vector, tidemark: Tidemark, names: Mapping[str, str]) -> Cut:
     positions = {
-        f"{by_place[place].topic}/{place[1]}": offset
-        for place, offset in sorted(vector.positions.items())
-        if place in by_place
+        f"{names[topic_id]}/{partition}": offset
+        for (topic_id, partition), offset in sorted(vector.positions.items())
+        if topic_id in names
     }
     return Cut(label=str(tidemark.point), positions=positions, wall_ms=tidemark.wall_ms)
 

@@ -173,7 +173,7 @@ def plan_of(request: Request, parallelism: int) -> Plan:
             positions=request.fork.positions,
         )
     if cut is None and request.options.until is Until.CUT:
-        cut = find_cut(mirror, request.mirror.reached)
+        cut = find_cut(source, mirror, request.mirror.reached)
     return make_plan(
         source, mirror, request.options, cut=cut, fork=request.fork, parallelism=parallelism
     )

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 
 import google_crc32c
 
-from geo_replicator.lineage import LogKey
+from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.reconciliation.job import Region
 from geo_replicator.tidemark import LogPosition, Tidemark, encode
 from idempotency.decision import DecisionId
@@ -258,7 +258,8 @@ class Pair:
         for name, logs in (("home", self.source), ("away", self.mirror)):
             generation = self.mirror_generation if name == "away" else {}
             write_region(folder / name, logs, self.roll_batches, generation)
-            regions.append(Region(name=name, data_dir=folder / name))
+            reached = TidemarkPoint(REGION_EPOCH, 1) if name == "away" else None
+            regions.append(Region(name=name, data_dir=folder / name, reached=reached))
         for fault in self.byte_faults:
             fault(folder / "home", folder / "away")
         return regions[0], regions[1]
