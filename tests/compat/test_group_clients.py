@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.local_cluster import LocalCluster
 
@@ -47,14 +48,14 @@ def consumer(bootstrap: str, **changes: Any) -> Consumer:
 
 def poll_all(consumers: list[Consumer], *, records: int, shares: list[int]) -> None:
     """Poll until all records are read and committed and the partitions are shared as said."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int | None, int | None]] = set()
     for _ in range(POLLS_MAX):
         for each in consumers:
             message = each.poll(0.05)
             if message is not None:
                 assert message.error() is None
                 seen.add((message.partition(), message.offset()))
-                each.commit(message, asynchronous=False)
+                each.commit(message=message, asynchronous=False)
         if len(seen) == records and sorted(len(c.assignment()) for c in consumers) == shares:
             return
     pytest.fail(f"{len(seen)} records, shares {[len(c.assignment()) for c in consumers]}")
