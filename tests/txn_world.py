@@ -171,14 +171,13 @@ class CoreWorld:
         for row in kept:
             core.replay(*row)
         core.restart_timers(self.now_ms)
-        world = CoreWorld(
+        return CoreWorld(
             core=core,
             leader_epoch=leader_epoch or self.leader_epoch + 1,
             now_ms=self.now_ms,
             rows=kept,
             ids_given=self.ids_given,
         )
-        return world
 
     def resume(self) -> None:
         """Send the markers of decided entries again."""

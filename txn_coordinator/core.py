@@ -37,6 +37,7 @@ from txn_coordinator.effects import (
 from txn_coordinator.markers import MarkerFanout
 from txn_coordinator.shard_state import Entry, ShardState, missing_partitions
 from txn_coordinator.states import (
+    EPOCH_FENCE,
     PREPARED,
     EndAction,
     EpochMatch,
@@ -263,7 +264,9 @@ class TxnCoordinatorCore(ShardState):
 
     def _end(self, entry: Entry, request: ev.EndTxnReceived, action: EndAction) -> None:
         record = entry.record
-        if action is EndAction.PREPARE:
+        if action is EndAction.PREPARE and request.tv >= 2 and record.producer_epoch >= EPOCH_FENCE:
+            self._refuse(request, TxnVerdict.FENCED)  # no client was ever given this epoch (C16)
+        elif action is EndAction.PREPARE:
             rotates = request.tv >= 2 and tr.is_exhausted(record.producer_epoch)
             decision = tr.Decision(
                 commit=request.commit,

@@ -1,0 +1,668 @@
+"""The coordinator's rules, one by one: exactly-once.md C13-C33, P- and B-rows, tidemarks.md T2-T6, T21, T22.
+
+Expected values come from those texts, and for C15-C18 from Kafka's TransactionCoordinator.scala and
+TransactionMetadata.scala as quoted there.
+"""
+
+import dataclasses
+
+import pytest
+
+from idempotency import ledger_records as lr
+from idempotency.decision import DecisionId, round_of
+from idempotency.java_hash import ledger_shard
+from idempotency.ledger_records import TransactionRecord, TxnStatus
+from idempotency.partition_state import OpenTxn
+from tests.txn_world import FIRST_ID, LEADER_EPOCH, CoreWorld, tp
+from txn_coordinator import events as ev
+from txn_coordinator import transitions as tr
+from txn_coordinator.adoption import orphans_of
+from txn_coordinator.connection_order import ConnectionOrder
+from txn_coordinator.shard_state import Entry
+from txn_coordinator.states import VALID_PREVIOUS, check_transition
+from txn_coordinator.verdicts import TxnVerdict as V
+
+S = TxnStatus
+A = tp("orders", 0)
+B = tp("orders", 1)
+
+
+def record(status: TxnStatus, epoch: int, **changes: object) -> TransactionRecord:
+    """Return an entry of producer 5 in some state."""
+    base = TransactionRecord(
+        transactional_id="t",
+        producer_id=5,
+        previous_producer_id=-1,
+        next_producer_id=-1,
+        producer_epoch=epoch,
+        last_producer_epoch=-1,
+        timeout_ms=60_000,
+        status=status,
+        partitions=(A,) if status in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT) else (),
+        last_update_ms=0,
+        start_ms=0,
+        stamp=0 if status in (S.PREPARE_COMMIT, S.PREPARE_ABORT) else None,
+        region_epoch=8,
+        client_tv=2,
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def world_with(entry: TransactionRecord) -> CoreWorld:
+    """Return a world that has replayed this entry."""
+    world = CoreWorld()
+    world.install(entry)
+    return world
+
+
+def started(tv: int = 1) -> tuple[CoreWorld, int]:
+    """Return a world with an open transaction at epoch 0, and the producer id."""
+    world = CoreWorld()
+    first = world.init()
+    world.persist()
+    pid = world.answers[first].producer_id
+    world.add(pid, 0, A, tv=tv)
+    world.persist()
+    return world, pid
+
+
+def test_C13_the_shard_is_javas_hash_of_the_name() -> None:
+    # "orders".hashCode() = -1008770331 in Java; abs % 50 = 31
+    assert ledger_shard("orders", 50) == 1008770331 % 50
+
+
+def test_C14_only_listed_transitions_are_legal() -> None:
+    legal = {(old, new) for new, olds in VALID_PREVIOUS.items() for old in olds}
+    assert (S.ONGOING, S.COMPLETE_COMMIT) not in legal
+    assert (S.PREPARE_COMMIT, S.COMPLETE_ABORT) not in legal
+    assert (S.EMPTY, S.PREPARE_COMMIT) not in legal
+    assert (S.ONGOING, S.DEAD) not in legal
+    for old in S:
+        for new in S:
+            if (old, new) not in legal:
+                with pytest.raises(AssertionError):
+                    check_transition(old, new)
+
+
+def test_C14_one_transition_at_a_time_the_second_request_waits() -> None:
+    world, pid = started()
+    end = world.end(pid, 0, commit=True)
+    late = world.add(pid, 0, B)
+    assert late in world.held
+    assert end not in world.answers
+    world.persist()
+    assert world.answers[end].verdict is V.OK
+    assert late not in world.answers  # markers under way
+    world.step(ev.HoldExpired(late, "t"))
+    assert world.answers[late].verdict is V.CONCURRENT
+    world.deliver()
+    assert world.record().status is S.COMPLETE_COMMIT
+
+
+def test_C15_init_over_an_ongoing_transaction_aborts_it_and_bumps_again() -> None:
+    world, pid = started()
+    again = world.init()
+    world.deliver()
+    assert world.answers[again].producer_id == pid
+    assert world.answers[again].producer_epoch == 2  # 1 fenced the old producer, 2 is the new one's
+    assert world.record().status is S.EMPTY
+
+
+@pytest.mark.parametrize(
+    ("sent", "verdict", "epoch"),
+    [
+        ((5, 3), V.OK, 4),  # the current pair: bump
+        ((5, 2), V.OK, 3),  # the pair before: its answer was lost, give the current one
+        ((5, 1), V.FENCED, -1),
+        ((5, 4), V.FENCED, -1),
+        ((6, 3), V.FENCED, -1),
+        ((-1, -1), V.OK, 4),
+    ],
+)
+@pytest.mark.parametrize("status", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+def test_C15_init_with_a_pair(
+    status: TxnStatus, sent: tuple[int, int], verdict: V, epoch: int
+) -> None:
+    world = world_with(record(status, 3, last_producer_epoch=2))
+    number = world.init(pid=sent[0], epoch=sent[1])
+    world.persist()
+    assert (world.answers[number].verdict, world.answers[number].producer_epoch) == (verdict, epoch)
+
+
+def test_C15_a_new_instance_takes_away_the_old_ones_retry() -> None:
+    world = world_with(record(S.EMPTY, 3, last_producer_epoch=2))
+    world.init()
+    world.persist()
+    old = world.init(pid=5, epoch=3)
+    assert world.answers[old].verdict is V.FENCED
+
+
+def test_C15_init_while_markers_are_written_waits() -> None:
+    world, pid = started()
+    world.end(pid, 0, commit=True)
+    again = world.init()
+    world.persist()
+    assert again not in world.answers
+    world.deliver()
+    assert world.answers[again].producer_epoch == 1
+
+
+def test_C15_a_late_copy_of_init_does_not_abort_what_its_sender_does_now() -> None:
+    world = world_with(record(S.ONGOING, 3, last_producer_epoch=2))
+    late = world.init(pid=5, epoch=2)
+    assert world.answers[late].verdict is V.FENCED
+    assert world.record().status is S.ONGOING
+
+
+def test_C16_an_exhausted_epoch_gives_a_new_producer_id() -> None:
+    world = world_with(record(S.EMPTY, 32_765))
+    last = world.init()
+    world.persist()
+    assert (world.answers[last].producer_id, world.answers[last].producer_epoch) == (5, 32_766)
+    rotated = world.init(pid=5, epoch=32_766)
+    world.persist()
+    fresh = world.answers[rotated]
+    assert (fresh.producer_id, fresh.producer_epoch) == (FIRST_ID, 0)
+    retried = world.init(pid=5, epoch=32_766)  # the answer was lost
+    assert world.answers[retried].producer_id == fresh.producer_id
+    assert world.answers[retried].producer_epoch == 0
+
+
+C17 = [
+    # state, epoch sent against 3, commit, verdict
+    (S.EMPTY, 3, True, V.INVALID_STATE),
+    (S.EMPTY, 3, False, V.INVALID_STATE),
+    (S.ONGOING, 3, True, V.OK),
+    (S.ONGOING, 3, False, V.OK),
+    (S.PREPARE_COMMIT, 3, True, V.CONCURRENT),
+    (S.PREPARE_COMMIT, 3, False, V.INVALID_STATE),
+    (S.PREPARE_ABORT, 3, True, V.INVALID_STATE),
+    (S.PREPARE_ABORT, 3, False, V.CONCURRENT),
+    (S.COMPLETE_COMMIT, 3, True, V.OK),
+    (S.COMPLETE_COMMIT, 3, False, V.INVALID_STATE),
+    (S.COMPLETE_ABORT, 3, True, V.INVALID_STATE),
+    (S.COMPLETE_ABORT, 3, False, V.OK),
+]
+
+
+@pytest.mark.parametrize(("status", "epoch", "commit", "verdict"), C17)
+def test_C17_end_txn_of_a_TV1_client(
+    status: TxnStatus, epoch: int, commit: bool, verdict: V
+) -> None:
+    world = world_with(record(status, 3, client_tv=1))
+    number = world.end(5, epoch, commit)
+    world.persist()
+    answer = world.answers[number]
+    assert answer.verdict is verdict
+    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+
+
+@pytest.mark.parametrize("status", [s for s in S if s not in (S.DEAD, S.PREPARE_EPOCH_FENCE)])
+@pytest.mark.parametrize("epoch", [2, 4])
+@pytest.mark.parametrize("commit", [True, False])
+def test_C17_P11_another_epoch_is_fenced_under_TV1(
+    status: TxnStatus, epoch: int, commit: bool
+) -> None:
+    world = world_with(record(status, 3, client_tv=1))
+    assert world.answers[world.end(5, epoch, commit)].verdict is V.FENCED
+    assert world.answers[world.end(6, 3, commit)].verdict is V.UNKNOWN_PRODUCER_MAPPING
+
+
+C18 = [
+    # state, "cur" or "retry", commit, verdict, epoch answered (stored is 3)
+    (S.EMPTY, "cur", False, V.OK, 4),
+    (S.EMPTY, "cur", True, V.INVALID_STATE, -1),
+    (S.EMPTY, "retry", False, V.FENCED, -1),
+    (S.EMPTY, "retry", True, V.FENCED, -1),
+    (S.ONGOING, "cur", True, V.OK, 4),
+    (S.ONGOING, "cur", False, V.OK, 4),
+    (S.ONGOING, "retry", True, V.FENCED, -1),
+    (S.ONGOING, "retry", False, V.FENCED, -1),
+    (S.PREPARE_COMMIT, "retry", True, V.CONCURRENT, -1),
+    (S.PREPARE_COMMIT, "retry", False, V.INVALID_STATE, -1),
+    (S.PREPARE_COMMIT, "cur", True, V.FENCED, -1),
+    (S.PREPARE_COMMIT, "cur", False, V.FENCED, -1),
+    (S.PREPARE_ABORT, "retry", False, V.CONCURRENT, -1),
+    (S.PREPARE_ABORT, "retry", True, V.INVALID_STATE, -1),
+    (S.PREPARE_ABORT, "cur", True, V.FENCED, -1),
+    (S.PREPARE_ABORT, "cur", False, V.FENCED, -1),
+    (S.COMPLETE_ABORT, "retry", False, V.OK, 3),
+    (S.COMPLETE_ABORT, "cur", False, V.OK, 4),
+    (S.COMPLETE_ABORT, "retry", True, V.INVALID_STATE, -1),
+    (S.COMPLETE_ABORT, "cur", True, V.INVALID_STATE, -1),
+    (S.COMPLETE_COMMIT, "retry", True, V.OK, 3),
+    (S.COMPLETE_COMMIT, "cur", True, V.INVALID_STATE, -1),
+    (S.COMPLETE_COMMIT, "cur", False, V.OK, 4),
+    (S.COMPLETE_COMMIT, "retry", False, V.INVALID_STATE, -1),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "commit", "verdict", "epoch"), C18)
+def test_C18_end_txn_of_a_TV2_client(
+    status: TxnStatus, kind: str, commit: bool, verdict: V, epoch: int
+) -> None:
+    world = world_with(record(status, 3, last_producer_epoch=2))
+    number = world.end(5, 3 if kind == "cur" else 2, commit, tv=2)
+    world.persist()
+    answer = world.answers[number]
+    assert (answer.verdict, answer.producer_epoch) == (verdict, epoch)
+
+
+def test_C19_end_txn_is_answered_when_the_decision_is_durable_markers_after() -> None:
+    world, pid = started()
+    end = world.end(pid, 0, commit=True)
+    assert end not in world.answers
+    assert world.sent == []
+    world.persist()
+    assert world.answers[end].verdict is V.OK
+    (sent,) = world.sent
+    assert sent.partitions == (A,)
+    assert sent.decision == DecisionId(0, LEADER_EPOCH, world.rows[-1][0].offset, 0)
+
+
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_C22_replay_of_any_prefix_gives_the_state_at_that_point(cut: int) -> None:
+    world, pid = started()  # EMPTY, ONGOING
+    world.end(pid, 0, commit=True)
+    world.deliver()  # PREPARE_COMMIT, COMPLETE_COMMIT
+    world.add(pid, 0, B)
+    world.persist()  # ONGOING
+    order = [S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.COMPLETE_COMMIT, S.ONGOING]
+    again = world.reload(rows=cut)
+    assert again.record().status is order[cut - 1]
+    again.resume()
+    again.deliver()
+    if order[cut - 1] is S.PREPARE_COMMIT:
+        assert again.record().status is S.COMPLETE_COMMIT
+        assert again.record().decision == DecisionId(0, LEADER_EPOCH, 2, 0)
+
+
+def test_C22_a_tombstone_removes() -> None:
+    world, _ = started()
+    world = world_with(record(S.EMPTY, 0))
+    world.wall_ms = 8 * 24 * 3_600_000
+    world.step(ev.TransactionalIdExpired("t"))
+    world.persist()
+    assert world.reload().core.entries == {}
+
+
+def test_C24_a_timed_out_transaction_is_aborted_with_one_bump() -> None:
+    world, pid = started()
+    world.now_ms = 60_000
+    assert world.core.timed_out(world.now_ms) == []
+    world.now_ms = 60_001
+    assert world.core.timed_out(world.now_ms) == ["t"]
+    world.step(ev.TransactionTimedOut("t"))
+    world.deliver()
+    assert world.record().status is S.COMPLETE_ABORT
+    assert world.record().producer_epoch == 1
+    late = world.end(pid, 0, commit=True)
+    assert world.answers[late].verdict is V.FENCED
+    back = world.init(pid=pid, epoch=0)
+    assert world.answers[back].verdict is V.FENCED
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_C24_a_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
+    world = CoreWorld()
+    number = world.init(timeout_ms=timeout_ms)
+    assert world.answers[number].verdict is V.INVALID_TIMEOUT
+    assert world.rows == []
+
+
+def test_G7_timers_start_again_at_a_reload() -> None:
+    world, _ = started()
+    world.now_ms = 59_000
+    again = world.reload()
+    again.now_ms = 119_000
+    assert again.core.timed_out(again.now_ms) == []
+    again.now_ms = 119_001
+    assert again.core.timed_out(again.now_ms) == ["t"]
+
+
+def test_C25_an_idle_id_is_forgotten_and_an_ongoing_one_never() -> None:
+    week_ms = 7 * 24 * 3_600_000
+    for status in (S.EMPTY, S.COMPLETE_ABORT, S.COMPLETE_COMMIT):
+        assert world_with(record(status, 0)).core.expired(week_ms + 1) == ["t"]
+        assert world_with(record(status, 0)).core.expired(week_ms) == []
+    for status in (S.ONGOING, S.PREPARE_ABORT, S.PREPARE_COMMIT):
+        assert world_with(record(status, 0)).core.expired(week_ms + 1) == []
+    world = world_with(record(S.EMPTY, 0))
+    world.wall_ms = week_ms + 1
+    world.step(ev.TransactionalIdExpired("t"))
+    assert world.rows[-1][2] is None  # the tombstone first
+    assert "t" in world.core.entries
+    world.persist()
+    number = world.add(5, 0, A)
+    assert world.answers[number].verdict is V.UNKNOWN_PRODUCER_MAPPING
+
+
+def test_C26_a_subset_of_an_ongoing_transaction_is_not_written_again() -> None:
+    world, pid = started()
+    rows = len(world.rows)
+    number = world.add(pid, 0, A)
+    assert world.answers[number].verdict is V.OK
+    assert len(world.rows) == rows
+
+
+def test_C26_P6_a_transition_under_way_is_looked_at_before_producer_ids() -> None:
+    # TV2 over the last epoch: the client already uses the new pair while markers are written.
+    world = world_with(record(S.ONGOING, 32_766))
+    end = world.end(5, 32_766, commit=True, tv=2)
+    early = world.add(FIRST_ID, 0, B, tv=2)
+    world.persist()
+    pair = (world.answers[end].producer_id, world.answers[end].producer_epoch)
+    assert pair == (FIRST_ID, 0)
+    assert early not in world.answers
+    world.deliver()
+    assert world.answers[early].verdict is V.OK
+
+
+@pytest.mark.parametrize(
+    ("status", "pair", "partition", "verdict"),
+    [
+        (S.ONGOING, (5, 3), A, V.OK),
+        (S.ONGOING, (5, 3), B, V.NOT_IN_TRANSACTION),
+        (S.ONGOING, (6, 3), A, V.UNKNOWN_PRODUCER_MAPPING),
+        (S.ONGOING, (5, 2), A, V.FENCED),
+        (S.ONGOING, (5, 4), A, V.FENCED),
+        (S.PREPARE_COMMIT, (5, 3), A, V.CONCURRENT),
+        (S.PREPARE_ABORT, (5, 3), A, V.CONCURRENT),
+        (S.COMPLETE_COMMIT, (5, 3), A, V.NOT_IN_TRANSACTION),
+        (S.EMPTY, (5, 3), A, V.NOT_IN_TRANSACTION),
+    ],
+)
+def test_C27_verification(
+    status: TxnStatus, pair: tuple[int, int], partition: object, verdict: V
+) -> None:
+    world = world_with(record(status, 3))
+    entry = world.core.entry_of("t", 5)
+    assert isinstance(entry, Entry)
+    assert world.core.verify(entry, *pair, partition) is verdict  # type: ignore[arg-type]
+
+
+def test_C33_complete_needs_every_partition() -> None:
+    world, pid = started()
+    world.add(pid, 0, B)
+    world.persist()
+    world.end(pid, 0, commit=True)
+    world.persist()
+    (sent,) = world.sent
+    world.step(ev.MarkerConfirmed("t", sent.decision, A))
+    world.step(ev.MarkerConfirmed("t", sent.decision, A))  # repeated
+    other = dataclasses.replace(sent.decision, offset=999)
+    world.step(ev.MarkerConfirmed("t", other, B))  # of another decision
+    assert world.record().status is S.PREPARE_COMMIT
+    world.step(ev.MarkerConfirmed("t", sent.decision, B))
+    assert world.record().status is S.COMPLETE_COMMIT
+
+
+def test_B2_ongoing_is_answered_only_when_durable_and_found_after_a_restart() -> None:
+    world = CoreWorld()
+    world.init()
+    world.persist()
+    number = world.add(FIRST_ID, 0, A)
+    assert number not in world.answers
+    assert world.reload(rows=1).record().status is S.EMPTY
+    world.persist()
+    again = world.reload()
+    assert again.record().partitions == (A,)
+    same = again.add(FIRST_ID, 0, A)
+    assert again.answers[same].verdict is V.OK
+
+
+def test_B10_an_empty_transaction_commits() -> None:
+    world, pid = started()  # partition added, nothing produced
+    end = world.end(pid, 0, commit=True)
+    world.deliver()
+    assert world.answers[end].verdict is V.OK
+    assert world.record().status is S.COMPLETE_COMMIT
+
+
+def test_P7_a_fence_bumps_once_and_rotates_when_the_epochs_end() -> None:
+    world = world_with(record(S.ONGOING, 32_766))
+    world.now_ms = 10**9
+    world.step(ev.TransactionTimedOut("t"))
+    world.persist()
+    assert world.sent[0].producer_epoch == 32_767
+    world.deliver()
+    done = world.record()
+    assert (done.producer_id, done.producer_epoch, done.status) == (FIRST_ID, 0, S.COMPLETE_ABORT)
+    number = world.init()
+    world.persist()
+    assert world.answers[number].producer_epoch == 1
+
+
+def test_P12_a_parked_fence_is_not_repeated() -> None:
+    world, _ = started()
+    first, second = world.init(), world.init()
+    world.deliver()
+    assert world.answers[first].producer_epoch == 2
+    assert world.answers[second].producer_epoch == 3
+    values = [lr.decode_transaction_value("t", value) for _, _, value in world.rows if value]
+    assert [value.status for value in values].count(S.PREPARE_ABORT) == 1
+
+
+def test_P1_a_delayed_end_txn_under_TV2_cannot_end_a_later_transaction() -> None:
+    world, pid = started(tv=2)
+    world.end(pid, 0, commit=False, tv=2)
+    world.deliver()
+    world.add(pid, 1, A, tv=2)
+    world.persist()
+    late = world.end(pid, 0, commit=True, tv=2)
+    assert world.answers[late].verdict is V.FENCED
+    assert world.record().status is S.ONGOING
+
+
+def test_connection_order_refuses_what_was_overtaken() -> None:
+    order = ConnectionOrder()
+    assert order.admit("t", 1)
+    assert order.admit("t", 2)
+    assert not order.admit("t", 1)
+    assert order.admit("u", 1)
+    order.start_over("t")
+    assert order.admit("t", 1)
+
+
+# ---- rounds
+
+R1, R2 = round_of(7, 1), round_of(7, 2)
+
+
+def test_T2_the_stamp_is_the_last_round_before_the_decision() -> None:
+    world, pid = started()
+    world.end(pid, 0, commit=False)  # appended, not durable
+    world.step(ev.EnterRound(R1))
+    world.persist()
+    assert world.sent[0].decision.stamp == 0
+    world.deliver()
+    world.add(pid, 0, A)
+    world.persist()
+    world.end(pid, 0, commit=False)
+    world.persist()
+    assert world.sent[0].decision.stamp == R1
+    again = world.reload()
+    assert again.core.entries["t"].decision == world.sent[0].decision
+
+
+def test_T2_a_lower_or_repeated_round_writes_nothing() -> None:
+    world = CoreWorld()
+    world.step(ev.EnterRound(R2))
+    rows, offset = len(world.rows), world.core.gate.current_offset
+    world.step(ev.EnterRound(R1))
+    world.step(ev.EnterRound(R2))
+    assert len(world.rows) == rows
+    assert (world.core.gate.current, world.core.gate.current_offset) == (R2, offset)
+
+
+@pytest.mark.parametrize("by", ["enter", "release"])
+def test_T3_commit_markers_of_the_current_round_wait(by: str) -> None:
+    world, pid = started()
+    world.step(ev.EnterRound(R1))
+    end = world.end(pid, 0, commit=True)
+    world.persist()
+    assert world.answers[end].verdict is V.OK  # the client does not wait
+    assert world.sent == []
+    assert world.core.gate.held_count == 1
+    world.step(ev.EnterRound(R2) if by == "enter" else ev.ReleaseRound(R1))
+    assert len(world.sent) == 1
+    assert world.core.gate.held_count == 0
+
+
+def test_T3_after_a_reload_the_current_stamp_is_held_until_the_release_is_repeated() -> None:
+    world, pid = started()
+    world.step(ev.EnterRound(R1))
+    world.end(pid, 0, commit=True)
+    world.persist()
+    decision = world.core.entries["t"].decision
+    again = world.reload()
+    again.resume()
+    assert again.sent == []
+    again.step(ev.ReleaseRound(R1))
+    assert again.sent[0].decision == decision
+
+
+def test_T3_after_a_reload_older_stamps_are_free() -> None:
+    world, pid = started()
+    world.step(ev.EnterRound(R1))
+    world.end(pid, 0, commit=True)
+    world.persist()
+    world.step(ev.EnterRound(R2))
+    again = world.reload()
+    again.resume()
+    assert [order.decision.stamp for order in again.sent] == [R1]
+
+
+def test_T5_abort_markers_never_wait() -> None:
+    world, pid = started()
+    world.step(ev.EnterRound(R1))
+    world.end(pid, 0, commit=False)
+    world.persist()
+    assert len(world.sent) == 1
+
+
+def test_T6_markers_sent_again_carry_the_old_decision_also_from_a_new_leader() -> None:
+    world, pid = started()
+    world.end(pid, 0, commit=True)
+    world.persist()
+    again = world.reload(leader_epoch=LEADER_EPOCH + 5)
+    again.resume()
+    assert again.sent[0].decision == world.sent[0].decision
+
+
+# ---- takeover
+
+
+def cut(status: TxnStatus, *, tv: int, epoch: int = 3, **changes: object) -> CoreWorld:
+    """Return a new region's world that has loaded one entry of the old one."""
+    old = world_with(record(status, epoch, client_tv=tv, **changes))
+    return old.reload(region_epoch=16, leader_epoch=16 << 16)
+
+
+def test_T21_an_ongoing_transaction_is_aborted_wherever_it_has_data() -> None:
+    world = cut(S.ONGOING, tv=1)
+    world.step(ev.AdoptOngoing("t", (A, B)))
+    world.persist()
+    assert world.sent[0].partitions == (A, B)
+    assert not world.sent[0].commit
+
+
+def test_T21_what_is_open_without_a_ledger_entry_is_an_orphan() -> None:
+    def found(epoch: int) -> list[tuple[object, OpenTxn]]:
+        return [(A, OpenTxn(5, epoch, 0, 0))]
+
+    def orphans(entry: TransactionRecord, epoch: int) -> int:
+        return len(orphans_of(found(epoch), [entry]))  # type: ignore[arg-type]
+
+    assert orphans(record(S.ONGOING, 3), 3) == 0
+    assert orphans(record(S.ONGOING, 3), 5) == 1  # two TV2 transactions later
+    assert orphans(record(S.COMPLETE_COMMIT, 3), 3) == 1  # TV1: the next one began above the cut
+    assert orphans(record(S.EMPTY, 3), 3) == 1
+    assert orphans(record(S.PREPARE_COMMIT, 4), 3) == 0  # TV2: its own data
+    assert orphans(record(S.PREPARE_COMMIT, 4), 4) == 1  # TV2: the next one's
+    assert orphans(record(S.PREPARE_COMMIT, 3, client_tv=1), 3) == 1  # H9: may be the next one's
+    assert orphans(record(S.PREPARE_COMMIT, 4, partitions=(B,)), 3) == 1
+
+
+def test_T21_an_orphan_abort_fences_what_it_ends() -> None:
+    world = CoreWorld()
+    world.step(ev.AbortOrphan(77, 3, (A,)))
+    world.persist()
+    (sent,) = world.sent
+    assert (sent.producer_id, sent.producer_epoch, sent.commit) == (77, 4, False)
+    again = world.reload()
+    again.resume()
+    assert again.sent == [sent]
+    again.deliver()
+    assert again.record(tr.orphan_id(77)).status is S.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("status", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+def test_T22_every_request_but_init_is_refused(status: TxnStatus) -> None:
+    world = cut(status, tv=1)
+    assert world.answers[world.add(5, 3, A)].verdict is V.FENCED_BY_TAKEOVER
+    for commit in (True, False):
+        assert world.answers[world.end(5, 3, commit)].verdict is V.FENCED_BY_TAKEOVER_FATAL
+    entry = world.core.entry_of("t", 5)
+    assert entry is not None
+    assert world.core.verify(entry, 5, 3, A) is V.FENCED_BY_TAKEOVER
+
+
+@pytest.mark.parametrize(
+    ("pair", "verdict"),
+    [
+        ((-1, -1), V.OK),
+        ((5, 3), V.OK),
+        ((5, 9), V.OK),  # given out above the cut: cannot be known
+        ((5, 1), V.FENCED),
+        ((6, 3), V.FENCED),
+    ],
+)
+def test_T22_init_gives_a_new_producer_id(pair: tuple[int, int], verdict: V) -> None:
+    world = cut(S.EMPTY, tv=1)
+    number = world.init(pid=pair[0], epoch=pair[1])
+    world.persist()
+    answer = world.answers[number]
+    assert answer.verdict is verdict
+    if verdict is V.OK:
+        assert answer.producer_id >= FIRST_ID
+        assert answer.producer_epoch == 0
+        joined = world.add(answer.producer_id, 0, A)
+        world.persist()
+        assert world.answers[joined].verdict is V.OK
+    if pair[0] != -1 and verdict is V.OK:
+        world.end(answer.producer_id, 0, commit=False)
+        world.deliver()
+        again = world.init(pid=pair[0], epoch=pair[1])  # the answer was lost
+        assert world.answers[again].producer_id == answer.producer_id
+
+
+@pytest.mark.parametrize(
+    ("status", "commit", "verdict"),
+    [
+        (S.COMPLETE_COMMIT, True, V.OK),
+        (S.COMPLETE_COMMIT, False, V.INVALID_STATE),
+        (S.COMPLETE_ABORT, False, V.OK),
+        (S.COMPLETE_ABORT, True, V.FENCED_BY_TAKEOVER),  # aborted by the takeover: repeat it
+        (S.EMPTY, True, V.FENCED_BY_TAKEOVER),
+    ],
+)
+def test_T22_under_TV2_a_retry_is_answered_from_the_ledger(
+    status: TxnStatus, commit: bool, verdict: V
+) -> None:
+    world = cut(status, tv=2, last_producer_epoch=2)
+    assert world.answers[world.end(5, 2, commit, tv=2)].verdict is verdict
+    for epoch in (3, 4):  # a transaction that the cut does not have
+        number = world.end(5, epoch, commit, tv=2)
+        assert world.answers[number].verdict is V.FENCED_BY_TAKEOVER
+
+
+def test_T22_the_region_epoch_is_that_of_the_pair_not_of_the_record() -> None:
+    world = cut(S.ONGOING, tv=1)
+    world.step(ev.AdoptOngoing("t"))
+    world.deliver()
+    assert world.record().region_epoch == 8
+    number = world.init(pid=5, epoch=3)  # the pair the client holds, though the abort bumped it
+    world.persist()
+    assert world.answers[number].verdict is V.OK
+    assert world.record().region_epoch == 16
