@@ -1,0 +1,628 @@
+"""Rules T1-T11, T16 and T17 of the tidemark protocol, each named by the tests that hold it.
+
+T2, T3 and T5 run against the real coordinator and real logs; the rest against the pure cores. Expected
+values are the rules' own words (docs/INVARIANTS.md, section tidemarks).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.effects import (
+    CollectPositions,
+    EnterRound,
+    PublishTidemark,
+    RecordTerm,
+    ReleaseRound,
+)
+from geo_replicator.events import (
+    PositionsCollected,
+    ShardEntered,
+    SomethingChanged,
+    TermRecorded,
+    TidemarkDurable,
+    TimePassed,
+)
+from geo_replicator.frontier import Frontier
+from geo_replicator.lineage import Lineage, LineageEntry, LogKey, TidemarkPoint
+from geo_replicator.rounds import AnswerVerdict, Collection, LogAnswer, RoundsCore
+from geo_replicator.tidemark import (
+    ClosedCut,
+    LogPosition,
+    Tidemark,
+    TidemarkBook,
+    TidemarkError,
+    TidemarkWriter,
+    broken_rules,
+    decode,
+    encode,
+    first_vector,
+)
+from geo_replicator.topology import LedgerTopics
+from idempotency.decision import round_of
+from idempotency.ledger_records import TransactionKey, decode_key, decode_transaction_value
+from idempotency.record_batch import ControlType, iter_headers, read_marker
+from region_broker.adapters.txn_log import PartitionTransactionLog
+from region_broker.replication.admission import AppendVerdict
+from region_broker.replication.partition import Partition
+from region_broker.wire.batches import Origin, Record, build_batch
+from tests.geo_world import SHARD_COUNT, Site, tp, until
+
+TERM = 8 << 16 | 1
+LEDGERS = LedgerTopics(UUID(int=1), UUID(int=2))
+P0, P1 = LogKey(UUID(int=10), 0), LogKey(UUID(int=10), 1)
+
+
+def core() -> RoundsCore:
+    """A cut leader of two shards, which begins its term."""
+    made = RoundsCore(term=TERM, shard_count=2, interval_ms=50)
+    assert made.start() == [RecordTerm(TERM)]
+    return made
+
+
+def entered(number: int, shard: int, offset: int = 7) -> ShardEntered:
+    return ShardEntered(round_of(TERM, number), shard, TERM, offset)
+
+
+def publish(made: RoundsCore, number: int, *, now_ms: int) -> None:
+    """Take a core from ENTER of round `number` to its tidemark."""
+    made.step(entered(number, 0), now_ms=now_ms)
+    effects = made.step(entered(number, 1), now_ms=now_ms)
+    assert effects[-1] == CollectPositions(round_of(TERM, number))
+    made.step(PositionsCollected(round_of(TERM, number)), now_ms=now_ms)
+    made.step(TidemarkDurable(round_of(TERM, number)), now_ms=now_ms)
+
+
+# T1, T4: the cut leader.
+
+
+def test_T1_nothing_is_sent_before_the_own_term_record_is_below_hw() -> None:
+    made = core()
+    assert made.step(SomethingChanged(urgent=True), now_ms=0) == []
+    assert made.step(TimePassed(), now_ms=10_000) == []
+    assert made.step(TermRecorded(), now_ms=10_000) == [EnterRound(TERM << 32 | 1)]
+
+
+def test_T1_a_later_term_has_higher_rounds_and_no_number_is_driven_again() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    publish(made, 1, now_ms=0)
+    assert made.step(SomethingChanged(urgent=True), now_ms=0) == [EnterRound(TERM << 32 | 2)]
+    assert round_of(TERM + 1, 1) > round_of(TERM, 2**32 - 1)
+
+
+def test_T1_only_rounds_started_and_closed_in_this_term_are_published() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    old = ShardEntered(round_of(TERM - 1, 1), 0, TERM - 1, 3)
+    assert made.step(old, now_ms=1) == []
+    made.step(entered(1, 1), now_ms=1)
+    assert made.closed_count == 0
+
+
+def test_T4_closed_when_all_shards_entered_then_release_then_collect() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    assert made.step(entered(1, 0, offset=5), now_ms=1) == []
+    number = round_of(TERM, 1)
+    assert made.step(entered(1, 1, offset=9), now_ms=2) == [
+        ReleaseRound(number),
+        CollectPositions(number),
+    ]
+    assert made.step(PositionsCollected(number), now_ms=3) == [
+        PublishTidemark(number, {0: 5, 1: 9})
+    ]
+
+
+def test_T4_missing_shard_abandons_the_round_which_is_released_and_never_published() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    made.step(entered(1, 0), now_ms=1)
+    assert made.wake_at_ms == 250
+    assert made.step(TimePassed(), now_ms=249) == []
+    assert made.step(TimePassed(), now_ms=250) == [ReleaseRound(round_of(TERM, 1))]
+    assert made.step(entered(1, 1), now_ms=251) == []
+    later = made.step(TimePassed(), now_ms=10_000)
+    assert later == [EnterRound(round_of(TERM, 2))]
+    assert (made.closed_count, made.abandoned_count) == (0, 1)
+
+
+def test_T4_time_out_is_four_times_the_usual_closing_time_when_that_is_longer() -> None:
+    made = core()
+    now_ms = 0
+    made.step(TermRecorded(), now_ms=now_ms)
+    for number in range(1, 60):
+        publish(made, number, now_ms=now_ms + 200)
+        now_ms += 2_000
+        made.step(SomethingChanged(), now_ms=now_ms)
+    assert made.wake_at_ms is not None
+    assert 790 <= made.wake_at_ms - now_ms <= 800
+
+
+def test_T4_rounds_rest_at_least_the_interval_and_ten_closing_times() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    publish(made, 1, now_ms=20)
+    assert made.step(SomethingChanged(), now_ms=199) == []
+    assert made.wake_at_ms == 200
+    assert made.step(TimePassed(), now_ms=200) == [EnterRound(round_of(TERM, 2))]
+
+
+def test_T4_no_change_no_round() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    publish(made, 1, now_ms=1)
+    assert made.wake_at_ms is None
+    assert made.step(TimePassed(), now_ms=1_000_000) == []
+
+
+def test_T4_who_waits_does_not_wait_for_the_interval() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    publish(made, 1, now_ms=20)
+    assert made.step(SomethingChanged(urgent=True), now_ms=21) == [EnterRound(round_of(TERM, 2))]
+
+
+# T2, T3, T5, T8: with the real coordinator.
+
+
+@asynccontextmanager
+async def acting_site(folder: Path) -> AsyncIterator[Site]:
+    """A home region with its coordinator loaded, and no cut leader: the tests drive the rounds."""
+    site = Site(folder, "home")
+    async with asyncio.TaskGroup() as tasks:
+        site.start(tasks)
+        leader = await site.act(tasks)
+        await until(lambda: leader.published.number > 0, what="the first tidemark")
+        for task in asyncio.all_tasks():
+            if "CutLeader.run" in repr(task.get_coro()):
+                task.cancel()
+                await asyncio.wait([task])
+        await site.create_topic("orders", 2)
+        yield site
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+async def write_one(site: Site, transactional_id: str, number: int = 0) -> tuple[int, int]:
+    """Begin a transaction and write one record; return producer id and epoch."""
+    made = await site.coordinator.init_producer_id(transactional_id, 60_000)
+    orders = tp("orders", number)
+    await site.coordinator.add_partitions(
+        transactional_id, made.producer_id, made.producer_epoch, [orders], implicit=False
+    )
+    origin = Origin(made.producer_id, made.producer_epoch, 0, transactional=True)
+    outcome = site.partition("orders", number).append(
+        build_batch([Record(None, b"x", timestamp_ms=1)], origin=origin)
+    )
+    assert outcome.verdict is AppendVerdict.APPENDED
+    await site.partition("orders", number).wait_committed(outcome.next_offset)
+    return made.producer_id, made.producer_epoch
+
+
+def markers_in(partition: Partition) -> list[tuple[int, ControlType, int]]:
+    """Return (offset, type, stamp) of all markers below HW."""
+    data = partition.read_raw(partition.log_start_offset, 1 << 20)
+    found = []
+    for start, header in iter_headers(data):
+        if header.is_control:
+            marker = read_marker(data[start : start + header.size_bytes])
+            assert marker.decision is not None
+            found.append((header.base_offset, marker.control_type, marker.decision.stamp))
+    return found
+
+
+def decisions_in(site: Site) -> list[tuple[str, int, int, int | None]]:
+    """Return (transactional id, shard, offset, stamp) of every PREPARE record in the ledger."""
+    ledger = PartitionTransactionLog(site.partitions, site.clock, SHARD_COUNT)
+    found = []
+    for shard in range(SHARD_COUNT):
+        for position, key, value in ledger.replay(shard):
+            named = decode_key(key)
+            if not isinstance(named, TransactionKey) or value is None:
+                continue
+            record = decode_transaction_value(named.transactional_id, value)
+            if record.status.is_prepared:
+                found.append((named.transactional_id, shard, position.offset, record.stamp))
+    return found
+
+
+async def test_T2_decisions_below_L_have_a_lower_stamp_and_those_above_have_the_round(
+    tmp_path: Path,
+) -> None:
+    async with acting_site(tmp_path) as site:
+        producer_id, epoch = await write_one(site, "before")
+        await site.coordinator.end_txn("before", producer_id, epoch, True, 1)
+        later_id, later_epoch = await write_one(site, "after", 1)
+        number = round_of(TERM, 100)
+        answers = await site.coordinator.enter_round(number)
+        await site.coordinator.end_txn("after", later_id, later_epoch, True, 1)
+        decisions = decisions_in(site)
+        assert {name for name, _, _, _ in decisions} == {"before", "after"}
+        for name, shard, offset, stamp in decisions:
+            assert (offset < answers[shard].ledger_offset) == (name == "before")
+            assert stamp is not None
+            assert (stamp < number) == (name == "before")
+            assert name == "before" or stamp == number
+
+
+async def test_T2_a_repeated_enter_is_answered_with_the_same_L(tmp_path: Path) -> None:
+    async with acting_site(tmp_path) as site:
+        first = await site.coordinator.enter_round(round_of(TERM, 100))
+        again = await site.coordinator.enter_round(round_of(TERM, 100))
+        assert {shard: answer.ledger_offset for shard, answer in first.items()} == {
+            shard: answer.ledger_offset for shard, answer in again.items()
+        }
+        assert sorted(first) == [0, 1]
+        assert await site.coordinator.enter_round(round_of(TERM, 99)) == {}
+
+
+async def test_T3_commit_markers_of_the_round_wait_for_its_release(tmp_path: Path) -> None:
+    async with acting_site(tmp_path) as site:
+        producer_id, epoch = await write_one(site, "held")
+        number = round_of(TERM, 100)
+        await site.coordinator.enter_round(number)
+        await site.coordinator.end_txn("held", producer_id, epoch, True, 1)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert markers_in(site.partition("orders")) == []
+        assert site.partition("orders").last_stable_offset == 0
+        site.coordinator.release(number)
+        await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
+        assert markers_in(site.partition("orders")) == [(1, ControlType.COMMIT, number)]
+
+
+async def test_T3_entering_the_next_round_frees_the_older_stamps(tmp_path: Path) -> None:
+    async with acting_site(tmp_path) as site:
+        producer_id, epoch = await write_one(site, "held")
+        await site.coordinator.enter_round(round_of(TERM, 100))
+        await site.coordinator.end_txn("held", producer_id, epoch, True, 1)
+        await site.coordinator.enter_round(round_of(TERM, 101))
+        await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
+
+
+async def test_T5_abort_markers_are_not_held_and_do_not_stop_D(tmp_path: Path) -> None:
+    async with acting_site(tmp_path) as site:
+        producer_id, epoch = await write_one(site, "aborted")
+        number = round_of(TERM, 100)
+        await site.coordinator.enter_round(number)
+        await site.coordinator.end_txn("aborted", producer_id, epoch, False, 1)
+        partition = site.partition("orders")
+        await until(lambda: len(markers_in(partition)) == 1, what="the abort marker")
+        assert partition.state.first_commit_marker(number) is None
+
+
+async def test_T6_a_marker_sent_again_is_confirmed_without_a_second_one(tmp_path: Path) -> None:
+    async with acting_site(tmp_path) as site:
+        producer_id, epoch = await write_one(site, "twice")
+        await site.coordinator.end_txn("twice", producer_id, epoch, True, 1)
+        site.coordinator.release(site.coordinator.transactions()[0].stamp or 0)
+        await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
+        decision = next(
+            record.decision
+            for record in site.coordinator.transactions()
+            if record.transactional_id == "twice"
+        )
+        outcome = site.partition("orders").append_marker(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            control_type=ControlType.COMMIT,
+            coordinator_epoch=TERM,
+            decision=decision,
+            timestamp_ms=1,
+        )
+        assert outcome.verdict is AppendVerdict.MARKER_ALREADY_APPLIED
+
+
+async def test_T7_first_commit_marker_of_a_round_is_found_in_the_partition(tmp_path: Path) -> None:
+    async with acting_site(tmp_path) as site:
+        producer_id, epoch = await write_one(site, "marked")
+        number = round_of(TERM, 100)
+        await site.coordinator.enter_round(number)
+        site.coordinator.release(number)
+        await site.coordinator.end_txn("marked", producer_id, epoch, True, 1)
+        await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
+        state = site.partition("orders").state
+        assert state.first_commit_marker(number) == 1
+        assert state.first_commit_marker(round_of(TERM, 101)) is None
+
+
+# T9: collecting D.
+
+
+def answer(**changes: int | None) -> LogAnswer:
+    facts: dict[str, int | None] = {
+        "leader_epoch": TERM,
+        "leader_epoch_start_offset": 0,
+        "high_watermark": 10,
+        "log_start_offset": 0,
+        "first_commit_marker": None,
+    } | changes
+    return LogAnswer(key=P0, **facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("marker", "cut_offset"), [(None, 10), (4, 4), (10, 10), (12, 10)])
+def test_T9_D_is_the_smaller_of_hw_and_the_first_commit_marker(
+    marker: int | None, cut_offset: int
+) -> None:
+    collection = Collection(1, {P0: TERM})
+    assert collection.take(answer(first_commit_marker=marker)) is AnswerVerdict.TAKEN
+    assert collection.positions == {P0: LogPosition(cut_offset, 0)}
+
+
+def test_T9_leader_whose_hw_does_not_cover_its_epochs_start_is_asked_again() -> None:
+    """H5: a leader just elected has a lagging HW."""
+    collection = Collection(1, {P0: TERM})
+    late = answer(high_watermark=9, leader_epoch_start_offset=10)
+    assert collection.take(late) is AnswerVerdict.NOT_READY
+    assert collection.missing == (P0,)
+
+
+def test_T9_deposed_leader_does_not_count_and_newer_metadata_is_noticed() -> None:
+    """H5b."""
+    collection = Collection(1, {P0: TERM})
+    assert collection.take(answer(leader_epoch=TERM - 1)) is AnswerVerdict.DEPOSED
+    assert collection.take(answer(leader_epoch=TERM + 1)) is AnswerVerdict.NEWER_METADATA
+    assert collection.missing == (P0,)
+
+
+def test_T9_every_log_of_the_metadata_must_answer() -> None:
+    collection = Collection(1, {P0: TERM, P1: TERM})
+    collection.take(answer())
+    assert collection.missing == (P1,)
+
+
+# T10, T11: the record.
+
+
+def cut(number: int, **positions: int) -> ClosedCut:
+    """Round `number` with L = 10 * number and D of p0, p1 as given."""
+    keys = {"p0": P0, "p1": P1}
+    return ClosedCut(
+        round=round_of(TERM, number),
+        region_epoch=8,
+        metadata_version=1,
+        ledger={0: 10 * number, 1: 10 * number + 1},
+        moved={keys[name]: LogPosition(offset, 0) for name, offset in positions.items()},
+        existing=frozenset({P0.topic_id}),
+        wall_ms=1_000 + number,
+    )
+
+
+def written(*cuts: ClosedCut) -> tuple[TidemarkWriter, list[Tidemark]]:
+    """Return a writer that published `cuts`, one record per offset from 0 on."""
+    writer = TidemarkWriter("main", TidemarkBook(LEDGERS))
+    tidemarks = []
+    for at, closed in enumerate(cuts):
+        tidemarks.append(writer.prepare(closed))
+        writer.published(at, 100)
+    return writer, tidemarks
+
+
+def test_T10_numbers_are_dense_and_a_record_names_what_moved_since_the_last() -> None:
+    _, tidemarks = written(cut(1, p0=3, p1=4), cut(3, p1=6), cut(4, p0=3, p1=9))
+    assert [tidemark.number for tidemark in tidemarks] == [1, 2, 3]
+    assert [tidemark.full for tidemark in tidemarks] == [True, False, False]
+    assert tidemarks[1].moved == {P1: LogPosition(6, 0)}
+    assert tidemarks[2].moved == {P1: LogPosition(9, 0)}
+    assert [tidemark.previous_at for tidemark in tidemarks] == [-1, 0, 1]
+
+
+def test_T10_full_vector_every_1024_records() -> None:
+    cuts = [cut(number, p0=number) for number in range(1, 1027)]
+    cuts[0] = cut(1, p0=1, p1=5)
+    _, tidemarks = written(*cuts)
+    assert [tidemark.number for tidemark in tidemarks if tidemark.full] == [1, 1025]
+    assert tidemarks[1024].moved == {P0: LogPosition(1025, 0), P1: LogPosition(5, 0)}
+
+
+def test_T10_append_is_refused_unless_k_is_the_next_number() -> None:
+    book = TidemarkBook(LEDGERS)
+    _, tidemarks = written(cut(1, p0=1), cut(2, p0=2), cut(3, p0=3))
+    book.apply(0, tidemarks[0])
+    with pytest.raises(TidemarkError, match="T10"):
+        book.apply(1, tidemarks[2])
+
+
+def test_T10_records_survive_the_codec_and_name_all_positions_of_the_cut() -> None:
+    writer, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6))
+    assert [decode(*encode(tidemark)) for tidemark in tidemarks] == tidemarks
+    resolved = writer.book.positions(TidemarkPoint(8, 2))
+    assert resolved is not None
+    assert dict(resolved.positions) == {
+        P0: 3,
+        P1: 6,
+        LEDGERS.shard_key(0): 20,
+        LEDGERS.shard_key(1): 21,
+        LEDGERS.tidemark_key: 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("later", "broken"),
+    [
+        (cut(2, p0=2), "D of"),
+        (cut(1, p0=9), "round"),
+        (ClosedCut(round=round_of(TERM, 2), region_epoch=8, metadata_version=1,
+                   ledger={0: 9, 1: 11}, moved={}, existing=frozenset(), wall_ms=0), "L of shard 0"),
+        (ClosedCut(round=round_of(TERM, 2), region_epoch=7, metadata_version=1,
+                   ledger={0: 20, 1: 21}, moved={}, existing=frozenset(), wall_ms=0), "region epoch"),
+    ],
+)  # fmt: skip
+def test_T11_positions_rounds_and_epochs_never_go_down(later: ClosedCut, broken: str) -> None:
+    writer, tidemarks = written(cut(1, p0=3))
+    with pytest.raises(AssertionError, match=broken):
+        writer.prepare(later)
+    after = Tidemark(
+        domain="main",
+        region_epoch=later.region_epoch,
+        number=2,
+        round=later.round,
+        metadata_version=1,
+        ledger=later.ledger,
+        moved=later.moved,
+    )
+    assert any(broken in text for text in broken_rules(first_vector(tidemarks[0], 0), after))
+
+
+def test_T11_a_higher_region_epoch_goes_on_from_the_cut() -> None:
+    writer, _ = written(cut(1, p0=3))
+    taken_over = ClosedCut(
+        round=round_of(17 << 16 | 1, 1),
+        region_epoch=17,
+        metadata_version=1,
+        ledger={0: 12, 1: 13},
+        moved={P0: LogPosition(4, 0)},
+        existing=frozenset({P0.topic_id}),
+        wall_ms=0,
+    )
+    assert writer.prepare(taken_over).point == TidemarkPoint(17, 2)
+
+
+# T16: reached.
+
+
+def frontier_of(*tidemarks: Tidemark, lineage: Lineage | None = None) -> Frontier:
+    """A frontier that knows `tidemarks`, all logs reconciled under region epoch 8 and empty."""
+    made = Frontier(LEDGERS, lineage or Lineage())
+    keys = (P0, P1, LEDGERS.shard_key(0), LEDGERS.shard_key(1))
+    made.reconciled(keys, 8)
+    for tidemark in tidemarks:
+        made.observe(tidemark)
+    return made
+
+
+def copy_ledgers(made: Frontier, end: int) -> None:
+    for shard in (0, 1):
+        made.advanced(LEDGERS.shard_key(shard), end)
+
+
+def test_T16_reached_when_all_positions_are_below_the_mirrors_hw() -> None:
+    _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6))
+    made = frontier_of(*tidemarks)
+    made.advanced(P0, 3)
+    copy_ledgers(made, 11)
+    made.advanced(P1, 3)
+    assert made.complete == TidemarkPoint(0, 0)
+    made.advanced(P1, 4)
+    assert made.complete == TidemarkPoint(8, 1)
+    made.advanced(P1, 6)
+    assert made.complete == TidemarkPoint(8, 1)
+    copy_ledgers(made, 21)
+    assert made.complete == TidemarkPoint(8, 2)
+
+
+def test_T16_complete_is_not_reached_before_the_fact_is_durable() -> None:
+    _, tidemarks = written(cut(1, p0=3))
+    made = frontier_of(*tidemarks)
+    made.advanced(P0, 3)
+    copy_ledgers(made, 11)
+    assert (made.complete, made.reached) == (TidemarkPoint(8, 1), TidemarkPoint(0, 0))
+    made.persisted(TidemarkPoint(8, 1))
+    assert made.reached == TidemarkPoint(8, 1)
+
+
+def test_T16_a_tidemark_is_not_reached_before_those_below_it() -> None:
+    _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p0=5))
+    made = frontier_of(*tidemarks)
+    made.advanced(P0, 5)
+    copy_ledgers(made, 100)
+    assert made.complete == TidemarkPoint(0, 0)
+    made.advanced(P1, 4)
+    assert made.complete == TidemarkPoint(8, 2)
+
+
+def test_T16_what_is_reached_already_is_not_waited_for_again() -> None:
+    _, tidemarks = written(cut(1, p0=3), cut(2, p0=5))
+    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(8, 1))
+    made.observe(tidemarks[0])
+    assert (made.pending_count, made.complete) == (0, TidemarkPoint(8, 1))
+    made.observe(tidemarks[1])
+    assert made.pending_count == 1
+
+
+def test_T16_logs_count_only_when_they_were_reconciled_under_the_tidemarks_epoch() -> None:
+    """H16: lengths are not histories (T23)."""
+    _, tidemarks = written(cut(1, p0=3))
+    made = Frontier(LEDGERS)
+    made.observe(tidemarks[0])
+    made.advanced(P0, 3)
+    copy_ledgers(made, 100)
+    assert made.complete == TidemarkPoint(0, 0)
+    made.reconciled((LEDGERS.shard_key(0), LEDGERS.shard_key(1)), 8)
+    made.reconciled((P0,), 7)
+    assert made.complete == TidemarkPoint(0, 0)
+    made.reconciled((P0,), 8)
+    assert made.complete == TidemarkPoint(8, 1)
+
+
+def test_T16_a_void_tidemark_is_never_reached() -> None:
+    """T25: beyond the base of a later region epoch."""
+    _, tidemarks = written(cut(1, p0=3), cut(2, p0=5))
+    lineage = Lineage((LineageEntry(17, "mirror", TidemarkPoint(8, 1)),))
+    made = frontier_of(*tidemarks, lineage=lineage)
+    made.advanced(P0, 5)
+    copy_ledgers(made, 100)
+    assert (made.complete, made.void_count) == (TidemarkPoint(8, 1), 1)
+
+
+def test_T16_tidemarks_that_need_a_deleted_log_are_skipped() -> None:
+    writer, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6))
+    gone = writer.prepare(
+        ClosedCut(
+            round=round_of(TERM, 3),
+            region_epoch=8,
+            metadata_version=2,
+            ledger={0: 30, 1: 31},
+            moved={},
+            existing=frozenset(),
+            wall_ms=0,
+        )
+    )
+    assert gone.removed == (P0, P1)
+    made = frontier_of(*tidemarks)
+    made.advanced(P0, 3)
+    copy_ledgers(made, 29)
+    made.observe(gone)
+    assert made.complete == TidemarkPoint(0, 0)
+    copy_ledgers(made, 31)
+    assert made.complete == TidemarkPoint(8, 3)
+
+
+# T17: what a mirror shows.
+
+
+async def test_T17_lso_and_aborted_list_know_only_markers_below_D(tmp_path: Path) -> None:
+    """H10: the marker was copied but lies above D: the transaction is still open for readers."""
+    async with acting_site(tmp_path / "home") as home:
+        producer_id, epoch = await write_one(home, "straddles")
+        await home.coordinator.end_txn("straddles", producer_id, epoch, False, 1)
+        source = home.partition("orders")
+        await until(lambda: len(markers_in(source)) == 1, what="the abort marker")
+        mirror = Site(tmp_path / "mirror", "mirror")
+        (first, _) = mirror.partitions.open_topic(home.metadata.image.topics["orders"])
+        first.become_mirror()
+        first.append_mirrored(source.read_raw(0, 1 << 20))
+        await mirror.group_commit.sync_group()
+        assert first.high_watermark == 2
+        first.show_up_to(1)
+        assert (first.visible_end, first.last_stable_offset) == (1, 0)
+        assert first.log.aborted_in(0, 1, first.visible_end) == []
+        first.show_up_to(2)
+        assert (first.visible_end, first.last_stable_offset) == (2, 2)
+        assert [txn.producer_id for txn in first.log.aborted_in(0, 2, 2)] == [producer_id]
+
+
+async def test_T17_showing_never_goes_down(tmp_path: Path) -> None:
+    async with acting_site(tmp_path) as site:
+        await site.produce("orders", b"a", b"b")
+        partition = site.partition("orders")
+        partition.become_mirror()
+        partition.show_up_to(2)
+        partition.show_up_to(1)
+        assert partition.visible_end == 2
