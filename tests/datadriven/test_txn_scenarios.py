@@ -1,0 +1,207 @@
+"""Plays the coordinator scenarios in `txn_coordinator/*.txt`: one command a line, its effects after `->`.
+
+Commands (name=t unless given; partitions as topic/number):
+    init [txn=N] [pair=ID/EPOCH] [timeout_ms=N]     add pair=ID/EPOCH PARTITION... [tv=2]
+    end pair=ID/EPOCH commit|abort [tv=2]           verify pair=ID/EPOCH PARTITION
+    durable        everything appended is below the high watermark
+    markers        every marker that was sent is confirmed
+    enter R | release R                             round number R of term 7
+    advance MS | timeout                            monotonic time; scan for overdue transactions
+    hold-expires   every held request has waited long enough
+    crash [keep=N] load again from the first N ledger records (default all), new leader epoch
+    takeover [open=ID/EPOCH@PARTITION] ...          load in a new region (epoch 16) and adopt
+    show [txn=N]   the entry
+Set REWRITE_SCENARIOS=1 to write what happens into the files; the diff is what is reviewed.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from idempotency.decision import round_number, round_of
+from idempotency.identity import TopicPartition
+from idempotency.partition_state import OpenTxn
+from tests.txn_world import CoreWorld, tp
+from txn_coordinator import events as ev
+from txn_coordinator.adoption import orphans_of
+
+FOLDER = Path(__file__).parent / "txn_coordinator"
+SCENARIOS = sorted(FOLDER.glob("*.txt"))
+
+
+class Player:
+    """One scenario's world."""
+
+    def __init__(self) -> None:
+        """Start with an empty ledger."""
+        self.world = CoreWorld()
+        self.seen_answers: dict[int, None] = {}
+        self.seen_held = 0
+        self.seen_sent = 0
+
+    def play(self, command: str) -> str:
+        """Carry out one command; return what came of it."""
+        verb, *words = command.split()
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        plain = [word for word in words if "=" not in word]
+        rows = len(self.world.rows)
+        handler = getattr(self, "_" + verb.replace("-", "_"))
+        said = handler(options, plain)
+        if said is not None:
+            return str(said)
+        return self._effects(rows) or "nothing"
+
+    def _effects(self, rows: int) -> str:
+        world = self.world
+        found = []
+        written = len(world.rows) - rows
+        if written > 0:
+            found.append(f"wrote={written}")
+        for number, answer in world.answers.items():
+            if number not in self.seen_answers:
+                self.seen_answers[number] = None
+                pair = ""
+                if answer.producer_id >= 0:
+                    pair = f" pair={answer.producer_id}/{answer.producer_epoch}"
+                found.append(f"#{number} {answer.verdict.name}{pair}")
+        found += [f"#{number} held" for number in world.held[self.seen_held :]]
+        self.seen_held = len(world.held)
+        for order in world.sent[self.seen_sent :]:
+            kind = "COMMIT" if order.commit else "ABORT"
+            where = ",".join(f"{part.topic}/{part.partition}" for part in order.partitions)
+            decision = order.decision
+            found.append(
+                f"send {kind} {order.producer_id}/{order.producer_epoch} to {where} "
+                f"decision={decision.leader_epoch >> 16}.{decision.leader_epoch & 0xFFFF}@"
+                f"{decision.offset} round={round_number(decision.stamp)}"
+            )
+        self.seen_sent = len(world.sent)
+        return "; ".join(found)
+
+    def _init(self, options: dict[str, str], _plain: list[str]) -> None:
+        pid, epoch = _pair(options.get("pair", "-1/-1"))
+        timeout_ms = int(options.get("timeout_ms", "60000"))
+        self.world.init(options.get("txn", "t"), timeout_ms, pid, epoch)
+
+    def _add(self, options: dict[str, str], plain: list[str]) -> None:
+        pair = _pair(options["pair"])
+        partitions = [_partition(word) for word in plain]
+        name, tv = options.get("txn", "t"), int(options.get("tv", "1"))
+        self.world.add(*pair, *partitions, name=name, tv=tv)
+
+    def _end(self, options: dict[str, str], plain: list[str]) -> None:
+        pair = _pair(options["pair"])
+        name, tv = options.get("txn", "t"), int(options.get("tv", "1"))
+        self.world.end(*pair, plain == ["commit"], name=name, tv=tv)
+
+    def _verify(self, options: dict[str, str], plain: list[str]) -> str:
+        pair = _pair(options["pair"])
+        entry = self.world.core.entry_of(options.get("txn", "t"), pair[0])
+        assert entry is not None
+        return self.world.core.verify(entry, *pair, _partition(plain[0])).name
+
+    def _durable(self, _options: dict[str, str], _plain: list[str]) -> None:
+        self.world.persist()
+
+    def _markers(self, _options: dict[str, str], _plain: list[str]) -> None:
+        sent, self.world.sent, self.seen_sent = self.world.sent, [], 0
+        for order in sent:
+            for partition in order.partitions:
+                confirmed = ev.MarkerConfirmed(order.transactional_id, order.decision, partition)
+                self.world.step(confirmed)
+
+    def _enter(self, _options: dict[str, str], plain: list[str]) -> None:
+        self.world.step(ev.EnterRound(round_of(7, int(plain[0]))))
+
+    def _release(self, _options: dict[str, str], plain: list[str]) -> None:
+        self.world.step(ev.ReleaseRound(round_of(7, int(plain[0]))))
+
+    def _advance(self, _options: dict[str, str], plain: list[str]) -> str:
+        self.world.now_ms += int(plain[0])
+        return f"now_ms={self.world.now_ms}"
+
+    def _timeout(self, _options: dict[str, str], _plain: list[str]) -> None:
+        for name in self.world.core.timed_out(self.world.now_ms):
+            self.world.step(ev.TransactionTimedOut(name))
+
+    def _hold_expires(self, _options: dict[str, str], _plain: list[str]) -> None:
+        for name, entry in list(self.world.core.entries.items()):
+            for request in list(entry.parked):
+                self.world.step(ev.HoldExpired(request.request_id, name))
+
+    def _crash(self, options: dict[str, str], _plain: list[str]) -> None:
+        keep = int(options["keep"]) if "keep" in options else None
+        self._replace(self.world.reload(rows=keep))
+        self.world.resume()
+
+    def _takeover(self, options: dict[str, str], _plain: list[str]) -> None:
+        world = self.world.reload(region_epoch=16, leader_epoch=16 << 16 | 1)
+        self._replace(world)
+        found: list[tuple[TopicPartition, OpenTxn]] = []
+        if "open" in options:
+            pair, partition = options["open"].split("@")
+            found = [(_partition(partition), OpenTxn(*_pair(pair), 0, 0))]
+        orphans = orphans_of(found, [entry.record for entry in world.core.entries.values()])
+        world.core.deferring = True
+        for entry in list(world.core.ongoing()):
+            partitions = tuple(
+                part for part, txn in found if txn.producer_id == entry.record.producer_id
+            )
+            world.step(ev.AdoptOngoing(entry.record.transactional_id, partitions))
+        for orphan in orphans:
+            world.step(orphan)
+        world.persist()
+        world.core.deferring = False
+        world.resume()
+
+    def _replace(self, world: CoreWorld) -> None:
+        world.requests = self.world.requests
+        self.world = world
+        self.seen_held = self.seen_sent = 0
+
+    def _show(self, options: dict[str, str], _plain: list[str]) -> str:
+        name = options.get("txn", "t").replace("orphan-", "\x00orphan-")
+        entry = self.world.core.entries.get(name)
+        if entry is None:
+            return "unknown"
+        record = entry.record
+        pending = f" pending={entry.pending.status.name}" if entry.pending else ""
+        return f"{record.status.name} pair={record.producer_id}/{record.producer_epoch}{pending}"
+
+
+def _pair(text: str) -> tuple[int, int]:
+    pid, epoch = text.rsplit("/", 1)
+    return int(pid), int(epoch)
+
+
+def _partition(text: str) -> TopicPartition:
+    topic, number = text.rsplit("/", 1)
+    return tp(topic, int(number))
+
+
+def replayed(text: str) -> str:
+    """Return the scenario with what really happens behind each arrow."""
+    player = Player()
+    lines = []
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            lines.append(line)
+            continue
+        command = re.split(r"\s*->", line)[0].strip()
+        lines.append(f"{command:<44} -> {player.play(command)}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario(path: Path) -> None:
+    written = path.read_text()
+    happened = replayed(written)
+    if os.environ.get("REWRITE_SCENARIOS"):
+        path.write_text(happened)
+    assert happened == written
+
+
+def test_there_are_scenarios() -> None:
+    assert SCENARIOS
