@@ -179,27 +179,22 @@ def plan_of(request: Request, parallelism: int) -> Plan:
     )
 
 
-def differing_by_partition(
-    plan: Plan, ranges: RangeRows, extents: Extents
+def ranges_by_partition(
+    plan: Plan, extents: Extents, differing: Mapping[Place, Sequence[int]]
 ) -> dict[Place, list[int]]:
-    """Return which ranges of which partitions must be compared batch by batch (spark.md L1)."""
-    found: dict[Place, list[int]] = {}
-    nothing = np.empty(0, RANGE_DTYPE)
-    for place, part in enumerate(plan.partitions.values()):
-        source, mirror = extents.of(0, place), extents.of(1, place)
-        sides = [
-            fold_ranges(ranges.get((side.value, part.topic, part.partition), nothing))
-            for side in Side
-        ]
-        chosen = ranges_to_compare(
-            differing_ranges(*sides),
+    """Return which of the ranges that differ must be compared batch by batch (spark.md L1)."""
+    chosen: dict[Place, list[int]] = {}
+    for index, part in enumerate(plan.partitions.values()):
+        source, mirror = extents.of(0, index), extents.of(1, index)
+        ranges = ranges_to_compare(
+            sorted(differing.get((part.topic, part.partition), ())),
             part,
             source_start=0 if source is None else source.start_offset,
             mirror_end=0 if mirror is None else mirror.end_offset,
         )
-        if chosen:
-            found[part.topic, part.partition] = chosen
-    return found
+        if ranges:
+            chosen[part.topic, part.partition] = ranges
+    return chosen
 
 
 def segments_holding(
@@ -279,7 +274,7 @@ class LocalEngine:
         rows = [row for spec in plan.segments for row in evidence_of(spec, plan)]
         segments = [row for row in rows if row.kind == SEGMENT]
         extents = extents_of(plan, segments)
-        differing = differing_by_partition(plan, _range_rows(rows), extents)
+        differing = ranges_by_partition(plan, extents, _differing(plan, _range_rows(rows)))
         headers = _headers(plan, differing, segments)
         parts = [
             check_partition(
@@ -295,6 +290,19 @@ class LocalEngine:
         ]
         checked = _local_transactions(plan, extents, rows) if TRANSACTIONS in jobs else []
         return combine(self.name, parts if VERIFY in jobs else only_coverage(parts), checked)
+
+
+def _differing(plan: Plan, ranges: RangeRows) -> dict[Place, list[int]]:
+    nothing = np.empty(0, RANGE_DTYPE)
+    return {
+        (part.topic, part.partition): differing_ranges(
+            *(
+                fold_ranges(ranges.get((side.value, part.topic, part.partition), nothing))
+                for side in Side
+            )
+        )
+        for part in plan.partitions.values()
+    }
 
 
 def _range_rows(rows: Iterable[EvidenceRow]) -> dict[tuple[str, str, int], npt.NDArray[Any]]:

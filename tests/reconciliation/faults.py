@@ -23,13 +23,11 @@ from idempotency.record_batch import (
 from tests.reconciliation.two_regions import (
     A0,
     A1,
-    LEADER_EPOCH,
     OFFSETS,
     PLAIN,
     TIMEOUT_MS,
     TXN_LEDGER,
     Home,
-    Logs,
     Pair,
     Place,
     Txn,
