@@ -137,7 +137,7 @@ class Partition:
         if bound < state.forgotten_below:
             # A region just back as a mirror, before it knows its cut: show nothing rather than guess.
             return self.log.log_start_offset
-        return state.last_stable_offset(bound)
+        return max(state.last_stable_offset(bound), self.log.log_start_offset)
 
     def readable_end(self, isolation: Isolation) -> int:
         """Return how far a reader sees (C37, T17)."""
@@ -456,7 +456,7 @@ class Partition:
     ) -> int:
         """Forget what nobody needs: old segments below `hold_offset`, idle producers (C8). Return deletions.
 
-        Without `hold_offset` retention may go up to the visible end. A mirror deletes nothing by itself
+        Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
         (T14: `log.delete_segments_below`).
         """
         if self.log.failed is not None:
@@ -466,5 +466,6 @@ class Partition:
         self.log.state.expire(now_ms, producer_expiration_ms)
         if not self.is_leader:
             return 0
-        hold = bound if hold_offset is None else min(hold_offset, bound)
+        stable = self.last_stable_offset
+        hold = stable if hold_offset is None else min(hold_offset, stable)
         return self.log.apply_retention(now_ms=now_ms, hold_offset=hold)

@@ -1,0 +1,383 @@
+"""Appending to, reading from and waiting on one partition."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from idempotency.record_batch import ControlType
+from region_broker.log.failures import (
+    MirrorGap,
+    NotABatchBoundary,
+    NotLeader,
+    OffsetOutOfRange,
+    PartitionFailed,
+    UnsupportedConfig,
+)
+from region_broker.log.log_config import FlushPolicy
+from region_broker.replication.admission import AppendVerdict
+from region_broker.replication.partition import Isolation, Partition
+from region_broker.replication.purgatory import FetchTarget, wait_readable
+from region_broker.wire.batches import Origin
+from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, batch, world
+
+SMALL_SEGMENTS = {"segment.bytes": "4096"}
+
+
+def commit(partition: Partition, producer_id: int, *, aborted: bool = False) -> AppendVerdict:
+    return partition.append_marker(
+        producer_id=producer_id,
+        producer_epoch=0,
+        control_type=ControlType.ABORT if aborted else ControlType.COMMIT,
+        coordinator_epoch=1,
+        decision=None,
+        timestamp_ms=1_000_000,
+    ).verdict
+
+
+def in_transaction(producer_id: int, sequence: int = 0, count: int = 1) -> bytes:
+    return batch(count, origin=Origin(producer_id, 0, sequence, transactional=True))
+
+
+async def test_append_is_committed_by_the_sync_and_not_before() -> None:
+    some = world()
+    outcome = some.partition.append(batch(3))
+    assert (outcome.verdict, outcome.base_offset, outcome.next_offset) == (
+        AppendVerdict.APPENDED,
+        0,
+        3,
+    )
+    assert some.partition.high_watermark == 0
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(some.partition.wait_committed(3))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        some.sync()
+    assert some.partition.high_watermark == 3
+
+
+async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> None:
+    some = world()
+    data = batch(2, origin=Origin(7, 0, 0))
+    some.partition.append(batch(1))
+    first = some.partition.append(data)
+    again = some.partition.append(data)
+    assert again.verdict is AppendVerdict.DUPLICATE
+    assert (again.base_offset, again.next_offset) == (first.base_offset, first.next_offset) == (1, 3)
+    assert some.partition.log_end_offset == 3
+    assert some.partition.high_watermark < again.next_offset
+
+
+@pytest.mark.parametrize("policy", [FlushPolicy.INTERVAL, FlushPolicy.OS])
+async def test_other_policies_acknowledge_at_once(policy: FlushPolicy) -> None:
+    some = world(flush_policy=policy)
+    outcome = some.partition.append(batch(2))
+    await some.partition.wait_committed(outcome.next_offset)
+    assert some.partition.high_watermark == 2
+
+
+def test_client_batches_that_are_refused() -> None:
+    partition = world({"max.message.bytes": "500"}).partition
+    sound = batch(2)
+    wrong_crc = bytearray(sound)
+    wrong_crc[-1] ^= 1
+    old_magic = bytearray(sound)
+    old_magic[16] = 1
+    control = batch(1, origin=Origin(1, 0, 0, transactional=True, control=True))
+    no_producer = batch(1, origin=Origin(transactional=True))
+    for data, verdict in [
+        (sound[:30], AppendVerdict.CORRUPT),
+        (sound[:-1], AppendVerdict.CORRUPT),
+        (bytes(wrong_crc), AppendVerdict.CORRUPT),
+        (bytes(old_magic), AppendVerdict.UNSUPPORTED_MAGIC),
+        (sound + sound, AppendVerdict.INVALID_RECORD),
+        (control, AppendVerdict.INVALID_RECORD),
+        (no_producer, AppendVerdict.INVALID_RECORD),
+        (batch(1, size_bytes=600), AppendVerdict.TOO_LARGE),
+        (b"", AppendVerdict.CORRUPT),
+    ]:
+        outcome = partition.append(data)
+        assert (outcome.verdict, outcome.base_offset) == (verdict, -1), outcome
+        assert outcome.detail
+    assert partition.log_end_offset == 0
+
+
+def test_mirror_takes_no_client_batch_and_leader_no_mirrored_one() -> None:
+    mirror = world(leads=False).partition
+    assert mirror.append(batch()).verdict is AppendVerdict.NOT_LEADER
+    with pytest.raises(NotLeader):
+        world().partition.append_mirrored(batch())
+
+
+async def test_full_disk_stops_one_partition_loudly() -> None:
+    some = world(partition_count=2)
+    first = some.partition.append(batch())
+    some.sync()
+    waiting = some.partition.append(batch())
+
+    def full(operation: str, path: Path) -> None:
+        if operation == "pwrite" and path.parent.name == "0":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    wait = asyncio.ensure_future(some.partition.wait_committed(waiting.next_offset))
+    await asyncio.sleep(0)
+    some.disk.fault = full
+    assert some.partition.append(batch()).verdict is AppendVerdict.STORAGE_FAILED
+    with pytest.raises(PartitionFailed, match="No space left"):
+        await wait
+    assert some.partition.failed is not None
+    with pytest.raises(PartitionFailed):
+        await some.partition.wait_committed(waiting.next_offset)
+    assert some.partitions[1].append(batch()).verdict is AppendVerdict.APPENDED
+    some.sync()
+    assert some.partitions[1].high_watermark == 1
+    some.kill_and_reopen()
+    assert some.partition.failed is None
+    assert some.partition.log_end_offset >= first.next_offset
+
+
+async def test_failed_sync_is_never_repeated_and_acknowledges_nothing() -> None:
+    some = world(partition_count=2)
+    outcome = some.partition.append(batch())
+    some.partitions[1].append(batch())
+    syncs: list[Path] = []
+
+    def broken(operation: str, path: Path) -> None:
+        if operation == "fdatasync" and path.parent.name == "0":
+            syncs.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+
+    wait = asyncio.ensure_future(some.partition.wait_committed(outcome.next_offset))
+    await asyncio.sleep(0)
+    some.disk.fault = broken
+    some.sync()
+    with pytest.raises(PartitionFailed, match="Input/output error"):
+        await wait
+    some.sync()
+    some.table.close()
+    assert len(syncs) == 1
+    assert some.partition.high_watermark == 0
+    assert some.partitions[1].high_watermark == 1
+
+
+def test_C36_C38_read_committed_stops_at_the_open_transaction_and_names_the_aborted() -> None:
+    some = world(SMALL_SEGMENTS)
+    partition = some.partition
+    partition.append(in_transaction(1))
+    partition.append(batch(1, size_bytes=3000))
+    partition.append(in_transaction(2))
+    assert commit(partition, 1, aborted=True) is AppendVerdict.APPENDED
+    for _ in range(5):
+        partition.append(batch(1, size_bytes=3000))
+    some.sync()
+    assert partition.last_stable_offset == 2
+    assert partition.readable_end(Isolation.READ_COMMITTED) == 2
+    assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 9
+    commit(partition, 2)
+    some.sync()
+    assert partition.last_stable_offset == 10
+    for _ in range(2):
+        slice_ = partition.fetch(0, 100, Isolation.READ_COMMITTED)
+        assert [tuple(txn) for txn in slice_.aborted] == [(1, 0, 3)]
+        assert partition.fetch(4, 100, Isolation.READ_COMMITTED).aborted == []
+        some.close_and_reopen()
+        partition = some.partition
+
+
+def test_T17_mirror_shows_up_to_the_cut_only() -> None:
+    home = world()
+    home.partition.append(in_transaction(1))
+    home.partition.append(batch())
+    commit(home.partition, 1)
+    home.partition.append(batch())
+    home.sync()
+    mirror = world(leads=False)
+    assert mirror.partition.append_mirrored(all_bytes(home.partition)) == 4
+    mirror.sync()
+    partition = mirror.partition
+    assert partition.high_watermark == 4
+    assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 0
+    partition.show_up_to(2)  # the marker at 2 is copied but lies behind the cut
+    assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 2
+    assert partition.readable_end(Isolation.READ_COMMITTED) == 0
+    assert partition.readable_end(Isolation.DURABLE) == 4
+    partition.show_up_to(3)
+    assert partition.readable_end(Isolation.READ_COMMITTED) == 3
+    partition.show_up_to(1)
+    assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 3
+    assert all_bytes(partition) == all_bytes(home.partition)
+
+
+def test_mirrored_batches_must_continue_the_log() -> None:
+    home = world()
+    for _ in range(3):
+        home.partition.append(batch())
+    home.sync()
+    data = all_bytes(home.partition)
+    size_bytes = len(data) // 3
+    partition = world(leads=False).partition
+    for wrong in (data[size_bytes:], data[:-1], data[:-1] + b"\1"):
+        with pytest.raises(MirrorGap):
+            partition.append_mirrored(wrong)
+    assert partition.log_end_offset == 0
+    assert partition.append_mirrored(data) == 3
+    with pytest.raises(MirrorGap):
+        partition.append_mirrored(data)
+
+
+async def test_cut_ends_waits_and_forgets_what_lay_above() -> None:
+    some = world()
+    some.partition.append(batch(2))
+    some.partition.append(in_transaction(5, count=2))
+    some.sync()
+    with pytest.raises(NotABatchBoundary):
+        some.partition.truncate_to(3)
+    later = asyncio.ensure_future(some.partition.wait_committed(9))
+    await asyncio.sleep(0)
+    some.partition.truncate_to(2)
+    with pytest.raises(NotLeader):
+        await later
+    assert some.partition.log_end_offset == some.partition.high_watermark == 2
+    assert some.partition.state.open_transactions() == []
+    again = some.partition.append(in_transaction(5, count=2))
+    assert (again.verdict, again.base_offset) == (AppendVerdict.APPENDED, 2)
+
+
+def test_offsets_out_of_range() -> None:
+    some = world()
+    some.partition.append(batch(2))
+    some.sync()
+    assert some.partition.fetch(2, 100, Isolation.READ_UNCOMMITTED).data == b""
+    for offset in (-1, 3):
+        with pytest.raises(OffsetOutOfRange):
+            some.partition.fetch(offset, 100, Isolation.READ_UNCOMMITTED)
+
+
+def test_C39_first_batch_is_returned_even_if_it_is_too_large() -> None:
+    some = world()
+    some.partition.append(batch(1, size_bytes=5000))
+    some.sync()
+    assert len(some.partition.fetch(0, 10, Isolation.READ_UNCOMMITTED).data) > 5000
+    slice_ = some.partition.fetch(0, 10, Isolation.READ_UNCOMMITTED, first_batch_always=False)
+    assert (slice_.data, slice_.next_offset) == (b"", 0)
+
+
+def test_lookup_by_time_finds_the_record() -> None:
+    some = world(SMALL_SEGMENTS)
+    for at_ms in range(1000, 3000, 100):
+        some.partition.append(batch(3, size_bytes=200, at_ms=at_ms))
+    some.sync()
+    lookup = some.partition.lookup_timestamp
+    assert lookup(0, Isolation.READ_UNCOMMITTED) == (0, 1000, LEADER_EPOCH)
+    assert lookup(1501, Isolation.READ_UNCOMMITTED) == (16, 1501, LEADER_EPOCH)
+    assert lookup(1503, Isolation.READ_UNCOMMITTED) == (18, 1600, LEADER_EPOCH)
+    assert lookup(2903, Isolation.READ_UNCOMMITTED) is None
+
+
+def test_retention_by_time_and_hold() -> None:
+    some = world(SMALL_SEGMENTS | {"retention.ms": "5000"})
+    for _ in range(30):
+        some.partition.append(batch(1, size_bytes=500))
+    some.sync()
+    assert some.table.maintain(lambda _: None) == 0
+    some.clock.pass_ms(10_000)
+    assert some.table.maintain(lambda _: 0) == 0
+    assert some.table.maintain(lambda _: 10) > 0
+    assert 0 < some.partition.log_start_offset <= 10
+    some.table.maintain(lambda _: None)
+    assert some.partition.log_end_offset == 30
+    assert some.partition.log_start_offset < 30
+
+
+def test_KIP_101_end_offset_of_an_epoch() -> None:
+    some = world()
+    partition = some.partition
+    partition.append(batch(3))
+    partition.become_leader(LEADER_EPOCH + 4)
+    partition.append(batch(2))
+    assert partition.epoch_end_offset(LEADER_EPOCH) == (LEADER_EPOCH, 3)
+    assert partition.epoch_end_offset(LEADER_EPOCH + 2) == (LEADER_EPOCH, 3)
+    assert partition.epoch_end_offset(LEADER_EPOCH + 4) == (LEADER_EPOCH + 4, 5)
+    assert partition.epoch_end_offset(LEADER_EPOCH + 5) == (-1, -1)
+
+
+def test_seeded_mirror_starts_empty_at_an_offset() -> None:
+    some = world(leads=False)
+    some.partition.start_at(500)
+    assert (some.partition.log_start_offset, some.partition.log_end_offset) == (500, 500)
+    some.kill_and_reopen()
+    assert (some.partition.log_start_offset, some.partition.log_end_offset) == (500, 500)
+
+
+async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
+    some = world()
+    outcome = some.partition.append(batch())
+    wait = asyncio.ensure_future(some.partition.wait_committed(outcome.next_offset + 1))
+    await asyncio.sleep(0)
+    some.table.drop_topic(some.topic.topic_id)
+    with pytest.raises(PartitionFailed, match="was deleted"):
+        await wait
+    assert some.table.get("orders", 0) is None
+    assert some.table.open_topic(some.topic)[0].log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"message.timestamp.type": "LogAppendTime"},
+        {"cleanup.policy": "compact"},
+        {"segment.bytes": "many"},
+        {"retention.ms": "-2"},
+    ],
+)
+def test_configs_that_are_not_served_are_refused(configs: dict[str, str]) -> None:
+    some = world()
+    with pytest.raises(UnsupportedConfig):
+        some.table.open_topic(Topic(configs=configs, name="other"))
+
+
+def _target(some: World) -> FetchTarget:
+    return FetchTarget(some.partition, 0, Isolation.READ_UNCOMMITTED)
+
+
+async def test_waiting_fetch_wakes_when_enough_is_readable() -> None:
+    some = world()
+    size_bytes = len(batch())
+    async with asyncio.TaskGroup() as group:
+        wait = group.create_task(
+            wait_readable(
+                [_target(some)], min_bytes=2 * size_bytes, max_wait_ms=500, clock=some.clock
+            )
+        )
+        await asyncio.sleep(0)
+        some.partition.append(batch())
+        some.sync()
+        await asyncio.sleep(0)
+        assert not wait.done()
+        some.partition.append(batch())
+        some.sync()
+
+
+async def test_waiting_fetch_ends_at_its_deadline() -> None:
+    some = world()
+    async with asyncio.TaskGroup() as group:
+        wait = group.create_task(
+            wait_readable([_target(some)], min_bytes=1, max_wait_ms=500, clock=some.clock)
+        )
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        some.clock.pass_ms(499)
+        await asyncio.sleep(0)
+        assert not wait.done()
+        some.clock.pass_ms(1)
+
+
+async def test_waiting_fetch_ends_when_the_partition_stops() -> None:
+    some = world()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(
+            wait_readable([_target(some)], min_bytes=1, max_wait_ms=500, clock=some.clock)
+        )
+        await asyncio.sleep(0)
+        some.partition.log.fail("for the test")
