@@ -220,10 +220,9 @@ def _find(ctx: RequestContext, item: _Item) -> None:
 
 def _verify(ctx: RequestContext, request: Any, item: _Item) -> TxnVerdict:
     assert item.partition is not None
-    verdict: TxnVerdict = ctx.services.txn.verify(
+    return ctx.services.txn.verify(
         request.transactional_id, item.producer_id, item.producer_epoch, item.partition.tp
     )
-    return verdict
 
 
 def _admitted(ctx: RequestContext, request: Any, transactional: Sequence[_Item]) -> bool:

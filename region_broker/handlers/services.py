@@ -13,6 +13,7 @@ from uuid import UUID
 from idempotency.identity import TopicPartition
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
 
 if TYPE_CHECKING:  # the packages below are heavy; annotations only
     from region_broker.metrics import Metrics
@@ -82,15 +83,20 @@ class RegionView(Protocol):
 
 
 class TransactionService(Protocol):
-    """The transaction coordinator as handlers see it; verdicts are `txn_coordinator.verdicts`.
+    """The transaction coordinator as handlers see it (`txn_coordinator.driver`).
 
-    Typed `Any` where the answer is a type of txn_coordinator's own: the handler that asks knows it.
+    `connection_id` feeds the connection-order fence of TV1 where that is enabled; None: not fenced.
     """
 
     async def init_producer_id(
-        self, transactional_id: str | None, timeout_ms: int, producer_id: int, producer_epoch: int
-    ) -> Any:
-        """Return an InitOutcome: verdict, producer_id, producer_epoch."""
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: int,
+        producer_epoch: int,
+        connection_id: int | None = None,
+    ) -> InitOutcome:
+        """Return the pair to use from now on, or why there is none."""
         ...
 
     async def add_partitions(
@@ -101,20 +107,32 @@ class TransactionService(Protocol):
         partitions: Sequence[TopicPartition],
         *,
         implicit: bool,
-    ) -> Any:
-        """Add partitions to the transaction (durably, B2); return a verdict."""
+        connection_id: int | None = None,
+    ) -> TxnVerdict:
+        """Add partitions to the transaction, durably before OK (B2)."""
         ...
 
     async def add_offsets(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, group_id: str
-    ) -> Any:
-        """Add the offsets partition of `group_id`; return a verdict."""
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        group_id: str,
+        connection_id: int | None = None,
+    ) -> TxnVerdict:
+        """Add the offsets partition of `group_id`."""
         ...
 
     async def end_txn(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool, tv: int
-    ) -> Any:
-        """Decide the transaction; return an EndOutcome."""
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        tv: int,
+        connection_id: int | None = None,
+    ) -> EndOutcome:
+        """Decide the transaction."""
         ...
 
     def verify(
@@ -123,22 +141,8 @@ class TransactionService(Protocol):
         producer_id: int,
         producer_epoch: int,
         partition: TopicPartition,
-    ) -> Any:
-        """Return the verdict on whether `partition` is in the producer's open transaction (C27)."""
-        ...
-
-
-class ForwardContext(Protocol):
-    """What a forwarder may know of a request."""
-
-    @property
-    def connection_id(self) -> int:
-        """Return the number of the client's connection."""
-        ...
-
-    @property
-    def client_id(self) -> str | None:
-        """Return the client id."""
+    ) -> TxnVerdict:
+        """Return whether `partition` is in the producer's open transaction (C27)."""
         ...
 
 

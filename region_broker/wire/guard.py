@@ -270,8 +270,11 @@ def _array(element: _Piece, *, flexible: bool, nullable: bool) -> _Piece:
 
     def run(buffer: memoryview, position: int, state: GuardState) -> int:
         if flexible:
-            claimed, start = read_uvarint(buffer, position, state.end)
-            count = claimed - 1
+            if position < state.end and buffer[position] < 0x80:
+                count, start = buffer[position] - 1, position + 1
+            else:
+                claimed, start = read_uvarint(buffer, position, state.end)
+                count = claimed - 1
         else:
             start = position + 4
             if start > state.end:

@@ -164,6 +164,7 @@ class KafkaServer:
             await stream.wait_closed()
         finally:
             stream.abort()
+            peer.state.clear()  # what was bound to the connection ends with it (a forwarder's channel)
             self._links.discard(link)
             self._metrics.connections.set(len(self._links))
             self._closed_one.set()

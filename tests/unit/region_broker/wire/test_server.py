@@ -1,0 +1,121 @@
+"""Peers that keep the server waiting are cut off, by a clock that the test moves (INV-S2)."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from region_broker.limits import FRAME_TIMEOUT_MS, IDLE_TIMEOUT_MS, WRITE_TIMEOUT_MS
+from region_broker.metrics import Metrics
+from region_broker.ports.network import AsyncioNetwork
+from region_broker.wire.connection import Buffer, Incoming
+from region_broker.wire.server import KafkaServer
+from tests.log_world import ManualClock
+from tests.wire_world import RawClient
+
+REQUEST = struct.pack(">ihhi", 8, 60, 0, 1)
+HUGE_BYTES = 64 << 20
+
+
+class Served:
+    """A server on a manual clock; API 60 is answered shortly, API 61 with HUGE_BYTES."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.metrics = Metrics()
+        self.server = KafkaServer(AsyncioNetwork(), self.clock, self.answer, self.metrics)
+        self.clients: list[RawClient] = []
+
+    async def answer(self, incoming: Incoming) -> Buffer | None:
+        return bytes(HUGE_BYTES if incoming.api_key == 61 else 4)
+
+    async def connect(self) -> RawClient:
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", self.server.port))
+        self.clients.append(client)
+        return client
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Served]:
+    world = Served()
+    await world.server.start("127.0.0.1", 0)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(world.server.run())
+        yield world
+        for client in world.clients:
+            client.writer.transport.abort()
+        world.server.close()
+        await running
+
+
+async def test_half_a_frame_is_not_waited_for_forever() -> None:
+    async with served() as world:
+        slow, good = await world.connect(), await world.connect()
+        slow.send_raw(REQUEST + REQUEST[:5])
+        await slow.receive_raw()
+        world.clock.pass_ms(FRAME_TIMEOUT_MS + 1)
+        assert await slow.closed()
+        good.send_raw(REQUEST)
+        await good.receive_raw()
+
+
+async def test_peer_that_does_not_read_its_answers_is_cut_off() -> None:
+    async with served() as world:
+        deaf, good = await world.connect(), await world.connect()
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        deaf.send_raw(struct.pack(">ihhi", 8, 61, 0, 1))
+        await deaf.writer.drain()
+        for _ in range(3):  # the huge answer is begun before the third of these is answered
+            good.send_raw(REQUEST)
+            await good.receive_raw()
+        world.clock.pass_ms(WRITE_TIMEOUT_MS + 1)
+        await world.server.wait_connections(1)
+        assert world.server.connection_count == 1
+
+
+async def test_idle_connection_is_closed_in_the_end() -> None:
+    async with served() as world:
+        idle = await world.connect()
+        idle.send_raw(REQUEST)
+        await idle.receive_raw()
+        world.clock.pass_ms(IDLE_TIMEOUT_MS + 1)
+        assert await idle.closed()
+        assert b'connections_refused_total{reason="timeout"} 1.0' in world.metrics.render()
+
+
+async def test_connections_beyond_the_limit_are_refused() -> None:
+    world = Served()
+    world.server = KafkaServer(
+        AsyncioNetwork(), world.clock, world.answer, world.metrics, connections_max=1
+    )
+    await world.server.start("127.0.0.1", 0)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(world.server.run())
+        first = await world.connect()
+        first.send_raw(REQUEST)
+        await first.receive_raw()
+        second = await world.connect()
+        assert await second.closed()
+        for client in world.clients:
+            client.writer.close()
+        world.server.close()
+        await running
+
+
+async def test_port_in_use_is_an_oserror_at_start() -> None:
+    async with served() as world:
+        other = KafkaServer(AsyncioNetwork(), world.clock, world.answer, world.metrics)
+        with pytest.raises(OSError, match="in use"):
+            await other.start("127.0.0.1", world.server.port)
+
+
+async def test_close_answers_what_was_asked_and_ends() -> None:
+    async with served() as world:
+        client = await world.connect()
+        client.send_raw(REQUEST * 3)
+        for _ in range(3):
+            await client.receive_raw()
+        world.server.close()
+        assert await client.closed()
