@@ -29,7 +29,12 @@ from region_broker.log.disk import DiskFile
 from region_broker.log.failures import LogDamaged, NotABatchBoundary, PartitionFailed
 from region_broker.log.leader_epochs import LeaderEpochs
 from region_broker.log.log_config import INT32_MAX, FlushPolicy, LogConfig
-from region_broker.log.producer_snapshots import remove_between, remove_outside, write_snapshot
+from region_broker.log.producer_snapshots import (
+    load_newest,
+    remove_between,
+    remove_outside,
+    write_snapshot,
+)
 from region_broker.log.recovery import (
     CHECKPOINT_NAME,
     EPOCHS_NAME,
@@ -523,10 +528,11 @@ class PartitionLog:
     def _delete_oldest(self, count: int) -> None:
         if count == 0:
             return
-        deleted = self._list.keep(count, len(self._list.segments))
-        assert all(segment.file is None for segment in deleted)
         try:
             with self._disk_lock:
+                self._keep_state_at(self._list.bases[count])
+                deleted = self._list.keep(count, len(self._list.segments))
+                assert all(segment.file is None for segment in deleted)
                 self._note_log_start()
                 for segment in deleted:
                     remove_segment_files(self.folder, self._cache, segment.base_offset)
@@ -537,6 +543,12 @@ class PartitionLog:
             raise PartitionFailed(self.failed) from error
         self.epochs.truncate_start(self.log_start_offset)
         self.state.forget_aborted_below(self.log_start_offset)
+
+    def _keep_state_at(self, offset: int) -> None:
+        """Make sure of a snapshot at the new log start: what is deleted can not be replayed any more."""
+        if load_newest(self._disk, self.folder, offset, offset) is None:
+            state = rebuild_state(self.folder, self._list.segments, offset)
+            write_snapshot(self._disk, self.folder, offset, state.encode())
 
     def _note_log_start(self) -> None:
         """Durably say what is about to be deleted, so that a crash in between leaves no hole."""
