@@ -146,3 +146,27 @@ def test_T22_allowing_again_after_a_restart_changes_nothing() -> None:
     state.apply(data(10, sequence=14, leader_epoch=AFTER_TAKEOVER))
     state.allow_gap_once(below_offset=10)
     assert state.judge(data(sequence=20)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+
+
+def test_T22_gap_within_one_region_epoch_is_no_loss_by_takeover() -> None:
+    """An expired producer may go on anywhere: a replay, which knows the old entry, records nothing."""
+    log = (
+        data(0, sequence=0, leader_epoch=AT_HOME),
+        data(1, sequence=9, leader_epoch=AT_HOME + 1),
+    )
+    assert state_of(*log).accepted_gaps == ()
+
+
+def test_T22_gap_of_a_transactional_batch_is_not_recorded() -> None:
+    log = (
+        data(0, sequence=0, leader_epoch=AT_HOME),
+        data(1, sequence=9, transactional=True, leader_epoch=AFTER_TAKEOVER),
+    )
+    assert state_of(*log).accepted_gaps == ()
+
+
+def test_T22_allowance_never_reaches_past_the_end_of_the_log() -> None:
+    state = state_of(data(0, sequence=0, count=10, leader_epoch=AT_HOME))
+    state.allow_gap_once(below_offset=1_000)
+    state.apply(data(10, sequence=14, leader_epoch=AFTER_TAKEOVER))
+    assert state.judge(data(sequence=20)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE

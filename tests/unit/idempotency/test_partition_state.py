@@ -130,3 +130,10 @@ def test_pruned_cut_index_keeps_the_highest_round() -> None:
     index.prune(100)
     index.record(4, 50)  # a late marker of an old round is no first of anything
     assert index.entries() == [(9, 2)]
+
+
+def test_cut_index_holds_one_entry_per_round() -> None:
+    index = CutIndex()
+    for offset, stamp in enumerate((3, 3, 2, 3, 4, 4)):
+        index.record(stamp, offset)
+    assert index.entries() == [(3, 0), (4, 4)]
