@@ -1,5 +1,6 @@
 """A node's partitions on a simulated disk, driven by hand: one thread, no clock of its own."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +38,6 @@ class ManualClock:
 
     async def sleep_ms(self, duration_ms: float) -> None:
         """See `Clock`: ends when `pass_ms` has gone far enough."""
-        import asyncio
-
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:

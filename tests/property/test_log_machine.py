@@ -18,6 +18,7 @@ from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import Origin
 from tests.log_world import all_bytes, batch, with_markers, world
+from tests.simulation.disk import Crashed
 
 SIDE_SUFFIXES = (".index", ".txnindex", ".snapshot", "leader-epochs")
 PRODUCERS = st.integers(1, 3)
@@ -105,8 +106,6 @@ class LogMachine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 2**32), operations=st.integers(0, 30))
     def lose_power_twice(self, seed: int, operations: int) -> None:
         """A second loss while the first one is recovered."""
-        from tests.simulation.disk import Crashed
-
         rng = random.Random(seed)
         self.world.disk.power_loss(rng)
         self.world.disk.crash_after(operations)

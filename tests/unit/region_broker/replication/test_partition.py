@@ -64,7 +64,9 @@ async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> Non
     first = some.partition.append(data)
     again = some.partition.append(data)
     assert again.verdict is AppendVerdict.DUPLICATE
-    assert (again.base_offset, again.next_offset) == (first.base_offset, first.next_offset) == (1, 3)
+    assert (
+        (again.base_offset, again.next_offset) == (first.base_offset, first.next_offset) == (1, 3)
+    )
     assert some.partition.log_end_offset == 3
     assert some.partition.high_watermark < again.next_offset
 
@@ -120,7 +122,7 @@ async def test_full_disk_stops_one_partition_loudly() -> None:
         if operation == "pwrite" and path.parent.name == "0":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    wait = asyncio.ensure_future(some.partition.wait_committed(waiting.next_offset))
+    wait = asyncio.gather(some.partition.wait_committed(waiting.next_offset))
     await asyncio.sleep(0)
     some.disk.fault = full
     assert some.partition.append(batch()).verdict is AppendVerdict.STORAGE_FAILED
@@ -148,7 +150,7 @@ async def test_failed_sync_is_never_repeated_and_acknowledges_nothing() -> None:
             syncs.append(path)
             raise OSError(errno.EIO, "Input/output error")
 
-    wait = asyncio.ensure_future(some.partition.wait_committed(outcome.next_offset))
+    wait = asyncio.gather(some.partition.wait_committed(outcome.next_offset))
     await asyncio.sleep(0)
     some.disk.fault = broken
     some.sync()
@@ -233,7 +235,7 @@ async def test_cut_ends_waits_and_forgets_what_lay_above() -> None:
     some.sync()
     with pytest.raises(NotABatchBoundary):
         some.partition.truncate_to(3)
-    later = asyncio.ensure_future(some.partition.wait_committed(9))
+    later = asyncio.gather(some.partition.wait_committed(9))
     await asyncio.sleep(0)
     some.partition.truncate_to(2)
     with pytest.raises(NotLeader):
@@ -313,7 +315,7 @@ def test_seeded_mirror_starts_empty_at_an_offset() -> None:
 async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
     some = world()
     outcome = some.partition.append(batch())
-    wait = asyncio.ensure_future(some.partition.wait_committed(outcome.next_offset + 1))
+    wait = asyncio.gather(some.partition.wait_committed(outcome.next_offset + 1))
     await asyncio.sleep(0)
     some.table.drop_topic(some.topic.topic_id)
     with pytest.raises(PartitionFailed, match="was deleted"):

@@ -1,0 +1,74 @@
+"""Group commit with real threads on a real folder, and the seal callback."""
+
+import asyncio
+from pathlib import Path
+
+from region_broker.log.disk import RealDisk
+from region_broker.log.group_commit import GroupCommit
+from region_broker.log.log_config import NodeLogConfig
+from region_broker.ports.clock import SystemClock
+from region_broker.replication.partition import Isolation
+from region_broker.replication.partition_table import PartitionTable
+from tests.log_world import LEADER_EPOCH, Topic, batch
+
+
+async def test_many_partitions_commit_together_and_come_back(tmp_path: Path) -> None:
+    config = NodeLogConfig(segment_bytes=4096)
+    clock = SystemClock()
+    sealed: list[Path] = []
+    topic = Topic(partition_count=9)
+    commit = GroupCommit(config, clock, on_sealed=sealed.append)
+    table = PartitionTable(RealDisk(), tmp_path / "log", clock, config, commit)
+    partitions = table.open_topic(topic)
+    for partition in partitions:
+        partition.become_leader(LEADER_EPOCH)
+    running = asyncio.gather(commit.run())
+    for _ in range(20):
+        outcomes = [partition.append(batch(2, size_bytes=400)) for partition in partitions]
+        for partition, outcome in zip(partitions, outcomes, strict=True):
+            await partition.wait_committed(outcome.next_offset)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    table.close()
+    commit.close()
+    assert sealed
+    assert set(sealed) <= set(table.sealed_paths())
+
+    again = GroupCommit(config, clock)
+    table = PartitionTable(RealDisk(), tmp_path / "log", clock, config, again)
+    for partition in table.open_topic(topic):
+        assert partition.log.recovered_clean
+        assert partition.log_end_offset == 40
+        partition.become_leader(LEADER_EPOCH + 1)
+        read = partition.fetch(39, 10_000, Isolation.READ_UNCOMMITTED)
+        assert read.next_offset == 40
+    table.close()
+    again.close()
+
+
+async def test_a_slow_or_failing_digest_stops_nothing(tmp_path: Path) -> None:
+    config = NodeLogConfig(segment_bytes=4096)
+    clock = SystemClock()
+    called = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def digest(path: Path) -> None:
+        loop.call_soon_threadsafe(called.set)
+        raise FileNotFoundError(path)
+
+    commit = GroupCommit(config, clock, on_sealed=digest)
+    table = PartitionTable(RealDisk(), tmp_path, clock, config, commit)
+    partition = table.open_topic(Topic())[0]
+    partition.become_leader(LEADER_EPOCH)
+    running = asyncio.gather(commit.run())
+    for _ in range(12):
+        outcome = partition.append(batch(1, size_bytes=900))
+        await partition.wait_committed(outcome.next_offset)
+    await called.wait()
+    outcome = partition.append(batch())
+    await partition.wait_committed(outcome.next_offset)
+    assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    table.close()
+    commit.close()
