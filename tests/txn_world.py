@@ -22,7 +22,13 @@ from txn_coordinator.effects import (
     Held,
     SendMarkers,
 )
-from txn_coordinator.ports import LedgerFailed, LedgerPosition, MarkerOrder, MarkerResult
+from txn_coordinator.ports import (
+    IdsUnavailable,
+    LedgerFailed,
+    LedgerPosition,
+    MarkerOrder,
+    MarkerResult,
+)
 
 LEADER_EPOCH = 8 << 16 | 1
 REGION_EPOCH = 8
@@ -260,9 +266,12 @@ class MemoryIds:
     def __init__(self) -> None:
         """Start at FIRST_ID."""
         self.next = FIRST_ID
+        self.broken = False
 
     async def next_block(self) -> ProducerIdBlock:
         """Return the next three ids."""
+        if self.broken:
+            raise IdsUnavailable("the metadata is not there")
         block = ProducerIdBlock(self.next, 3)
         self.next += 3
         return block

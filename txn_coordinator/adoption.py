@@ -17,6 +17,10 @@ from txn_coordinator.events import AbortOrphan
 from txn_coordinator.states import PREPARED
 
 
+class AdoptionBlocked(Exception):
+    """A takeover cannot finish: a newer coordinator has written to a partition (C30)."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdoptionReport:
     """What a takeover decided: how many transactions of each kind."""

@@ -25,10 +25,17 @@ from idempotency.ports import Clock
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
 from txn_coordinator import expiry, fates
-from txn_coordinator.adoption import AdoptionReport, orphans_of
+from txn_coordinator.adoption import AdoptionBlocked, AdoptionReport, orphans_of
 from txn_coordinator.connection_order import ConnectionOrder
 from txn_coordinator.core import TxnCoordinatorCore
-from txn_coordinator.ports import IdBlocks, LedgerFailed, MarkerChannel, TransactionLog
+from txn_coordinator.ports import (
+    IdBlocks,
+    IdsUnavailable,
+    LedgerFailed,
+    MarkerChannel,
+    TransactionLog,
+)
+from txn_coordinator.rounds import EnteredRound
 from txn_coordinator.shard_driver import ShardDriver, ShardPorts
 from txn_coordinator.transitions import ORPHAN_PREFIX
 from txn_coordinator.verdicts import EndOutcome, Fate, FateOutcome, InitOutcome, TxnVerdict
@@ -54,19 +61,6 @@ class TxnSettings:
     id_retention_ms: int = expiry.ID_RETENTION_MS
     offsets_topic: str = "__consumer_offsets"
     connection_order: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EnteredRound:
-    """A shard's answer to ENTER: L is the ledger offset of the ROUND record (T2)."""
-
-    shard: int
-    coordinator_epoch: int
-    ledger_offset: int
-
-
-class AdoptionBlocked(Exception):
-    """A takeover cannot finish: a newer coordinator has written to a partition (C30)."""
 
 
 class _Phase(Enum):
@@ -249,9 +243,9 @@ class TransactionCoordinator:
         producer_id: int,
         producer_epoch: int,
         group_id: str,
+        connection_id: int | None = None,
         *,
         implicit: bool = False,
-        connection_id: int | None = None,
     ) -> TxnVerdict:
         """Let the offsets partition of `group_id` join the transaction."""
         return await self.add_partitions(
@@ -456,7 +450,11 @@ class TransactionCoordinator:
     async def _init_idempotent(self) -> InitOutcome:
         if self._phase is not _Phase.ACTIVE:
             return InitOutcome(self._refusal())
-        ids = await self._take_ids(1)
+        try:
+            ids = await self._take_ids(1)
+        except IdsUnavailable as error:
+            _LOG.error("no producer id for an idempotent producer: %s", error)
+            return InitOutcome(TxnVerdict.UNAVAILABLE)
         return InitOutcome(TxnVerdict.OK, ids.first, 0)
 
     async def _take_ids(self, count: int) -> ProducerIdBlock:
@@ -478,8 +476,11 @@ class TransactionCoordinator:
         while True:
             await self._clock.sleep_ms(settings.scan_interval_ms)
             now_ms = self._clock.monotonic_ms()
-            for shard in list(self._shards):
-                await self._abort_overdue(shard)
+            try:
+                for shard in list(self._shards):
+                    await self._abort_overdue(shard)
+            except IdsUnavailable as error:
+                _LOG.error("overdue transactions wait for the next scan: %s", error)
             if now_ms >= next_id_scan_ms:
                 next_id_scan_ms = now_ms + settings.id_scan_interval_ms
                 for shard in self._shards:

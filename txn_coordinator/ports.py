@@ -28,6 +28,10 @@ class LedgerCorrupt(LedgerFailed):
     """A ledger record cannot be read: the shard must not be served from a partial state (C22)."""
 
 
+class IdsUnavailable(Exception):
+    """No producer id block can be taken now; the message says why. Nothing was given out."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerPosition:
     """Where a ledger record stands: leader epoch of its batch, and its offset."""
@@ -105,5 +109,5 @@ class IdBlocks(Protocol):
     """Where producer ids come from."""
 
     async def next_block(self) -> ProducerIdBlock:
-        """Return a fresh block, durably taken (C11)."""
+        """Return a fresh block, durably taken (C11); raises IdsUnavailable."""
         ...

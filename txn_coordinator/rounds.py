@@ -7,7 +7,18 @@ INV-TR3  after a reload stamps equal to `current` are held again until the relea
 Not here: who starts and closes rounds (geo_replicator.rounds).
 """
 
+from dataclasses import dataclass
+
 from idempotency.decision import NO_ROUND, round_number
+
+
+@dataclass(frozen=True, slots=True)
+class EnteredRound:
+    """A shard's answer to ENTER: L is the ledger offset of the ROUND record (T2)."""
+
+    shard: int
+    coordinator_epoch: int
+    ledger_offset: int
 
 
 class RoundGate:

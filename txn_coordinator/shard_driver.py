@@ -35,6 +35,7 @@ from txn_coordinator.effects import (
 )
 from txn_coordinator.markers import retry_delay_ms
 from txn_coordinator.ports import (
+    IdsUnavailable,
     LedgerFailed,
     LedgerPosition,
     MarkerChannel,
@@ -143,7 +144,11 @@ class ShardDriver:
     async def ask(self, event: ev.Request, *, takes_id: bool = False) -> Answer:
         """Give a request to the core and wait for the answer."""
         if takes_id:
-            await self.stock_ids()
+            try:
+                await self.stock_ids()
+            except IdsUnavailable as error:
+                _LOG.error("no producer id for %s: %s", event.transactional_id, error)
+                return Answer(event.request_id, TxnVerdict.UNAVAILABLE)
         if self.closed:
             return Answer(event.request_id, self.closed_verdict)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -162,7 +167,7 @@ class ShardDriver:
             self._held.discard(event.request_id)
 
     async def stock_ids(self) -> None:
-        """Keep INV-TD5 when one more request, or one time-out, comes in."""
+        """Keep INV-TD5 when one more request, or one time-out, comes in; raises IdsUnavailable."""
         while not self.closed and self.core.spare_id_count <= len(self._waiting) + 1:
             granted = await self._ports.take_ids(_ID_REFILL)
             if not self.closed:

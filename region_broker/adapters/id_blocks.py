@@ -6,9 +6,12 @@ Not here: how ids are made unique over regions (`idempotency.producer_ids`).
 
 from typing import Protocol
 
-from idempotency.producer_ids import ProducerIdBlock, block_for
-from region_broker.controller.metadata_commands import AllocateProducerIds, Command
+from sqlalchemy.exc import SQLAlchemyError
+
+from idempotency.producer_ids import ProducerIdBlock, ProducerIdsExhausted, block_for
+from region_broker.controller.metadata_commands import AllocateProducerIds, Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage
+from txn_coordinator.ports import IdsUnavailable
 
 
 class MetadataCommands(Protocol):
@@ -28,6 +31,9 @@ class MetadataIdBlocks:
         self._region_ordinal = region_ordinal
 
     async def next_block(self) -> ProducerIdBlock:
-        """Return a fresh block; raises `ProducerIdsExhausted` at the end of the region's range."""
-        image = await self._metadata.apply(AllocateProducerIds())
-        return block_for(self._region_ordinal, image.producer_id_block_next - 1)
+        """Return a fresh block; raises IdsUnavailable when the metadata takes no command now."""
+        try:
+            image = await self._metadata.apply(AllocateProducerIds())
+            return block_for(self._region_ordinal, image.producer_id_block_next - 1)
+        except (SQLAlchemyError, CommandRefused, ProducerIdsExhausted) as error:
+            raise IdsUnavailable(f"the region's metadata gave no producer ids: {error}") from error

@@ -12,7 +12,11 @@ ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=4)
 async def handle_add_offsets_to_txn(ctx: RequestContext, request: Any) -> Fields:
     """Let the offsets partition of a group join the transaction."""
     verdict = await ctx.services.txn.add_offsets(
-        request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        request.group_id,
+        connection_id=ctx.connection_id,
     )
     return {"error_code": ERRORS.error_of(verdict, ctx.version)}
 

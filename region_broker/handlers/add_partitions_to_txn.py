@@ -33,6 +33,7 @@ async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fie
         request.v3_and_below_producer_epoch,
         partitions,
         implicit=False,
+        connection_id=ctx.connection_id,
     )
     return _on_error(ctx, request, ERRORS.error_of(verdict, ctx.version))
 

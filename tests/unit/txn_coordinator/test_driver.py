@@ -422,3 +422,42 @@ async def test_names_that_no_client_may_use_are_refused() -> None:
     async with running(world) as txn:
         for name in ("", "\x00orphan-1", "x" * 40_000):
             assert (await txn.init_producer_id(name, 1000)).verdict is TxnVerdict.INVALID_REQUEST
+
+
+async def test_without_producer_ids_only_those_who_need_one_are_refused() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.ids.broken = True
+        for number in range(40):
+            await txn.init_producer_id(f"u{number}", 1000)
+        assert (await txn.init_producer_id("v", 1000)).verdict is TxnVerdict.UNAVAILABLE
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        world.ids.broken = False
+        assert (await txn.init_producer_id("v", 1000)).verdict is OK
+
+
+async def test_P1_with_the_connection_order_fence_an_overtaken_end_txn_is_not_executed() -> None:
+    """KAFKA-17754: EndTxn is delayed on connection 1, the client goes on over connection 2."""
+    world = World()
+    txn = TransactionCoordinator(
+        ledger=world.ledger,
+        markers=world.markers,
+        id_blocks=world.ids,
+        clock=world.clock,
+        settings=TxnSettings(connection_order=True),
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(txn.run())
+        await txn.load(LEADER_EPOCH, REGION_EPOCH)
+        pair = await begin(txn)
+        ended = await txn.end_txn("t", *pair, False, 1, connection_id=2)
+        assert ended.verdict is OK
+        joined = await txn.add_partitions(
+            "t", *pair, [tp("orders", 1)], implicit=False, connection_id=2
+        )
+        assert joined is OK
+        late = await txn.end_txn("t", *pair, True, 1, connection_id=1)
+        assert late.verdict is TxnVerdict.STALE_CONNECTION
+        assert txn.open_transactions == 1
+        task.cancel()
