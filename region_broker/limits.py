@@ -1,8 +1,8 @@
-"""Every limit of the process, in one place, related to each other by assertions at import.
+"""Every limit of the process in one place, related to each other by assertions at import.
 
-INV-L1  everything that a peer can make grow has a limit here
-Not here: limits of one topic (`controller.topic_configs`), time-outs of groups and transactions (their own
-packages).
+INV-LI1  everything that a peer can make grow has a limit here
+Not here: limits of one topic (`controller.topic_configs`), of sockets (`ports.network`), time-outs of groups
+and transactions (their own packages).
 """
 
 from typing import Final
@@ -24,9 +24,6 @@ IN_FLIGHT_REQUESTS_MAX: Final = 64
 IN_FLIGHT_BYTES_MAX: Final = 128 * MIB
 
 SOCKET_READ_BYTES: Final = 256 * KIB
-SOCKET_READ_AHEAD_BYTES: Final = 1 * MIB
-SOCKET_WRITE_HIGH_WATER_BYTES: Final = 1 * MIB
-LISTEN_BACKLOG: Final = 1024
 CONNECTIONS_MAX: Final = 10_000
 # A frame that has begun must be complete within this time, and a peer that does not read its answers is
 # cut off after it.
@@ -65,5 +62,4 @@ assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be se
 assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
     "a full answer and one oversized first batch must fit an answer"
 )
-assert SOCKET_READ_BYTES <= SOCKET_READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 assert DECOMPRESSED_BYTES_MAX >= BATCH_BYTES_DEFAULT, "an honest batch must be decompressible"

@@ -1,6 +1,6 @@
 """The node's counters: one registry per node, bound label sets, cheap on the request path.
 
-INV-C1  labels come from fixed sets (API names, reasons), never from what a client sends
+INV-ME1  labels come from fixed sets (API names, reasons), never from what a client sends
 Not here: the HTTP route that shows them (`http_api`), gauges of other parts: they register their own
 collectors with `Metrics.registry`.
 """

@@ -1,6 +1,6 @@
 """The configs of a topic: which keys there are, their defaults, and which values are honoured.
 
-INV-T2  a config that would change nothing is refused, not swallowed: a key is honoured, or only its
+INV-CT2  a config that would change nothing is refused, not swallowed: a key is honoured, or only its
         default is accepted, with the reason
 Source: Kafka TopicConfig, ConfigDef types. Durations ms, sizes bytes.
 Not here: what the log does with them (`log.log_config`), where they are kept (`controller.metadata_image`).

@@ -1,9 +1,9 @@
 """From a frame to its answer: look the API up, decode, handle or forward, encode.
 
-INV-D1  a request is decoded and its handler begun without an await in between, so that the order in which
+INV-HD1  a request is decoded and its handler begun without an await in between, so that the order in which
         requests start is the order in which they take effect (C7)
-INV-D2  a request that this region must not execute is forwarded whole, after the guard has passed it
-INV-D3  what cannot be answered closes the connection, with a text that says why and what to do
+INV-HD2  a request that this region must not execute is forwarded whole, after the guard has passed it
+INV-HD3  what cannot be answered closes the connection, with a text that says why and what to do
 Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
 """
 

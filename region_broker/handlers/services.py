@@ -118,9 +118,11 @@ class TransactionService(Protocol):
         producer_id: int,
         producer_epoch: int,
         group_id: str,
+        *,
+        implicit: bool = False,
         connection_id: int | None = None,
     ) -> TxnVerdict:
-        """Add the offsets partition of `group_id`."""
+        """Add the offsets partition of `group_id`; `implicit`: it came with TxnOffsetCommit (TV2)."""
         ...
 
     async def end_txn(

@@ -1,10 +1,10 @@
 """The network port: byte streams in and out, and the real one on asyncio.
 
-INV-N1  bytes arrive in the order written, whole or not at all up to the moment of failure
-INV-N2  a reader that is not asked for bytes holds at most about READ_AHEAD_BYTES: then the socket is
+INV-PN1  bytes arrive in the order written, whole or not at all up to the moment of failure
+INV-PN2  a reader that is not asked for bytes holds at most about READ_AHEAD_BYTES: then the socket is
         left unread and TCP pushes back on the peer
-INV-N3  `drain` returns only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises
-INV-N4  an error of the peer or of the network is an OSError; a closed peer is b"" from `read`
+INV-PN3  `drain` returns only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises
+INV-PN4  an error of the peer or of the network is an OSError; a closed peer is b"" from `read`
 Not here: frames (`wire.framing`), what a connection means (`wire.connection`), TLS (a later issue).
 """
 
@@ -15,10 +15,9 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from typing_extensions import override
 
-from region_broker import limits
-
-READ_AHEAD_BYTES: Final = limits.SOCKET_READ_AHEAD_BYTES
-WRITE_HIGH_WATER_BYTES: Final = limits.SOCKET_WRITE_HIGH_WATER_BYTES
+READ_AHEAD_BYTES: Final = 1024 * 1024
+WRITE_HIGH_WATER_BYTES: Final = 1024 * 1024
+LISTEN_BACKLOG: Final = 1024
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -131,7 +130,7 @@ class AsyncioStream(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Queue a chunk; stop reading the socket when enough is queued (INV-N2)."""
+        """Queue a chunk; stop reading the socket when enough is queued (INV-PN2)."""
         self._chunks.append(data)
         self._buffered_bytes += len(data)
         if self._buffered_bytes >= READ_AHEAD_BYTES and not self._reading_paused:
@@ -159,7 +158,7 @@ class AsyncioStream(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Make `drain` wait (INV-N3)."""
+        """Make `drain` wait (INV-PN3)."""
         self._writable.clear()
 
     @override
@@ -309,7 +308,7 @@ class AsyncioNetwork:
     async def listen(self, host: str, port: int, on_connection: OnConnection) -> Listener:
         """Bind `host`:`port` (0: any free port); OSError when that fails (port in use, no right)."""
         listener = AsyncioListener(on_connection)
-        await listener.bind(host, port, limits.LISTEN_BACKLOG)
+        await listener.bind(host, port, LISTEN_BACKLOG)
         return listener
 
     async def connect(self, host: str, port: int) -> ByteStream:

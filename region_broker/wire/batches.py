@@ -1,7 +1,7 @@
 """Records in and out of record batches (magic 2): for ledgers, links, tests and validation.
 
-INV-B1  what `build_batch` writes, `iter_records` reads back equal, for every codec
-INV-B2  `iter_records` allocates no more than the bytes it was given or the decompression cap allow, and
+INV-WB1  what `build_batch` writes, `iter_records` reads back equal, for every codec
+INV-WB2  `iter_records` allocates no more than the bytes it was given or the decompression cap allow, and
         raises `RecordsError` (never anything else) on hostile bytes
 Layout: https://kafka.apache.org/documentation/#recordbatch (KIP-98).
 Not here: the header's layout and reading (`idempotency.record_batch`), the broker's produce and fetch paths:

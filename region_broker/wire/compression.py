@@ -1,6 +1,6 @@
 """The five codecs of record batches, with a bound on what comes out.
 
-INV-Z1  decompression never yields more than the bytes allowed, nor allocates them before it knows
+INV-WZ1  decompression never yields more than the bytes allowed, nor allocates them before it knows
         (64 MiB of zeros is 2 kB of zstd)
 Not here: who decides whether a codec may be used (`handlers.produce`), batches (`wire.batches`).
 """

@@ -1,9 +1,9 @@
 """One connection without I/O: frames in, requests out in order, answers out in the same order.
 
-INV-Q1  answers leave in the order of their requests, whatever order they are finished in
-INV-Q2  at most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX bytes of them are in flight:
+INV-WQ1  answers leave in the order of their requests, whatever order they are finished in
+INV-WQ2  at most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX bytes of them are in flight:
         from being handed out until their answer was taken by the socket; then nothing more is read
-INV-Q3  at most one Fetch is in flight: its answer may be large, and a peer that pipelines fetches without
+INV-WQ3  at most one Fetch is in flight: its answer may be large, and a peer that pipelines fetches without
         reading would otherwise fill memory
 Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 """

@@ -1,10 +1,10 @@
 """The length-and-tag guard: every length in a request is checked before kio sees the bytes.
 
-INV-G1  kio reads only bodies in which every string, bytes, array and varint ends inside the body
+INV-WG1  kio reads only bodies in which every string, bytes, array and varint ends inside the body
         (kio 0.6.5 allocates by the claimed length and aborts the process: Metadata v12 `ff ff ff ff 0f`)
-INV-G2  unknown tagged fields are cut out (KIP-482: ignore), duplicated ones and trailing bytes refused
-INV-G3  work is per field, never per byte or record: record bytes are skipped, whatever their size
-INV-G4  all arrays of one request together hold at most ARRAY_ELEMENTS_MAX elements
+INV-WG2  unknown tagged fields are cut out (KIP-482: ignore), duplicated ones and trailing bytes refused
+INV-WG3  work is per field, never per byte or record: record bytes are skipped, whatever their size
+INV-WG4  all arrays of one request together hold at most ARRAY_ELEMENTS_MAX elements
 A plan per request class is compiled once from the kio dataclass; it is a tuple of closures
 `op(buffer, position, state) -> position`.
 Not here: values (kio checks booleans and UTF-8, handlers check meaning).

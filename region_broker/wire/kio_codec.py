@@ -1,8 +1,8 @@
 """Requests into kio entities, version-neutral dicts into response bytes.
 
-INV-K1  no schema module is imported before its API and version is first used (all of them cost a second)
-INV-K2  a body reaches kio only through the guard (`wire.guard`, INV-G1)
-INV-K3  an answer is refused (`MissingField`) rather than sent with an offset, id or count nobody gave:
+INV-WK1  no schema module is imported before its API and version is first used (all of them cost a second)
+INV-WK2  a body reaches kio only through the guard (`wire.guard`, INV-WG1)
+INV-WK3  an answer is refused (`MissingField`) rather than sent with an offset, id or count nobody gave:
         only nulls, empty strings and arrays, false, no error and no throttling are filled in (B11)
 Field names are kio's; durations are ms, timestamps ms since the epoch (-1: none), errors Kafka numbers.
 Not here: what the fields mean (`handlers`).

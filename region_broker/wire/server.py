@@ -1,12 +1,12 @@
 """The driver of the Kafka port: sockets and tasks around `wire.connection`.
 
-INV-S1  requests of one connection start in the order they arrived: each has its task, and a task group
+INV-WS1  requests of one connection start in the order they arrived: each has its task, and a task group
         runs first steps in creation order; what a handler does before its first await is thus ordered (C7)
-INV-S2  a peer that does not read its answers is not read from, and cut off after WRITE_TIMEOUT_MS; one
+INV-WS2  a peer that does not read its answers is not read from, and cut off after WRITE_TIMEOUT_MS; one
         that sends half a frame is cut off after FRAME_TIMEOUT_MS
-INV-S3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
+INV-WS3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
         end the process
-INV-S4  only a waiting Fetch is cancelled when its peer has gone: every other handler runs to its end
+INV-WS4  only a waiting Fetch is cancelled when its peer has gone: every other handler runs to its end
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch`).
 """
 
@@ -19,13 +19,14 @@ from typing import Final, TypeAlias
 from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
-from region_broker.ports.network import ByteStream, Listener, Network
+from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
 from region_broker.wire.connection import FETCH_KEY, Buffer, Connection, Incoming, Peer, Slot
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
 
 logger: Final = logging.getLogger(__name__)
 _SWEEP_INTERVAL_MS: Final = 1_000
+assert limits.SOCKET_READ_BYTES <= READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 
 Answer: TypeAlias = Callable[[Incoming], Awaitable[Buffer | None]]
 
@@ -49,7 +50,7 @@ class _Link:
     reader: asyncio.Task[None] | None = None
 
     def stop_reading(self) -> None:
-        """Start no more requests; a Fetch that waits is given up (INV-S4)."""
+        """Start no more requests; a Fetch that waits is given up (INV-WS4)."""
         self.closing = True
         if self.reader is not None:
             self.reader.cancel()
@@ -120,7 +121,7 @@ class KafkaServer:
             link.stop_reading()
 
     async def run(self) -> None:
-        """Serve until `close`; raises only for a bug of ours (INV-S3)."""
+        """Serve until `close`; raises only for a bug of ours (INV-WS3)."""
         assert self._listener is not None, "start() comes before run()"
         try:
             async with asyncio.TaskGroup() as group:
@@ -253,7 +254,7 @@ class KafkaServer:
         logger.warning("closing the connection of %s: %s", link.core.peer.address, error)
 
     async def _sweep(self) -> None:
-        """Cut off peers that keep a frame, an answer or an idle connection for too long (INV-S2)."""
+        """Cut off peers that keep a frame, an answer or an idle connection for too long (INV-WS2)."""
         while True:
             await self._clock.sleep_ms(_SWEEP_INTERVAL_MS)
             now_ms = self._clock.monotonic_ms()

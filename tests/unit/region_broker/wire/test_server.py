@@ -1,4 +1,4 @@
-"""Peers that keep the server waiting are cut off, by a clock that the test moves (INV-S2)."""
+"""Peers that keep the server waiting are cut off, by a clock that the test moves (INV-WS2)."""
 
 import asyncio
 import struct
