@@ -54,7 +54,8 @@ def topic_create(
     if "" in pairs.values() or "" in pairs:
         fail("--config takes KEY=VALUE", EXIT_USAGE)
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=pairs)
-    answers = admin_client(bootstrap).create_topics([new], validate_only=dry_run)
+    client = admin_client(bootstrap)
+    answers = client.create_topics([new], validate_only=dry_run)
     wait_for(answers[name], f"topic {name} was not created")
     click.echo(f"topic {name} {'could be' if dry_run else 'was'} created, {partitions} partitions")
 
@@ -136,7 +137,8 @@ def group() -> None:
 @output_option
 def group_list(bootstrap: str, output: str) -> None:
     """List consumer groups and their states."""
-    answer = wait_for(admin_client(bootstrap).list_consumer_groups(), "groups were not listed")
+    client = admin_client(bootstrap)
+    answer = wait_for(client.list_consumer_groups(), "groups were not listed")
     rows = [
         {"group": found.group_id, "state": found.state.name.lower()}
         for found in sorted(answer.valid, key=lambda found: found.group_id)

@@ -1,0 +1,283 @@
+"""The demo's acts, in order, and the table at the end."""
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from confluent_kafka import KafkaException
+from confluent_kafka.cimpl import NewTopic
+
+from region_broker.cli.demo import stage
+from region_broker.cli.demo.audit import Findings, audit, read_accounts, shorten
+from region_broker.cli.demo.dataset import Transfer
+from region_broker.cli.demo.report import render
+from region_broker.cli.demo.story import Story
+from region_broker.cli.demo.workload import (
+    ACCOUNT_PARTITIONS,
+    ACCOUNTS_TOPIC,
+    INPUT_TOPIC,
+    Fleet,
+    Journal,
+    committed_rows,
+    produce_input,
+)
+from region_broker.cli.kafka import admin_client, wait_for
+from region_broker.cli.local_cluster import ClusterError, LocalCluster
+from region_broker.cli.output import print_json, print_object
+from region_broker.ports.chance import SystemChance
+
+HOME: Final = "eu"
+OTHER: Final = "us"
+INPUT_PARTITIONS: Final = 8
+_PROGRESS_INTERVAL_S: Final = 2.0
+_ROW_TIMEOUT_S: Final = 0.2
+_SETTLE_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the command line asked for."""
+
+    transfers: list[Transfer]
+    worker_count: int
+    engine: str
+    folder: Path
+    report_path: Path
+    as_json: bool
+    rows_in_source: int
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the acts found out, for the table."""
+
+    statement: Mapping[str, Any] = field(default_factory=dict)
+    losses: Sequence[Mapping[str, Any]] = ()
+    without_writes_s: float = 0.0
+    throughput_per_s: float = 0.0
+    reconciled: Mapping[str, Any] = field(default_factory=dict)
+
+
+def perform(plan: Plan) -> list[str]:
+    """Play the demo; return which invariants are broken (none, if all is well)."""
+    story = Story(quiet=plan.as_json)
+    journal, facts = Journal(), Facts()
+    cluster = LocalCluster.open(
+        plan.folder, region_count=2, port=0, new_cluster_id=SystemChance().uuid()
+    )
+    try:
+        with cluster:
+            _set_up(plan, story, cluster)
+            _work_through_failover(plan, story, cluster, journal, facts)
+            _return_home(story, cluster, facts)
+            findings = _audit(plan, story, cluster, journal)
+        facts.reconciled = _reconcile(plan, story)
+    except (ClusterError, stage.StageError, KafkaException, OSError) as error:
+        return [f"the demo could not go on: {error!r}"]
+    broken = _judge(findings, facts, plan)
+    _conclude(plan, story, journal, facts, findings, broken)
+    return broken
+
+
+def _set_up(plan: Plan, story: Story, cluster: LocalCluster) -> None:
+    story.tell("starting two regions, eu (home) and us, each a process of its own")
+    cluster.start()
+    bootstrap = cluster.place(HOME).bootstrap
+    topics = [
+        NewTopic(INPUT_TOPIC, INPUT_PARTITIONS, 1),
+        NewTopic(ACCOUNTS_TOPIC, ACCOUNT_PARTITIONS, 1),
+    ]
+    client = admin_client(bootstrap)
+    for name, future in client.create_topics(topics).items():
+        wait_for(future, f"topic {name} was not created")
+    count = produce_input(bootstrap, plan.transfers, INPUT_PARTITIONS)
+    stage.wait_mirrored(cluster, HOME, OTHER, _SETTLE_TIMEOUT_S)
+    story.tell(f"{count:,} rows written to {INPUT_TOPIC} in eu, copied to us")
+
+
+def _work_through_failover(
+    plan: Plan, story: Story, cluster: LocalCluster, journal: Journal, facts: Facts
+) -> None:
+    total = len(plan.transfers)
+    timeout_s = 30 + total * _ROW_TIMEOUT_S
+    fleet = Fleet.start(plan.worker_count, cluster.bootstrap, journal)
+    try:
+        began_s = time.monotonic()
+        story.tell(f"{plan.worker_count} workers consume, transfer and commit", "work begins")
+        _watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total // 2)
+        before = len(journal.acks)
+        facts.throughput_per_s = before / (time.monotonic() - began_s)
+        _lose_home(story, cluster, facts)
+        acts_since_s = time.monotonic()
+        stage.wait_until(
+            "a commit in the new region", _SETTLE_TIMEOUT_S,
+            lambda: any(ack.at_s > acts_since_s for ack in journal.acks[before:]),
+        )  # fmt: skip
+        facts.without_writes_s = _longest_pause_s(journal)
+        story.tell(
+            f"workers go on in us; longest time without a commit: {facts.without_writes_s:.2f} s",
+            "work goes on",
+        )
+        bootstrap = cluster.place(OTHER).bootstrap
+        _watch(
+            story, journal, total, timeout_s,
+            lambda: len(journal.acks) >= total
+            and committed_rows(bootstrap, INPUT_PARTITIONS) >= total,
+        )  # fmt: skip
+    finally:
+        fleet.stop()
+    story.tell(f"all {total:,} rows are committed", "all committed")
+
+
+def _watch(story: Story, journal: Journal, total: int, timeout_s: float, done: Any) -> None:
+    shown_s = time.monotonic()
+
+    def finished() -> bool:
+        nonlocal shown_s
+        if time.monotonic() - shown_s > _PROGRESS_INTERVAL_S:
+            shown_s = time.monotonic()
+            story.tell(f"{len(journal.acks):,} commits answered, {total:,} rows in all")
+        return bool(done())
+
+    stage.wait_until("the workload's progress", timeout_s, finished)
+
+
+def _lose_home(story: Story, cluster: LocalCluster, facts: Facts) -> None:
+    cluster.kill(HOME)
+    story.tell("region eu was killed with SIGKILL, in mid-stream", "eu killed")
+    facts.statement = stage.loss_statement(cluster, OTHER)
+    story.tell(_state(facts.statement))
+    operation = stage.fail_over(cluster, OTHER, _SETTLE_TIMEOUT_S)
+    # The statement that counts is the one made by the failover itself, before it acted.
+    facts.statement = operation.get("statement") or facts.statement
+    story.tell(f"region us acts under region epoch {operation['region_epoch']}", "us acts")
+
+
+def _state(statement: Mapping[str, Any]) -> str:
+    return (
+        f"loss statement: us stands at tidemark {statement['tidemark_number']},"
+        f" {statement['age_ms']} ms old; {statement['transaction_count']} commits that arrived are"
+        f" beyond it, and whatever eu acknowledged in its last {statement['last_heard_ms']} ms"
+    )
+
+
+def _longest_pause_s(journal: Journal) -> float:
+    with journal.lock:
+        times = sorted(ack.at_s for ack in journal.acks)
+    return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
+
+
+def _return_home(story: Story, cluster: LocalCluster, facts: Facts) -> None:
+    story.tell("region eu is started again", "eu returns")
+    cluster.start([HOME])
+    stage.wait_mirrored(cluster, OTHER, HOME, _SETTLE_TIMEOUT_S)
+    facts.losses = stage.losses(cluster, HOME)
+    lost = sum(found["transaction_count"] for found in facts.losses)
+    story.tell(
+        f"eu mirrors us; its tail went to quarantine: {lost} transactions that us did not have"
+    )
+
+
+def _audit(plan: Plan, story: Story, cluster: LocalCluster, journal: Journal) -> Findings:
+    story.tell("reading everything back, read-committed, in both regions")
+    acting, mirror = cluster.place(OTHER).bootstrap, cluster.place(HOME).bootstrap
+    entries = read_accounts(acting)
+    stage.wait_mirrored(cluster, OTHER, HOME, _SETTLE_TIMEOUT_S)
+    mirrored = read_accounts(mirror)
+    count = committed_rows(acting, INPUT_PARTITIONS)
+    return audit(plan.transfers, count, entries, mirrored, journal)
+
+
+def _reconcile(plan: Plan, story: Story) -> Mapping[str, Any]:
+    story.tell(f"reconciling both regions' logs with {plan.engine}", "reconcile")
+    out = plan.folder / "reconcile"
+    done = subprocess.run(  # noqa: S603 -- our own command
+        [sys.executable, "-m", "region_broker", "reconcile", "all",
+         "--source", str(plan.folder / OTHER), "--mirror", str(plan.folder / HOME),
+         "--engine", plan.engine, "--out", str(out), "-o", "json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    try:
+        summary: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        summary = {"error": (done.stderr or done.stdout).strip()[-2000:]}
+    summary["exit_code"] = done.returncode
+    return summary
+
+
+def _judge(findings: Findings, facts: Facts, plan: Plan) -> list[str]:
+    broken = list(findings.broken)
+    if findings.rows_expected != len(plan.transfers):
+        broken.append(f"{len(plan.transfers) - findings.rows_expected} rows were not processed")
+    listed = sum(found["transaction_count"] for found in facts.losses)
+    if len(findings.lost) > listed or listed > len(findings.lost) + findings.lost_unknown:
+        broken.append(
+            f"{len(findings.lost)} acknowledged commits (and {findings.lost_unknown} unanswered) are"
+            f" not there, but quarantine lists {listed}"
+        )
+    unexplained = [item for found in facts.losses for item in found["unexplained"]]
+    if unexplained:
+        broken.append("losses outside the loss statement: " + shorten(unexplained))
+    if facts.reconciled.get("exit_code") != 0:
+        broken.append(
+            f"reconcile ended with {facts.reconciled.get('exit_code')}:"
+            f" {facts.reconciled.get('error') or facts.reconciled.get('verdict')}"
+        )
+    return broken
+
+
+def _conclude(
+    plan: Plan, story: Story, journal: Journal, facts: Facts, findings: Findings,
+    broken: Sequence[str],
+) -> None:  # fmt: skip
+    figures = _figures(plan, journal, facts, findings)
+    html = render(
+        figures=figures,
+        broken=broken,
+        moments=story.moments,
+        commits_at_s=[story.since_start(ack.at_s) for ack in journal.acks],
+        lost=findings.lost,
+    )
+    plan.report_path.write_text(html, encoding="utf-8")
+    if plan.as_json:
+        print_json({**figures, "broken": list(broken), "report": str(plan.report_path)})
+        return
+    click.echo("")
+    print_object(figures, "table", title="tidemark demo")
+    if findings.lost:
+        click.echo("\nacknowledged in eu, cut off by the failover, done again in us:")
+        for item in findings.lost:
+            click.echo(f"  {item}")
+    click.echo(f"\nreport: {plan.report_path}")
+
+
+def _figures(plan: Plan, journal: Journal, facts: Facts, findings: Findings) -> dict[str, Any]:
+    statement = facts.statement
+    listed = sum(found["transaction_count"] for found in facts.losses)
+    return {
+        "rows of the data set": f"{len(plan.transfers):,} of {plan.rows_in_source:,}",
+        "transactions committed (read back)": f"{findings.rows_found:,}",
+        "torn": len(findings.torn),
+        "doubled": len(findings.doubled),
+        "missing": len(findings.missing),
+        "lost by the failover, then done again": len(findings.lost),
+        "  of those listed in quarantine": listed,
+        "  named by the loss statement beforehand": statement.get("transaction_count"),
+        "  outside the loss statement": sum(len(found["unexplained"]) for found in facts.losses),
+        "commits without an answer, not there": findings.lost_unknown,
+        "sum over accounts": f"{findings.sum_over_accounts} ({findings.accounts} accounts)",
+        "records that differ between the regions": findings.differing_regions,
+        "seconds without a commit": f"{facts.without_writes_s:.2f}",
+        "age of the tidemark at the failover": f"{statement.get('age_ms')} ms",
+        "commits per second before the kill": f"{facts.throughput_per_s:.0f}",
+        "workers started anew": journal.rebuilds,
+        "reconciliation": facts.reconciled.get("verdict", facts.reconciled.get("error", "?")),
+        "coverage": facts.reconciled.get("coverage", "?"),
+    }

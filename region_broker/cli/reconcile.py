@@ -1,0 +1,323 @@
+"""`tidemark reconcile`: prove that two regions hold the same, or show where they do not.
+
+INV-CR1  exit codes: 0 consistent and all covered, 1 differences, 2 usage, 3 incomplete coverage, 4 behind the
+         budget or a failover not followed yet, 70 internal; the same number is in `summary.json`
+INV-CR2  region folders are only read; live ones too
+INV-CR3  nothing heavy (numpy, Arrow, Spark) is imported before a command runs
+
+Not here: the checks and their outputs (`geo_replicator.reconciliation`).
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from region_broker.cli.doctor import java_major_version
+from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
+
+if TYPE_CHECKING:
+    from geo_replicator.reconciliation.job import Outcome, Request
+    from geo_replicator.reconciliation.plan import Cut, Fork, TopicFacts
+    from region_broker.controller.metadata_image import LineageEntry, MetadataImage
+
+EXIT_INTERNAL: Final = 70
+JAVA_MIN: Final = 17
+_SHOWN_MAX: Final = 20
+_METADATA_FILE: Final = "metadata.db"
+
+_EXAMPLES: Final = (
+    "Examples: tidemark reconcile all --source ./data/home --mirror ./data/away · tidemark reconcile verify"
+    " --source A --mirror B --topics 'orders*' --engine local -o json"
+)
+
+
+@click.group(epilog=_EXAMPLES)
+def reconcile() -> None:
+    """Prove that two regions hold the same, or show where they do not.
+
+    Reads the data folders of both regions (live ones too), recomputes every checksum, compares them up to
+    the last tidemark that the mirror has reached, and checks every transaction against the ledger. Writes
+    Parquet tables, a JSON summary and an HTML report.
+
+    Exit codes: 0 consistent and all covered, 1 differences, 2 usage, 3 not everything could be read,
+    4 mirror behind its budget or has not followed a failover, 70 internal error.
+    """
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(
+        (
+            click.option("--source", required=True, metavar="DIR", help="Data folder of the acting region, or its file:// URL."),
+            click.option("--mirror", required=True, metavar="DIR", help="Data folder of the mirror region, or its file:// URL."),
+            click.option("--topics", multiple=True, metavar="GLOB", help="Only these topics (repeatable)."),
+            click.option("--exclude", multiple=True, metavar="GLOB", help="Not these topics (repeatable)."),
+            click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True,
+                         help="`local` runs the same checks in this process, without Java: for small logs."),
+            click.option("--master", default="local[*]", show_default=True, help="Spark master."),
+            click.option("--work-dir", type=click.Path(file_okay=False, exists=True, path_type=Path),
+                         help="Folder that Spark's workers can read too; needed for a master elsewhere."),
+            click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="reconciliation",
+                         show_default=True, help="Where tables, summary and report go."),
+            click.option("--until", type=click.Choice(["cut", "end"]), default="cut", show_default=True,
+                         help="Compare up to the last tidemark the mirror reached, or to the end of both logs."),
+            click.option("--cut", "cut_file", type=click.Path(dir_okay=False, exists=True, path_type=Path),
+                         help='Use this cut: a JSON file {"topic/partition": first offset not held}.'),
+            click.option("--max-findings", type=click.IntRange(1), default=10_000, show_default=True,
+                         help="Write at most so many; all are counted."),
+            click.option("--use-sidecars", is_flag=True,
+                         help="Trust the digests written when segments were sealed: faster, finds no bit rot since."),
+            click.option("--rpo-records", type=click.IntRange(0), help="Exit 4 if more offsets are not copied."),
+            click.option("--rpo-ms", type=click.IntRange(0), help="Exit 4 if the mirror is further behind."),
+            output_option,
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@reconcile.command(epilog=_EXAMPLES)
+@_options
+def verify(**options: Any) -> None:
+    """Compare record batches: missing, extra, divergent, duplicate, out of order, damaged."""
+    _run(("verify",), options)
+
+
+@reconcile.command(epilog=_EXAMPLES)
+@_options
+def transactions(**options: Any) -> None:
+    """Check every transaction: torn, hanging, visible though aborted, committed but incomplete."""
+    _run(("transactions",), options)
+
+
+@reconcile.command("all", epilog=_EXAMPLES)
+@_options
+def all_jobs(**options: Any) -> None:
+    """Do both in one pass over the logs (and one Spark session)."""
+    _run(("transactions", "verify"), options)
+
+
+def _run(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    _check_machine(options["engine"])
+    try:
+        outcome = _outcome(_request(jobs, options), options)
+    except FileNotFoundError as error:
+        fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"{error}: the disk or the permissions of --out; nothing was concluded", EXIT_INTERNAL)
+    _print(outcome, options["output"])
+    sys.exit(outcome.exit_code)
+
+
+def _check_machine(engine: str) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        fail("reconciliation needs PyArrow: pip install 'tidemark[reconcile]'", EXIT_USAGE)
+    if engine == "local":
+        return
+    major = java_major_version()
+    if major is None or major < JAVA_MIN:
+        found = "there is none" if major is None else f"this is Java {major}"
+        fail(
+            f"Spark needs Java {JAVA_MIN} or later, and {found}: apt-get install openjdk-17-jre-headless,"
+            " or set JAVA_HOME; or run the same checks without it: --engine local",
+            EXIT_USAGE,
+        )
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        fail(
+            "PySpark is not installed: pip install 'tidemark[reconcile]', or --engine local",
+            EXIT_USAGE,
+        )
+
+
+def _outcome(request: "Request", options: Mapping[str, Any]) -> "Outcome":
+    from geo_replicator.reconciliation.job import LocalEngine, reconcile_all
+
+    if options["engine"] == "local":
+        return reconcile_all(request, LocalEngine())
+    import warnings
+
+    # PySpark warns about a pandas that we do not use.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    from geo_replicator.reconciliation.spark_job import SparkEngine, spark_session
+
+    click.echo("tidemark: starting Spark", err=True)
+    with spark_session(options["master"]) as session:
+        return reconcile_all(request, SparkEngine(session, work_dir=options["work_dir"]))
+
+
+def _request(jobs: tuple[str, ...], options: Mapping[str, Any]) -> "Request":
+    from geo_replicator.reconciliation.job import Region, Request
+    from geo_replicator.reconciliation.plan import Options, Until
+
+    source_dir, mirror_dir = (_folder(options[name], f"--{name}") for name in ("source", "mirror"))
+    source_image, mirror_image = _image(source_dir), _image(mirror_dir)
+    return Request(
+        source=Region(name=source_dir.name, data_dir=source_dir, topics=_topics(source_image)),
+        mirror=Region(
+            name=mirror_dir.name,
+            data_dir=mirror_dir,
+            topics=_topics(mirror_image),
+            reached=_reached(mirror_dir),
+        ),
+        options=Options(
+            topics=tuple(options["topics"]),
+            exclude=tuple(options["exclude"]),
+            until=Until(options["until"]),
+            findings_max=options["max_findings"],
+            trust_sidecars=options["use_sidecars"],
+            rpo_records=-1 if options["rpo_records"] is None else options["rpo_records"],
+            rpo_ms=-1 if options["rpo_ms"] is None else options["rpo_ms"],
+        ),
+        jobs=jobs,
+        cut=_cut(options["cut_file"]),
+        fork=_fork(source_image, mirror_image),
+        out=options["out"],
+    )
+
+
+def _folder(text: str, option: str) -> Path:
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        text = unquote(parts.path)
+    elif parts.scheme in {"http", "https"}:
+        fail(
+            f"{option} {text}: reading a region over HTTP is not served; name its data folder"
+            " (`tidemark dev` prints it, data_dir in the node's configuration), or a copy of it",
+            EXIT_USAGE,
+        )
+    path = Path(text).resolve()
+    if not path.is_dir():
+        fail(f"{option} {text}: there is no such folder", EXIT_USAGE)
+    return path
+
+
+def _image(folder: Path) -> "MetadataImage | None":
+    """Return what a region's metadata says; None where it has no readable database."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import DatabaseError
+
+    from region_broker.controller.metadata_tables import read_image
+
+    path = folder / _METADATA_FILE
+    if not path.is_file():
+        return None
+    engine = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
+    try:
+        with engine.connect() as connection:
+            return read_image(connection)
+    except DatabaseError as error:
+        click.echo(
+            f"tidemark: {path} cannot be read ({error.orig}): topic configs are not compared",
+            err=True,
+        )
+        return None
+    finally:
+        engine.dispose()
+
+
+def _topics(image: "MetadataImage | None") -> "dict[str, TopicFacts] | None":
+    from geo_replicator.reconciliation.plan import TopicFacts
+
+    if image is None:
+        return None
+    return {
+        name: TopicFacts(partition_count=topic.partition_count, configs=dict(topic.configs))
+        for name, topic in image.topics.items()
+    }
+
+
+def _reached(folder: Path) -> Any:
+    from region_broker.adapters.reached_store import ReachedFile
+    from region_broker.log.disk import RealDisk
+
+    point = ReachedFile.open(RealDisk(), folder).point
+    return point if point.number > 0 else None
+
+
+def _cut(path: Path | None) -> "Cut | None":
+    from geo_replicator.reconciliation.plan import Cut
+
+    if path is None:
+        return None
+    try:
+        positions = json.loads(path.read_bytes())
+        if not isinstance(positions, dict):
+            raise TypeError("it is not a JSON object")
+        return Cut(
+            label=f"the cut in {path.name}",
+            positions={str(place): int(offset) for place, offset in positions.items()},
+        )
+    except (ValueError, TypeError) as error:
+        fail(f'--cut {path}: {error}; expected {{"topic/partition": offset, ...}}', EXIT_USAGE)
+
+
+def _fork(source: "MetadataImage | None", mirror: "MetadataImage | None") -> "Fork | None":
+    """Return the failover that the mirror has not followed yet: it still holds its own tail then."""
+    from geo_replicator.reconciliation.plan import Fork
+
+    if source is None or mirror is None:
+        return None
+    newest = _newest(source)
+    if newest is None or mirror.main_domain.region_epoch >= newest.region_epoch:
+        return None
+    names = {topic.topic_id.hex: name for name, topic in source.topics.items()}
+    positions = {}
+    for key, offset in newest.positions.items():
+        topic_id, _, partition = key.partition("/")
+        if topic_id in names:
+            positions[f"{names[topic_id]}/{partition}"] = offset
+    return Fork(region_epoch=newest.region_epoch, positions=positions)
+
+
+def _newest(image: "MetadataImage") -> "LineageEntry | None":
+    lineage = image.main_domain.lineage
+    return lineage[-1] if lineage else None
+
+
+def _print(outcome: "Outcome", output: str) -> None:
+    import msgspec
+
+    summary = outcome.summary
+    facts = msgspec.to_builtins(summary)
+    if output == "json":
+        shown = [
+            {"finding_id": finding.finding_id, **msgspec.to_builtins(finding)}
+            for finding in outcome.findings[:_SHOWN_MAX]
+        ]
+        print_json({**facts, "run_dir": str(outcome.run_dir or ""), "findings": shown})
+        return
+    click.echo(f"{summary.verdict}: {summary.sentence}")
+    click.echo(
+        f"compared {summary.compared_offsets:,} of {summary.horizon_offsets:,} offsets"
+        f" ({summary.coverage * 100:.4g} %) up to {summary.horizon}, {summary.batches:,} batches,"
+        f" {summary.decisions_checked:,} decisions, engine {summary.engine}"
+    )
+    roots = [finding for finding in outcome.findings if finding.is_root]
+    if roots:
+        print_rows([_row(finding) for finding in roots[:_SHOWN_MAX]], "table", title="Faults")
+        if len(roots) > _SHOWN_MAX:
+            click.echo(f"... and {len(roots) - _SHOWN_MAX:,} more")
+    for text in summary.not_read:
+        click.echo(f"not read: {text}")
+    click.echo(f"report: {outcome.run_dir}/report.html")
+
+
+def _row(finding: Any) -> dict[str, Any]:
+    where = finding.topic if finding.partition < 0 else f"{finding.topic}-{finding.partition}"
+    return {
+        "kind": finding.kind.value,
+        "where": where,
+        "offsets": f"{finding.first_offset}..{finding.last_offset}",
+        "side": finding.side.value,
+        "source": finding.digest_source,
+        "mirror": finding.digest_mirror,
+        "detail": finding.detail,
+    }
