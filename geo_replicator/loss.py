@@ -136,10 +136,14 @@ class TailDecision:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Everything beyond a cut: data batches in offset order per partition, ledger records per shard."""
+    """Everything beyond a cut: data batches in offset order per partition, ledger records per shard.
+
+    `group_batches` are batches of the offsets ledger: commits of group offsets, and group state.
+    """
 
     batches: Sequence[TailBatch]
     decisions: Sequence[TailDecision]
+    group_batches: Sequence[TailBatch] = ()
 
 
 def lost_transactions(decisions: Iterable[TailDecision]) -> tuple[LostTransaction, ...]:

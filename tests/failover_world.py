@@ -6,7 +6,7 @@ test controls which decisions a tidemark covers. The real ones have tests of the
 
 import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +23,16 @@ from idempotency.ledger_records import (
     encode_transaction_key,
     encode_transaction_value,
 )
+from idempotency.record_batch import iter_headers
 from region_broker.adapters.failover_driver import FailoverDriver
 from region_broker.adapters.failover_journal import FailoverJournal
-from region_broker.adapters.failover_operations import FailoverOperations
+from region_broker.adapters.failover_operations import FailoverOperations, Operation
 from region_broker.adapters.failover_peers import FailoverPeers
 from region_broker.adapters.failover_ports import OrphanCandidate, RoleServices, Term
 from region_broker.adapters.failover_steps import FailoverParts, FailoverSettings, as_entry
 from region_broker.adapters.link_source import LinkSource
 from region_broker.adapters.log_surgery import CutReason, DivergedLogs
+from region_broker.adapters.peer_protocol import Hello
 from region_broker.adapters.peer_server import PeerServer
 from region_broker.adapters.quarantine_store import QuarantineStore
 from region_broker.adapters.reached_store import ReachedFile
@@ -192,6 +194,7 @@ class Site:
         self.regions = regions
         self.folder = folder
         self._tasks: list[asyncio.Task[None]] = []
+        self.on_built: Callable[[Site], None] | None = None
 
     async def start(self, *, listens: bool = True) -> None:
         """Open everything and run."""
@@ -242,6 +245,8 @@ class Site:
         self.driver = FailoverDriver(parts, self.journal, QUICK)
         self.operations = FailoverOperations(self.driver, chance)
         self.service = RegionService(self.driver, self.operations)
+        if self.on_built is not None:
+            self.on_built(self)
         await self.driver.recover()
         self.driver.register(self.server)
         source.register(self.server)
@@ -249,7 +254,7 @@ class Site:
             await self.server.start(self.region.peer_host, self.region.peer_port)
         self._spawn(self.role.run())
         self._spawn(self.driver.run())
-        while not self.driver.running:
+        while not self.driver.running:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     def _spawn(self, work: object) -> None:
@@ -328,19 +333,48 @@ class Site:
         await self.partition(number).wait_committed(outcome.next_offset)
         return outcome.base_offset
 
+    async def ended(self, operation: Operation) -> Operation:
+        """Return the operation once it is over."""
+        async with asyncio.timeout(20):
+            while operation.status == "running":  # noqa: ASYNC110 -- as an operator would ask
+                await asyncio.sleep(0.002)
+        return operation
+
     async def until(self, phase: Phase) -> None:
         """Return once the machine is in `phase` (and the gate is open where it acts)."""
         async with asyncio.timeout(20):
             await self.driver.until(lambda state: state.phase is phase)
-            while phase is Phase.ACTING and not self.role.acting:
+            while phase is Phase.ACTING and not self.role.acting:  # noqa: ASYNC110
                 await asyncio.sleep(0)
+
+    async def shows(self, value: str) -> None:
+        """Return once a reader of this region is shown a record whose value is `value`."""
+        async with asyncio.timeout(20):
+            while value.encode() not in self._shown():  # noqa: ASYNC110 -- as a reader would ask
+                await asyncio.sleep(0.002)
+
+    def _shown(self) -> bytes:
+        if self.table.get(ORDERS, 0) is None:
+            return b""
+        return b"".join(self.values(number) for number in range(2))
 
     def values(self, number: int = 0) -> bytes:
         """Return the visible bytes of a partition."""
         partition = self.partition(number)
-        return (
-            partition.read_raw(0, 1 << 20, partition.visible_end) if partition.visible_end else b""
-        )
+        return self._bytes(partition, partition.visible_end)
+
+    def raw(self, number: int = 0) -> bytes:
+        """Return all durable bytes of a partition."""
+        partition = self.partition(number)
+        return self._bytes(partition, partition.high_watermark)
+
+    def _bytes(self, partition: Partition, end: int) -> bytes:
+        found, offset = b"", partition.log_start_offset
+        while offset < end:
+            part = partition.read_raw(offset, 1 << 20, end)
+            offset = list(iter_headers(part))[-1][1].next_offset
+            found += part
+        return found
 
 
 class _Identity:
@@ -349,10 +383,12 @@ class _Identity:
     def __init__(self, site: Site) -> None:
         self._site = site
 
-    def hello(self):  # type: ignore[no-untyped-def]
+    def hello(self) -> Hello:
+        """Return the greeting of the driver."""
         return self._site.driver.hello()
 
-    def learn(self, hello) -> None:  # type: ignore[no-untyped-def]
+    def learn(self, hello: Hello) -> None:
+        """Hand it to the driver."""
         self._site.driver.learn(hello)
 
 
@@ -361,12 +397,12 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         """Nothing runs yet."""
-        ports = free_ports(2)
+        ports = free_ports(4)
         images = [
             RegionImage(
                 name=name, ordinal=ordinal, node_id=ordinal + 1, kafka_host="127.0.0.1",
                 kafka_port=9092, peer_host="127.0.0.1", peer_port=ports[ordinal],
-                http_host="127.0.0.1", http_port=8080 + ordinal,
+                http_host="127.0.0.1", http_port=ports[2 + ordinal],
             )
             for ordinal, name in enumerate(("eu", "us"))
         ]  # fmt: skip
@@ -386,12 +422,5 @@ class Pair:
                 await site.kill()
 
     async def reached(self, value: str) -> None:
-        """Return once the mirror shows a record whose value is `value`."""
-        async with asyncio.timeout(20):
-            while value.encode() not in self._shown():
-                await asyncio.sleep(0.002)
-
-    def _shown(self) -> bytes:
-        if self.us.table.get(ORDERS, 0) is None:
-            return b""
-        return b"".join(self.us.values(number) for number in range(2))
+        """Return once the mirror `us` shows a record whose value is `value`."""
+        await self.us.shows(value)

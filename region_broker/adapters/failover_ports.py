@@ -74,6 +74,20 @@ class RegionLog(Protocol):
         """Refuse writes; take mirrored batches."""
         ...
 
+    @property
+    def is_leader(self) -> bool:
+        """Return whether the partition takes writes."""
+        ...
+
+    @property
+    def high_watermark(self) -> int:
+        """Return below which offset the log is durable."""
+        ...
+
+    def show_up_to(self, cut_offset: int) -> None:
+        """Show readers of a mirror what lies below `cut_offset`."""
+        ...
+
     def rewind_cut(self, cut_offset: int) -> None:
         """Show readers nothing at or beyond `cut_offset` (T25: the one way down)."""
         ...

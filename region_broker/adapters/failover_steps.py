@@ -8,13 +8,13 @@ Not here: which step is next (`geo_replicator.failover.next_effect`), journallin
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from geo_replicator.directory import StartVerdict, judge_start
+from geo_replicator.directory import SiteReport, StartVerdict, judge_start
 from geo_replicator.failover import (
     Adopt,
     Adopted,
@@ -160,14 +160,14 @@ class FailoverSteps:
         attempt = 0
         while attempt < settings.confirm_attempts and self._parts.peers.names():
             statuses = await self.statuses()
-            reports = [status.report() for status in statuses.values()]
+            reports = _reports(statuses.values())
             ends = {key_of(log): log.log_end_offset for log in role.logs()}
             decision = judge_start(state.region_epoch, ends, reports)
             if decision.verdict is StartVerdict.FOLLOW:
                 ahead = max(reports, key=lambda report: report.region_epoch)
                 return HigherEpochLearned(ahead.region_epoch, decision.leader)
             if decision.verdict is StartVerdict.ACT:
-                if len(statuses) == len(self._parts.peers.names()):
+                if len(reports) == len(self._parts.peers.names()):
                     return None
                 attempt += 1
             else:
@@ -345,7 +345,7 @@ class FailoverSteps:
 
     async def learn_lineage(self, state: State) -> Event:
         """Stand still and ask until it is known who acts (T31)."""
-        await self._parts.role.stand_still(state.reason or "another region may act")
+        await self._parts.role.fence(state.reason or "another region may act")
         while True:
             await self._parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
             unseen = self._unseen_entries(state)
@@ -369,6 +369,17 @@ class FailoverSteps:
 
     def _domain_image(self) -> metadata_image.DomainImage:
         return self._parts.metadata.image.domains[self._parts.domain]
+
+
+def _reports(statuses: Iterable[SiteStatus]) -> list[SiteReport]:
+    """Return what can be judged; a site that sends nonsense counts as one that did not answer."""
+    reports = []
+    for status in statuses:
+        try:
+            reports.append(status.report())
+        except ValueError as error:
+            _log.warning("the status of region %s is not readable: %s", status.region, error)
+    return reports
 
 
 def as_image_entry(record: EntryRecord) -> metadata_image.LineageEntry:

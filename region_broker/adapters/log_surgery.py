@@ -211,15 +211,17 @@ def is_acknowledged_work(tail: Tail) -> bool:
     Markers and the coordinators' own follow-up records may lie beyond the last cut of a drained region:
     whoever takes over writes them again.
     """
-    return bool(tail.batches) or any(d.record.status.is_prepared for d in tail.decisions)
+    decided = any(decision.record.status.is_prepared for decision in tail.decisions)
+    return bool(tail.batches) or bool(tail.group_batches) or decided
 
 
 class _Collector:
-    """Sorts batches into data and decisions; offsets ledgers count as neither."""
+    """Sorts batches into data, decisions and what groups wrote."""
 
     def __init__(self) -> None:
         self._batches: list[TailBatch] = []
         self._decisions: list[TailDecision] = []
+        self._group_batches: list[TailBatch] = []
 
     def add(self, key: LogKey, topic: str, chunk: bytes) -> None:
         """Take whole batches of one log."""
@@ -227,12 +229,14 @@ class _Collector:
             if topic == TRANSACTION_LEDGER:
                 batch = chunk[position : position + header.size_bytes]
                 self._decisions.extend(_decisions(key.partition, header, batch))
-            elif topic != OFFSETS_LEDGER and not header.is_control:
-                self._batches.append(TailBatch(key, topic, header))
+            elif not header.is_control:
+                of_groups = topic == OFFSETS_LEDGER
+                found = self._group_batches if of_groups else self._batches
+                found.append(TailBatch(key, topic, header))
 
     def tail(self) -> Tail:
         """Return what was collected."""
-        return Tail(self._batches, self._decisions)
+        return Tail(self._batches, self._decisions, self._group_batches)
 
 
 def _decisions(shard: int, header: BatchHeader, batch: bytes) -> list[TailDecision]:

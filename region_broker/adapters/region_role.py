@@ -151,6 +151,18 @@ class RegionRole:
         self._link_runs = False
         self._term = None
 
+    async def fence(self, reason: str) -> None:
+        """Stand still, and fail the acks of writes under way: their outcome is unknown (T24, T31).
+
+        Readers go on seeing what they saw: nothing is cut yet.
+        """
+        await self.stand_still(reason)
+        for log in self.logs():
+            if log.is_leader:
+                shown = log.high_watermark
+                log.become_mirror()
+                log.show_up_to(shown)
+
     async def act(
         self, term: Term, *, adopts: bool, base: Mapping[LogKey, int], reason: str
     ) -> None:

@@ -1,6 +1,5 @@
 """Fail-over, switch and return of two regions with real disks, sockets, logs and links."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from geo_replicator.failover import Phase
 from idempotency.ledger_records import TxnStatus
+from region_broker.adapters.failover_operations import Operation, OperationRefused
 from tests.failover_world import Pair, Site
 
 
@@ -17,20 +17,13 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield regions
 
 
-async def ended(site: Site, operation_id: str) -> str:
-    async with asyncio.timeout(20):
-        while True:
-            operation = site.operations.operation(operation_id)
-            assert operation is not None
-            if operation.status != "running":
-                assert operation.status == "succeeded", (operation.error, operation.steps)
-                return operation.status
-            await asyncio.sleep(0.002)
+async def succeeded(site: Site, operation: Operation) -> None:
+    await site.ended(operation)
+    assert operation.status == "succeeded", (operation.error, operation.steps)
 
 
 async def fail_over(site: Site) -> None:
-    operation = site.operations.begin_failover(confirmed=True)
-    assert await ended(site, operation.operation_id) == "succeeded"
+    await succeeded(site, site.operations.begin_failover(confirmed=True))
 
 
 async def test_the_mirror_takes_over_after_home_died(pair: Pair) -> None:
@@ -66,11 +59,9 @@ async def test_what_home_had_beyond_the_cut_is_quarantined_when_it_returns(pair:
     ]
     assert losses.statement is not None
     assert losses.unexplained == ()
-    async with asyncio.timeout(20):
-        while b"after" not in pair.eu.values():
-            await asyncio.sleep(0.002)
+    await pair.eu.shows("after")
     assert b"lost" not in pair.eu.values()
-    assert pair.eu.partition().read_raw(0, 1 << 20) == pair.us.partition().read_raw(0, 1 << 20)
+    assert pair.eu.raw() == pair.us.raw()
 
 
 async def test_a_planned_switch_loses_nothing_and_goes_back_again(pair: Pair) -> None:
@@ -78,7 +69,7 @@ async def test_a_planned_switch_loses_nothing_and_goes_back_again(pair: Pair) ->
     for number, value in enumerate(written):
         await pair.eu.write(value, number=number % 2)
     operation = pair.us.operations.begin_switch()
-    await ended(pair.us, operation.operation_id)
+    await succeeded(pair.us, operation)
     assert operation.writes_paused_ms >= 0
     shown = pair.us.values(0) + pair.us.values(1)
     assert all(value.encode() in shown for value in written)
@@ -89,7 +80,7 @@ async def test_a_planned_switch_loses_nothing_and_goes_back_again(pair: Pair) ->
     )
     await pair.us.write("from us")
     back = pair.eu.operations.begin_switch()
-    await ended(pair.eu, back.operation_id)
+    await succeeded(pair.eu, back)
     assert pair.eu.role.region_epoch == 24
     assert b"from us" in pair.eu.values()
     await pair.us.until(Phase.MIRRORING)
@@ -98,7 +89,7 @@ async def test_a_planned_switch_loses_nothing_and_goes_back_again(pair: Pair) ->
 async def test_a_failover_while_home_is_reachable_drains_it_first(pair: Pair) -> None:
     await pair.eu.write("first")
     operation = pair.us.operations.begin_failover(confirmed=True)
-    await ended(pair.us, operation.operation_id)
+    await succeeded(pair.us, operation)
     assert b"first" in pair.us.values()
     assert operation.statement is not None
     assert operation.statement.planned
@@ -107,8 +98,6 @@ async def test_a_failover_while_home_is_reachable_drains_it_first(pair: Pair) ->
 
 
 async def test_a_failover_without_the_operators_word_is_refused(pair: Pair) -> None:
-    from region_broker.adapters.failover_operations import OperationRefused
-
     with pytest.raises(OperationRefused, match="confirm"):
         pair.us.operations.begin_failover(confirmed=False)
     assert pair.us.driver.state.phase is Phase.MIRRORING

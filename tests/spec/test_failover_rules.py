@@ -1,0 +1,363 @@
+"""T18-T23, T25-T27 and T31 for two sites, each on real logs, links and disks unless it is a pure rule."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.directory import SiteReport, StartVerdict, judge_start, next_region_epoch
+from geo_replicator.failover import (
+    Adopted,
+    CutChosen,
+    Event,
+    HigherEpochLearned,
+    LogsCut,
+    Phase,
+    PromiseGiven,
+    ReturnBegun,
+    Returned,
+    TakeoverBegun,
+)
+from geo_replicator.lineage import (
+    Lineage,
+    LineageEntry,
+    LogKey,
+    StaleLineage,
+    TidemarkPoint,
+    lowest_base,
+)
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
+from region_broker.replication.admission import AppendVerdict
+from region_broker.wire.batches import Origin, Record, build_batch
+from tests.failover_world import ORDERS, Pair, Site
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with Pair(tmp_path) as regions:
+        yield regions
+
+
+def begin(site: Site) -> str:
+    return site.operations.begin_failover(confirmed=True).operation_id
+
+
+async def fail_over(site: Site) -> None:
+    operation = await site.ended(site.operations.begin_failover(confirmed=True))
+    assert operation.status == "succeeded", operation.error
+
+
+def hang_after(site: Site, event_type: type[Event]) -> asyncio.Event:
+    """Let the journal hang right after an event of that type is durable; set the returned event then."""
+    durable = asyncio.Event()
+    append = site.journal.append
+
+    async def hanging(event: Event) -> None:
+        await append(event)
+        if isinstance(event, event_type):
+            durable.set()
+            await asyncio.Event().wait()
+
+    site.journal.append = hanging  # type: ignore[method-assign]
+    return durable
+
+
+async def wait(durable: asyncio.Event) -> None:
+    async with asyncio.timeout(20):
+        await durable.wait()
+
+
+@pytest.mark.parametrize("step", [TakeoverBegun, CutChosen, LogsCut, Adopted])
+async def test_T18_a_taker_killed_after_any_step_goes_on_where_it_was(
+    pair: Pair, step: type[Event]
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    durable = hang_after(pair.us, step)
+    begin(pair.us)
+    await wait(durable)
+    assert not pair.us.role.acting
+    await pair.us.kill()
+    await pair.us.start()
+    await pair.us.until(Phase.ACTING)
+    assert pair.us.role.region_epoch == 17
+    assert b"first" in pair.us.values()
+    await pair.us.write("second")
+    assert len(pair.us.metadata.image.main_domain.lineage) == 1
+
+
+@pytest.mark.parametrize("step", [HigherEpochLearned, ReturnBegun, Returned])
+async def test_T18_a_returning_region_killed_after_any_step_goes_on_where_it_was(
+    pair: Pair, step: type[Event]
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    await pair.eu.write("lost")
+    await pair.eu.kill()
+    await pair.us.start()
+    await fail_over(pair.us)
+    durable = await _start_hanging(pair.eu, step)
+    await wait(durable)
+    assert not pair.eu.role.acting
+    await pair.eu.kill()
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    tails = [tail for tail in pair.eu.quarantine.tails() if tail.topic == ORDERS]
+    assert [(tail.first_offset, tail.last_offset) for tail in tails] == [(1, 1)]
+    assert b"lost" in b"".join(pair.eu.quarantine.chunks(tails[0]))
+
+
+async def _start_hanging(site: Site, step: type[Event]) -> asyncio.Event:
+    made: list[asyncio.Event] = []
+    site.on_built = lambda built: made.append(hang_after(built, step))
+    await site.start()
+    site.on_built = None
+    return made[0]
+
+
+async def test_T18_a_cut_killed_between_two_logs_goes_on_and_moves_nothing_twice(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    for number in range(2):
+        await pair.eu.write("lost", number=number)
+    await pair.eu.kill()
+    await pair.us.start()
+    await fail_over(pair.us)
+    moved = asyncio.Event()
+
+    def hang_in_second_move(built: Site) -> None:
+        move_in, count = built.quarantine.move_in, 0
+
+        async def hanging(*args: object) -> object:
+            nonlocal count
+            count += 1
+            if count == 2:
+                moved.set()
+                await asyncio.Event().wait()
+            return await move_in(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(built.quarantine, "move_in", hanging)
+
+    pair.eu.on_built = hang_in_second_move
+    await pair.eu.start()
+    pair.eu.on_built = None
+    await wait(moved)
+    await pair.eu.kill()
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    tails = [tail for tail in pair.eu.quarantine.tails() if tail.topic == ORDERS]
+    assert sorted((tail.partition, tail.first_offset) for tail in tails) == [(0, 1), (1, 0)]
+
+
+def test_T19_the_epoch_of_a_taker_is_above_all_known_and_its_own() -> None:
+    assert next_region_epoch([8], 1) == 2 << 3 | 1
+    assert next_region_epoch([8, 17], 0) == 3 << 3
+    assert next_region_epoch([8], 1) != next_region_epoch([8], 2)
+
+
+async def test_T20_every_log_ends_at_its_position_and_the_tail_is_in_quarantine_first(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    tail_moved_at: list[int] = []
+    truncate = type(pair.us.partition()).truncate_to
+
+    def watched(partition: object, offset: int) -> None:
+        tail_moved_at.append(len(pair.us.quarantine.tails()))
+        truncate(partition, offset)  # type: ignore[arg-type]
+
+    cut = pair.us.tidemarks.claim()
+    shards = [pair.us.ledger.shard(number) for number in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(pair.us.partition()), "truncate_to", watched)
+        durable = hang_after(pair.us, LogsCut)
+        begin(pair.us)
+        await wait(durable)
+    for log in pair.us.table:
+        key = LogKey(log.topic_id, log.tp.partition)
+        assert log.log_end_offset == cut.position_of(key), log.tp
+    # L is the offset of the ROUND record: each shard had at least that one beyond the cut.
+    assert tail_moved_at == [number + 1 for number in range(len(shards))]
+    assert pair.us.partition(0, TIDEMARK_LEDGER).log_end_offset == cut.position_of(
+        LogKey(pair.us.partition(0, TIDEMARK_LEDGER).topic_id, 0)
+    )
+
+
+async def test_T21_writes_open_after_ledgers_groups_and_the_first_tidemark(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    durable = hang_after(pair.us, Adopted)
+    begin(pair.us)
+    await wait(durable)
+    assert not pair.us.role.acting
+    assert pair.us.ledger.calls == ["adopt"]
+    assert pair.us.groups.calls == ["load", "clamp"]
+    assert pair.us.tidemarks.claim().point.region_epoch == 17
+
+
+async def test_T21_transactions_open_in_partitions_are_handed_to_adoption(pair: Pair) -> None:
+    origin = Origin(4711, 0, 0, transactional=True)
+    batch = build_batch([Record(None, b"half")], origin=origin)
+    outcome = pair.eu.partition().append(batch)
+    await pair.eu.partition().wait_committed(outcome.next_offset)
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    await fail_over(pair.us)
+    ((tp, found),) = pair.us.ledger.adopted[0]
+    assert tp == TopicPartition(TopicName(ORDERS), 0)
+    assert (found.producer_id, found.first_offset) == (4711, outcome.base_offset)
+
+
+async def test_T22_a_plain_idempotent_producer_may_leave_one_gap_below_the_cut(pair: Pair) -> None:
+    await pair.eu.write("first", producer_id=4711, sequence=0)
+    await pair.reached("first")
+    await pair.eu.kill()
+    await fail_over(pair.us)
+    first_again = build_batch([Record(None, b"first")], origin=Origin(4711, 0, 0))
+    assert pair.us.partition().append(first_again).verdict is AppendVerdict.DUPLICATE
+    assert pair.us.partition().append(first_again).base_offset == 0
+    # Sequence 1 was acknowledged at home and never arrived: the gap is taken once.
+    third = build_batch([Record(None, b"third")], origin=Origin(4711, 0, 2))
+    assert pair.us.partition().append(third).verdict is AppendVerdict.APPENDED
+    fifth = build_batch([Record(None, b"fifth")], origin=Origin(4711, 0, 4))
+    assert pair.us.partition().append(fifth).verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE
+
+
+async def test_T23_a_returning_region_keeps_nothing_beyond_the_base(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    await pair.eu.write("lost")
+    await pair.eu.kill()
+    await pair.us.start()
+    await fail_over(pair.us)
+    await pair.us.write("instead")
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    await pair.eu.shows("instead")
+    for number in range(2):
+        assert pair.eu.raw(number) == pair.us.raw(number)
+
+
+def test_T23_a_region_several_epochs_behind_cuts_to_the_lowest_base() -> None:
+    log = LogKey(UUID(int=1), 0)
+    entries = (
+        LineageEntry(17, "us", TidemarkPoint(8, 7), {log: 70}),
+        LineageEntry(26, "ap", TidemarkPoint(8, 5), {log: 50}),
+    )
+    assert lowest_base(entries).position_of(log) == 50
+    assert lowest_base(entries).point == TidemarkPoint(8, 5)
+
+
+def test_T25_a_slow_taker_is_refused() -> None:
+    lineage = Lineage().with_entry(LineageEntry(24, "eu", TidemarkPoint(8, 5)))
+    with pytest.raises(StaleLineage):
+        lineage.with_entry(LineageEntry(17, "us", TidemarkPoint(8, 5)))
+
+
+async def test_T25_the_lineage_is_stored_at_both_regions(pair: Pair) -> None:
+    operation = pair.us.operations.begin_switch()
+    await pair.us.until(Phase.ACTING)
+    await pair.eu.until(Phase.MIRRORING)
+    assert operation.region_epoch == 17
+    assert pair.us.metadata.image.main_domain == pair.eu.metadata.image.main_domain
+
+
+async def test_T26_groups_are_clamped_to_the_ends_of_the_cut_logs_before_writes_open(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    durable = hang_after(pair.us, Adopted)
+    begin(pair.us)
+    await wait(durable)
+    assert not pair.us.role.acting
+    (ends,) = pair.us.groups.clamped
+    assert ends[TopicPartition(TopicName(ORDERS), 0)] == 1
+    assert ends[TopicPartition(TopicName(ORDERS), 1)] == 0
+    assert TopicPartition(TopicName(OFFSETS_LEDGER), 0) in ends
+
+
+def test_T27_a_log_shorter_than_a_mirror_showed_it_forbids_acting() -> None:
+    log = LogKey(UUID(int=1), 0)
+    held = SiteReport("us", 8, acting=False, held={log: 100})
+    decision = judge_start(8, {log: 95}, [held])
+    assert decision.verdict is StartVerdict.SHORT
+    assert "tidemark region failover --to us" in decision.reason
+    assert judge_start(8, {log: 100}, [held]).verdict is StartVerdict.ACT
+
+
+async def test_T31_an_acting_region_that_learns_of_a_higher_epoch_fences_itself_at_once(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    hello = pair.us.driver.hello()
+    higher = type(hello)(
+        cluster_id=hello.cluster_id, region="us", node_id=2, region_epoch=17, acting_region="us"
+    )
+    pair.eu.driver.learn(higher)
+    assert not pair.eu.role.acting
+    await pair.eu.until(Phase.FENCED)
+
+
+async def test_T24_a_region_that_promised_does_not_act_after_a_restart(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    durable = hang_after(pair.us, TakeoverBegun)
+    pair.us.operations.begin_switch()
+    await wait(durable)
+    await pair.us.kill()
+    await pair.us.start()  # it asks for its promise, planned, while home is still drained
+    await pair.us.until(Phase.ACTING)
+    assert pair.eu.driver.state.promise.region_epoch == 17
+    await pair.eu.until(Phase.MIRRORING)
+
+
+async def test_T31_a_region_that_promised_in_vain_takes_over_from_itself_and_loses_nothing(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    # The taker asks by force, gets its promise, and dies for good.
+    durable = hang_after(pair.us, TakeoverBegun)
+    await pair.eu.driver.record(PromiseGiven(17, "us"))
+    await pair.us.kill()
+    assert not durable.is_set()
+    await pair.eu.until(Phase.FENCED)
+    assert not pair.eu.role.acting
+    await fail_over(pair.eu)
+    assert pair.eu.role.region_epoch == 24
+    assert b"first" in pair.eu.values()
+    assert all(losses.plain_record_count == 0 for losses in await pair.eu.operations.losses())
+    await pair.us.start()
+    await pair.us.until(Phase.MIRRORING)
+    await pair.eu.write("second")
+    await pair.us.shows("second")
+
+
+async def test_T31_writes_under_way_when_a_region_is_fenced_are_not_acknowledged(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.eu.driver.record(PromiseGiven(17, "us"))
+    await pair.eu.until(Phase.FENCED)
+    async with asyncio.timeout(20):
+        while pair.eu.partition().is_leader:  # noqa: ASYNC110 -- fenced once it stands still
+            await asyncio.sleep(0.002)
+    late = build_batch([Record(None, b"late")])
+    assert pair.eu.partition().append(late).verdict is AppendVerdict.NOT_LEADER
+    assert b"first" in pair.eu.values()
