@@ -1,0 +1,87 @@
+"""Quarantine on disk: verbatim, immutable, complete before it is named, checked when read."""
+
+# ruff: noqa: ASYNC240 -- a test may wait for its own small files
+
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from geo_replicator.quarantine import Provenance
+from region_broker.adapters.quarantine_store import QuarantineDamaged, QuarantineStore
+from region_broker.log.disk import RealDisk
+from region_broker.wire.batches import Record, build_batch
+
+BATCHES = [
+    build_batch([Record(None, f"value {offset}".encode() * 10)], base_offset=offset)
+    for offset in range(40, 60)
+]
+TAIL = b"".join(BATCHES)
+NAMED = Provenance(
+    domain="main", topic="orders", topic_id=UUID(int=1), partition=3, lineage_epoch=17,
+    first_offset=40, last_offset=59, region="eu", region_epoch=8, acting_region="us",
+    base_region_epoch=8, base_number=5, byte_count=0, batch_count=0, crc32c=0, moved_wall_ms=9,
+)  # fmt: skip
+
+
+def read(offset: int) -> bytes:
+    """Three batches at a time."""
+    start = offset - 40
+    return b"".join(BATCHES[start : start + 3])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> QuarantineStore:
+    return QuarantineStore(RealDisk(), tmp_path / "quarantine")
+
+
+async def test_a_tail_is_kept_verbatim_with_its_provenance(store: QuarantineStore) -> None:
+    moved = await store.move_in(NAMED, read)
+    assert (moved.byte_count, moved.batch_count) == (len(TAIL), 20)
+    assert store.tails() == [moved]
+    assert b"".join(store.chunks(moved)) == TAIL
+
+
+async def test_moving_it_again_changes_nothing(store: QuarantineStore) -> None:
+    moved = await store.move_in(NAMED, read)
+    assert await store.move_in(NAMED, lambda _offset: b"") == moved
+    shorter = msgspec.structs.replace(NAMED, last_offset=50)
+    assert await store.move_in(shorter, lambda _offset: b"") == moved
+    assert store.tails() == [moved]
+
+
+async def test_a_tail_without_provenance_is_moved_again(
+    store: QuarantineStore, tmp_path: Path
+) -> None:
+    moved = await store.move_in(NAMED, read)
+    (provenance,) = tmp_path.rglob("*.json")
+    provenance.unlink()
+    (batches,) = tmp_path.rglob("*.batches")
+    batches.write_bytes(b"half of it")
+    assert await store.move_in(NAMED, read) == moved
+    assert b"".join(store.chunks(moved)) == TAIL
+
+
+async def test_a_tail_that_cannot_be_read_whole_is_not_quarantined(store: QuarantineStore) -> None:
+    with pytest.raises(QuarantineDamaged, match="nothing was cut off"):
+        await store.move_in(NAMED, lambda offset: read(offset) if offset < 50 else b"")
+    assert store.tails() == []
+
+
+async def test_a_flipped_bit_is_found(store: QuarantineStore, tmp_path: Path) -> None:
+    moved = await store.move_in(NAMED, read)
+    (batches,) = tmp_path.rglob("*.batches")
+    damaged = bytearray(batches.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    batches.write_bytes(bytes(damaged))
+    with pytest.raises(QuarantineDamaged):
+        list(store.chunks(moved))
+
+
+async def test_tails_of_different_lineage_entries_stand_side_by_side(
+    store: QuarantineStore,
+) -> None:
+    await store.move_in(NAMED, read)
+    await store.move_in(msgspec.structs.replace(NAMED, lineage_epoch=24), read)
+    assert [tail.lineage_epoch for tail in store.tails()] == [17, 24]
