@@ -461,3 +461,36 @@ async def test_P1_with_the_connection_order_fence_an_overtaken_end_txn_is_not_ex
         assert late.verdict is TxnVerdict.STALE_CONNECTION
         assert txn.open_transactions == 1
         task.cancel()
+
+
+async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> None:
+    """T0 is decided in the cut, its marker owed; were the abort first, T6 would void T0's marker."""
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.markers.gate.clear()
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        await turns()
+    world.markers.gate.set()
+    world.ledger.leader_epoch = 16 << 16 | 1
+    world.markers.results = [MarkerResult.RETRY]
+    found = [(tp("orders"), OpenTxn(*pair, 0, 0)), (tp("x"), OpenTxn(77, 3, 0, 0))]
+    async with running(world, load=False) as txn, asyncio.TaskGroup() as group:
+        adoption = group.create_task(txn.adopt(16, world.ledger.leader_epoch, found))
+        await turns()
+        assert [order.commit for order in world.markers.orders] == [True]
+        world.clock.advance(20)
+        assert (await adoption).orphans_aborted == 2
+        assert [order.commit for order in world.markers.orders] == [True, True, False, False]
+
+
+async def test_P4_what_comes_while_the_decision_is_written_came_too_late() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.ledger.thawed.clear()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(txn.end_txn("t", *pair, True, 1))
+            await turns()
+            assert txn.verify("t", *pair, tp("orders")) is TxnVerdict.CONCURRENT
+            world.ledger.thawed.set()
