@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.partition_state import PartitionState
 from region_broker.log.failures import NewerFormat, PartitionFailed
 from region_broker.log.segment import file_name
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Isolation
-from tests.log_world import DATA_DIR, World, all_bytes, batch, world
+from region_broker.wire.batches import Origin
+from tests.log_world import DATA_DIR, World, all_bytes, batch, with_markers, world
 from tests.simulation.disk import Crashed
 
 SMALL_SEGMENTS = {"segment.bytes": "4096"}
@@ -291,3 +293,40 @@ def test_crash_at_every_step_of_opening_can_be_repeated() -> None:
         else:
             return
     pytest.fail("opening takes less than 300 operations")
+
+
+def test_C9_no_snapshot_outlives_the_records_it_was_made_of() -> None:
+    some = world()
+    for sequence in range(4):
+        some.partition.append(batch(origin=Origin(7, 0, sequence)))
+    some.close_and_reopen()  # a snapshot at 4
+    some.partition.truncate_to(1)
+    for sequence in range(1, 6):
+        some.partition.append(batch(origin=Origin(7, 0, sequence)))
+    some.partition.append(batch(origin=Origin(8, 0, 0)))
+    some.sync()
+    some.partition.truncate_to(6)
+    replayed = PartitionState()
+    for header, marker in with_markers(all_bytes(some.partition)):
+        replayed.apply(header, marker)
+    assert some.partition.state.encode() == replayed.encode()
+    assert [name for name in some.disk.list_dir(some.folder) if name.endswith(".snapshot")] == []
+
+
+def test_a_sync_that_failed_in_a_thread_is_not_healed_by_the_next_one() -> None:
+    some = world()
+    fill(some, 3)
+    job = some.partition.log.begin_sync()
+    assert job is not None
+
+    def broken(operation: str, _: Path) -> None:
+        if operation == "fdatasync":
+            raise OSError(errno.EIO, "broken")
+
+    some.disk.fault = broken
+    error = job.run()  # its outcome has not reached the loop yet
+    some.disk.fault = None
+    with pytest.raises(PartitionFailed, match="broken"):
+        some.partition.log.sync_now()
+    job.log.finish_sync(job, error)
+    assert some.partition.high_watermark == 0
