@@ -42,8 +42,11 @@ class SidecarError(Exception):
     """The sidecar cannot be used: damaged, stale, or of a newer version; read the segment instead."""
 
 
-class SegmentDamaged(Exception):
-    """The segment does not walk to its end, or a CRC is wrong: no sidecar may vouch for it."""
+class SegmentDamaged(OSError):
+    """The segment does not walk to its end, or a CRC is wrong: no sidecar may vouch for it.
+
+    An `OSError`: the disk gave back something else than was written.
+    """
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):

@@ -67,13 +67,21 @@ _RESULT_DDL: Final = "payload binary"
 _RESULT_SCHEMA: Final = pa.schema([("payload", pa.binary())])
 _LOOPBACK: Final = "127.0.0.1"
 _JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+_LOGGING: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n
+"""
 _LOCAL_CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": _JVM_OPTIONS,
-    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
 }
 """For a master on this machine: nothing listens on the network, and start-up counts more than peak speed."""
 
@@ -86,19 +94,31 @@ def spark_session(
     is_local = master.startswith("local")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if is_local:
-        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
-        root = str(Path(__file__).parents[2])
-        others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *others]))
-    builder = SparkSession.builder.master(master).appName("tidemark reconcile")
-    for key, value in {**(_LOCAL_CONF if is_local else {}), **(conf or {})}.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
+    with tempfile.TemporaryDirectory(prefix="tidemark-spark-") as folder:
+        builder = SparkSession.builder.master(master).appName("tidemark reconcile")
+        settings = _local_settings(Path(folder)) if is_local else {}
+        for key, value in {**settings, **(conf or {})}.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def _local_settings(folder: Path) -> dict[str, str]:
+    """Return the settings for a master on this machine, and tell its workers where this package is."""
+    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    root = str(Path(__file__).parents[2])
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *others]))
+    logging = folder / "log4j2.properties"
+    logging.write_text(_LOGGING, encoding="utf-8")
+    return {
+        **_LOCAL_CONF,
+        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} -Dlog4j2.configurationFile={logging}",
+        "spark.local.dir": str(folder),
+    }
 
 
 class SparkEngine:

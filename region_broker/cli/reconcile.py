@@ -8,10 +8,11 @@ INV-CR3  nothing heavy (numpy, Arrow, Spark) is imported before a command runs
 Not here: the checks and their outputs (`geo_replicator.reconciliation`).
 """
 
-import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -103,14 +104,33 @@ def all_jobs(**options: Any) -> None:
 
 def _run(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
     _check_machine(options["engine"])
-    try:
-        outcome = _outcome(_request(jobs, options), options)
-    except FileNotFoundError as error:
-        fail(str(error), EXIT_USAGE)
-    except OSError as error:
-        fail(f"{error}: the disk or the permissions of --out; nothing was concluded", EXIT_INTERNAL)
+    with _InternalErrors():
+        try:
+            outcome = _outcome(_request(jobs, options), options)
+        except FileNotFoundError as error:
+            fail(str(error), EXIT_USAGE)
     _print(outcome, options["output"])
     sys.exit(outcome.exit_code)
+
+
+class _InternalErrors:
+    """Ends the process with 70 on anything unforeseen: 1 would claim that the regions differ (INV-CR1)."""
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Print what happened and end, unless it is an orderly end already."""
+        if (
+            kind is None
+            or not issubclass(kind, Exception)
+            or issubclass(kind, click.ClickException)
+        ):
+            return
+        traceback.print_exception(error)
+        fail("this is an error of reconciliation itself; nothing was concluded", EXIT_INTERNAL)
 
 
 def _check_machine(engine: str) -> None:
@@ -247,15 +267,12 @@ def _cut(path: Path | None) -> "Cut | None":
 
     if path is None:
         return None
+    import msgspec
+
     try:
-        positions = json.loads(path.read_bytes())
-        if not isinstance(positions, dict):
-            raise TypeError("it is not a JSON object")
-        return Cut(
-            label=f"the cut in {path.name}",
-            positions={str(place): int(offset) for place, offset in positions.items()},
-        )
-    except (ValueError, TypeError) as error:
+        positions = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+        return Cut(label=f"the cut in {path.name}", positions=positions)
+    except msgspec.DecodeError as error:
         fail(f'--cut {path}: {error}; expected {{"topic/partition": offset, ...}}', EXIT_USAGE)
 
 
