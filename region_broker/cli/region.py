@@ -44,7 +44,7 @@ def _url_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--url",
         metavar="URL[,URL...]",
         help="HTTP address of any node, several with commas; dead ones are skipped."
-        " Default: TIDEMARK_URL, then http://127.0.0.1:8080.",
+        " Default: TIDEMARK_URL, then http://127.0.0.1:9093.",
     )(command)
 
 
@@ -83,7 +83,7 @@ def region() -> None:
     """Regions: how they stand, planned switch, fail-over, and what it cost."""
 
 
-@region.command(epilog="Example: tidemark region status --url http://127.0.0.1:8080 -o json")
+@region.command(epilog="Example: tidemark region status --url http://127.0.0.1:9093 -o json")
 @_url_option
 @output_option
 @_reports_errors

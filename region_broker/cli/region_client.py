@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 URL_VARIABLE: Final = "TIDEMARK_URL"
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
+DEFAULT_URL: Final = "http://127.0.0.1:9093"
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
 _REDIRECT: Final = 307

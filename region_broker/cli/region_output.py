@@ -7,6 +7,7 @@ rich is imported only where a table is printed: it costs more than a command may
 Not here: exit codes and JSON (`output`).
 """
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 import click
 
 PROGRESS_AFTER_S: Final = 1.0
+PIPE_COLUMNS: Final = 200
 
 
 def printable(text: object) -> str:
@@ -27,7 +29,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", header_style="bold")
+    table = Table(title=title or None, title_justify="left", header_style="bold", box=None)
     for column in columns:
         table.add_column(
             column.rstrip("#"),
@@ -36,7 +38,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         )
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    Console(soft_wrap=False).print(table)
+    # Beside a pipe there is no width to keep to.
+    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
 
 
 def print_pairs(title: str, pairs: Iterable[tuple[str, object]]) -> None:
