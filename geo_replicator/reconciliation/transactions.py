@@ -509,10 +509,11 @@ def _add_difference(check: _Check, row: Any) -> None:
         return
     check.disturbed.add((1, place, producer_id))
     ours = mirror.of_producer(place, producer_id)
-    ours = ours[ours["last_offset"] >= row["first_offset"]]
+    ours = ours[ours["last_offset"] >= row["first_offset"]][:1]
+    first = min([int(row["first_offset"]), *ours["first_offset"].tolist()])
     check.findings.append(
         _finding(
-            check, mirror, Kind.TORN_TXN, place, int(row["first_offset"]), int(row["marker_offset"]),
+            check, mirror, Kind.TORN_TXN, place, first, int(row["marker_offset"]),
             record_count=int(row["records"]),
             producer_id=producer_id,
             producer_epoch=int(row["producer_epoch"]),

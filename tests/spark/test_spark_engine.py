@@ -1,0 +1,51 @@
+"""The Spark engine against the fault table: the same findings as the local engine, byte for byte."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from geo_replicator.reconciliation.findings import Finding
+from geo_replicator.reconciliation.job import Engine, LocalEngine, Request, reconcile_all
+from geo_replicator.reconciliation.plan import Options, Until
+from tests.reconciliation.faults import FAULTS, Fault, sound_pair
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+
+ROOT_KINDS_ONCE = {
+    frozenset(kind for kind, _ in fault.roots): fault for fault in reversed(FAULTS)
+}.values()
+"""One fault per kind of finding: the local engine runs them all, Spark shows that it moves every kind."""
+
+
+def _roots(findings: list[Finding]) -> set[tuple[object, str]]:
+    return {(f.kind, f"{f.topic}-{f.partition}") for f in findings if f.is_root}
+
+
+@pytest.mark.parametrize("until", list(Until))
+def test_a_sound_pair_has_no_finding(spark_engine: Engine, tmp_path: Path, until: Until) -> None:
+    source, mirror = sound_pair().write(tmp_path)
+    request = Request(source=source, mirror=mirror, options=Options(until=until))
+    outcome = reconcile_all(request, spark_engine)
+    assert outcome.findings == []
+    assert outcome.exit_code == 0
+    assert outcome.summary.coverage == 1.0
+    assert outcome.summary.engine.startswith("spark ")
+
+
+@pytest.mark.parametrize("fault", ROOT_KINDS_ONCE, ids=lambda fault: fault.name)
+def test_a_fault_shows_exactly_its_root(spark_engine: Engine, tmp_path: Path, fault: Fault) -> None:
+    source, mirror = fault.build().write(tmp_path)
+    request = Request(source=source, mirror=mirror, options=Options(until=fault.until))
+    outcome = reconcile_all(request, spark_engine)
+    assert _roots(outcome.findings) == fault.roots, outcome.findings
+    assert outcome.exit_code == fault.exit_code
+    local = reconcile_all(request, LocalEngine())
+    assert outcome.findings == local.findings
+    assert msgspec.structs.replace(outcome.summary, engine="local", run_id="") == (
+        msgspec.structs.replace(local.summary, run_id="")
+    )
