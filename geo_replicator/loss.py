@@ -99,11 +99,16 @@ class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
-    """What was lost exactly, from what the old region had to put into quarantine."""
+    """What was lost, from what one region had to put into quarantine for one lineage entry.
+
+    `exact` in a region that returned: its tail is all that there was. The taker's own quarantine holds
+    only what had been copied, so its losses are those known so far.
+    """
 
     domain: str
     lineage_epoch: int
     region: str
+    exact: bool
     base_region_epoch: int
     base_number: int
     transactions: tuple[LostTransaction, ...]
@@ -277,6 +282,7 @@ class Quarantined:
     base_region_epoch: int
     base_number: int
     tail: Tail
+    exact: bool = True
 
 
 def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> Losses:
@@ -287,6 +293,7 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         domain=quarantined.domain,
         lineage_epoch=quarantined.lineage_epoch,
         region=quarantined.region,
+        exact=quarantined.exact,
         base_region_epoch=quarantined.base_region_epoch,
         base_number=quarantined.base_number,
         transactions=transactions[:LISTED_MAX],

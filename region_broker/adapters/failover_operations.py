@@ -337,6 +337,7 @@ class FailoverOperations:
                 base_region_epoch=tails[0].base_region_epoch,
                 base_number=tails[0].base_number,
                 tail=await quarantined_tail(self._parts.quarantine, tails),
+                exact=all(tail.acting_region != self.region for tail in tails),
             )
             self._losses[key] = count_losses(quarantined, statement)
         return self._losses[key]

@@ -266,8 +266,10 @@ def losses(url: str | None, output: str) -> None:
         return
     if not found:
         click.echo("no region has a quarantined tail: nothing was lost, or nobody returned yet")
+    exact = {(lost["domain"], lost["lineage_epoch"]) for lost in found if lost["exact"]}
     for lost in found:
-        _print_losses(lost)
+        if lost["exact"] or (lost["domain"], lost["lineage_epoch"]) not in exact:
+            _print_losses(lost)
 
 
 def _print_losses(lost: Mapping[str, Any]) -> None:
@@ -275,6 +277,7 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
     print_pairs(
         f"Cut off when region epoch {lost['lineage_epoch']} began, found in region {lost['region']}",
         [
+            ("counted", "exactly" if lost["exact"] else "so far: the old region is not back"),
             ("base", f"tidemark {lost['base_number']} of region epoch {lost['base_region_epoch']}"),
             ("transactions lost", lost["transaction_count"]),
             ("plain records lost", lost["plain_record_count"]),
