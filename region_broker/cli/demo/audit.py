@@ -7,6 +7,7 @@ INV-DA2  torn: a row with one of its two records · doubled: more than one attem
 """
 
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from region_broker.cli.demo.workload import (
 )
 
 _TIMEOUT_S: Final = 15.0
+_POLL_S: Final = 0.1
+_BATCH_MAX: Final = 1000
 _LISTED_MAX: Final = 20
 
 
@@ -80,8 +83,13 @@ def read_accounts(bootstrap: str) -> list[Entry]:
             [TopicPartition(ACCOUNTS_TOPIC, number, 0) for number in range(ACCOUNT_PARTITIONS)]
         )
         ended: set[int] = set()
+        deadline_s = time.monotonic() + _TIMEOUT_S
         while len(ended) < ACCOUNT_PARTITIONS:
-            messages = consumer.consume(10_000, timeout=_TIMEOUT_S if not entries else 1.0)
+            messages = consumer.consume(_BATCH_MAX, timeout=_POLL_S)
+            if messages:
+                deadline_s = time.monotonic() + _TIMEOUT_S
+            elif time.monotonic() > deadline_s:
+                raise OSError(f"{bootstrap} sent no records of {ACCOUNTS_TOPIC} for {_TIMEOUT_S} s")
             for message in messages:
                 error = message.error()
                 partition, offset = message.partition(), message.offset()
