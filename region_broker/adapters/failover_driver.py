@@ -144,7 +144,8 @@ class FailoverDriver:
         """Take note of a greeting; a higher region epoch fences this region at once (INV-FD3)."""
         if hello.region == self.parts.role.region or self._state is None:
             return
-        self.steps.hellos[hello.region] = hello
+        if hello.lineage:
+            self.steps.hellos[hello.region] = hello
         if self._is_news(hello):
             reason = f"region {hello.acting_region} acts under region epoch {hello.region_epoch}"
             self.parts.role.close_gate(reason)

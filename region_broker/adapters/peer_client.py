@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Seque
 from contextlib import asynccontextmanager
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from region_broker.adapters.peer_protocol import (
-    GREETING_FRAME_BYTES_MAX,
     PEER_FRAME_BYTES_MAX,
     PREFACE,
     AnyMessage,
@@ -38,6 +39,8 @@ from region_broker.adapters.peer_protocol import (
 from region_broker.ports.network import ByteStream, Network
 
 READ_BYTES: Final = 256 * 1024
+# The answer to a greeting holds the lineage: the positions of every log, once per take-over.
+GREETING_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 5.0
 Awaited = TypeVar("Awaited")
 
@@ -49,7 +52,7 @@ class PeerClient:
         """Speak on `stream`, which is open and unused."""
         self._stream = stream
         self._identity = identity
-        self._reader = FrameReader(GREETING_FRAME_BYTES_MAX)
+        self._reader = FrameReader(GREETING_ANSWER_BYTES_MAX)
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
         self._correlation_id = 0
         self._ended: str | None = None
@@ -81,9 +84,11 @@ class PeerClient:
 
         What the peer says about region epoch and lineage is handed to the identity in either case.
         """
+        # Without the lineage: a listener takes only small greetings, and asks back for what is news.
+        greeting = msgspec.structs.replace(self._identity.hello(), lineage=())
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                answer = await self.call(self._identity.hello(), Hello)
+                answer = await self.call(greeting, Hello)
         except TimeoutError as error:
             self._end(f"{self._stream.peer} did not greet within {CONNECT_TIMEOUT_S:.0f} s")
             raise PeerUnreachable(str(self._ended), sent=False) from error

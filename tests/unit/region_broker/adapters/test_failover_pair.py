@@ -1,5 +1,6 @@
 """Fail-over, switch and return of two regions with real disks, sockets, logs and links."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from geo_replicator.failover import Phase
 from idempotency.ledger_records import TxnStatus
 from region_broker.adapters.failover_operations import Operation, OperationRefused
+from region_broker.controller.metadata_commands import RecordLineage
+from region_broker.controller.metadata_image import LineageEntry
 from tests.failover_world import Pair, Site
 
 
@@ -123,3 +126,36 @@ async def test_home_acts_again_after_a_restart_that_nobody_noticed(pair: Pair) -
     await pair.eu.until(Phase.ACTING)
     await pair.eu.write("second")
     await pair.reached("second")
+
+
+async def test_a_switch_that_the_mirror_cannot_follow_rolls_back_to_acting(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    before = pair.us.tidemarks.claim()
+    monkeypatch.setattr(pair.us.tidemarks, "claim", lambda: before)
+    impatient = dataclasses.replace(pair.us.driver.settings, switch_timeout_ms=300)
+    monkeypatch.setattr(pair.us.operations, "_settings", impatient)
+    await pair.eu.write("second")
+    operation = await pair.us.ended(pair.us.operations.begin_switch())
+    assert operation.status == "failed"
+    assert "takes writes again" in operation.error
+    await pair.eu.until(Phase.ACTING)
+    await pair.eu.write("third")
+    assert pair.us.driver.state.phase is Phase.MIRRORING
+
+
+async def test_a_lineage_of_thousands_of_logs_still_fits_a_greeting(pair: Pair) -> None:
+    """A greeting answer carries the positions of every log, once per take-over."""
+    positions = {f"{number:032x}/0": number for number in range(20_000)}
+    entry = LineageEntry(
+        region_epoch=17,
+        acting_region="us",
+        base_region_epoch=8,
+        base_number=1,
+        positions=positions,
+    )
+    await pair.us.metadata.apply(RecordLineage(domain="main", entry=entry))
+    await pair.eu.driver.parts.peers.greet_all(timeout_ms=5_000)
+    assert pair.eu.driver.steps.hellos["us"].lineage == (entry,)
