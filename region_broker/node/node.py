@@ -256,6 +256,7 @@ class Node:
                         ("forwarder", self._forwarder.run()),
                         ("failover", self.failover.run()),
                         ("retention", self._maintain()),
+                        ("digests", self.storage.complete_digests()),
                     )
                 ]
                 serving = tasks.create_task(self.kafka.run(), name="kafka")

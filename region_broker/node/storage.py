@@ -7,13 +7,14 @@ INV-N5  what a folder needs at its first start (regions, domain, ledgers) is wri
 Not here: what runs on it (`node`).
 """
 
+import asyncio
 import fcntl
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
 
-from geo_replicator.reconciliation.sidecar import write_sidecar
+from geo_replicator.reconciliation.sidecar import sidecar_path, write_sidecar
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
 from region_broker.adapters.failover_journal import FailoverJournal
@@ -117,6 +118,16 @@ class Storage:
             await metadata.close()
             lock.close()
             raise
+
+    async def complete_digests(self) -> None:
+        """Write the sidecars of sealed segments that a crash prevented; a damaged one is logged."""
+        for path in self.partitions.sealed_paths():
+            if sidecar_path(path).exists():
+                continue
+            try:
+                await asyncio.to_thread(write_sidecar, path)
+            except OSError as error:
+                _log.warning("no digest was written for %s: %s", path, error)
 
     async def close(self) -> None:
         """Close cleanly; nothing runs on it any more."""
