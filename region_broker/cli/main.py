@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
-    "bench": ("bench:bench", "Measure a broker: produce, consume, transactions."),
+    "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
     "consume": ("records:consume", "Print the records of a topic."),
     "demo": (

@@ -1,0 +1,1 @@
+"""`tidemark bench`: one file per kind of load, the command in `command`."""

@@ -1,0 +1,123 @@
+"""What is measured, and how figures of several runs become one row.
+
+INV-BF1  a row states its median and its spread (min..max over the runs), never a best run alone
+INV-BF2  a percentile is of one run's operations (nearest rank); the row holds the median of the runs' percentiles
+Not here: measuring (`streams`, `transactions`), printing (`command`).
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+MEGA: Final = 1_000_000
+
+
+class BenchFailed(Exception):
+    """A measurement cannot be made; the text says why and what to do next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure. `seconds` is the measured length of one run, warm-up comes on top."""
+
+    seconds: float
+    size_bytes: int
+    partition_count: int
+    producer_counts: tuple[int, ...]
+    run_count: int
+
+    @property
+    def warm_up_s(self) -> float:
+        """Return how long a run goes on before it is measured, in seconds."""
+        return min(1.0, self.seconds / 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the node used in one run; None where its process is not known."""
+
+    cpu_s: float | None = None
+    rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One measured run: `count` operations in `seconds`, and how long single ones took."""
+
+    count: int
+    seconds: float
+    latencies_ms: Sequence[float] = ()
+    cost: Cost = Cost()
+
+    @property
+    def per_s(self) -> float:
+        """Return operations per second."""
+        return self.count / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The figures of one kind of load over its runs."""
+
+    what: str
+    unit: str
+    producers: int
+    size_bytes: int
+    runs: Sequence[Run]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as JSON-able values; None where a figure does not apply."""
+        rates = [run.per_s for run in self.runs]
+        in_records = self.unit == "msg/s"
+        return {
+            "what": self.what,
+            "producers": self.producers,
+            "unit": self.unit,
+            "median": round(statistics.median(rates), 1),
+            "min": round(min(rates), 1),
+            "max": round(max(rates), 1),
+            "mb_per_s": round(statistics.median(rates) * self.size_bytes / MEGA, 1)
+            if in_records
+            else None,
+            "p50_ms": self._latency(0.50),
+            "p99_ms": self._latency(0.99),
+            "node_cpu_s": self._cost([run.cost.cpu_s for run in self.runs], 2),
+            "node_cpu_us_each": self._cpu_us_each(),
+            "node_rss_mb": self._cost(
+                [
+                    None if run.cost.rss_bytes is None else run.cost.rss_bytes / MEGA
+                    for run in self.runs
+                ],
+                0,
+            ),
+            "runs": len(self.runs),
+        }
+
+    def _latency(self, quantile: float) -> float | None:
+        if not all(run.latencies_ms for run in self.runs):
+            return None
+        found = [percentile(run.latencies_ms, quantile) for run in self.runs]
+        return round(statistics.median(found), 3)
+
+    def _cpu_us_each(self) -> float | None:
+        return self._cost(
+            [
+                None if run.cost.cpu_s is None else run.cost.cpu_s * MEGA / max(run.count, 1)
+                for run in self.runs
+            ],
+            3,
+        )
+
+    @staticmethod
+    def _cost(values: Sequence[float | None], digits: int) -> float | None:
+        known = [value for value in values if value is not None]
+        return round(statistics.median(known), digits) if known else None
+
+
+def percentile(values: Sequence[float], quantile: float) -> float:
+    """Return the nearest-rank percentile; `quantile` in (0, 1], `values` not empty."""
+    assert values
+    assert 0 < quantile <= 1, quantile
+    return sorted(values)[math.ceil(quantile * len(values)) - 1]

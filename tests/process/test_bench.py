@@ -1,0 +1,90 @@
+"""`tidemark bench` against a region it starts itself: what it prints and what it leaves, never how fast."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from region_broker.cli.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+BENCH = (sys.executable, "-m", "region_broker", "bench")
+SHORT = ("--seconds", "0.3", "--runs", "2", "--partitions", "3")
+
+
+def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [*BENCH, *arguments], capture_output=True, text=True, timeout=180, check=False
+    )
+
+
+def figures(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the JSON document it printed."""
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_all_loads_on_a_cluster_of_its_own() -> None:
+    document = figures(run_bench("all", *SHORT, "--producers", "1,2", "-o", "json"))
+    rows = document["results"]
+    assert [(row["what"], row["producers"]) for row in rows] == [
+        ("produce", 1),
+        ("produce, one at a time", 1),
+        ("consume", 1),
+        ("transactions", 1),
+        ("transactions", 2),
+    ]
+    for row in rows:
+        assert row["runs"] == 2
+        assert 0 < row["min"] <= row["median"] <= row["max"]
+        assert row["node_cpu_s"] >= 0
+        assert row["node_rss_mb"] > 0
+        assert (row["mb_per_s"] is None) == (row["unit"] == "txn/s")
+        timed = row["what"] in ("produce, one at a time", "transactions")
+        assert (row["p50_ms"] is not None) == timed
+        assert not timed or 0 < row["p50_ms"] <= row["p99_ms"]
+    assert document["machine"]["cores"] > 0
+    assert document["settings"]["partitions"] == 3
+
+
+def test_a_broker_that_is_named_keeps_no_topic(tmp_path: Path) -> None:
+    with LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=1)) as cluster:
+        cluster.start()
+        done = run_bench(
+            "transactions",
+            *SHORT,
+            "--producers",
+            "2",
+            "-o",
+            "json",
+            "--bootstrap",
+            cluster.bootstrap,
+        )
+        (row,) = figures(done)["results"]
+        assert row["node_cpu_s"] is None  # nobody told it which process serves
+        topics = (
+            AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=10).topics
+        )
+        assert [name for name in topics if not name.startswith("__")] == []
+
+
+def test_nobody_at_the_address() -> None:
+    done = run_bench("produce", "--bootstrap", "127.0.0.1:1", *SHORT)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_list_of_producers_that_is_none() -> None:
+    done = run_bench("transactions", "--producers", "8,many")
+    assert done.returncode == 2
+    assert "8,many" in done.stderr

@@ -1,0 +1,36 @@
+"""Rows of `tidemark bench`: medians, spreads, percentiles."""
+
+import pytest
+
+from region_broker.cli.bench.figures import Cost, Row, Run, percentile
+
+
+@pytest.mark.parametrize(
+    ("values", "quantile", "expected"),
+    [([7.0], 0.5, 7.0), ([4.0, 1.0, 3.0, 2.0], 0.5, 2.0), ([4.0, 1.0, 3.0, 2.0], 0.99, 4.0),
+     ([float(number) for number in range(1, 101)], 0.99, 99.0)],
+)  # fmt: skip
+def test_percentile_is_nearest_rank(values: list[float], quantile: float, expected: float) -> None:
+    assert percentile(values, quantile) == expected
+
+
+def test_INV_BF1_a_row_has_median_and_spread_of_its_runs() -> None:
+    runs = [
+        Run(
+            count=count, seconds=2.0, latencies_ms=(1.0, 5.0), cost=Cost(cpu_s=1.0, rss_bytes=10**7)
+        )
+        for count in (200, 1000, 400)
+    ]
+    row = Row(what="t", unit="msg/s", producers=8, size_bytes=5000, runs=runs).as_dict()
+    assert (row["median"], row["min"], row["max"]) == (200.0, 100.0, 500.0)
+    assert row["mb_per_s"] == 1.0
+    assert (row["p50_ms"], row["p99_ms"]) == (1.0, 5.0)
+    assert (row["node_cpu_s"], row["node_cpu_us_each"], row["node_rss_mb"]) == (1.0, 2500.0, 10.0)
+
+
+def test_figures_that_do_not_apply_are_none() -> None:
+    row = Row(
+        what="t", unit="txn/s", producers=1, size_bytes=1, runs=[Run(count=1, seconds=1.0)]
+    ).as_dict()
+    for name in ("mb_per_s", "p50_ms", "p99_ms", "node_cpu_s", "node_cpu_us_each", "node_rss_mb"):
+        assert row[name] is None
