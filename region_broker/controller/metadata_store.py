@@ -20,7 +20,6 @@ from region_broker.controller import metadata_commands, metadata_tables
 from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 
-
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _UNREADABLE: Final = (
     "{path} is not a readable metadata database ({why}). Restore it from a copy, or start the"
