@@ -32,6 +32,12 @@ _COMMIT: Final = 1
 _NO_OFFSET: Final = np.iinfo(np.int64).max
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
+_SPOILING: Final = {
+    Kind.TOPIC_MISMATCH, Kind.CRC_BAD_LOCAL, Kind.TORN_BATCH, Kind.OVERLAP, Kind.DIVERGENT,
+    Kind.MISSING, Kind.EXTRA, Kind.EXTRA_PAST_SOURCE, Kind.OFFSET_GAP, Kind.POST_PROMOTION_FORK,
+}  # fmt: skip
+"""Kinds of damage that can take away a transaction's data or marker. Lag never explains a torn one."""
+
 DecisionKey: TypeAlias = tuple[int, int, int]
 Rows: TypeAlias = npt.NDArray[Any]
 
@@ -421,8 +427,15 @@ def _extent_of(check: _Check, side: _Side, at: _Place) -> tuple[int, int, int]:
     if row is None:
         return -1, -1, 0
     closed = int(row["marker_offset"]) != _NO_OFFSET
-    last = int(row["marker_offset"]) if closed else int(row["last_offset"])
+    last = int(row["marker_offset"]) if closed else _blocked_end(check, side, row)
     return int(row["first_offset"]), last, int(row["records"])
+
+
+def _blocked_end(check: _Check, side: _Side, row: Any) -> int:
+    """Return the last offset that an open transaction keeps readers of committed data from: the log's last."""
+    extent = check.extents.of(side.number, int(row["place"]))
+    end = 0 if extent is None else extent.end_offset
+    return max(int(row["last_offset"]), end - 1)
 
 
 def _judge_open(check: _Check, side: _Side) -> None:
@@ -441,7 +454,7 @@ def _judge_open(check: _Check, side: _Side) -> None:
         check.disturbed.add((side.number, place, producer_id))
         check.findings.append(
             _finding(
-                check, side, Kind.HANGING_TXN, place, int(row["first_offset"]), int(row["last_offset"]),
+                check, side, Kind.HANGING_TXN, place, int(row["first_offset"]), _blocked_end(check, side, row),
                 record_count=int(row["records"]),
                 producer_id=producer_id,
                 producer_epoch=int(row["producer_epoch"]),
@@ -553,7 +566,7 @@ def attribute_transactions(found: Iterable[Finding], verified: Iterable[Finding]
     """
     roots: dict[tuple[str, int], list[Finding]] = {}
     for finding in verified:
-        if finding.is_root:
+        if finding.is_root and finding.kind in _SPOILING:
             roots.setdefault((finding.topic, finding.partition), []).append(finding)
     return [_attributed(finding, roots) for finding in found]
 
