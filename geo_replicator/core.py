@@ -192,6 +192,7 @@ class LinkCore:
     def _stream(self, added: Mapping[LogKey, int]) -> list[LinkEffect]:
         self.state = LinkState.STREAMING
         self._backoff_ms = BACKOFF_MS_MIN
+        self.last_error = ""
         forgotten, self._forgotten = self._forgotten, ()
         effects: list[LinkEffect] = []
         if added or forgotten or self._in_flight == 0:

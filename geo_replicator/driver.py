@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from geo_replicator.core import LinkCore, LinkState
+from geo_replicator.cursor import CursorBroken
 from geo_replicator.effects import (
     ApplyTopics,
     AwaitTidemarkToDelete,
@@ -184,7 +185,7 @@ class Link:
         try:
             async with self._ports.home.session() as (session, greeted):
                 await self._serve(session, greeted)
-        except LinkFailed as failure:
+        except (LinkFailed, CursorBroken, TidemarkError) as failure:
             return _pause_of(self.core.step(LinkBroken(str(failure))))
         except _SessionOver as over:
             return over.wait_ms
@@ -222,6 +223,7 @@ class Link:
             case AwaitTidemarkToDelete(metadata_version=version, topics=topics):
                 for topic in topics:
                     self._deletions.setdefault(topic.topic_id, (topic, version))
+                self._moved.set()
             case StartLogs(offsets=offsets):
                 for key, offset in offsets.items():
                     self._ports.logs.start_at(key, offset)
@@ -284,19 +286,23 @@ class Link:
             self._moved.clear()
             try:
                 self._take_moves()
-            except TidemarkError as error:
+                await self._reach_complete()
+                await self._delete_topics()
+            except (TidemarkError, OSError) as error:
                 self.stopped_reaching = str(error)
                 _log.error("no tidemark is reached any more: %s", error)
                 return
-            point = self.frontier.complete
-            if point > self.frontier.reached:
-                self._saving = point
-                await self._ports.reached.save(point)
-                self._saving = None
-                self.frontier.persisted(point)
-                self._show(point)
-                self._reached_changed.set()
-                await self._delete_topics()
+
+    async def _reach_complete(self) -> None:
+        point = self.frontier.complete
+        if point <= self.frontier.reached:
+            return
+        self._saving = point
+        await self._ports.reached.save(point)
+        self._saving = None
+        self.frontier.persisted(point)
+        self._show(point)
+        self._reached_changed.set()
 
     def _take_moves(self) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -330,12 +336,17 @@ class Link:
 
     async def _delete_topics(self) -> None:
         floor = self.book.floor
-        assert floor is not None, self.frontier.reached
+        if floor is None or floor.newest.point != self.frontier.reached:
+            return
         if floor.newest.region_epoch != self._facts.region_epoch:
             return
         for topic, version in tuple(self._deletions.values()):
             if floor.newest.metadata_version >= version:
-                await self._ports.topics.delete(topic)
+                try:
+                    await self._ports.topics.delete(topic)
+                except LinkFailed as failure:
+                    _log.warning("topic %s is still here: %s", topic.name, failure)
+                    continue
                 del self._deletions[topic.topic_id]
                 for key in topic.logs():
                     self.frontier.removed(key)

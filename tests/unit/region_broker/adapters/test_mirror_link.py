@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from geo_replicator.core import LinkState
 from geo_replicator.rounds import RoundPhase
 from region_broker.adapters.cut_leader import CutLeader
+from region_broker.adapters.peer_server import PeerServer
 from tests.geo_world import Site, until, values_in
 
 
@@ -67,7 +69,7 @@ async def test_idle_domain_is_silent(tmp_path: Path) -> None:
         assert [p.log_end_offset for p in home.partitions] == ends
 
 
-async def test_link_resumes_exactly_after_home_restarts_and_after_the_mirror_restarts(
+async def test_link_resumes_exactly_when_the_mirror_stops_and_goes_on(
     tmp_path: Path,
 ) -> None:
     home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
@@ -163,4 +165,34 @@ async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) 
         copy = mirror.partition("orders")
         await until(lambda: copy.high_watermark == 2, what="the bytes are copied")
         assert copy.visible_end == 1
+        home.server.close()
+
+
+async def test_link_resumes_exactly_when_home_was_away(tmp_path: Path) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        await home.create_topic("orders")
+        await home.produce("orders", b"a")
+        port = await home.listen()
+        _ = mirror.mirror(tasks, port)
+        first = await leader.final_round()
+        link = mirror.tidemarks.link
+        assert link is not None
+        await until(lambda: link.reached >= first, what="the first tidemark is reached")
+        home.server.close()
+        await home.server.wait_closed()
+        await until(lambda: link.core.state is LinkState.PAUSED, what="the link notices")
+        assert link.core.last_error
+        await home.produce("orders", b"b")
+        home.server = PeerServer(home.network, home.identity)
+        home.source.register(home.server)
+        assert await home.listen(port) == port
+        second = await leader.final_round()
+        await until(lambda: link.reached >= second, what="the second tidemark is reached")
+        assert link.core.session_count == 2
+        assert values_in(mirror.partition("orders"), 2) == [b"a", b"b"]
+        assert link.status()["lag"] == {"records": 0, "bytes": 0, "ms": 0}
         home.server.close()

@@ -1,0 +1,191 @@
+"""The link's decisions, step by step; the expected effects are INV-LK1 to INV-LK5 and rules T15, T23."""
+
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.core import BACKOFF_MS_MAX, LinkCore, LinkState
+from geo_replicator.cursor import Cursor, CursorBroken
+from geo_replicator.effects import (
+    ApplyTopics,
+    AwaitTidemarkToDelete,
+    CheckEpochs,
+    Connect,
+    Disconnect,
+    Diverged,
+    HandOverDivergence,
+    LogsReconciled,
+    ReadRegistry,
+    SendFetch,
+    StartLogs,
+    WaitBackoff,
+)
+from geo_replicator.events import (
+    BackoffOver,
+    DivergenceResolved,
+    Fetched,
+    FetchedSlice,
+    Greeted,
+    HomeLogEnd,
+    LinkBroken,
+    LinkStarted,
+    LogsChecked,
+    MirrorLogEnd,
+    RegistryRead,
+    TopicsApplied,
+)
+from geo_replicator.lag import Lag, LagBook
+from geo_replicator.lineage import LogKey
+from geo_replicator.topology import MirrorTopic
+
+ORDERS = MirrorTopic(UUID(int=1), "orders", 2)
+OTHER = MirrorTopic(UUID(int=2), "other", 1)
+P0, P1 = ORDERS.logs()
+EPOCH = 8 << 16
+
+
+def syncing() -> LinkCore:
+    """A link that greeted home."""
+    core = LinkCore(region_epoch=8, home_region="home")
+    assert core.step(LinkStarted()) == [Connect()]
+    assert core.step(Greeted("home", 8, True)) == [ReadRegistry()]
+    return core
+
+
+def checking(**ends: tuple[int, int]) -> LinkCore:
+    """A link that knows where its logs p0 and p1 end: (leader epoch, offset)."""
+    core = syncing()
+    core.step(RegistryRead(5, (ORDERS,), (ORDERS,)))
+    logs = {P0: MirrorLogEnd(*ends["p0"]), P1: MirrorLogEnd(*ends["p1"])}
+    assert core.step(TopicsApplied(logs)) == [CheckEpochs(logs)]
+    return core
+
+
+def part(key: LogKey, start: int, end: int, *, high_watermark: int | None = None) -> FetchedSlice:
+    return FetchedSlice(key, start, end, 10, high_watermark or end, 0, 7)
+
+
+def streaming() -> LinkCore:
+    core = checking(p0=(-1, 0), p1=(-1, 0))
+    core.step(LogsChecked({P0: HomeLogEnd(-1, 9, 0), P1: HomeLogEnd(-1, 9, 0)}))
+    return core
+
+
+def test_topics_are_created_and_reconfigured_and_those_gone_wait_for_a_tidemark() -> None:
+    core = syncing()
+    changed = MirrorTopic(ORDERS.topic_id, "orders", 2, configs={"retention.ms": "1"})
+    new = MirrorTopic(UUID(int=3), "new", 1)
+    assert core.step(RegistryRead(9, (changed, new), (ORDERS, OTHER))) == [
+        AwaitTidemarkToDelete(9, (OTHER,)),
+        ApplyTopics((new,), (changed,), (changed, new)),
+    ]
+
+
+def test_logs_are_checked_before_they_are_fetched_from_where_the_mirror_ends() -> None:
+    core = checking(p0=(EPOCH, 10), p1=(-1, 0))
+    answers = {P0: HomeLogEnd(EPOCH, 25, 0), P1: HomeLogEnd(-1, -1, 0)}
+    assert core.step(LogsChecked(answers)) == [
+        LogsReconciled(8, (P0, P1)),
+        SendFetch({P0: 10, P1: 0}, ()),
+        SendFetch({}, ()),
+    ]
+    assert core.state is LinkState.STREAMING
+
+
+@pytest.mark.parametrize(
+    "home", [HomeLogEnd(EPOCH, 9, 0), HomeLogEnd(EPOCH - 1, 10, 0), HomeLogEnd(-1, -1, 0)]
+)
+def test_T23_a_log_that_home_does_not_hold_is_handed_over_and_checked_again(
+    home: HomeLogEnd,
+) -> None:
+    core = checking(p0=(EPOCH, 10), p1=(-1, 0))
+    answers = {P0: home, P1: HomeLogEnd(-1, -1, 0)}
+    diverged = Diverged(P0, home.leader_epoch, home.end_offset, 10)
+    assert core.step(LogsChecked(answers)) == [HandOverDivergence((diverged,))]
+    cut = {P0: MirrorLogEnd(EPOCH - 1, 4)}
+    assert core.step(DivergenceResolved(cut)) == [
+        CheckEpochs({P0: MirrorLogEnd(EPOCH - 1, 4), P1: MirrorLogEnd(-1, 0)})
+    ]
+
+
+def test_T14_an_empty_log_begins_where_homes_begins() -> None:
+    core = checking(p0=(-1, 0), p1=(-1, 0))
+    answers = {P0: HomeLogEnd(-1, -1, 100), P1: HomeLogEnd(-1, -1, 0)}
+    assert core.step(LogsChecked(answers))[0] == StartLogs({P0: 100})
+    assert core.cursor.positions == {P0: 100, P1: 0}
+
+
+def test_T14_a_log_that_retention_has_passed_is_not_continued_with_a_gap() -> None:
+    core = checking(p0=(EPOCH, 10), p1=(-1, 0))
+    answers = {P0: HomeLogEnd(EPOCH, 200, 100), P1: HomeLogEnd(-1, -1, 0)}
+    disconnect, _ = core.step(LogsChecked(answers))
+    assert isinstance(disconnect, Disconnect)
+    assert "seed it again" in disconnect.reason
+
+
+def test_two_fetches_are_under_way_and_each_answer_sends_one_more() -> None:
+    core = streaming()
+    assert core.step(Fetched(5, (part(P0, 0, 3),))) == [SendFetch({}, ())]
+    assert core.cursor.positions == {P0: 3, P1: 0}
+
+
+def test_a_changed_registry_is_read_and_new_logs_join_the_session() -> None:
+    core = streaming()
+    assert core.step(Fetched(6, ())) == [ReadRegistry()]
+    core.step(RegistryRead(6, (ORDERS, OTHER), (ORDERS,)))
+    ends = {key: MirrorLogEnd(-1, 0) for key in (P0, P1, *OTHER.logs())}
+    assert core.step(TopicsApplied(ends)) == [CheckEpochs({OTHER.logs()[0]: MirrorLogEnd(-1, 0)})]
+    effects = core.step(LogsChecked({OTHER.logs()[0]: HomeLogEnd(-1, -1, 0)}))
+    assert effects == [LogsReconciled(8, OTHER.logs()), SendFetch({OTHER.logs()[0]: 0}, ())]
+
+
+def test_logs_of_deleted_topics_leave_the_session() -> None:
+    core = streaming()
+    core.step(Fetched(6, ()))
+    core.step(RegistryRead(6, (), (ORDERS,)))
+    assert core.step(TopicsApplied({})) == [SendFetch({}, (P0, P1))]
+
+
+@pytest.mark.parametrize(("region_epoch", "acting"), [(7, True), (17, True), (8, False)])
+def test_T23_only_the_region_that_acts_under_the_followed_epoch_is_followed(
+    region_epoch: int, acting: bool
+) -> None:
+    core = LinkCore(region_epoch=8, home_region="home")
+    core.step(LinkStarted())
+    disconnect, wait = core.step(Greeted("home", region_epoch, acting))
+    assert isinstance(disconnect, Disconnect)
+    assert isinstance(wait, WaitBackoff)
+    assert core.session_count == 0
+
+
+def test_pauses_double_up_to_a_bound_and_start_again_after_a_session() -> None:
+    core = LinkCore(region_epoch=8, home_region="home")
+    core.step(LinkStarted())
+    waits = []
+    for _ in range(8):
+        waits += [e.wait_ms for e in core.step(LinkBroken("x")) if isinstance(e, WaitBackoff)]
+        core.step(BackoffOver())
+    assert waits == [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]
+    assert max(waits) == BACKOFF_MS_MAX
+    core = streaming()
+    assert core.step(LinkBroken("x"))[1] == WaitBackoff(50)
+
+
+def test_a_slice_that_does_not_continue_the_log_is_never_taken() -> None:
+    cursor = Cursor({P0: 5})
+    with pytest.raises(CursorBroken, match="stands at 5"):
+        cursor.check(P0, 4)
+    assert not cursor.check(P1, 0)
+    cursor.advance(part(P0, 5, 8))
+    assert cursor.positions == {P0: 8}
+
+
+def test_lag_counts_records_bytes_and_the_time_since_all_was_there() -> None:
+    lag = LagBook()
+    lag.note((part(P0, 0, 3), part(P1, 0, 2, high_watermark=10)), now_ms=1_000)
+    assert lag.of(P0, now_ms=5_000) == Lag()
+    assert lag.of(P1, now_ms=1_400) == Lag(8, 7, 400)
+    lag.note((part(P1, 2, 4, high_watermark=12),), now_ms=1_500)
+    assert lag.total(now_ms=1_600) == Lag(8, 7, 600)
+    lag.note((part(P1, 4, 12),), now_ms=1_700)
+    assert lag.total(now_ms=9_000) == Lag()
