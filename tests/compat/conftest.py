@@ -1,0 +1,48 @@
+"""Real brokers for the compatibility tests: one region alone, and the mirror region of two.
+
+The mirror's bootstrap is the harder one: its node forwards every write and coordinator request to the acting
+region and serves reads itself, up to the last tidemark it reached. A client must not notice.
+"""
+
+import gc
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+
+from region_broker.cli.local_cluster import LocalCluster
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session", params=["one-region", "mirror-of-two"])
+def bootstrap(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Return the bootstrap address of a running broker."""
+    count = 1 if request.param == "one-region" else 2
+    folder = tmp_path_factory.mktemp("compat")
+    with LocalCluster.open(
+        folder, region_count=count, port=0, new_cluster_id=UUID(int=count)
+    ) as cluster:
+        cluster.start()
+        yield cluster.plan.regions[-1].bootstrap
+        assert cluster.dead() == {}
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Return names that no other test uses: `fresh("t")`."""
+    number = next(_NUMBERS)
+    return lambda prefix: f"{prefix}-{number}"
+
+
+@pytest.fixture(autouse=True)
+def _sockets_that_kafka_python_forgets() -> Iterator[None]:
+    """Collect what kafka-python leaves unclosed here, so that it is not held against another test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
