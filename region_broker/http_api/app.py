@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import problem
+from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.routes_health import Check, add_health_routes
 from region_broker.http_api.routes_regions import add_region_routes
 
@@ -50,6 +51,7 @@ def make_app(
         client_max_size=limits.body_bytes_max,
         middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms)],
     )
+    registry.register(RegionCollector(api))
     add_health_routes(app, {"region": api.not_ready, **checks}, registry)
     add_region_routes(app, api)
     return app

@@ -80,8 +80,11 @@ async def test_health(pair: Pair, http: ClientSession) -> None:
     pair.eu.role.close_gate("fenced for a test")
     ready = await get(http, f"{url(pair.eu)}/readyz", 503)
     assert ready["checks"]["region"] == "fenced for a test"
-    async with http.get(f"{url(pair.eu)}/metrics") as response:
+    async with http.get(f"{url(pair.us)}/metrics") as response:
         assert response.status == 200
+        metrics = await response.text()
+    assert 'tidemark_region_acting{domain="main",region="us"} 0.0' in metrics
+    assert 'tidemark_region_epoch{domain="main",region="us"} 8.0' in metrics
 
 
 async def test_a_region_describes_itself(pair: Pair, http: ClientSession) -> None:
