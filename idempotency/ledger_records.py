@@ -31,7 +31,7 @@ __all__ = [
     "LedgerError", "LedgerKey", "OrphanKey", "RoundKey", "RoundRecord", "TransactionKey",
     "TransactionRecord", "TxnStatus", "UnknownKey", "decode_key", "decode_round_value",
     "decode_transaction_value", "encode_orphan_key", "encode_round_key", "encode_round_value",
-    "encode_transaction_key", "encode_transaction_value",
+    "encode_transaction_key", "encode_transaction_value", "transaction_status",
 ]  # fmt: skip
 
 TRANSACTION_KEY_KIND: Final = 0
@@ -205,6 +205,22 @@ def encode_transaction_value(record: TransactionRecord) -> bytes:
     writer.pack(">qq", record.last_update_ms, record.start_ms)
     writer.tagged_fields(_tags(record))
     return writer.content()
+
+
+def transaction_status(data: bytes) -> TxnStatus:
+    """Return the status in an encoded transaction record and decode nothing else: most readers skip most.
+
+    Raises:
+        LedgerError: unreadable, or of a newer version.
+    """
+    reader = Reader(data)
+    version = reader.int16()
+    if version not in (0, TRANSACTION_VALUE_VERSION):
+        _expect_version(version, TRANSACTION_VALUE_VERSION, "transaction")
+    reader.int64()  # producer id
+    reader.int16()  # producer epoch
+    reader.int32()  # time-out
+    return _status(reader.int8())
 
 
 def decode_transaction_value(transactional_id: str, data: bytes) -> TransactionRecord:
