@@ -25,6 +25,7 @@ from idempotency.ledger_records import (
     TxnStatus,
     decode_key,
     decode_transaction_value,
+    transaction_status,
 )
 from idempotency.record_batch import CODEC_MASK, CONTROL_BIT, HEADER_BYTES, read_varint
 
@@ -97,13 +98,26 @@ class LedgerReader:
         self._shard = spec.partition
         self._side = 0 if spec.side.value == "source" else 1
         self._kept: list[LedgerFact] = []
-        self._last: dict[str, LedgerFact] = {}
+        self._last: dict[str, tuple[bytes, int, int]] = {}
+        self._names: dict[bytes, str] = {}
 
     @property
     def facts(self) -> list[LedgerFact]:
         """Return the facts by offset (INV-LF1)."""
-        last = [fact for fact in self._last.values() if not _is_decided(fact.status)]
+        last = [self._decoded(name, *state) for name, state in self._last.items()]
         return sorted([*self._kept, *last], key=lambda fact: fact.offset)
+
+    def _decoded(self, name: str, value: bytes, offset: int, leader_epoch: int) -> LedgerFact:
+        try:
+            return self._fact(decode_transaction_value(name, value), offset, leader_epoch)
+        except LedgerError as error:
+            return self._unreadable(offset, leader_epoch, error)
+
+    def _unreadable(self, offset: int, leader_epoch: int, error: LedgerError) -> LedgerFact:
+        return LedgerFact(
+            self._side, self._shard, offset, leader_epoch, "", -1, -1, -1, UNREADABLE,
+            (), None, 0, 0, str(error),
+        )  # fmt: skip
 
     def __call__(
         self, rows: BatchTable, window: npt.NDArray[np.uint8], window_position: int
@@ -125,26 +139,20 @@ class LedgerReader:
                 if key is not None and value is not None:
                     self._take_record(key, value, base_offset + delta, leader_epoch)
         except LedgerError as error:
-            self._kept.append(
-                LedgerFact(
-                    self._side, self._shard, base_offset, leader_epoch, "", -1, -1, -1, UNREADABLE,
-                    (), None, 0, 0, str(error),
-                )
-            )  # fmt: skip
+            self._kept.append(self._unreadable(base_offset, leader_epoch, error))
 
     def _take_record(self, key: bytes, value: bytes, offset: int, leader_epoch: int) -> None:
-        name = decode_key(key)
-        if isinstance(name, OrphanKey):
-            transactional_id = f"(orphan of producer id {name.producer_id})"
-        elif isinstance(name, TransactionKey):
-            transactional_id = name.transactional_id
-        else:
+        transactional_id = self._names.get(key)
+        if transactional_id is None:
+            transactional_id = self._names[key] = _name_of(key)
+        if not transactional_id:
             return
-        record = decode_transaction_value(transactional_id, value)
-        fact = self._fact(record, offset, leader_epoch)
-        if _is_decided(fact.status):
-            self._kept.append(fact)
-        self._last[transactional_id] = fact
+        if _is_decided(transaction_status(value)):
+            record = decode_transaction_value(transactional_id, value)
+            self._kept.append(self._fact(record, offset, leader_epoch))
+            self._last.pop(transactional_id, None)
+        else:
+            self._last[transactional_id] = (value, offset, leader_epoch)
 
     def _fact(self, record: TransactionRecord, offset: int, leader_epoch: int) -> LedgerFact:
         decision: Any = record.decision
@@ -157,6 +165,17 @@ class LedgerReader:
             else (decision.shard, decision.leader_epoch, decision.offset),
             record.last_update_ms, record.timeout_ms,
         )  # fmt: skip
+
+
+def _name_of(key: bytes) -> str:
+    """Return the transactional id of a key, or a name for an orphan; empty for what is no transaction."""
+    match decode_key(key):
+        case TransactionKey(transactional_id):
+            return transactional_id
+        case OrphanKey(producer_id):
+            return f"(orphan of producer id {producer_id})"
+        case _:
+            return ""
 
 
 def _is_decided(status: int) -> bool:
