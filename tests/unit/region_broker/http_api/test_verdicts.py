@@ -1,0 +1,296 @@
+"""The final word on a transaction, over a real log and over HTTP (rule T29)."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import ClientSession, web
+
+from idempotency.identity import TopicPartition
+from idempotency.ledger_records import TxnStatus
+from idempotency.record_batch import ControlType
+from region_broker.adapters.failover_ports import MetadataSide
+from region_broker.adapters.verdict_service import VerdictRefused, VerdictService
+from region_broker.controller.metadata_image import (
+    DomainImage,
+    LineageEntry,
+    MetadataImage,
+    RegionImage,
+)
+from region_broker.handlers.services import RegionView
+from region_broker.http_api.app import HttpServer
+from region_broker.http_api.routes_transactions import add_transaction_routes
+from region_broker.wire.batches import Origin
+from tests.log_world import World, batch, world
+
+OLD, NEW = 8, 17  # region epochs: eu's first, us's after the failover
+NEW_LEADER_EPOCH = NEW << 16 | 2
+
+
+@dataclass
+class Standing:
+    """What a service is told of its region."""
+
+    acting: bool = True
+    region_epoch: int = OLD
+    reason_not_acting: str = "region eu acts; this one mirrors it"
+    lineage: tuple[LineageEntry, ...] = ()
+    acting_region: str = "eu"
+
+    @property
+    def image(self) -> MetadataImage:
+        domain = DomainImage(
+            name="main",
+            acting_region=self.acting_region,
+            region_epoch=self.region_epoch,
+            shard_count=4,
+            lineage=self.lineage,
+        )
+        regions = {
+            name: RegionImage(
+                name=name, ordinal=ordinal, node_id=ordinal + 1, kafka_host="h", kafka_port=1,
+                peer_host="h", peer_port=3, http_host=f"{name}.example", http_port=2,
+            )
+            for ordinal, name in enumerate(("eu", "us"))
+        }  # fmt: skip
+        return MetadataImage(version=1, cluster_id="c", regions=regions, domains={"main": domain})
+
+
+@dataclass
+class Bench:
+    """One partition, one region, one service."""
+
+    log: World = field(default_factory=world)
+    standing: Standing = field(default_factory=Standing)
+    scan_bytes_max: int = 64 * 1024 * 1024
+
+    @property
+    def service(self) -> VerdictService:
+        return VerdictService(
+            self.log.table,
+            cast("MetadataSide", self.standing),
+            cast("RegionView", self.standing),
+            scan_bytes_max=self.scan_bytes_max,
+        )
+
+    def send(self, producer_id: int = 1, epoch: int = 0, sequence: int = 0) -> int:
+        data = batch(origin=Origin(producer_id, epoch, sequence, transactional=True))
+        outcome = self.log.partition.append(data)
+        self.log.sync()
+        return outcome.base_offset
+
+    def end(self, kind: ControlType, producer_id: int = 1, epoch: int = 0) -> int:
+        outcome = self.log.partition.append_marker(
+            producer_id=producer_id, producer_epoch=epoch, control_type=kind,
+            coordinator_epoch=1, decision=None, timestamp_ms=1_000_000,
+        )  # fmt: skip
+        self.log.sync()
+        return outcome.base_offset
+
+    def fail_over(self, base: int) -> None:
+        """Cut at `base` and go on under the next region epoch."""
+        self.log.partition.truncate_to(base)
+        self.log.partition.become_leader(NEW_LEADER_EPOCH)
+        self.standing.region_epoch = NEW
+        self.standing.lineage = (
+            LineageEntry(
+                region_epoch=NEW, acting_region="us", base_region_epoch=OLD, base_number=1
+            ),
+        )
+
+    async def ask(self, offset: int, region_epoch: int | None = None) -> str:
+        return (await self.service.verdict("orders", 0, offset, region_epoch)).verdict
+
+    async def refused(self, offset: int, region_epoch: int | None = None) -> tuple[int, str]:
+        with pytest.raises(VerdictRefused) as caught:
+            await self.service.verdict("orders", 0, offset, region_epoch)
+        return caught.value.status, caught.value.code
+
+
+async def test_T29_marker_decides() -> None:
+    bench = Bench()
+    first = bench.send()
+    assert await bench.ask(first) == "open"
+    bench.end(ControlType.COMMIT)
+    second = bench.send(sequence=1)
+    bench.end(ControlType.ABORT)
+    third = bench.send(sequence=2)
+    assert [await bench.ask(offset) for offset in (first, second, third)] == [
+        "committed",
+        "aborted",
+        "open",
+    ]
+
+
+async def test_T29_marker_is_found_above_the_last_stable_offset() -> None:
+    bench = Bench()
+    bench.send(producer_id=9)  # stays open: everything behind it lies above the LSO
+    committed = bench.send(producer_id=1)
+    bench.end(ControlType.COMMIT, producer_id=1)
+    aborted = bench.send(producer_id=2)
+    bench.end(ControlType.ABORT, producer_id=2)
+    again = bench.send(producer_id=2, sequence=1)
+    assert bench.log.partition.last_stable_offset == 0
+    assert await bench.ask(committed) == "committed"
+    assert await bench.ask(aborted) == "aborted"
+    assert await bench.ask(again) == "open"
+
+
+async def test_T29_marker_of_a_newer_epoch_closes_the_transaction_it_fenced() -> None:
+    bench = Bench()
+    bench.send(producer_id=9)
+    fenced = bench.send(epoch=0)
+    bench.end(ControlType.ABORT, epoch=1)
+    redone = bench.send(epoch=1)
+    bench.end(ControlType.COMMIT, epoch=1)
+    assert await bench.ask(fenced) == "aborted"
+    assert await bench.ask(redone) == "committed"
+
+
+async def test_T29_marker_offset_itself_and_plain_records() -> None:
+    bench = Bench()
+    bench.send()
+    marker = bench.end(ControlType.ABORT)
+    plain = bench.log.partition.append(batch()).base_offset
+    assert await bench.ask(plain) == "open"  # written, not durable
+    bench.log.sync()
+    assert await bench.ask(marker) == "aborted"
+    assert await bench.ask(plain) == "committed"
+
+
+async def test_T29_any_record_of_a_batch_names_its_transaction() -> None:
+    bench = Bench()
+    data = batch(3, origin=Origin(1, 0, 0, transactional=True))
+    bench.log.partition.append(data)
+    bench.end(ControlType.ABORT)
+    assert [await bench.ask(offset) for offset in range(3)] == ["aborted"] * 3
+
+
+async def test_T29_lost_is_what_the_failover_cut_off() -> None:
+    bench = Bench()
+    kept = bench.send()
+    base = bench.end(ControlType.COMMIT) + 1
+    cut = bench.send(sequence=1)
+    beyond = bench.end(ControlType.COMMIT)
+    bench.fail_over(base)
+    rewritten = bench.send(producer_id=1 << 60 | 5)
+    bench.end(ControlType.COMMIT, producer_id=1 << 60 | 5)
+    assert (rewritten, cut) == (base, base)
+    assert await bench.ask(kept, OLD) == "committed"
+    assert await bench.ask(cut, OLD) == "lost"
+    assert await bench.ask(rewritten, NEW) == "committed"
+    assert await bench.ask(beyond + 100, OLD) == "lost"
+    assert await bench.refused(kept, NEW) == (404, "never-written")
+
+
+async def test_T29_nothing_is_guessed_about_offsets_without_a_record() -> None:
+    bench = Bench()
+    bench.send()
+    bench.end(ControlType.COMMIT)
+    assert await bench.refused(2) == (404, "never-written")
+    assert await bench.refused(2, OLD) == (404, "never-written")
+    assert await bench.refused(-1) == (404, "never-written")
+    assert await bench.refused(0, 25) == (409, "behind")
+    assert await bench.refused(0, 0) == (404, "unknown-epoch")
+    with pytest.raises(VerdictRefused, match="there is no orders-7"):
+        await bench.service.verdict("orders", 7, 0, None)
+
+
+async def test_T29_records_that_retention_deleted_are_expired() -> None:
+    bench = Bench(log=world({"segment.bytes": "4096", "retention.bytes": "4096"}))
+    for sequence in range(200):
+        bench.send(sequence=sequence)
+        bench.end(ControlType.COMMIT)
+    bench.log.table.maintain(lambda _tp: None)
+    assert bench.log.partition.log_start_offset > 0
+    assert await bench.refused(0) == (404, "expired")
+
+
+async def test_one_question_reads_a_bounded_part_of_the_log() -> None:
+    bench = Bench(scan_bytes_max=10_000)
+    bench.send(producer_id=9)
+    asked = bench.send(producer_id=1)
+    for _ in range(300):
+        bench.log.partition.append(batch(size_bytes=900))
+    bench.end(ControlType.COMMIT, producer_id=1)
+    given = await bench.service.verdict("orders", 0, asked, None)
+    assert given.verdict == "open"
+    assert "10000 bytes" in given.why
+    bench.end(ControlType.ABORT, producer_id=9)  # now below the LSO: the index answers
+    assert await bench.ask(asked) == "committed"
+
+
+async def test_a_region_that_does_not_act_says_who_does() -> None:
+    bench = Bench()
+    bench.send()
+    bench.standing.acting = False
+    with pytest.raises(VerdictRefused) as caught:
+        await bench.service.verdict("orders", 0, 0, None)
+    refused = caught.value
+    assert (refused.status, refused.code, refused.region) == (409, "not-acting", "eu")
+    assert refused.url == "http://eu.example:2"
+    assert "mirrors" in str(refused)
+
+
+class Ledger:
+    """A coordinator with two transactional ids."""
+
+    def transactions(self) -> Sequence[Any]:
+        return [
+            SimpleNamespace(
+                transactional_id=name, status=status, producer_id=4, producer_epoch=2,
+                partitions=(TopicPartition("orders", 3),), timeout_ms=60_000, start_ms=5,
+                last_update_ms=7, region_epoch=OLD,
+            )
+            for name, status in (("a", TxnStatus.ONGOING), ("b", TxnStatus.COMPLETE_COMMIT))
+        ]  # fmt: skip
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Bench, ClientSession]]:
+    bench = Bench()
+    app = web.Application()
+    add_transaction_routes(app, bench.service, Ledger())
+    server = HttpServer(app)
+    host, port = await server.start("127.0.0.1", 0)
+    async with ClientSession(f"http://{host}:{port}") as http:
+        yield bench, http
+    await server.stop()
+
+
+async def get(http: ClientSession, path: str) -> tuple[int, Any]:
+    async with http.get(path) as response:
+        return response.status, await response.json(content_type=None)
+
+
+async def test_verdict_route(served: tuple[Bench, ClientSession]) -> None:
+    bench, http = served
+    bench.send()
+    bench.end(ControlType.COMMIT)
+    status, body = await get(http, "/v1/verdict?topic=orders&partition=0&offset=0&region_epoch=8")
+    assert (status, body["verdict"]) == (200, "committed")
+    for query in ("topic=orders", "topic=orders&partition=x&offset=0", ""):
+        status, body = await get(http, f"/v1/verdict?{query}")
+        assert (status, body["code"]) == (400, "bad-query")
+    status, body = await get(http, "/v1/verdict?topic=none&partition=0&offset=0")
+    assert (status, body["code"]) == (404, "unknown-partition")
+    huge = "9" * 30
+    status, body = await get(http, f"/v1/verdict?topic=orders&partition={huge}&offset={huge}")
+    assert (status, body["code"]) == (404, "unknown-partition")
+
+
+async def test_transactions_route(served: tuple[Bench, ClientSession]) -> None:
+    bench, http = served
+    status, body = await get(http, "/v1/transactions")
+    assert status == 200
+    assert [row["transactional_id"] for row in body["transactions"]] == ["a", "b"]
+    status, body = await get(http, "/v1/transactions?transactional_id=a")
+    (row,) = body["transactions"]
+    assert (row["state"], row["partitions"]) == ("ongoing", ["orders-3"])
+    bench.standing.acting = False
+    for path in ("/v1/transactions", "/v1/verdict?topic=orders&partition=0&offset=0"):
+        status, body = await get(http, path)
+        assert (status, body["code"], body["region"]) == (409, "not-acting", "eu")
+        assert body["url"] == "http://eu.example:2"
