@@ -251,6 +251,9 @@ class TxnCoordinatorCore(ShardState):
             self._park(entry, request)
             return
         record = entry.record
+        if self._ends_the_next(record, request):
+            self._park(entry, request)
+            return
         match = tr.match_end(record, request.producer_id, request.producer_epoch, request.tv)
         if self.is_foreign(record):
             self._end_after_takeover(entry, request, match)
@@ -261,6 +264,17 @@ class TxnCoordinatorCore(ShardState):
                 tv=request.tv, status=record.status, commit=request.commit, match=match
             )
             self._end(entry, request, action)
+
+    @staticmethod
+    def _ends_the_next(record: TransactionRecord, request: ev.EndTxnReceived) -> bool:
+        """Tell whether a TV2 client, which holds the next pair already, ends its next transaction.
+
+        It had its answer when the decision was durable; the markers of that one are still being
+        written. Kafka says CONCURRENT_TRANSACTIONS here (a transition is pending); we hold it.
+        """
+        if request.tv < 2 or record.status not in PREPARED:
+            return False
+        return tr.pair_for_next(record) == (request.producer_id, request.producer_epoch)
 
     def _end(self, entry: Entry, request: ev.EndTxnReceived, action: EndAction) -> None:
         record = entry.record
