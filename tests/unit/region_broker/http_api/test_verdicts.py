@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import ClientSession, web
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
 from idempotency.record_batch import ControlType
 from region_broker.adapters.failover_ports import MetadataSide
@@ -241,7 +241,7 @@ class Ledger:
         return [
             SimpleNamespace(
                 transactional_id=name, status=status, producer_id=4, producer_epoch=2,
-                partitions=(TopicPartition("orders", 3),), timeout_ms=60_000, start_ms=5,
+                partitions=(TopicPartition(TopicName("orders"), 3),), timeout_ms=60_000, start_ms=5,
                 last_update_ms=7, region_epoch=OLD,
             )
             for name, status in (("a", TxnStatus.ONGOING), ("b", TxnStatus.COMPLETE_COMMIT))
