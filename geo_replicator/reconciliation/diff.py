@@ -178,7 +178,8 @@ def _compare(
     found += _missing(source, mirror, left[only_left])
     found += _extra(source, right[only_right])
     held = max(source.end_offset, mirror.end_offset)
-    if held < source.plan.bound:
+    unseen = source.may_hold(held, source.plan.bound) or mirror.may_hold(held, source.plan.bound)
+    if held < source.plan.bound and not unseen:
         found.append(
             _finding(
                 source.plan, Kind.OFFSET_GAP, held, source.plan.bound - 1, side=Side.SOURCE,
@@ -292,7 +293,7 @@ def _divergent(plan: PartitionPlan, ours: Any, theirs: Any) -> Finding:
 
 def _missing(source: Replica, mirror: Replica, rows: BatchTable) -> list[Finding]:
     reached = max(mirror.end_offset, source.plan.bound)
-    gone = rows[rows["base_offset"] < reached]
+    gone = _seen_by(mirror, rows[rows["base_offset"] < reached])
     return [
         _finding(
             source.plan, Kind.MISSING, *_span(group), **_counts(group), digest_source=_digest(group)
@@ -301,7 +302,15 @@ def _missing(source: Replica, mirror: Replica, rows: BatchTable) -> list[Finding
     ]
 
 
+def _seen_by(replica: Replica, rows: BatchTable) -> BatchTable:
+    """Return `rows` without those that `replica` may hold where it could not be read."""
+    for first, last in replica.unseen:
+        rows = rows[(rows["last_offset"] < first) | (rows["base_offset"] > last)]
+    return rows
+
+
 def _extra(source: Replica, rows: BatchTable) -> list[Finding]:
+    rows = _seen_by(source, rows)
     past = rows["base_offset"] >= source.end_offset
     return [
         _finding(source.plan, kind, *_span(group), **_counts(group), digest_mirror=_digest(group))

@@ -137,7 +137,8 @@ class EvidenceRow(NamedTuple):
     topic: str
     partition: int
     key: int
-    """Range of a `range` row, base offset of a `segment` row (x1: newest timestamp), else the bucket."""
+    """Range of a `range` row, base offset of a `segment` row, else the bucket. In a `segment` row x1 is the
+    newest timestamp, and x2 is 1 if not all of it could be read."""
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
@@ -157,7 +158,9 @@ def evidence_of(spec: SegmentSpec, plan: Plan) -> Iterator[EvidenceRow]:
     except OSError as error:
         reason = f"{type(error).__name__}: {error.strerror or error}"
         failed = SegmentEvidence(spec=spec, failure=reason)
-        yield _row(spec, SEGMENT, spec.base_offset, payload=msgspec.msgpack.encode(failed))
+        place = (SEGMENT, *_where(spec), spec.base_offset)
+        last = spec.base_offset - 1
+        yield EvidenceRow(*place, last_offset=last, x2=1, payload=msgspec.msgpack.encode(failed))
         return
     sound = scan.table[scan.table["crc_ok"] == 1]
     for entry in range_digests(scan.table):

@@ -236,7 +236,9 @@ def extents_of(plan: Plan, segments: Iterable[EvidenceRow]) -> Extents:
         place = places[f"{row.topic}/{row.partition}"]
         before = held[side][place] or Extent(row.key, row.key)
         held[side][place] = Extent(
-            min(before.start_offset, row.key), max(before.end_offset, row.key, row.last_offset + 1)
+            min(before.start_offset, row.key),
+            max(before.end_offset, row.key, row.last_offset + 1),
+            before.is_whole and not row.x2,
         )
         newest[side] = max(newest[side], row.x1 if row.batches else -1)
     return Extents(held[0], held[1], (newest[0], newest[1]))

@@ -39,8 +39,9 @@ class Replica:
     end_offset: int = 0
     unread: list[tuple[int, int]] = field(default_factory=list)
     """Offsets [first, last] of this side that nobody could read."""
+    unseen: list[tuple[int, int]] = field(default_factory=list)
+    """Those of them that may be sound: an error of the disk, or a race with the live region."""
     findings: list[Finding] = field(default_factory=list)
-    exists: bool = True
 
     @property
     def batches(self) -> int:
@@ -68,6 +69,10 @@ class Replica:
         epochs = [segment.leader_epoch_last for segment in self.evidence if segment.batches]
         return region_epoch_of(epochs[-1]) if epochs else -1
 
+    def may_hold(self, first_offset: int, last_offset: int) -> bool:
+        """Return whether some of these offsets may lie in what could not be read."""
+        return any(first <= last_offset and first_offset <= last for first, last in self.unseen)
+
     def finding(self, kind: Kind, first_offset: int, last_offset: int, **facts: Any) -> None:
         """Add a finding about this side."""
         self.findings.append(
@@ -89,7 +94,7 @@ def read_replica(side: Side, plan: PartitionPlan, segments: list[SegmentEvidence
     ordered = sorted(segments, key=lambda segment: segment.spec.base_offset)
     while len(ordered) > 1 and _expired(ordered[0]):
         ordered.pop(0)  # retention moved the log start while we were looking
-    replica = Replica(side, plan, ordered, exists=bool(ordered))
+    replica = Replica(side, plan, ordered)
     if ordered:
         replica.start_offset = ordered[0].spec.base_offset
         replica.end_offset = max(
@@ -160,7 +165,9 @@ def _judge_stop(replica: Replica, segment: SegmentEvidence, other_end_offset: in
     if segment.spec.is_active:
         last = max(other_end_offset, replica.plan.bound, first + 1) - 1
     if segment.failure or segment.stop is Stop.SHRUNK:
-        replica.unread.append((segment.spec.base_offset if segment.failure else first, last))
+        interval = (segment.spec.base_offset if segment.failure else first, last)
+        replica.unread.append(interval)
+        replica.unseen.append(interval)
         return
     if segment.stop is Stop.END:
         return
@@ -242,7 +249,7 @@ def _judge_producer(replica: Replica, runs: npt.NDArray[Any]) -> Iterator[Findin
             yield _sequence_finding(
                 replica, Kind.DUPLICATE, run, _repeat_text(run, epoch, following)
             )
-        elif ahead and not promoted:
+        elif ahead and not promoted and not replica.may_hold(last_offset, int(run["first_offset"])):
             yield _sequence_finding(
                 replica, Kind.SEQ_GAP, run, f"{ahead} sequences before {sequence} are not there",
                 after_offset=last_offset,

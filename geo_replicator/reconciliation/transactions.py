@@ -57,6 +57,8 @@ class Extent(msgspec.Struct, frozen=True):
 
     start_offset: int
     end_offset: int
+    is_whole: bool = True
+    """False where some of it could not be read: what lacks there is not known to lack."""
 
 
 class Extents(msgspec.Struct, frozen=True):
@@ -314,7 +316,7 @@ def _outcomes(
 def _excused(check: _Check, side: _Side, key: DecisionKey, place: int) -> bool:
     """Return whether a marker may lack here: not copied yet, or gone with the log's start."""
     extent = check.extents.of(side.number, place)
-    if extent is None:
+    if extent is None or not extent.is_whole:
         return True
     other = check.sides[1 - side.number]
     row = other.markers.get((key, place))
@@ -351,7 +353,7 @@ def _judge_undecided(check: _Check, side: _Side, key: DecisionKey) -> None:
         return
     ledger = check.place_of.get(f"{TRANSACTION_LEDGER}/{key[0]}")
     extent = None if ledger is None else check.extents.of(side.number, ledger)
-    if ledger is None or extent is None or extent.start_offset > key[2]:
+    if ledger is None or extent is None or not extent.is_whole or extent.start_offset > key[2]:
         return  # that part of the ledger is not looked at, or was removed
     bound = check.plan.partitions[check.places[ledger]].bound
     if key[2] >= extent.end_offset and key[2] >= bound:
@@ -448,6 +450,9 @@ def _judge_open(check: _Check, side: _Side) -> None:
             continue
         fact = side.statuses.get(producer_id)
         limit_ms = check.plan.options.hanging_ms if fact is None else max(1, fact.timeout_ms)
+        extent = check.extents.of(side.number, place)
+        if extent is None or not extent.is_whole:
+            continue
         age_ms = newest_ms - int(row["max_timestamp_ms"])
         if age_ms <= limit_ms or _closed_elsewhere(check, side, row):
             continue
@@ -507,8 +512,8 @@ def _mirror_bounds(check: _Check) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
     start = np.zeros(len(check.places), np.int64)
     end = np.zeros(len(check.places), np.int64)
     for place, name in enumerate(check.places):
-        extent = check.extents.of(1, place)
-        if extent is not None:
+        extent, source = check.extents.of(1, place), check.extents.of(0, place)
+        if extent is not None and extent.is_whole and source is not None and source.is_whole:
             start[place] = extent.start_offset
             end[place] = max(extent.end_offset, check.plan.partitions[name].bound)
     return start, end
