@@ -216,7 +216,11 @@ class Node:
         ForwardTarget(self._dispatcher, self.role).register(self.peers)
         app = make_app(
             RegionService(self.failover, self.operations),
-            {"partitions": self._partition_check},
+            {
+                "partitions": self._partition_check,
+                "tidemarks": self._tidemark_check,
+                "transactions": lambda: "; ".join(self.transactions.failures) or None,
+            },
             self.metrics.registry,
         )
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
@@ -235,6 +239,16 @@ class Node:
     def _partition_check(self) -> str | None:
         failures = self.storage.partitions.failures()
         return "; ".join(f"{name}: {why}" for name, why in failures.items()) or None
+
+    def _tidemark_check(self) -> str | None:
+        """Say why no tidemark is published or reached any more, whatever else goes on."""
+        leader, link = self.tidemarks.cut_leader, self.tidemarks.link
+        reason = ""
+        if leader is not None:
+            reason = leader.status()["failed"]
+        elif link is not None:
+            reason = link.stopped_reaching
+        return reason or None
 
     def stop(self) -> None:
         """Ask `run` to end cleanly; may be called from a signal handler of the loop."""
