@@ -156,7 +156,9 @@ def _find_losses(
 ) -> None:
     there = {entry.attempt for found in by_row.values() for entry in found}
     findings.lost = [
-        f"{ack.row_id} (attempt {ack.attempt})" for ack in journal.acks if ack.attempt not in there
+        f"row {ack.row_id} (attempt {ack.attempt})"
+        for ack in journal.acks
+        if ack.attempt not in there
     ]
     findings.lost_unknown = sum(1 for ack in journal.unknown if ack.attempt not in there)
 

@@ -10,8 +10,9 @@ from typing import Any, Final
 from region_broker.cli.demo.story import Moment
 
 _WIDTH: Final = 960
-_HEIGHT: Final = 220
+_HEIGHT: Final = 260
 _MARGIN: Final = 40
+_LABEL_ROWS: Final = 4
 _BUCKET_S: Final = 0.25
 
 _STYLE: Final = """
@@ -58,13 +59,22 @@ def render(
 """
 
 
+def _mark(x: float, text: str, row: int) -> str:
+    top = 12 + 13 * (row % _LABEL_ROWS)
+    anchor, shift = ("end", -3) if x > _WIDTH * 3 / 4 else ("start", 3)
+    return (
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top - 8}" y2="{_HEIGHT - _MARGIN}" stroke="var(--mark)"/>'
+        f'<text x="{x + shift:.1f}" y="{top}" text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
 def _chart(moments: Sequence[Moment], commits_at_s: Sequence[float]) -> str:
     end_s = max([moment.at_s for moment in moments] + list(commits_at_s) + [1.0])
     counts = [0] * (int(end_s / _BUCKET_S) + 1)
     for at_s in commits_at_s:
         counts[int(at_s / _BUCKET_S)] += 1
     top = max(*counts, 1)
-    x_scale, y_scale = (_WIDTH - 2 * _MARGIN) / end_s, (_HEIGHT - 2 * _MARGIN) / top
+    x_scale, y_scale = (_WIDTH - 2 * _MARGIN) / end_s, (_HEIGHT - 3 * _MARGIN) / top
     bars = "".join(
         f'<rect x="{_MARGIN + i * _BUCKET_S * x_scale:.1f}" width="{_BUCKET_S * x_scale:.2f}"'
         f' y="{_HEIGHT - _MARGIN - count * y_scale:.1f}" height="{count * y_scale:.1f}"'
@@ -73,11 +83,8 @@ def _chart(moments: Sequence[Moment], commits_at_s: Sequence[float]) -> str:
         if count
     )
     marks = "".join(
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{14 + 13 * (row % 2)}" y2="{_HEIGHT - _MARGIN}"'
-        f' stroke="var(--mark)"/><text x="{x + 3:.1f}" y="{22 + 13 * (row % 2)}">{escape(mark)}</text>'
-        for row, (x, mark) in enumerate(
-            (_MARGIN + moment.at_s * x_scale, moment.mark) for moment in moments if moment.mark
-        )
+        _mark(_MARGIN + moment.at_s * x_scale, moment.mark, row)
+        for row, moment in enumerate(moment for moment in moments if moment.mark)
     )
     ticks = "".join(
         f'<text x="{_MARGIN + second * x_scale:.1f}" y="{_HEIGHT - _MARGIN + 16}">{second} s</text>'
@@ -86,5 +93,5 @@ def _chart(moments: Sequence[Moment], commits_at_s: Sequence[float]) -> str:
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Commits over time">{bars}{marks}'
         f'<line x1="{_MARGIN}" x2="{_WIDTH - _MARGIN}" y1="{_HEIGHT - _MARGIN}" y2="{_HEIGHT - _MARGIN}"'
-        f' stroke="currentColor"/>{ticks}<text x="4" y="{_MARGIN}">{int(top / _BUCKET_S)}/s</text></svg>'
+        f' stroke="currentColor"/>{ticks}<text x="4" y="{2 * _MARGIN}">{int(top / _BUCKET_S)}/s</text></svg>'
     )
