@@ -1,0 +1,145 @@
+"""Tables of the documentation that are made from the code: what is made, and where it stands.
+
+A document keeps such a table between two lines, ``<!-- generated: NAME -->`` and ``<!-- end -->``; everything
+else in it is written by hand. In the table of rules the words of a row are kept and only its tests are made.
+
+Not here: writing the files (`write_docs`), noticing that they are stale (`test_docs`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from region_broker.config import NodeConfig
+from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
+from region_broker.handlers.apis import all_apis
+from tests.tidy.tree import (
+    DOCS,
+    docstring_of,
+    files_about,
+    invariants_by_module,
+    shown,
+    tests_by_rule,
+)
+
+_BLOCK: Final = re.compile(
+    r"(?P<head><!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL
+)
+_RULE_ROW: Final = re.compile(r"^\| (?P<rule>[A-Z]\d+) \| (?P<text>[^|]*?) \|(?P<tests>[^|]*)\|$")
+
+
+def renewed(text: str) -> str:
+    """Return the document `text` with every generated table made anew."""
+    return _BLOCK.sub(
+        lambda found: found["head"] + MAKERS[found["name"]](found["body"]) + found["tail"], text
+    )
+
+
+def generated_documents() -> list[Path]:
+    """Return the documents that hold a generated table."""
+    return [path for path in sorted(DOCS.rglob("*.md")) if _BLOCK.search(path.read_text("utf-8"))]
+
+
+def _table(head: str, rows: list[str]) -> str:
+    columns = head.count("|") - 1
+    return "\n".join([head, "|" + "---|" * columns, *rows]) + "\n"
+
+
+def _apis(_old: str) -> str:
+    rows = [
+        f"| {api.key} | {api.name} | {api.versions.start} to {api.versions.stop - 1} |"
+        f" {'the acting region' if api.forward else 'this region'} |"
+        for api in all_apis().by_key.values()
+    ]
+    return _table("| key | API | versions | executed in |", rows)
+
+
+def _topic_configs(_old: str) -> str:
+    rows = [
+        f"| `{config.name}` | {config.type.name.lower()} | `{config.default}` | {_values(config)} |"
+        f" {config.text} |"
+        for config in TOPIC_CONFIGS.values()
+        if not config.allowed
+    ]
+    return _table("| key | type | default | values | meaning |", rows)
+
+
+def _fixed_topic_configs(_old: str) -> str:
+    rows = [
+        f"| `{config.name}` | {' or '.join(f'`{value}`' for value in config.allowed)} | {config.reason} |"
+        for config in TOPIC_CONFIGS.values()
+        if config.allowed
+    ]
+    return _table("| key | only | because |", rows)
+
+
+def _values(config: TopicConfig) -> str:
+    if config.type.name not in ("INT", "LONG"):
+        return "any"
+    return f"{config.low} or more" if config.high >= 2**63 - 1 else f"{config.low} to {config.high}"
+
+
+def _invariants(_old: str) -> str:
+    rows = [
+        f"| `{shown(path)}` | {', '.join(ids)} | {_purpose(path)} |"
+        for path, ids in sorted(invariants_by_module().items())
+    ]
+    return _table("| module | invariants | what the module is |", rows)
+
+
+def _purpose(path: Path) -> str:
+    first = docstring_of(path).partition("\n\n")[0].replace("\n", " ")
+    return " ".join(first.split()).replace("|", "\\|")
+
+
+def _rules(old: str) -> str:
+    texts = {found["rule"]: found["text"] for found in map(_RULE_ROW.match, old.splitlines()) if found}
+    tests = tests_by_rule()
+    rows = [
+        f"| {rule} | {text} | {_tests(tests.get(rule, [])) or _whole_files(rule) or 'none yet'} |"
+        for rule, text in texts.items()
+    ]
+    return _table("| rule | what it demands | tests |", rows)
+
+
+def _whole_files(rule: str) -> str:
+    return "; ".join(file.removeprefix("tests/") for file in files_about(rule))
+
+
+def _tests(tests: list[tuple[str, str]]) -> str:
+    by_file: dict[str, list[str]] = {}
+    for file, name in tests:
+        by_file.setdefault(file.removeprefix("tests/"), []).append(name.removeprefix("test_"))
+    return "; ".join(f"{file}: {', '.join(names)}" for file, names in by_file.items())
+
+
+def documented_rules() -> set[str]:
+    """Return the rules that docs/INVARIANTS.md describes."""
+    lines = (DOCS / "INVARIANTS.md").read_text("utf-8").splitlines()
+    return {found["rule"] for found in map(_RULE_ROW.match, lines) if found}
+
+
+def config_keys() -> dict[str, str]:
+    """Return the keys of a node's configuration with their defaults as documents write them."""
+    return {
+        field.encode_name: "" if field.required else _literal(field.default)
+        for field in msgspec.structs.fields(NodeConfig)
+    }
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
+    "apis": _apis,
+    "topic-configs": _topic_configs,
+    "fixed-topic-configs": _fixed_topic_configs,
+    "invariants": _invariants,
+    "rules": _rules,
+}

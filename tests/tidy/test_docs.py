@@ -1,0 +1,185 @@
+"""The documentation as it must be: current, complete, and with commands that the real parser takes."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+
+from region_broker.cli.main import main
+from region_broker.handlers.apis import all_apis
+from tests.tidy.generated import config_keys, documented_rules, generated_documents, renewed
+from tests.tidy.tree import DOCS, ROOT, documents, shown, test_names, tests_by_rule
+
+RUNBOOK_SECTIONS: Final = ("Symptom", "Confirm", "Act", "Verify", "Roll back", "Drill")
+RUNBOOKS: Final = sorted((DOCS / "runbooks").glob("*.md"))
+_FENCE: Final = re.compile(r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)(?:#[^)]*)?\)")
+_TEST: Final = re.compile(r"`(?P<file>tests/[\w/]+\.py)(?:::(?P<name>test_\w+))?`")
+_CODE: Final = re.compile(r"`(?P<path>(?:idempotency|txn_coordinator|geo_replicator|region_broker)/[\w/]+\.py)`")
+_CONFIG_ROW: Final = re.compile(r"^\| `(?P<key>[a-z_]+)` \| (?P<default>[^|]*) \|", re.MULTILINE)
+_SHELL: Final = frozenset({"sh", "bash", "console"})
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _without_code(path: Path) -> str:
+    return _FENCE.sub("", _text(path))
+
+
+@pytest.mark.parametrize("path", documents(), ids=shown)
+def test_a_document_has_one_title(path: Path) -> None:
+    titles = [line for line in _without_code(path).splitlines() if re.match(r"# \S", line)]
+    assert len(titles) == 1, titles
+
+
+@pytest.mark.parametrize("path", documents(), ids=shown)
+def test_links_and_named_files_are_there(path: Path) -> None:
+    text = _text(path)
+    links = [found["target"] for found in _LINK.finditer(_without_code(path))]
+    missing = [target for target in links if not (path.parent / target).exists()]
+    missing += [found["path"] for found in _CODE.finditer(text) if not (ROOT / found["path"]).exists()]
+    names = test_names()
+    for found in _TEST.finditer(text):
+        there = (ROOT / found["file"]).exists()
+        if not there or (found["name"] and found["name"] not in names.get(found["file"], set())):
+            missing.append(found[0])
+    assert not missing
+
+
+def test_generated_tables_are_current() -> None:
+    stale = [shown(path) for path in generated_documents() if renewed(_text(path)) != _text(path)]
+    assert not stale, "run: python -m tests.tidy.write_docs"
+
+
+def test_every_document_is_on_the_map() -> None:
+    mapped = {
+        (DOCS / found["target"]).resolve() for found in _LINK.finditer(_text(DOCS / "README.md"))
+    }
+    written = {path for path in documents() if path.is_relative_to(DOCS)} - {DOCS / "README.md"}
+    assert not {shown(path) for path in written - mapped}
+
+
+def test_every_rule_that_a_test_names_is_described() -> None:
+    assert not set(tests_by_rule()) - documented_rules(), "add the rule to docs/INVARIANTS.md"
+
+
+def test_every_key_of_a_node_is_described() -> None:
+    text = _text(DOCS / "reference" / "config.md")
+    described = {found["key"]: found["default"].strip().strip("`") for found in _CONFIG_ROW.finditer(text)}
+    keys = config_keys()
+    assert {key: described.get(key) for key in keys} == {
+        key: default or "(needed)" for key, default in keys.items()
+    }
+
+
+def test_every_kafka_api_has_a_file_and_every_file_an_api() -> None:
+    folder = ROOT / "region_broker" / "handlers"
+    served = {re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower() for api in all_apis().by_key.values()}
+    written = {
+        path.stem for path in folder.glob("*.py")
+        if re.match(r'"""\w+ \(\d+\), versions \d+-\d+\.', _text(path)) or re.search(r"^API(?:: .*)? = ", _text(path), re.MULTILINE)
+    }  # fmt: skip
+    assert served == written
+
+
+def test_every_api_file_says_the_versions_that_it_serves() -> None:
+    for api in all_apis().by_key.values():
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower()
+        head = f'"""{api.name} ({api.key}), versions {api.versions.start}-{api.versions.stop - 1}'
+        path = ROOT / "region_broker" / "handlers" / f"{name}.py"
+        assert _text(path).startswith(head), shown(path)
+
+
+# --- runbooks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", RUNBOOKS, ids=shown)
+def test_a_runbook_has_the_one_shape(path: Path) -> None:
+    found = re.findall(r"^## (.+)$", _without_code(path), re.MULTILINE)
+    assert found == list(RUNBOOK_SECTIONS)
+    drill = _text(path).partition("## Drill")[2]
+    assert _TEST.search(drill), "name the test that drills it"
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def _commands(path: Path) -> Iterator[list[str]]:
+    """Yield each call of `tidemark` in the shell blocks of a document, as arguments."""
+    for block in _FENCE.finditer(_text(path)):
+        if block["kind"] not in _SHELL:
+            continue
+        for line in block["body"].replace("\\\n", " ").splitlines():
+            yield from _calls(line.removeprefix("$ "))
+
+
+def _calls(line: str) -> Iterator[list[str]]:
+    reader = shlex.shlex(line, posix=True, punctuation_chars=True)
+    reader.whitespace_split = True
+    call: list[str] = []
+    for word in [*reader, "&&"]:
+        if not set(word) <= set("|&;<>()"):
+            call.append(word)
+            continue
+        while call and re.match(r"[A-Z_]+=", call[0]):
+            call.pop(0)
+        if call and Path(call[0]).name == "tidemark":
+            yield call[1:]
+        call = []
+
+
+def _parse(arguments: list[str]) -> None:
+    """Parse as the real command line does; raises click's errors. Nothing is executed."""
+    command: click.Command = main
+    rest, name = list(arguments), "tidemark"
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        name = rest.pop(0)
+        found = command.get_command(click.Context(command, info_name=name), name)
+        if found is None:
+            raise click.UsageError(f"there is no command {name}")
+        command = found
+    try:
+        command.make_context(name, rest)
+    except click.exceptions.Exit as done:  # --help and --version end the parsing
+        assert done.exit_code == 0
+
+
+COMMANDS: Final = [
+    pytest.param(arguments, id=f"{shown(path)}: {' '.join(arguments)}")
+    for path in documents()
+    for arguments in _commands(path)
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_documented_commands_are_parsed_by_the_command_line(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for word in arguments:
+        if word.endswith((".csv", ".json", ".ndjson")) and not word.startswith(("-", "/")):
+            Path(word).touch()
+    _parse(arguments)
+
+
+def test_documents_show_commands() -> None:
+    commands = {tuple(arguments[:2]) for path in documents() for arguments in _commands(path)}
+    assert ("demo",) in commands
+    assert ("region", "failover") in commands
+
+
+def test_the_first_two_commands_are_those_that_ci_runs() -> None:
+    readme, ci = _text(ROOT / "README.md"), _text(ROOT / ".ci" / "run")
+    set_up = _text(ROOT / ".ci" / "setup")
+    for argument, rest in (("demo", ".venv/bin/tidemark demo"), ("test", ".venv/bin/python -m pytest")):
+        assert f"bash .ci/setup {argument} && {rest}" in readme
+        assert f"  {argument}) " in set_up
+    assert "bash .ci/setup test" in ci
+    assert ".venv/bin/python -m pytest" in ci
+    assert re.search(r"tidemark\"? demo", ci)

@@ -1,0 +1,222 @@
+"""The code as the house rules want it: sizes, folders, words, banned calls, declared imports."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any, Final
+
+from tests.tidy.tree import (
+    CODE_FOLDERS,
+    INVARIANT,
+    PACKAGES,
+    ROOT,
+    code_files,
+    docstring_of,
+    documents,
+    functions,
+    invariants_by_module,
+    shown,
+    tree_of,
+)
+
+FUNCTION_LINES_MAX: Final = 70
+FILE_LINES_MAX: Final = 600
+FOLDER_MODULES_MAX: Final = 12
+# One file per Kafka API, one per migration, one per subject of tests: these folders grow with what they serve.
+FOLDERS_WITHOUT_LIMIT: Final = ("region_broker/handlers", "region_broker/controller/migrations/versions", "tests")
+WORDS_THAT_NAME_NOTHING: Final = frozenset({"common", "utils", "util", "helpers", "helper", "manager", "misc"})
+LEFTOVERS: Final = re.compile(r"\b(?:FIX" r"ME|TO" r"DO|XX" r"X|HA" r"CK)\b")
+
+# What must not be called in the packages, what to use instead, and where it is at home.
+BANNED_CALLS: Final = {
+    "time.time": ("the Clock that was handed in", ("region_broker/ports/clock.py",)),
+    "time.time_ns": ("the Clock that was handed in", ("region_broker/ports/clock.py",)),
+    "time.monotonic": ("the Clock that was handed in", ("region_broker/cli",)),
+    "time.monotonic_ns": ("the Clock that was handed in", ("region_broker/ports/clock.py", "region_broker/cli")),
+    "time.perf_counter": ("the Clock that was handed in", ("region_broker/cli",)),
+    "time.perf_counter_ns": ("the Clock that was handed in", ("region_broker/cli",)),
+    "time.sleep": ("Clock.sleep_ms, or an event to wait for", ("region_broker/cli",)),
+    "datetime.now": ("the Clock that was handed in", ()),
+    "datetime.utcnow": ("the Clock that was handed in", ()),
+    "uuid.uuid4": ("Chance.uuid", ()),
+    "uuid4": ("Chance.uuid", ()),
+    "random.random": ("the Chance that was handed in", ()),
+    "random.Random": ("the Chance that was handed in", ()),
+    "random.SystemRandom": ("the Chance that was handed in", ("region_broker/ports/chance.py",)),
+    "asyncio.create_task": ("TaskGroup.create_task", ()),
+    "asyncio.ensure_future": ("TaskGroup.create_task", ()),
+    "asyncio.get_event_loop": ("asyncio.get_running_loop", ()),
+    "pickle.loads": ("msgspec or a codec of our own", ()),
+    "eval": ("a parser", ()),
+    "exec": ("a function", ()),
+    "breakpoint": ("nothing", ()),
+}  # fmt: skip
+
+
+def test_functions_fit_on_a_page() -> None:
+    too_long = [
+        f"{shown(path)}: {node.name} has {_lines(node)} lines"
+        for path, node in functions()
+        if _lines(node) > FUNCTION_LINES_MAX
+    ]
+    assert not too_long
+
+
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function without its docstring."""
+    assert node.end_lineno is not None
+    lines = node.end_lineno - node.lineno + 1
+    if ast.get_docstring(node) is not None:
+        first = node.body[0]
+        assert first.end_lineno is not None
+        lines -= first.end_lineno - first.lineno + 1
+    return lines
+
+
+def test_files_stay_readable() -> None:
+    counted = {shown(path): len(path.read_text("utf-8").splitlines()) for path in code_files()}
+    assert not {path: count for path, count in counted.items() if count > FILE_LINES_MAX}
+
+
+def test_a_folder_is_one_subject() -> None:
+    modules = Counter(path.parent for path in code_files() if path.name != "__init__.py")
+    crowded = {
+        shown(folder): count
+        for folder, count in modules.items()
+        if count > FOLDER_MODULES_MAX and not shown(folder).startswith(FOLDERS_WITHOUT_LIMIT)
+    }
+    assert not crowded, "a noun is hiding in these folders"
+
+
+def test_the_root_holds_the_seven_folders_and_two_files() -> None:
+    ignored = {"artifacts", "build", "dist", "metastore_db", "spark-warehouse"}
+    names = {
+        path.name for path in ROOT.iterdir()
+        if not path.name.startswith(".") and not path.name.endswith(".egg-info")
+        and path.suffix not in {".html", ".log"}
+    }  # fmt: skip
+    assert names - ignored == {*CODE_FOLDERS, "docs", "pyproject.toml", "README.md"}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [shown(path) for path in code_files(*PACKAGES, "chaos") if not docstring_of(path)]
+    assert not silent
+    unexplained = [
+        shown(path)
+        for path in code_files(*PACKAGES)
+        if path.name != "__init__.py" and not docstring_of(path).partition("\n")[0].rstrip().endswith((".", ":"))
+    ]
+    assert not unexplained, "the first line of a module is a sentence"
+
+
+def test_names_say_what_a_thing_is() -> None:
+    parts = {part for path in code_files() for part in path.relative_to(ROOT).with_suffix("").parts}
+    assert not parts & WORDS_THAT_NAME_NOTHING
+
+
+def test_nothing_is_left_for_later() -> None:
+    left = [
+        f"{shown(path)}:{number}"
+        for path in [*code_files(), *documents()]
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if LEFTOVERS.search(line)
+    ]
+    assert not left, "what is not there yet stands in docs/ROADMAP.md"
+
+
+def test_time_chance_and_tasks_come_from_ports_and_task_groups() -> None:
+    calls = [
+        f"{shown(path)}:{node.lineno} calls {name}: use {BANNED_CALLS[name][0]}"
+        for path in code_files(*PACKAGES)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        for name in [ast.unparse(node.func)]
+        if name in BANNED_CALLS and not shown(path).startswith(BANNED_CALLS[name][1] or ("-",))
+    ]
+    assert not calls
+
+
+def test_assertions_are_on() -> None:
+    assert not sys.flags.optimize, "never run Tidemark or its tests under python -O"
+
+
+def test_an_invariant_is_defined_once() -> None:
+    where: dict[str, list[str]] = {}
+    for path, ids in invariants_by_module().items():
+        for name in ids:
+            where.setdefault(name, []).append(shown(path))
+    assert not {name: paths for name, paths in where.items() if len(paths) > 1}
+
+
+def test_every_cited_invariant_is_defined() -> None:
+    defined = {name for ids in invariants_by_module().values() for name in ids}
+    cited = {
+        (shown(path), name)
+        for path in [*code_files(), *documents()]
+        for name in INVARIANT.findall(path.read_text("utf-8"))
+    }
+    assert not sorted(entry for entry in cited if entry[1] not in defined)
+
+
+# --- third-party imports -------------------------------------------------------------------------
+
+
+def test_every_third_party_import_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    core = _names(project["dependencies"])
+    everything = core | {
+        name for extra in project["optional-dependencies"].values() for name in _names(extra)
+    }
+    undeclared = [
+        f"{shown(path)} imports {module}, which no dependency in pyproject.toml brings"
+        for path, module in _foreign_imports(*PACKAGES)
+        if not _distributions(module) & (everything if _may_use_extras(path) else core)
+    ]
+    assert not undeclared
+    unlisted = [
+        f"{shown(path)} imports {module}"
+        for path, module in _foreign_imports("tests", "chaos")
+        if not _distributions(module) & everything
+    ]
+    assert not unlisted
+
+
+def _may_use_extras(path: Path) -> bool:
+    """Say whether a file runs only where an extra is installed, and says so itself where it is not."""
+    return shown(path).startswith(("geo_replicator/reconciliation/", "region_broker/cli/"))
+
+
+def _names(requirements: list[str]) -> set[str]:
+    found = (re.match(r"[A-Za-z0-9._-]+", requirement) for requirement in requirements)
+    return {_normal(match[0]) for match in found if match}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _distributions(module: str) -> set[str]:
+    return {_normal(name) for name in packages_distributions().get(module, [])}
+
+
+def _foreign_imports(*folders: str) -> Iterator[tuple[Path, str]]:
+    at_home = {*sys.stdlib_module_names, *CODE_FOLDERS, "compression"}  # the last: Python 3.14 and later
+    for path in code_files(*folders):
+        for node in ast.walk(tree_of(path)):
+            for name in _imported(node):
+                module = name.partition(".")[0]
+                if module not in at_home:
+                    yield path, module
+
+
+def _imported(node: Any) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module]
+    return []
