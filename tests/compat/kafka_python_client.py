@@ -1,5 +1,7 @@
 """kafka-python behind the face of `clients`."""
 
+import queue
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +16,11 @@ CODECS = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zs
 
 
 class KafkaPythonMember:
-    """A KafkaConsumer."""
+    """A KafkaConsumer that polls in a thread of its own, without end, as an application would.
+
+    kafka-python 3.0.12 forgets to start heartbeats when a rejoin ends between two polls, so no poll here
+    ends in the middle of one: it returns with records only, and then waits to be asked for more.
+    """
 
     def __init__(self, bootstrap: str, topic: str, group: str, *, committed: bool) -> None:
         self.consumer = KafkaConsumer(
@@ -28,22 +34,51 @@ class KafkaPythonMember:
             heartbeat_interval_ms=200,
             metadata_max_age_ms=500,
         )
+        self._given: queue.SimpleQueue[list[Found]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._idle = False
+        self._thread = threading.Thread(target=self._pump, daemon=True)
+        self._thread.start()
+
+    def _pump(self) -> None:
+        while True:
+            found: list[Found] = []
+            while not found:
+                batches = self.consumer.poll(timeout_ms=int(CALL_S * 1000))
+                found = [
+                    Found(record.partition, record.offset, record.value or b"")
+                    for records in batches.values()
+                    for record in records
+                ]
+            self._given.put(found)
+            while (order := self._asked.get()) == "commit":
+                self.consumer.commit()
+                self._given.put([])
+            if order == "close":
+                return
 
     def poll(self) -> list[Found]:
-        batches = self.consumer.poll(timeout_ms=int(POLL_S * 1000))
-        return [
-            Found(record.partition, record.offset, record.value or b"")
-            for records in batches.values()
-            for record in records
-        ]
+        if self._idle:
+            self._asked.put("more")
+            self._idle = False
+        try:
+            found = self._given.get(timeout=POLL_S)
+        except queue.Empty:
+            return []
+        self._idle = True
+        return found
 
     def assignment(self) -> set[int]:
         return {place.partition for place in self.consumer.assignment()}
 
     def commit(self) -> None:
-        self.consumer.commit()
+        assert self._idle, "only what was polled is committed"
+        self._asked.put("commit")
+        assert self._given.get(timeout=CALL_S) == []
 
     def close(self) -> None:
+        self._asked.put("close")
+        self._thread.join(2 * CALL_S)
         self.consumer.close()
 
 

@@ -46,8 +46,8 @@ class Inode:
 
     def sync(self) -> None:
         """Replay the writes since the last sync onto the platter; those of a failed sync are lost."""
-        self.durable = bytes(_after(self.durable, self.unsynced, None))
-        self.unsynced.clear()
+        written, self.unsynced = self.unsynced, []  # syncs run in threads, beside new writes
+        self.durable = bytes(_after(self.durable, written, None))
 
     def lose_power(self, rng: random.Random) -> None:
         """Keep the platter and some of the unsynced pages."""

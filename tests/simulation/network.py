@@ -1,0 +1,304 @@
+"""A network in memory with sites, delays, cuts and deaths: the fourth port of a simulated node.
+
+INV-SN1  bytes between two sites arrive in the order written, in chunks of any size, or not at all from some
+         moment on: a stream that breaks loses what is still under way
+INV-SN2  a site that is dead, or cut off, answers nobody: refused at once, or (`silent`) never
+INV-SN3  `drain` pushes back once WRITE_HIGH_WATER_BYTES are unread on the other side
+
+Chance is handed in; time is the event loop's. Not here: what is sent.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterator
+
+from region_broker.ports.network import (
+    WRITE_HIGH_WATER_BYTES,
+    Buffer,
+    ByteStream,
+    Listener,
+    OnConnection,
+)
+
+
+class SimulatedStream:
+    """One end of a connection."""
+
+    def __init__(self, fabric: "Fabric", site: str, peer_site: str) -> None:
+        """Belong to `site`; `other` is set once both ends exist."""
+        self.site, self.peer_site = site, peer_site
+        self.other: SimulatedStream
+        self._fabric = fabric
+        self._arrived: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._eof = False
+        self._error: OSError | None = None
+        self._closed = False
+        self._due_at = 0.0
+        self._readable = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._gone = asyncio.Event()
+
+    @property
+    def peer(self) -> str:
+        """Return the other site's name."""
+        return f"{self.peer_site}:0"
+
+    async def read(self, max_bytes: int) -> bytes:
+        """See `ByteStream`."""
+        while not self._arrived:
+            if self._error is not None:
+                raise self._error
+            if self._eof or self._closed:
+                return b""
+            self._readable.clear()
+            await self._readable.wait()
+        chunk = self._arrived.popleft()
+        if len(chunk) > max_bytes:
+            self._arrived.appendleft(chunk[max_bytes:])
+            chunk = chunk[:max_bytes]
+        self._unread_bytes -= len(chunk)
+        if self._unread_bytes < WRITE_HIGH_WATER_BYTES:
+            self.other._room.set()
+        return chunk
+
+    def write(self, *buffers: Buffer) -> None:
+        """See `ByteStream`: the bytes travel in chunks, each a little later than the one before."""
+        if self._closed or self._error is not None:
+            return
+        data = b"".join(buffers)
+        self.other._unread_bytes += len(data)
+        if self.other._unread_bytes >= WRITE_HIGH_WATER_BYTES:
+            self._room.clear()
+        for chunk in self._fabric.pieces(data):
+            self._later(self.other._arrive, chunk)
+
+    def _later(self, deliver: object, *arguments: object) -> None:
+        loop = asyncio.get_running_loop()
+        self._due_at = max(self._due_at, loop.time() + self._fabric.delay_s())
+        loop.call_at(self._due_at, deliver, *arguments)  # type: ignore[arg-type]
+
+    def _arrive(self, chunk: bytes) -> None:
+        if self._error is None and not self._closed:
+            self._arrived.append(chunk)
+            self._readable.set()
+
+    def _end(self) -> None:
+        self._eof = True
+        self._readable.set()
+        if self._closed:
+            self._gone.set()
+
+    async def drain(self) -> None:
+        """See `ByteStream`."""
+        if self._error is not None:
+            raise self._error
+        await self._room.wait()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """See `ByteStream`: the peer gets what was written, then the end."""
+        if self._closed:
+            return
+        self._closed = True
+        self._readable.set()
+        if self._error is None:
+            self._later(self.other._end)
+        if self._eof or self._error is not None or self.other._closed:
+            self._gone.set()
+            self.other._gone.set()
+        self._later(self._gone.set)
+
+    def abort(self) -> None:
+        """See `ByteStream`."""
+        self.break_off()
+
+    def break_off(self) -> None:
+        """Break the connection for both ends; what is under way is lost."""
+        for end in (self, self.other):
+            if end._error is None:
+                end._error = ConnectionResetError(f"the connection to {end.peer} broke")
+            end._arrived.clear()
+            end._readable.set()
+            end._room.set()
+            end._gone.set()
+        self._fabric.forget(self)
+
+    async def wait_closed(self) -> None:
+        """See `ByteStream`."""
+        await self._gone.wait()
+
+
+class SimulatedListener:
+    """A `Listener`; owns the tasks that serve its connections."""
+
+    def __init__(self, fabric: "Fabric", site: str, place: tuple[str, int], on_connection: OnConnection) -> None:  # fmt: skip
+        """Serve connections to `place`."""
+        self.site = site
+        self._fabric = fabric
+        self._place = place
+        self._on_connection = on_connection
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures: list[BaseException] = []
+        self._closed = asyncio.Event()
+
+    @property
+    def host(self) -> str:
+        """See `Listener`."""
+        return self._place[0]
+
+    @property
+    def port(self) -> int:
+        """See `Listener`."""
+        return self._place[1]
+
+    def accept(self, stream: ByteStream) -> None:
+        """Serve a new connection."""
+        task = asyncio.get_running_loop().create_task(self._serve(stream))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _serve(self, stream: ByteStream) -> None:
+        await self._on_connection(stream)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._failures.append(failure)
+            self.close()
+
+    def close(self) -> None:
+        """See `Listener`."""
+        self._closed.set()
+        self._fabric.unlisten(self._place, self)
+
+    async def wait_closed(self) -> None:
+        """See `Listener`."""
+        await self._closed.wait()
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+        if self._failures:
+            raise self._failures[0]
+
+
+class Fabric:
+    """All sites and what is between them."""
+
+    def __init__(self, chance: random.Random, *, delay_ms_max: float = 0.0) -> None:
+        """Let bytes travel for up to `delay_ms_max` each way."""
+        self._chance = chance
+        self.delay_ms_max = delay_ms_max
+        self._listeners: dict[tuple[str, int], SimulatedListener] = {}
+        self._streams: list[SimulatedStream] = []
+        self._cuts: dict[frozenset[str], bool] = {}
+        self._lives: dict[str, int] = {}
+        self._next_port = 20_000
+
+    def site(self, name: str) -> "SiteNetwork":
+        """Return the network as the present life of site `name` sees it."""
+        return SiteNetwork(self, name, self._lives.setdefault(name, 0))
+
+    def delay_s(self) -> float:
+        """Draw how long bytes travel."""
+        return self._chance.uniform(0, self.delay_ms_max) / 1000 if self.delay_ms_max else 0.0
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Yield `data` in one to three pieces."""
+        while len(data) > 1 and self._chance.random() < 0.2:
+            cut = self._chance.randrange(1, len(data))
+            yield data[:cut]
+            data = data[cut:]
+        yield data
+
+    def cut(self, a: str, b: str, *, silent: bool = False) -> None:
+        """Break everything between two sites until `heal`; `silent`: new connections hang."""
+        self._cuts[frozenset((a, b))] = silent
+        self._break(lambda stream: {stream.site, stream.peer_site} == {a, b})
+
+    def heal(self, a: str, b: str) -> None:
+        """Let two sites talk again."""
+        self._cuts.pop(frozenset((a, b)), None)
+
+    def drop(self, a: str, b: str) -> None:
+        """Break the connections between two sites; new ones can be made at once."""
+        self._break(lambda stream: {stream.site, stream.peer_site} == {a, b})
+
+    def kill(self, site: str) -> None:
+        """End a site's life: its ports and connections are gone, and its process can open no more."""
+        self._lives[site] = self._lives.get(site, 0) + 1
+        for place, listener in list(self._listeners.items()):
+            if listener.site == site:
+                del self._listeners[place]
+        self._break(lambda stream: site in {stream.site, stream.peer_site})
+
+    def _break(self, chosen: object) -> None:
+        assert callable(chosen)
+        for stream in [each for each in self._streams if chosen(each)]:
+            stream.break_off()
+
+    def forget(self, stream: SimulatedStream) -> None:
+        """Drop both ends from the list."""
+        gone = (stream, stream.other)
+        self._streams = [each for each in self._streams if each not in gone]
+
+    def alive(self, site: str, life: int) -> bool:
+        """Return whether that life of the site goes on."""
+        return self._lives.get(site, 0) == life
+
+    def listen(self, site: str, place: tuple[str, int], on_connection: OnConnection) -> Listener:
+        """Bind a place."""
+        if place[1] == 0:
+            self._next_port += 1
+            place = (place[0], self._next_port)
+        if place in self._listeners:
+            raise OSError(98, "address in use")
+        listener = SimulatedListener(self, site, place, on_connection)
+        self._listeners[place] = listener
+        return listener
+
+    def unlisten(self, place: tuple[str, int], listener: SimulatedListener) -> None:
+        """Free a place."""
+        if self._listeners.get(place) is listener:
+            del self._listeners[place]
+
+    async def connect(self, site: str, place: tuple[str, int]) -> ByteStream:
+        """Connect a site to a place."""
+        await asyncio.sleep(self.delay_s())
+        listener = self._listeners.get(place)
+        between = frozenset((site, listener.site if listener is not None else ""))
+        if self._cuts.get(between):
+            await asyncio.Event().wait()  # nobody answers; the caller gives up
+        if listener is None or between in self._cuts:
+            raise ConnectionRefusedError(111, f"{place[0]}:{place[1]} cannot be reached")
+        near = SimulatedStream(self, site, listener.site)
+        far = SimulatedStream(self, listener.site, site)
+        near.other, far.other = far, near
+        self._streams += [near, far]
+        listener.accept(far)
+        return near
+
+
+class SiteNetwork:
+    """`Network` of one life of one site."""
+
+    def __init__(self, fabric: Fabric, site: str, life: int) -> None:
+        """Use `Fabric.site`."""
+        self._fabric, self._site, self._life = fabric, site, life
+
+    async def listen(self, host: str, port: int, on_connection: OnConnection) -> Listener:
+        """See `Network`."""
+        self._check()
+        return self._fabric.listen(self._site, (host, port), on_connection)
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """See `Network`."""
+        self._check()
+        return await self._fabric.connect(self._site, (host, port))
+
+    def _check(self) -> None:
+        if not self._fabric.alive(self._site, self._life):
+            raise OSError(101, "this site is dead")
