@@ -1,9 +1,9 @@
 """Two sides of one partition compared: what the mirror lacks, has too much, or has otherwise.
 
-INV-DI1  ranges whose digests and counts agree hold the same headers; only the others are compared batch by batch
-INV-DI2  source only: behind the end of the mirror and behind the cut it is lag, everywhere else it is missing
-INV-DI3  a difference that begins where the regions' epochs part is one fork, not thousands of divergences
-INV-DI4  what one fault makes visible in several ways is one root; the others name it (`attribute`)
+INV-RCDI1  ranges whose digests and counts agree hold the same headers; only the others are compared batch by batch
+INV-RCDI2  source only: behind the end of the mirror and behind the cut it is lag, everywhere else it is missing
+INV-RCDI3  a difference that begins where the regions' epochs part is one fork, not thousands of divergences
+INV-RCDI4  what one fault makes visible in several ways is one root; the others name it (`attribute`)
 
 Pure. Not here: judging one side alone (`replica`), transactions (`transactions`).
 """
@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from geo_replicator.reconciliation.batch_table import (
+from geo_replicator.reconciliation.evidence.batch_table import (
     RANGE_LEVEL,
     BatchTable,
     identity_digests,
 )
-from geo_replicator.reconciliation.evidence import SegmentEvidence
+from geo_replicator.reconciliation.evidence.rows import SegmentEvidence
 from geo_replicator.reconciliation.findings import Finding, Kind, Severity, Side, explained
 from geo_replicator.reconciliation.plan import PartitionPlan, Until, region_epoch_of
 from geo_replicator.reconciliation.replica import Replica, judge_alone, read_replica
@@ -139,7 +139,7 @@ def _unread_texts(source: Replica, mirror: Replica) -> list[str]:
 def ranges_to_compare(
     differing: Iterable[int], plan: PartitionPlan, *, source_start: int, mirror_end: int
 ) -> list[int]:
-    """Return which differing ranges need a comparison batch by batch (INV-DI1).
+    """Return which differing ranges need a comparison batch by batch (INV-RCDI1).
 
     Ranges that lie wholly behind the horizon are lag, those below the source's log start are history.
     """
@@ -359,7 +359,7 @@ def _counts(rows: BatchTable) -> dict[str, Any]:
 
 
 def attribute(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings of one partition with `caused_by` set where another one explains them (INV-DI4).
+    """Return the findings of one partition with `caused_by` set where another one explains them (INV-RCDI4).
 
     A finding explains those of lower precedence that share an offset with it; of two equal ones on both
     sides the source's explains the mirror's, which copied it.

@@ -1,9 +1,9 @@
 """What reconciliation can find, how bad it is, and which finding is the root of which.
 
-INV-R1  the same fault has the same finding id in every run: the id hashes kind, place and both digests,
+INV-RCR1  the same fault has the same finding id in every run: the id hashes kind, place and both digests,
         never a time, a run or a path
-INV-R2  a finding that another one explains names it in `caused_by`; only roots count as faults
-INV-R3  severity decides the exit code: corruption over incomplete coverage over lag (`diff(1)` spirit)
+INV-RCR2  a finding that another one explains names it in `caused_by`; only roots count as faults
+INV-RCR3  severity decides the exit code: corruption over incomplete coverage over lag (`diff(1)` spirit)
 
 Not here: the checks (`diff`, `transactions`), how findings are shown (`report`).
 """
@@ -109,7 +109,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def finding_id(self) -> str:
-        """Return the stable id (INV-R1): 16 hexadecimal digits."""
+        """Return the stable id (INV-RCR1): 16 hexadecimal digits."""
         return _finding_id(self)
 
     @property

@@ -1,8 +1,8 @@
 """Up to where two regions must agree: the last tidemark that the mirror has reached.
 
-INV-HO1  a tidemark counts as reached only if it is recorded as reached, or every log of the mirror holds all
+INV-RCHO1  a tidemark counts as reached only if it is recorded as reached, or every log of the mirror holds all
          of it now; so the cut never asks a mirror for what it was never said to have
-INV-HO2  reading starts at the first full record and takes every record from there (INV-TR1)
+INV-RCHO2  reading starts at the first full record and takes every record from there (INV-TR1)
 
 Not here: the record (`geo_replicator.tidemark`), how positions are used (`plan`).
 """
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from geo_replicator.lineage import TidemarkPoint
-from geo_replicator.reconciliation.batch_table import BatchTable
-from geo_replicator.reconciliation.ledger_facts import iter_records
+from geo_replicator.reconciliation.evidence.batch_table import BatchTable
+from geo_replicator.reconciliation.evidence.ledger_facts import iter_records
 from geo_replicator.reconciliation.plan import TIDEMARK_LEDGER, TRANSACTION_LEDGER, Cut, RegionInput
 from geo_replicator.reconciliation.scanner import PartitionFiles, end_offset, scan_segment
 from geo_replicator.tidemark import Tidemark, TidemarkError, decode

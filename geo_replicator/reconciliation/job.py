@@ -1,10 +1,10 @@
 """One run: sample both regions, plan, let an engine check, write what was found.
 
-INV-JB1  the mirror is sampled before the source, ledgers before data: what is copied or written meanwhile can
+INV-RCJB1  the mirror is sampled before the source, ledgers before data: what is copied or written meanwhile can
          make the source longer, never the mirror, and a ledger never speaks of data that was not sampled
-INV-JB2  a run directory is whole or absent: it is written beside and renamed, `_SUCCESS` last, `LATEST` after
-INV-JB3  the same horizon and options give the same run id and the same bytes, apart from `metrics.json`
-INV-JB4  reads only; nothing in a region's folder is ever touched
+INV-RCJB2  a run directory is whole or absent: it is written beside and renamed, `_SUCCESS` last, `LATEST` after
+INV-RCJB3  the same horizon and options give the same run id and the same bytes, apart from `metrics.json`
+INV-RCJB4  reads only; nothing in a region's folder is ever touched
 
 `LocalEngine` runs the checks in this process; `spark_job.SparkEngine` the same checks in Spark.
 Not here: pyspark, the command line, what the metadata database says (handed in).
@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geo_replicator.lineage import TidemarkPoint
-from geo_replicator.reconciliation.batch_table import (
+from geo_replicator.reconciliation.diff import PartitionResult, check_partition, ranges_to_compare
+from geo_replicator.reconciliation.evidence.batch_table import (
     DIGEST_VERSION,
     RANGE_DTYPE,
     RANGE_LEVEL,
@@ -32,8 +33,8 @@ from geo_replicator.reconciliation.batch_table import (
     empty_table,
     fold_ranges,
 )
-from geo_replicator.reconciliation.diff import PartitionResult, check_partition, ranges_to_compare
-from geo_replicator.reconciliation.evidence import (
+from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact
+from geo_replicator.reconciliation.evidence.rows import (
     EVENT_DTYPE,
     EVENTS,
     LEDGER,
@@ -46,7 +47,6 @@ from geo_replicator.reconciliation.evidence import (
 )
 from geo_replicator.reconciliation.findings import Finding, Side
 from geo_replicator.reconciliation.horizon import find_cut
-from geo_replicator.reconciliation.ledger_facts import LedgerFact
 from geo_replicator.reconciliation.plan import (
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
@@ -155,7 +155,7 @@ def reconcile_all(request: Request, engine: Engine) -> Outcome:
 
 
 def plan_of(request: Request, parallelism: int) -> Plan:
-    """Sample both regions (INV-JB1) and return the plan."""
+    """Sample both regions (INV-RCJB1) and return the plan."""
     ledgers = (TRANSACTION_LEDGER, TIDEMARK_LEDGER)
     mirror, source = (
         RegionInput(
@@ -345,7 +345,7 @@ def _local_transactions(
 def write_run(
     out: Path, plan: Plan, summary: Summary, findings: Sequence[Finding], result: EngineResult
 ) -> Path:
-    """Write a run directory (INV-JB2) and return it. Raises OSError."""
+    """Write a run directory (INV-RCJB2) and return it. Raises OSError."""
     link = out / f"{plan.source_name}-{plan.mirror_name}"
     name = f"run={plan.run_id}-{'-'.join(summary.jobs)}"
     target, work = link / name, link / f".{name}.tmp"

@@ -1,10 +1,10 @@
 """One side of one partition, judged alone: checksums, order, gaps and sequences.
 
-INV-RE1  physical order is judged in the file's own order, never from the join of two sides
-INV-RE2  a log may end inside a batch, or with a last batch that fails its CRC, without fault: a crash tears
+INV-RCRE1  physical order is judged in the file's own order, never from the join of two sides
+INV-RCRE2  a log may end inside a batch, or with a last batch that fails its CRC, without fault: a crash tears
          the tail of the active segment. It is a fault below the cut, and where the other side has more
-INV-RE3  a compacted topic may have offset gaps; no other may
-INV-RE4  after a failover a producer may have a gap in its sequences: what was acknowledged and not mirrored is
+INV-RCRE3  a compacted topic may have offset gaps; no other may
+INV-RCRE4  after a failover a producer may have a gap in its sequences: what was acknowledged and not mirrored is
          lost and stated as loss, and the first gap under a newer region epoch is accepted once (T22)
 
 Not here: comparing two sides (`diff`).
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.evidence import RUN_DTYPE, Hole, SegmentEvidence, continues
+from geo_replicator.reconciliation.evidence.rows import RUN_DTYPE, Hole, SegmentEvidence, continues
 from geo_replicator.reconciliation.findings import Finding, Kind, Side
 from geo_replicator.reconciliation.plan import PartitionPlan, region_epoch_of
 from geo_replicator.reconciliation.scanner import Stop
@@ -109,7 +109,7 @@ def _expired(segment: SegmentEvidence) -> bool:
 
 
 def judge_alone(replica: Replica, other_end_offset: int) -> None:
-    """Add all findings that `replica` shows by itself; may lower `end_offset` (INV-RE2)."""
+    """Add all findings that `replica` shows by itself; may lower `end_offset` (INV-RCRE2)."""
     for segment in replica.evidence:
         _judge_segment(replica, segment, other_end_offset)
     _judge_edges(replica)

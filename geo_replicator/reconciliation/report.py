@@ -1,9 +1,9 @@
 """What a run says: verdict, summary and one HTML page. Pure, and byte-stable for the same facts.
 
-INV-RP1  coverage is part of the verdict: less than all of the horizon is never "consistent"
-INV-RP2  exit codes: 0 consistent and all covered, 1 differences, 3 incomplete coverage, 4 behind the
+INV-RCRP1  coverage is part of the verdict: less than all of the horizon is never "consistent"
+INV-RCRP2  exit codes: 0 consistent and all covered, 1 differences, 3 incomplete coverage, 4 behind the
          budget or the failover not followed yet; the worst wins: differences, incomplete, behind
-INV-RP3  nothing in it depends on when or where the run was made
+INV-RCRP3  nothing in it depends on when or where the run was made
 
 Not here: writing files (`job`), usage errors (exit 2) and internal ones (70), which have no report.
 """
@@ -53,7 +53,7 @@ class TopicRow(msgspec.Struct, frozen=True, kw_only=True):
     compared_offsets: int
     horizon_offsets: int
     lag_offsets: int
-    roots: int
+    faults: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +76,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     bytes_read: int
     decisions_checked: int
+    faults: int
     roots: dict[str, int]
     consequences: dict[str, int]
     findings_total: int
@@ -84,6 +85,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lag_ms: int
     not_read: list[str]
     topics: list[TopicRow]
+
+
+def is_fault(finding: Finding) -> bool:
+    """Return whether a finding is a root and more than lag: one of these makes the regions differ."""
+    return finding.is_root and finding.severity is Severity.CORRUPTION
 
 
 def summarise(
@@ -119,6 +125,7 @@ def summarise(
         records=sum(part.records for part in result.partitions),
         bytes_read=sum(part.bytes_read for part in result.partitions),
         decisions_checked=result.decisions_checked,
+        faults=sum(map(is_fault, findings)),
         roots=_by_kind(finding for finding in findings if finding.is_root),
         consequences=_by_kind(finding for finding in findings if not finding.is_root),
         findings_total=len(findings),
@@ -133,7 +140,7 @@ def summarise(
 def _exit_code(
     plan: Plan, findings: Sequence[Finding], *, is_whole: bool, lag: tuple[int, int]
 ) -> int:
-    if any(finding.is_root and finding.severity is Severity.CORRUPTION for finding in findings):
+    if any(map(is_fault, findings)):
         return EXIT_DIFFERENCES
     if not is_whole:
         return EXIT_INCOMPLETE
@@ -144,11 +151,9 @@ def _exit_code(
 
 
 def _sentence(exit_code: int, findings: Sequence[Finding], result: EngineResult) -> str:
-    roots = sum(
-        1 for finding in findings if finding.is_root and finding.severity is Severity.CORRUPTION
-    )
+    faults = sum(map(is_fault, findings))
     if exit_code == EXIT_DIFFERENCES:
-        return f"The regions differ: {roots} fault{'s' if roots > 1 else ''}."
+        return f"The regions differ: {faults} fault{'s' if faults > 1 else ''}."
     if exit_code == EXIT_INCOMPLETE and not result.partitions:
         return (
             "Nothing was compared: no partition of the chosen topics has data within the horizon."
@@ -166,7 +171,7 @@ def _by_kind(findings: object) -> dict[str, int]:
 
 
 def _topics(parts: Sequence[PartitionResult], findings: Sequence[Finding]) -> list[TopicRow]:
-    roots = Counter(finding.topic for finding in findings if finding.is_root)
+    roots = Counter(finding.topic for finding in findings if is_fault(finding))
     rows = []
     for topic in sorted({part.topic for part in parts} | set(roots)):
         own = [part for part in parts if part.topic == topic]
@@ -180,7 +185,7 @@ def _topics(parts: Sequence[PartitionResult], findings: Sequence[Finding]) -> li
                 compared_offsets=horizon - sum(part.uncovered for part in own),
                 horizon_offsets=horizon,
                 lag_offsets=sum(part.lag_offsets for part in own),
-                roots=roots[topic],
+                faults=roots[topic],
             )
         )
     return rows
@@ -220,7 +225,8 @@ _COLOURS: Final = {
 
 def render_html(summary: Summary, findings: Sequence[Finding]) -> str:
     """Return the report as one self-contained page."""
-    roots = [finding for finding in findings if finding.is_root]
+    faults = [finding for finding in findings if is_fault(finding)]
+    behind = [finding for finding in findings if finding.is_root and not is_fault(finding)]
     title = f"Reconciliation of {summary.mirror} with {summary.source}"
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
@@ -234,8 +240,9 @@ def render_html(summary: Summary, findings: Sequence[Finding]) -> str:
         f"<div class=verdict><strong>{summary.verdict}</strong><p>{escape(summary.sentence)}</p></div>",
         _coverage_html(summary),
         _tiles(summary),
-        _findings_html("Faults", roots, summary),
-        _findings_html("What they entail", [f for f in findings if not f.is_root], summary),
+        _findings_html("Faults", faults),
+        _findings_html("What they entail", [f for f in findings if not f.is_root]),
+        _findings_html("Behind", behind),
         _topics_html(summary),
         _not_read_html(summary),
         _next_html(summary),
@@ -260,13 +267,13 @@ def _tiles(summary: Summary) -> str:
         ("records", f"{summary.records:,}"),
         ("bytes read", f"{summary.bytes_read:,}"),
         ("transactions checked", f"{summary.decisions_checked:,}"),
-        ("faults", f"{sum(summary.roots.values()):,}"),
+        ("faults", f"{summary.faults:,}"),
         ("not copied yet", f"{summary.lag_offsets:,} offsets, {summary.lag_ms:,} ms"),
     ]
     return "<dl>" + "".join(f"<div><dt>{a}</dt><dd>{b}</dd></div>" for a, b in tiles) + "</dl>"
 
 
-def _findings_html(heading: str, findings: Sequence[Finding], summary: Summary) -> str:
+def _findings_html(heading: str, findings: Sequence[Finding]) -> str:
     if not findings:
         return "<h2>Faults</h2><p>None.</p>" if heading == "Faults" else ""
     shown = findings[:SHOWN_MAX]
@@ -302,7 +309,7 @@ def _topics_html(summary: Summary) -> str:
     rows = "".join(
         f"<tr><td>{escape(row.topic)}<td class=n>{row.partitions:,}<td class=n>{row.batches:,}"
         f"<td class=n>{row.records:,}<td class=n>{row.compared_offsets:,} of {row.horizon_offsets:,}"
-        f"<td class=n>{row.lag_offsets:,}<td class=n>{row.roots:,}</tr>"
+        f"<td class=n>{row.lag_offsets:,}<td class=n>{row.faults:,}</tr>"
         for row in summary.topics
     )
     return (

@@ -1,14 +1,14 @@
 """Segment files as tables of batch headers, read once, in order, with every checksum recomputed.
 
-INV-SC1  a file is read sequentially through one reused window (8 MiB, more for a longer batch); never
+INV-RCSC1  a file is read sequentially through one reused window (8 MiB, more for a longer batch); never
          mapped: a segment truncated underneath gives a short read, not a signal
-INV-SC2  the walk trusts no length below the header's own or above BATCH_BYTES_MAX; there it stops, says how
+INV-RCSC2  the walk trusts no length below the header's own or above BATCH_BYTES_MAX; there it stops, says how
          many bytes it left out, and never searches for the next batch by guessing
-INV-SC3  it reads no further than the size that was sampled: what a live broker appends later is not seen
-INV-SC4  a row whose CRC is wrong is kept with `crc_ok` 0; nothing of it may be believed
+INV-RCSC3  it reads no further than the size that was sampled: what a live broker appends later is not seen
+INV-RCSC4  a row whose CRC is wrong is kept with `crc_ok` 0; nothing of it may be believed
 
 A log that ends inside a batch is whole up to there: the tail of the active segment may be torn by a crash
-or still be written (INV-SC2 reports TORN_TAIL; whether that is a fault is decided in `diff`).
+or still be written (INV-RCSC2 reports TORN_TAIL; whether that is a fault is decided in `diff`).
 Not here: what rows mean (`evidence`, `diff`), Spark, the broker's own index files.
 """
 
@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.batch_table import (
+from geo_replicator.reconciliation.evidence.batch_table import (
     CONTROL_UNKNOWN,
     CRC_COVERS_FROM,
     DELTA_AT,
@@ -38,7 +38,7 @@ from geo_replicator.reconciliation.batch_table import (
     empty_table,
     table_of_headers,
 )
-from geo_replicator.reconciliation.marker_columns import read_markers
+from geo_replicator.reconciliation.evidence.marker_columns import read_markers
 from idempotency.record_batch import (
     CONTROL_BIT,
     HEADER_BYTES,

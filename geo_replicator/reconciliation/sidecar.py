@@ -3,10 +3,10 @@
 ``<base offset>.hdr`` beside ``<base offset>.log``: magic, version, length, CRC-32C, then msgpack with the
 columns of `BATCH_DTYPE`, each byte-shuffled and deflated. Needs numpy and msgspec only, so brokers write it.
 
-INV-SD1  a sidecar is whole or absent: temporary file, fsync, rename, fsync of the folder
-INV-SD2  it names the size and SHA-256 of the segment it speaks of; another size makes it stale at once,
+INV-RCSD1  a sidecar is whole or absent: temporary file, fsync, rename, fsync of the folder
+INV-RCSD2  it names the size and SHA-256 of the segment it speaks of; another size makes it stale at once,
          another content when the hash is compared
-INV-SD3  a segment that does not walk to its end gets no sidecar: it would vouch for bytes it never saw
+INV-RCSD3  a segment that does not walk to its end gets no sidecar: it would vouch for bytes it never saw
 
 Not here: when a segment is sealed (the broker), what digests are for (`diff`).
 """
@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.batch_table import (
+from geo_replicator.reconciliation.evidence.batch_table import (
     BATCH_DTYPE,
     DIGEST_VERSION,
     RANGE_DTYPE,

@@ -4,8 +4,8 @@ One scan of both regions feeds everything. Its range digests are compared by one
 sides is 0 and the counts cancel where a range is equal); only ranges that differ are read again as headers; each
 partition is then judged as one group, and each bucket of producer ids as one group.
 
-INV-SJ1  only the DataFrame API is used (no RDD, no JVM call), so a remote session works too
-INV-SJ2  what comes back to the driver is small: a row per segment, differing ranges, findings
+INV-RCSJ1  only the DataFrame API is used (no RDD, no JVM call), so a remote session works too
+INV-RCSJ2  what comes back to the driver is small: a row per segment, differing ranges, findings
 
 Not here: the checks (`diff`, `transactions`), reading (`spark_source`), whether this machine has Java (the CLI).
 """
@@ -24,9 +24,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from geo_replicator.reconciliation.batch_table import BATCH_DTYPE, BatchTable, empty_table
 from geo_replicator.reconciliation.diff import PartitionResult, check_partition
-from geo_replicator.reconciliation.evidence import (
+from geo_replicator.reconciliation.evidence.batch_table import BATCH_DTYPE, BatchTable, empty_table
+from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact
+from geo_replicator.reconciliation.evidence.rows import (
     EVENT_DTYPE,
     EVENTS,
     LEDGER,
@@ -46,7 +47,6 @@ from geo_replicator.reconciliation.job import (
     ranges_by_partition,
     segments_holding,
 )
-from geo_replicator.reconciliation.ledger_facts import LedgerFact
 from geo_replicator.reconciliation.plan import Plan, pack
 from geo_replicator.reconciliation.report import EngineResult
 from geo_replicator.reconciliation.spark_source import (

@@ -2,10 +2,10 @@
 
     spark.read.format("tidemark_log").option("plan", "/path/plan.msgpack").option("mode", "scan").load()
 
-INV-SS1  one input partition is one task of the plan: many segments of together about 1 GiB
-INV-SS2  it emits few rows (per range, per segment, per bucket), never one per batch: rows cross to the JVM one
+INV-RCSS1  one input partition is one task of the plan: many segments of together about 1 GiB
+INV-RCSS2  it emits few rows (per range, per segment, per bucket), never one per batch: rows cross to the JVM one
          by one, and the digest is computed where the bytes are
-INV-SS3  modes `scan` and `headers` give the same columns, so both feed the same checks
+INV-RCSS3  modes `scan` and `headers` give the same columns, so both feed the same checks
 
 The plan's path, and the segments' paths in it, must be readable where Spark's workers run.
 Not here: what Spark does with the rows (`spark_job`).
@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from geo_replicator.reconciliation.evidence import EvidenceRow, evidence_of
+from geo_replicator.reconciliation.evidence.rows import EvidenceRow, evidence_of
 from geo_replicator.reconciliation.job import headers_in
 from geo_replicator.reconciliation.plan import Plan
 

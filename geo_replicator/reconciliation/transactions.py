@@ -1,11 +1,11 @@
-"""Every transaction against the ledger, on both sides: is it whole, decided, and shown as decided?
+"""Every transaction against the ledger, on both sides: whether it is whole, decided, and shown as decided.
 
-INV-TX1  a transaction is named by its decision (ledger shard, leader epoch, offset), which its markers carry
+INV-RCTX1  a transaction is named by its decision (ledger shard, leader epoch, offset), which its markers carry
          (T6); a marker says what readers see, the ledger says what is true
-INV-TX2  COMPLETE in the ledger promises every marker: below one cut, COMPLETE below L puts them below D (T9)
-INV-TX3  a decision without COMPLETE may lack markers anywhere: the next coordinator writes them (T21)
-INV-TX4  what the other side has behind the end of this one is lag, not a fault
-INV-TX5  an open transaction hangs only by age, measured in the log's own time: what began after ROUND has its
+INV-RCTX2  COMPLETE in the ledger promises every marker: below one cut, COMPLETE below L puts them below D (T9)
+INV-RCTX3  a decision without COMPLETE may lack markers anywhere: the next coordinator writes them (T21)
+INV-RCTX4  what the other side has behind the end of this one is lag, not a fault
+INV-RCTX5  an open transaction hangs only by age, measured in the log's own time: what began after ROUND has its
          data below D and its ledger record above L
 
 Pure; works on one bucket of producer ids, for both sides. Not here: collecting events (`evidence`).
@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.evidence import EVENT_DTYPE
+from geo_replicator.reconciliation.evidence.ledger_facts import UNREADABLE, LedgerFact
+from geo_replicator.reconciliation.evidence.rows import EVENT_DTYPE
 from geo_replicator.reconciliation.findings import Finding, Kind, Side, explained
-from geo_replicator.reconciliation.ledger_facts import UNREADABLE, LedgerFact
 from geo_replicator.reconciliation.plan import TRANSACTION_LEDGER, Plan
 from idempotency.ledger_records import TxnStatus
 
@@ -441,7 +441,7 @@ def _blocked_end(check: _Check, side: _Side, row: Any) -> int:
 
 
 def _judge_open(check: _Check, side: _Side) -> None:
-    """Find open transactions that are older than their time-out, in the log's own time (INV-TX5)."""
+    """Find open transactions that are older than their time-out, in the log's own time (INV-RCTX5)."""
     rows = side.instances[side.instances["outcome"] == _OPEN]
     newest_ms = max(check.extents.newest_ms[side.number], check.plan.cut_wall_ms)
     for row in rows:
@@ -470,7 +470,7 @@ def _judge_open(check: _Check, side: _Side) -> None:
 
 
 def _closed_elsewhere(check: _Check, side: _Side, row: Any) -> bool:
-    """Return whether the other side has the end of it behind the end of this one (INV-TX4)."""
+    """Return whether the other side has the end of it behind the end of this one (INV-RCTX4)."""
     extent = check.extents.of(side.number, int(row["place"]))
     other = check.sides[1 - side.number].instances
     same = (

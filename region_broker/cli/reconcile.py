@@ -1,9 +1,9 @@
 """`tidemark reconcile`: prove that two regions hold the same, or show where they do not.
 
-INV-CR1  exit codes: 0 consistent and all covered, 1 differences, 2 usage, 3 incomplete coverage, 4 behind the
+INV-RCCR1  exit codes: 0 consistent and all covered, 1 differences, 2 usage, 3 incomplete coverage, 4 behind the
          budget or a failover not followed yet, 70 internal; the same number is in `summary.json`
-INV-CR2  region folders are only read; live ones too
-INV-CR3  nothing heavy (numpy, Arrow, Spark) is imported before a command runs
+INV-RCCR2  region folders are only read; live ones too
+INV-RCCR3  nothing heavy (numpy, Arrow, Spark) is imported before a command runs
 
 Not here: the checks and their outputs (`geo_replicator.reconciliation`).
 """
@@ -114,7 +114,7 @@ def _run(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
 
 
 class _InternalErrors:
-    """Ends the process with 70 on anything unforeseen: 1 would claim that the regions differ (INV-CR1)."""
+    """Ends the process with 70 on anything unforeseen: 1 would claim that the regions differ (INV-RCCR1)."""
 
     def __enter__(self) -> None:
         """Begin."""
@@ -302,6 +302,8 @@ def _newest(image: "MetadataImage") -> "LineageEntry | None":
 def _print(outcome: "Outcome", output: str) -> None:
     import msgspec
 
+    from geo_replicator.reconciliation.report import is_fault
+
     summary = outcome.summary
     facts = msgspec.to_builtins(summary)
     if output == "json":
@@ -317,11 +319,13 @@ def _print(outcome: "Outcome", output: str) -> None:
         f" ({summary.coverage * 100:.4g} %) up to {summary.horizon}, {summary.batches:,} batches,"
         f" {summary.decisions_checked:,} decisions, engine {summary.engine}"
     )
-    roots = [finding for finding in outcome.findings if finding.is_root]
-    if roots:
-        print_rows([_row(finding) for finding in roots[:_SHOWN_MAX]], "table", title="Faults")
-        if len(roots) > _SHOWN_MAX:
-            click.echo(f"... and {len(roots) - _SHOWN_MAX:,} more")
+    faults = [finding for finding in outcome.findings if is_fault(finding)]
+    if faults:
+        print_rows([_row(finding) for finding in faults[:_SHOWN_MAX]], "table", title="Faults")
+        if len(faults) > _SHOWN_MAX:
+            click.echo(f"... and {len(faults) - _SHOWN_MAX:,} more")
+    if summary.lag_offsets:
+        click.echo(f"not copied yet: {summary.lag_offsets:,} offsets, {summary.lag_ms:,} ms")
     for text in summary.not_read:
         click.echo(f"not read: {text}")
     click.echo(f"report: {outcome.run_dir}/report.html")

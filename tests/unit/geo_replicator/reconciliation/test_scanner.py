@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from geo_replicator.reconciliation import scanner
-from geo_replicator.reconciliation.batch_table import HEADER_DTYPE, range_digests
+from geo_replicator.reconciliation.evidence.batch_table import HEADER_DTYPE, range_digests
 from geo_replicator.reconciliation.scanner import Stop, end_offset, list_region, scan_segment
 from idempotency.decision import DecisionId
 from idempotency.record_batch import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from geo_replicator.reconciliation.batch_table import range_digests
+from geo_replicator.reconciliation.evidence.batch_table import range_digests
 from geo_replicator.reconciliation.scanner import scan_segment
 from geo_replicator.reconciliation.sidecar import (
     SegmentDamaged,

@@ -1,6 +1,6 @@
 """Markers read by the column: what `read_marker` says of each, for thousands of them at once.
 
-INV-MC1  equal to `idempotency.record_batch.read_marker` on every control batch: the layout is not written
+INV-RCMC1  equal to `idempotency.record_batch.read_marker` on every control batch: the layout is not written
          down here but measured on markers that the kernel builds, and a batch that differs from that layout
          in any fixed byte goes to `read_marker` itself
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.batch_table import BatchTable
+from geo_replicator.reconciliation.evidence.batch_table import BatchTable
 from idempotency.decision import DecisionId
 from idempotency.record_batch import (
     HEADER_BYTES,

@@ -1,11 +1,11 @@
 """Batch headers as a table: one row per record batch, and digests over them.
 
-INV-H1  `identity_digests` covers base and last offset, size, magic, attributes, stored CRC, both times,
+INV-RCH1  `identity_digests` covers base and last offset, size, magic, attributes, stored CRC, both times,
         producer id and epoch, base sequence and record count; never the leader epoch (outside the CRC,
         and a fact about who wrote, not about what)
-INV-H2  range digests are XORs: they fold over segments and levels in any order; the count is part of the
+INV-RCH2  range digests are XORs: they fold over segments and levels in any order; the count is part of the
         key, because XOR alone cancels a batch that is there twice
-INV-H3  an equal digest says equal headers, not equal bytes: the CRC in a header is a stored one, so a row
+INV-RCH3  an equal digest says equal headers, not equal bytes: the CRC in a header is a stored one, so a row
         carries `crc_ok`, recomputed in the pass that read it
 
 Not here: reading files (`scanner`). One row costs about 130 bytes while it is in memory.
@@ -141,7 +141,7 @@ def table_of_headers(raw: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64
 
 
 def identity_digests(table: BatchTable) -> tuple[Digests, Digests]:
-    """Return the identity of every row under two seeds (INV-H1)."""
+    """Return the identity of every row under two seeds (INV-RCH1)."""
     sums: list[Digests] = []
     for seed, multiplier in zip(_SEEDS, _MULTIPLIERS, strict=True):
         total = np.full(len(table), seed, np.uint64)
@@ -177,7 +177,7 @@ def range_digests(table: BatchTable, level: int = RANGE_LEVEL) -> npt.NDArray[An
 
 
 def fold_ranges(rows: npt.NDArray[Any], levels_up: int = 0) -> npt.NDArray[Any]:
-    """Return `rows` with equal ranges merged, after coarsening by `levels_up` bits (INV-H2)."""
+    """Return `rows` with equal ranges merged, after coarsening by `levels_up` bits (INV-RCH2)."""
     if not len(rows):
         return rows
     ranges = rows["range"] >> levels_up

@@ -1,8 +1,8 @@
 """What `__transaction_state` says, reduced to what a check of transactions needs.
 
-INV-LF1  every decision (PREPARE_*) and completion (COMPLETE_*) is kept; of all other states only the last of
+INV-RCLF1  every decision (PREPARE_*) and completion (COMPLETE_*) is kept; of all other states only the last of
          each transactional id in the segment
-INV-LF2  a record that cannot be read is counted and named, never skipped in silence
+INV-RCLF2  a record that cannot be read is counted and named, never skipped in silence
 
 Not here: the codecs (`idempotency.ledger_records`), the judgement (`transactions`).
 """
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.batch_table import CRC_COVERS_FROM, BatchTable
+from geo_replicator.reconciliation.evidence.batch_table import CRC_COVERS_FROM, BatchTable
 from geo_replicator.reconciliation.plan import SegmentSpec
 from idempotency.decision import DecisionId
 from idempotency.ledger_records import (
@@ -103,7 +103,7 @@ class LedgerReader:
 
     @property
     def facts(self) -> list[LedgerFact]:
-        """Return the facts by offset (INV-LF1)."""
+        """Return the facts by offset (INV-RCLF1)."""
         last = [self._decoded(name, *state) for name, state in self._last.items()]
         return sorted([*self._kept, *last], key=lambda fact: fact.offset)
 

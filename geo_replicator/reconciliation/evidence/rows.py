@@ -3,10 +3,10 @@
 A segment becomes rows: range digests, one row of order and chain facts, and the events of transactions in
 buckets of producer ids. Both engines make the same rows with `evidence_of`; Spark only moves them.
 
-INV-E1  the rows of a partition's segments, in order, are enough to check order, sequences and digests: a fault
+INV-RCE1  the rows of a partition's segments, in order, are enough to check order, sequences and digests: a fault
         at a segment's edge shows where two rows meet (`diff`)
-INV-E2  a row with a wrong CRC is counted in its range and listed as bad, and is used for nothing else
-INV-E3  events of transactions from the cut on are left out: what the cut does not hold was not promised
+INV-RCE2  a row with a wrong CRC is counted in its range and listed as bad, and is used for nothing else
+INV-RCE3  events of transactions from the cut on are left out: what the cut does not hold was not promised
 
 Not here: judging (`diff`, `transactions`).
 """
@@ -19,13 +19,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.batch_table import (
+from geo_replicator.reconciliation.evidence.batch_table import (
     NOT_CONTROL,
     BatchTable,
     identity_digests,
     range_digests,
 )
-from geo_replicator.reconciliation.ledger_facts import LedgerFact, LedgerReader
+from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact, LedgerReader
 from geo_replicator.reconciliation.plan import TRANSACTION_LEDGER, Plan, SegmentSpec
 from geo_replicator.reconciliation.scanner import BatchVisitor, SegmentScan, Stop, scan_segment
 from geo_replicator.reconciliation.sidecar import SidecarError, read_sidecar
