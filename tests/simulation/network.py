@@ -11,7 +11,8 @@ Chance is handed in; time is the event loop's. Not here: what is sent.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from region_broker.ports.network import (
     WRITE_HIGH_WATER_BYTES,
@@ -36,6 +37,7 @@ class SimulatedStream:
         self._error: OSError | None = None
         self._closed = False
         self._due_at = 0.0
+        self._under_way: deque[Callable[[], None]] = deque()
         self._readable = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -73,12 +75,17 @@ class SimulatedStream:
         if self.other._unread_bytes >= WRITE_HIGH_WATER_BYTES:
             self._room.clear()
         for chunk in self._fabric.pieces(data):
-            self._later(self.other._arrive, chunk)
+            self._later(partial(self.other._arrive, chunk))
 
-    def _later(self, deliver: object, *arguments: object) -> None:
+    def _later(self, deliver: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self._due_at = max(self._due_at, loop.time() + self._fabric.delay_s())
-        loop.call_at(self._due_at, deliver, *arguments)  # type: ignore[arg-type]
+        self._under_way.append(deliver)
+        loop.call_at(self._due_at, self._deliver_next)
+
+    def _deliver_next(self) -> None:
+        # In the order written: timers that are due together fire in any order.
+        self._under_way.popleft()()
 
     def _arrive(self, chunk: bytes) -> None:
         if self._error is None and not self._closed:
@@ -235,8 +242,7 @@ class Fabric:
                 del self._listeners[place]
         self._break(lambda stream: site in {stream.site, stream.peer_site})
 
-    def _break(self, chosen: object) -> None:
-        assert callable(chosen)
+    def _break(self, chosen: Callable[[SimulatedStream], bool]) -> None:
         for stream in [each for each in self._streams if chosen(each)]:
             stream.break_off()
 

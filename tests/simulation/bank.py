@@ -1,0 +1,157 @@
+"""Tellers over the wire of a simulated pair: each transfer is one transaction over two account partitions."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+from chaos.history import Attempt, Outcome, record_value
+from idempotency.java_hash import ledger_shard
+from region_broker.controller.metadata_image import TRANSACTION_LEDGER
+from tests.simulation.kafka_client import Connection, Refused, batch_of
+from tests.simulation.region_pair import SHARD_COUNT, Pair
+
+TOPIC = "accounts"
+ACCOUNTS = 4
+REGION_ORDINAL_SHIFT = 60
+RETRIES = 40
+
+
+@dataclass
+class Bank:
+    """What all tellers did. `edges`: attempt -> (shard, ledger end before its commit was asked, and after)."""
+
+    pair: Pair
+    attempts: list[Attempt] = field(default_factory=list)
+    edges: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def committed(self, term: int) -> int:
+        """Return how many commits of a term were answered."""
+        return sum(a.outcome is Outcome.COMMITTED and a.term == term for a in self.attempts)
+
+    def ledger_end(self, shard: int) -> int:
+        """Return where home's ledger shard ends now; -1 once home is dead."""
+        partition = self.pair.eu.node.storage.partitions.get(TRANSACTION_LEDGER, shard)
+        return -1 if partition is None else partition.log_end_offset
+
+
+class Teller:
+    """One transactional id; goes on through every failure, from a new producer id."""
+
+    def __init__(self, bank: Bank, name: str, chance: random.Random) -> None:
+        """Talk TV1 or TV2, by chance."""
+        self._bank, self._name, self._chance = bank, name, chance
+        self._network = bank.pair.fabric.site(f"client-{name}")
+        self._tv2 = chance.random() < 0.5
+        self._number = 0
+        self._shard = ledger_shard(name, SHARD_COUNT)
+        self._connection: Connection | None = None
+        self._producer = (-1, -1)
+        self._sequences: dict[int, int] = {}
+
+    async def run(self) -> None:
+        """Transfer until the bank closes; then leave nothing open."""
+        while not self._bank.closed.is_set():
+            if self._connection is None and not await self._begin_anew():
+                await asyncio.sleep(0.003)
+            elif self._connection is not None:
+                await self._transfer(self._connection)
+                if self._chance.random() < 0.1:
+                    self._leave()
+        while self._connection is None:
+            if not await self._begin_anew():
+                await asyncio.sleep(0.003)
+
+    async def _begin_anew(self) -> bool:
+        """Connect anywhere and obtain a producer id, which ends what was open."""
+        region = self._chance.choice(list(self._bank.pair.regions.values()))
+        try:
+            async with asyncio.timeout(5):
+                connection = await Connection.open(self._network, region.kafka_port)
+                self._producer = await connection.init_producer_id(self._name)
+        except (OSError, TimeoutError, Refused):
+            return False
+        self._sequences.clear()
+        self._connection = connection
+        return True
+
+    def _leave(self) -> None:
+        """Go elsewhere, as a restarted instance does."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    async def _transfer(self, connection: Connection) -> None:
+        self._number += 1
+        source, target = self._chance.sample(range(ACCOUNTS), 2)
+        amount = self._chance.randrange(1, 100)
+        name = f"{self._name}.{self._number}"
+        term = self._producer[0] >> REGION_ORDINAL_SHIFT
+        outcome = Outcome.NOT_COMMITTED
+        try:
+            changes = {source: -amount, target: amount}
+            await self._write(connection, name, changes)
+            if self._chance.random() < 0.2:
+                await self._end(connection, commit=False)
+            else:
+                outcome = Outcome.UNKNOWN
+                before = self._bank.ledger_end(self._shard)
+                await self._end(connection, commit=True)
+                outcome = Outcome.COMMITTED
+                if term == 0:
+                    after = self._bank.ledger_end(self._shard)
+                    self._bank.edges[name] = (self._shard, before, after)
+        except (OSError, Refused):
+            self._leave()
+        finally:
+            self._bank.attempts.append(
+                Attempt(self._name, self._number, term, source, target, amount, outcome)
+            )
+
+    async def _write(self, connection: Connection, name: str, changes: dict[int, int]) -> None:
+        if not self._tv2:
+            await self._add(connection, list(changes))
+        batches = {}
+        for number, change in changes.items():
+            sequence = self._sequences.get(number, 0)
+            self._sequences[number] = sequence + 1
+            batches[number] = batch_of(
+                record_value(name, change), self._producer, sequence, transactional=True
+            )
+        groups = [batches] if self._chance.random() < 0.5 else [{n: b} for n, b in batches.items()]
+        for group in groups:
+            await self._produce(connection, group)
+
+    async def _add(self, connection: Connection, partitions: list[int]) -> None:
+        await self._patiently(
+            lambda: connection.add_partitions(self._name, self._producer, TOPIC, partitions)
+        )
+
+    async def _produce(self, connection: Connection, batches: dict[int, bytes]) -> None:
+        await self._patiently(
+            lambda: connection.produce(
+                TOPIC, batches, transactional_id=self._name, tv2=self._tv2
+            )
+        )
+
+    async def _patiently(self, call: object) -> None:
+        """Repeat a call while the transaction before it is being ended."""
+        assert callable(call)
+        for _ in range(RETRIES):
+            try:
+                await call()
+            except Refused as refused:
+                if refused.code.name not in {"concurrent_transactions", "not_enough_replicas"}:
+                    raise
+                await asyncio.sleep(0.005)
+            else:
+                return
+        raise ConnectionAbortedError("the transaction before it does not end")
+
+    async def _end(self, connection: Connection, *, commit: bool) -> None:
+        producer = await connection.end_txn(
+            self._name, self._producer, commit=commit, tv2=self._tv2
+        )
+        if producer != self._producer:
+            self._producer = producer
+            self._sequences.clear()

@@ -1,0 +1,187 @@
+"""Kafka clients over a simulated network: requests written and answers read by kio's own code, never by ours."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from idempotency.record_batch import ControlType, iter_headers, read_marker
+from region_broker.ports.network import ByteStream, Network
+from region_broker.wire.batches import Origin, Record, build_batch, iter_records
+from tests.wire_world import frame_of, parse_answer
+
+PRODUCE, FETCH, FIND, INIT, ADD, END = 0, 1, 10, 22, 24, 26
+CREATE_TOPICS = 19
+
+
+class Refused(Exception):
+    """An answer with an error code."""
+
+    def __init__(self, what: str, code: Any) -> None:
+        """Name the request and the code."""
+        super().__init__(f"{what}: {code.name}")
+        self.code = code
+
+
+class Connection:
+    """One connection; one request at a time."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        """Use `open`."""
+        self._stream = stream
+        self._buffer = b""
+
+    @classmethod
+    async def open(cls, network: Network, port: int) -> "Connection":
+        """Connect; raises OSError."""
+        return cls(await network.connect("127.0.0.1", port))
+
+    async def call(self, key: int, version: int, values: Mapping[str, Any]) -> Any:
+        """Return the answer; raises OSError when the connection ends first."""
+        frame = frame_of(key, version, values)
+        self._stream.write(struct.pack(">i", len(frame)) + frame)
+        await self._stream.drain()
+        return parse_answer(key, version, await self._frame())[1]
+
+    async def _frame(self) -> bytes:
+        (size,) = struct.unpack(">i", await self._exactly(4))
+        return await self._exactly(size)
+
+    async def _exactly(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            data = await self._stream.read(65536)
+            if not data:
+                raise ConnectionResetError("closed in the middle of an answer")
+            self._buffer += data
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        return data
+
+    def close(self) -> None:
+        """Close it."""
+        self._stream.close()
+
+    async def init_producer_id(self, transactional_id: str | None) -> tuple[int, int]:
+        """Return (producer id, epoch); raises `Refused`."""
+        answer = await self.call(
+            INIT, 4,
+            {"transactional_id": transactional_id, "transaction_timeout": 60_000,
+             "producer_id": -1, "producer_epoch": -1},
+        )  # fmt: skip
+        if answer.error_code.value:
+            raise Refused("InitProducerId", answer.error_code)
+        return answer.producer_id, answer.producer_epoch
+
+    async def add_partitions(
+        self, transactional_id: str, producer: tuple[int, int], topic: str, partitions: list[int]
+    ) -> None:
+        """Add partitions to the transaction (TV1); raises `Refused`."""
+        answer = await self.call(
+            ADD, 3,
+            {"v3_and_below_transactional_id": transactional_id,
+             "v3_and_below_producer_id": producer[0], "v3_and_below_producer_epoch": producer[1],
+             "v3_and_below_topics": [{"name": topic, "partitions": tuple(partitions)}]},
+        )  # fmt: skip
+        for each in answer.results_by_topic_v3_and_below:
+            for row in each.results_by_partition:
+                if row.partition_error_code.value:
+                    raise Refused("AddPartitionsToTxn", row.partition_error_code)
+
+    async def produce(
+        self, topic: str, batches: Mapping[int, bytes], *, transactional_id: str | None = None,
+        tv2: bool = False,
+    ) -> dict[int, int]:  # fmt: skip
+        """Return partition -> base offset; raises `Refused`."""
+        answer = await self.call(
+            PRODUCE, 12 if tv2 else 9,
+            {"transactional_id": transactional_id, "acks": -1, "timeout": 10_000,
+             "topic_data": [{"name": topic, "partition_data": [
+                 {"index": number, "records": batch} for number, batch in batches.items()]}]},
+        )  # fmt: skip
+        offsets = {}
+        for each in answer.responses:
+            for row in each.partition_responses:
+                if row.error_code.value:
+                    raise Refused(f"Produce to {row.index}", row.error_code)
+                offsets[row.index] = row.base_offset
+        return offsets
+
+    async def end_txn(
+        self, transactional_id: str, producer: tuple[int, int], *, commit: bool, tv2: bool
+    ) -> tuple[int, int]:
+        """Return the producer to go on with; raises `Refused`."""
+        answer = await self.call(
+            END, 5 if tv2 else 3,
+            {"transactional_id": transactional_id, "producer_id": producer[0],
+             "producer_epoch": producer[1], "committed": commit},
+        )  # fmt: skip
+        if answer.error_code.value:
+            raise Refused("EndTxn", answer.error_code)
+        return (answer.producer_id, answer.producer_epoch) if tv2 else producer
+
+    async def fetch(
+        self, topic: str, positions: Mapping[int, int], *, committed: bool, wait_ms: int = 0
+    ) -> Sequence[Any]:
+        """Return the answered rows, all partitions in one reading."""
+        rows = [
+            {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 24,
+             "current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
+            for number, offset in positions.items()
+        ]  # fmt: skip
+        answer = await self.call(
+            FETCH, 12,
+            {"replica_id": -1, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 26,
+             "isolation_level": int(committed), "session_id": 0, "session_epoch": -1,
+             "topics": [{"topic": topic, "partitions": rows}],
+             "forgotten_topics_data": [], "rack_id": ""},
+        )  # fmt: skip
+        if answer.error_code.value:
+            raise Refused("Fetch", answer.error_code)
+        return [row for each in answer.responses for row in each.partitions]
+
+
+def batch_of(value: bytes, producer: tuple[int, int], sequence: int, *, transactional: bool) -> bytes:
+    """Return a batch of one record of an idempotent producer."""
+    origin = Origin(producer[0], producer[1], sequence, transactional=transactional)
+    return build_batch([Record(None, value, timestamp_ms=1)], origin=origin)
+
+
+@dataclass
+class Reader:
+    """A consumer of all partitions of one topic, without a group: reads whole answers, filters as clients do."""
+
+    topic: str
+    partitions: int
+    committed: bool
+    positions: dict[int, int] = field(default_factory=dict)
+    records: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start at the beginning."""
+        self.positions = dict.fromkeys(range(self.partitions), 0)
+
+    async def read(self, connection: Connection, *, wait_ms: int = 0) -> int:
+        """Fetch once; return how far the positions moved."""
+        before = sum(self.positions.values())
+        for row in await connection.fetch(
+            self.topic, self.positions, committed=self.committed, wait_ms=wait_ms
+        ):
+            if row.error_code.value:
+                raise Refused(f"Fetch of {row.partition_index}", row.error_code)
+            self._take(row.partition_index, bytes(row.records or b""), row.aborted_transactions)
+        return sum(self.positions.values()) - before
+
+    def _take(self, number: int, data: bytes, aborted: Sequence[Any] | None) -> None:
+        waiting = sorted((each.first_offset, each.producer_id) for each in aborted or ())
+        dropped: set[int] = set()
+        for start, header in iter_headers(data):
+            while waiting and waiting[0][0] <= header.last_offset:
+                dropped.add(waiting.pop(0)[1])
+            batch = data[start : start + header.size_bytes]
+            if header.is_control:
+                if read_marker(batch).control_type is ControlType.ABORT:
+                    dropped.discard(header.producer_id)
+            elif not (self.committed and header.is_transactional and header.producer_id in dropped):
+                for record in iter_records(batch):
+                    if record.offset >= self.positions[number]:
+                        self.records.append((number, record.offset, record.value or b""))
+            self.positions[number] = header.next_offset

@@ -1,0 +1,245 @@
+"""Two whole nodes in one event loop, on a network and disks in memory: the composition that runs in production.
+
+Only the four ports are played, and HTTP is not bound. A region can be killed (its page cache survives) or lose
+power (unsynced pages are lost by chance), be cut off, and be started again on the same disk.
+"""
+
+import asyncio
+import contextlib
+import errno
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from geo_replicator.failover import Phase
+from region_broker.config import NodeConfig
+from region_broker.node import Node, Ports
+from region_broker.ports.clock import SystemClock
+from region_broker.replication.partition import Partition
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.network import Fabric
+
+NAMES = ("eu", "us")
+CLUSTER_ID = str(UUID(int=77))
+SHARD_COUNT = 2
+WAIT_S = 30
+
+
+class SeededChance:
+    """`Chance` of one seed."""
+
+    def __init__(self, source: random.Random) -> None:
+        """Draw from `source`."""
+        self._source = source
+
+    def uniform(self, low: float, high: float) -> float:
+        """See `Chance`."""
+        return self._source.uniform(low, high)
+
+    def randbits(self, bit_count: int) -> int:
+        """See `Chance`."""
+        return self._source.getrandbits(bit_count)
+
+    def uuid(self) -> UUID:
+        """See `Chance`."""
+        return UUID(int=self._source.getrandbits(128), version=4)
+
+
+class LifeDisk:
+    """A disk as one life of a process sees it: after its death every operation fails."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        """Live as long as the disk's present life."""
+        self._disk = disk
+        self._life = disk.life
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the disk's operation while alive."""
+        if self._life != self._disk.life:
+            raise OSError(errno.EIO, "this process is dead")
+        return getattr(self._disk, name)
+
+
+class _Unbound:
+    """In place of the HTTP server: its routes have tests of their own."""
+
+    async def start(self, _host: str, _port: int) -> tuple[str, int]:
+        return ("", 0)
+
+    async def stop(self) -> None:
+        return None
+
+
+class Region:
+    """One region: a node that is started, killed and started again on the same folder and disk."""
+
+    def __init__(self, name: str, folder: Path, fabric: Fabric, chance: random.Random) -> None:
+        """Live in `folder` (metadata) and on a disk of its own (everything else)."""
+        self.name = name
+        self.disk = SimulatedDisk()
+        self.fabric = fabric
+        self.folder = folder
+        self.on_open: Callable[[Node], None] | None = None
+        self._chance = chance
+        self._task: asyncio.Task[None] | None = None
+        self.node: Node
+
+    @property
+    def kafka_port(self) -> int:
+        """Return the Kafka port."""
+        return 10_000 + NAMES.index(self.name)
+
+    def config(self) -> NodeConfig:
+        """Return the node's configuration."""
+        return NodeConfig.build(
+            {
+                "region": self.name, "cluster_id": CLUSTER_ID, "data_dir": str(self.folder),
+                "home_region": NAMES[0], "shard_count": SHARD_COUNT, "tidemark_interval_ms": 5,
+                "regions": [
+                    {"name": name, "ordinal": at, "node_id": at + 1, "kafka": f"127.0.0.1:{10_000 + at}",
+                     "peer": f"127.0.0.1:{11_000 + at}", "http": f"127.0.0.1:{12_000 + at}"}
+                    for at, name in enumerate(NAMES)
+                ],
+            },
+            self.name,
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        """Open and run; returns once the role is decided and the ports are bound."""
+        await self.open()
+        await self.run()
+
+    async def open(self) -> None:
+        """Open the disk and join the node."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ports = Ports(
+            SystemClock(),
+            SeededChance(self._chance),
+            LifeDisk(self.disk),  # type: ignore[arg-type]
+            self.fabric.site(self.name),
+        )
+        self.node = await Node.open(self.config(), ports)
+        self.node.http = _Unbound()  # type: ignore[assignment]
+        if self.on_open is not None:
+            self.on_open(self.node)
+
+    async def run(self) -> None:
+        """Run what was opened."""
+        ready = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self.node.run(ready.set))
+        bound = asyncio.get_running_loop().create_task(ready.wait())
+        await asyncio.wait({self._task, bound}, return_when=asyncio.FIRST_COMPLETED)
+        bound.cancel()
+        if self._task.done():
+            self._task.result()
+
+    async def kill(self, *, power: random.Random | None = None) -> None:
+        """End the process as SIGKILL does, or, with `power`, as a power cut does."""
+        self.fabric.kill(self.name)
+        if power is None:
+            self.disk.process_killed()
+        else:
+            self.disk.power_loss(power)
+        await self._end()
+
+    async def stop(self) -> None:
+        """Stop cleanly."""
+        self.node.stop()
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+    async def _end(self) -> None:
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, BaseExceptionGroup, OSError):
+            await self._task
+        self._task = None
+        # What a dead process's kernel does; `Storage.close` stops at the first dead file.
+        storage = self.node.storage
+        storage.group_commit.close()
+        await storage.metadata.close()
+        storage.lock.close()
+
+    def check_running(self) -> None:
+        """Raise what ended the node, if it ended by itself."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+            raise AssertionError(f"region {self.name} ended")
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """Return an open partition."""
+        found = self.node.storage.partitions.get(topic, number)
+        assert found is not None, (self.name, topic, number)
+        return found
+
+    @property
+    def phase(self) -> Phase:
+        """Return the fail-over phase."""
+        return self.node.failover.state.phase
+
+
+class Pair:
+    """Both regions."""
+
+    def __init__(self, folder: Path, seed: int, *, delay_ms_max: float = 0.0) -> None:
+        """Nothing runs yet."""
+        self.chance = random.Random(seed)
+        self.fabric = Fabric(random.Random(self.chance.random()), delay_ms_max=delay_ms_max)
+        self.regions = {
+            name: Region(name, folder / name, self.fabric, random.Random(self.chance.random()))
+            for name in NAMES
+        }
+        self.eu, self.us = self.regions["eu"], self.regions["us"]
+
+    async def start(self) -> None:
+        """Start both."""
+        for region in self.regions.values():
+            await region.open()  # one after the other: Alembic migrates once at a time in a process
+        async with asyncio.TaskGroup() as tasks:
+            for region in self.regions.values():
+                tasks.create_task(region.run())
+
+    async def create_topic(self, name: str, partition_count: int) -> None:
+        """Create a topic at home and wait until the mirror has opened it."""
+        await self.eu.node.topics.create_topic(name, partition_count, {})
+        await self.until(
+            lambda: self.us.node.storage.partitions.get(name, 0) is not None, "the topic arrives"
+        )
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until `condition()`; fails with `what`, or with what ended a node."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not condition():
+                    for region in self.regions.values():
+                        region.check_running()
+                    await asyncio.sleep(0.002)
+        except TimeoutError:
+            raise AssertionError(f"not within {WAIT_S} s: {what}") from None
+
+    async def fail_over(self) -> Any:
+        """Let us act; returns the operation once it succeeded."""
+        operation = self.us.node.operations.begin_failover(confirmed=True)
+        await self.until(lambda: operation.status != "running", "the fail-over ends")
+        assert operation.status == "succeeded", operation
+        return operation
+
+    async def stop(self) -> None:
+        """End whatever runs."""
+        for region in self.regions.values():
+            await region.kill()
+
+
+@contextlib.asynccontextmanager
+async def region_pair(folder: Path, seed: int, *, delay_ms_max: float = 0.0) -> AsyncIterator[Pair]:
+    """Run two regions."""
+    pair = Pair(folder, seed, delay_ms_max=delay_ms_max)
+    await pair.start()
+    try:
+        yield pair
+    finally:
+        await pair.stop()

@@ -1,0 +1,248 @@
+"""Transfers between accounts keep their sum at every tidemark, and after a fail-over at any of them.
+
+Each seed is one life of a pair of regions: tellers on both, links that break, home killed, without power or cut
+off at a random moment, a fail-over at whatever tidemark was reached then, and the old region's return. To run
+one seed: `pytest tests/simulation/test_transfers.py -k "[17]"`.
+"""
+
+import asyncio
+import enum
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.checker import check
+from chaos.history import History, Seen, seen
+from geo_replicator.failover import Phase
+from geo_replicator.lineage import LogKey
+from region_broker.node import Node
+from region_broker.replication.partition import Partition
+from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
+from tests.simulation.cut_judge import ALL_BYTES, kept_at_each
+from tests.simulation.kafka_client import Connection, Reader, Refused
+from tests.simulation.region_pair import Pair, region_pair
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+SEEDS = 100
+TELLERS = 3
+
+
+class Disaster(enum.Enum):
+    """What becomes of home."""
+
+    KILLED = enum.auto()
+    WITHOUT_POWER = enum.auto()
+    CUT_OFF_THEN_KILLED = enum.auto()
+    CUT_OFF = enum.auto()
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    """Say nothing of the dying process's last words."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_transfers_survive(seed: int, tmp_path: Path) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    delay_ms_max = chance.choice([0.0, 0.0, 1.0, 3.0])
+    async with region_pair(tmp_path, seed, delay_ms_max=delay_ms_max) as pair:
+        await Life(pair, chance).run()
+
+
+class Life:
+    """One run."""
+
+    def __init__(self, pair: Pair, chance: random.Random) -> None:
+        self.pair, self.chance = pair, chance
+        self.bank = Bank(pair)
+        self.disaster = chance.choice(list(Disaster))
+        self.readers = [Reader(TOPIC, ACCOUNTS, committed=kind) for kind in (True, False)]
+        self.tails: dict[LogKey, tuple[int, bytes]] = {}
+
+    async def run(self) -> None:
+        await self.pair.create_topic(TOPIC, ACCOUNTS)
+        tellers = [
+            Teller(self.bank, f"teller-{n}", random.Random(self.chance.random()))
+            for n in range(TELLERS)
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for teller in tellers:
+                tasks.create_task(teller.run())
+            reading = tasks.create_task(self.read_on_the_mirror())
+            await self.trouble()
+            await self.disaster_strikes()
+            shown = [list(reader.records) for reader in self.readers]
+            self.judge_every_tidemark()
+            await self.pair.fail_over()
+            await self.commits(1, self.chance.randrange(2, 10))
+            await self.home_returns()
+            await self.commits(1, self.bank.committed(1) + 3)
+            self.bank.closed.set()
+            reading.cancel()
+        await self.settle()
+        await self.judge(shown)
+
+    async def commits(self, term: int, count: int) -> None:
+        await self.pair.until(
+            lambda: self.bank.committed(term) >= count, f"{count} commits in term {term}"
+        )
+
+    async def trouble(self) -> None:
+        """Break the link now and then, until a random number of commits."""
+        wanted = self.chance.randrange(3, 40)
+        for _ in range(self.chance.randrange(3)):
+            await self.commits(0, self.bank.committed(0) + self.chance.randrange(1, 6))
+            if self.chance.random() < 0.5:
+                self.pair.fabric.drop("eu", "us")
+            else:
+                self.pair.fabric.cut("eu", "us")
+                await self.commits(0, self.bank.committed(0) + self.chance.randrange(1, 4))
+                self.pair.fabric.heal("eu", "us")
+        await self.commits(0, wanted)
+
+    async def disaster_strikes(self) -> None:
+        fabric, eu = self.pair.fabric, self.pair.eu
+        if self.disaster in {Disaster.CUT_OFF_THEN_KILLED, Disaster.CUT_OFF}:
+            fabric.cut("eu", "us")
+            await self.commits(0, self.bank.committed(0) + self.chance.randrange(0, 8))
+        if self.disaster is Disaster.WITHOUT_POWER:
+            await eu.kill(power=random.Random(self.chance.random()))
+        elif self.disaster is not Disaster.CUT_OFF:
+            await eu.kill()
+
+    async def read_on_the_mirror(self) -> None:
+        network = self.pair.fabric.site("client-reader")
+        connection: Connection | None = None
+        while True:
+            try:
+                if connection is None:
+                    connection = await Connection.open(network, self.pair.us.kafka_port)
+                for reader in self.readers:
+                    await reader.read(connection, wait_ms=5)
+            except (OSError, Refused):
+                connection = None
+            await asyncio.sleep(0.002)
+
+    def judge_every_tidemark(self) -> None:
+        """Rule by rule of T2 and T9, from the mirror's logs: what each tidemark keeps is whole."""
+        count = 0
+        for tidemark, kept in kept_at_each(self.pair.us, TOPIC):
+            records = [seen(*each) for each in kept]
+            assert sum(record.change for record in records) == 0, (tidemark.point, records)
+            halves = Counter(record.attempt for record in records)
+            assert set(halves.values()) <= {2}, (tidemark.point, halves)
+            count += bool(records)
+        print(f"{count} tidemarks with transfers")
+
+    async def home_returns(self) -> None:
+        eu, fabric = self.pair.eu, self.pair.fabric
+        if self.disaster is Disaster.CUT_OFF:
+            fabric.heal("eu", "us")
+        else:
+            fabric.heal("eu", "us")
+            eu.on_open = self.note_tails
+            await eu.start()
+        await self.pair.until(
+            lambda: eu.phase is Phase.MIRRORING and eu.node.role.mirrors, "home mirrors"
+        )
+
+    def note_tails(self, node: Node) -> None:
+        """Keep what the old home has beyond the base that us acts from, before it can cut anything."""
+        domain = self.pair.us.node.storage.metadata.image.main_domain
+        base = {LogKey.decode(key): offset for key, offset in domain.lineage[-1].positions.items()}
+        for partition in node.storage.partitions:
+            key = LogKey(partition.topic_id, partition.tp.partition)
+            cut = base.get(key, partition.log_start_offset)
+            if partition.log_end_offset > cut:
+                self.tails[key] = (cut, partition.read_raw(cut, ALL_BYTES))
+
+    async def settle(self) -> None:
+        """Wait until us has ended every transaction and eu holds and shows all of it."""
+        us, eu = self.pair.us, self.pair.eu
+        await self.pair.until(
+            lambda: not any(t.status.is_prepared for t in us.node.transactions.transactions()),
+            "all markers are written",
+        )
+        final = await us.node.role.final_round()
+        link = eu.node.tidemarks
+        await self.pair.until(lambda: link.claim().point >= final, "home reaches the last tidemark")
+
+    async def judge(self, shown: list[list[tuple[int, int, bytes]]]) -> None:
+        final = {
+            region: await self.read_all(region, committed=True) for region in self.pair.regions
+        }
+        losses = await self.pair.eu.node.operations.losses()
+        listed: Counter[str] = Counter()
+        for loss in losses:
+            assert loss.unexplained == (), loss
+            assert loss.statement is not None
+            listed.update(lost.transactional_id for lost in loss.transactions)
+        covered, beyond = self.expected_by_the_cut()
+        history = History(
+            attempts=sorted(self.bank.attempts, key=lambda a: (a.teller, a.number)),
+            final=final,
+            shown=[seen(*each) for each in shown[0]],
+            listed=listed,
+            covered=covered,
+            beyond=beyond,
+        )
+        assert check(history) == []
+        everything = await self.read_all("us", committed=False)
+        assert {seen(*each) for each in shown[1]} <= set(everything), "a record was taken back"
+        self.judge_bytes()
+        self.judge_quarantine()
+
+    async def read_all(self, region: str, *, committed: bool) -> list[Seen]:
+        network = self.pair.fabric.site("client-auditor")
+        connection = await Connection.open(network, self.pair.regions[region].kafka_port)
+        reader = Reader(TOPIC, ACCOUNTS, committed=committed)
+        while await reader.read(connection):
+            pass
+        connection.close()
+        return [seen(*each) for each in reader.records]
+
+    def expected_by_the_cut(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return which answered commits lie below L of the base for certain, and which above it."""
+        us = self.pair.us.node.storage
+        entry = us.metadata.image.main_domain.lineage[-1]
+        base = {LogKey.decode(key): offset for key, offset in entry.positions.items()}
+        ledger = us.metadata.image.topics["__transaction_state"].topic_id
+        covered, beyond = set(), set()
+        for name, (shard, before, after) in self.bank.edges.items():
+            cut = base[LogKey(ledger, shard)]
+            if 0 <= after <= cut:
+                covered.add(name)
+            elif before >= cut:
+                beyond.add(name)
+        return frozenset(covered), frozenset(beyond)
+
+    def judge_bytes(self) -> None:
+        """The old home is a mirror, byte for byte."""
+        for theirs in self.pair.us.node.storage.partitions:
+            ours = self.pair.eu.partition(theirs.tp.topic, theirs.tp.partition)
+            end = min(ours.high_watermark, theirs.high_watermark)
+            assert end >= theirs.high_watermark - 1 or theirs.tp.topic.startswith("__"), theirs.tp
+            assert _bytes(ours, end) == _bytes(theirs, end), theirs.tp
+            assert ours.last_stable_offset == theirs.last_stable_offset or end < theirs.high_watermark
+
+    def judge_quarantine(self) -> None:
+        """Quarantine holds exactly what the old home had beyond the base."""
+        store = self.pair.eu.node.storage.quarantine
+        kept = {
+            LogKey(tail.topic_id, tail.partition): (tail.first_offset, b"".join(store.chunks(tail)))
+            for tail in store.tails()
+        }
+        if self.disaster is not Disaster.CUT_OFF:
+            assert kept == self.tails
+
+
+def _bytes(partition: Partition, end: int) -> bytes:
+    return partition.read_raw(partition.log_start_offset, ALL_BYTES, end)
