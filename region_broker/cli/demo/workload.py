@@ -133,7 +133,8 @@ class Worker(threading.Thread):
             {"bootstrap.servers": self._addresses, "group.id": GROUP_ID, "log_level": 0,
              "isolation.level": "read_committed", "enable.auto.commit": False,
              "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
-             "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500}
+             "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500,
+             "heartbeat.interval.ms": 500}
         )  # fmt: skip
         consumer.subscribe([INPUT_TOPIC])
         return consumer
