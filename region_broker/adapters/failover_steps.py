@@ -2,7 +2,8 @@
 
 INV-FS1  a step returns the event that ends it, or None when only something from outside can end it
 INV-FS2  a step may be cancelled anywhere and run again, in this process or the next (T18)
-INV-FS3  writes open only in `act`, as its last statement, and only if nothing higher was learnt meanwhile
+INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile
+INV-FS4  while it acts, a region greets the others: two that act both hear of it as soon as they are connected
 
 Not here: which step is next (`geo_replicator.failover.next_effect`), journalling (`failover_driver`).
 """
@@ -59,8 +60,9 @@ _log: Final = logging.getLogger("tidemark.failover")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverSettings:
-    """Bounds of everything that waits, in ms."""
+    """Bounds and intervals of everything that waits, in ms."""
 
+    greet_interval_ms: int = 500
     ask_timeout_ms: int = 1_500
     confirm_attempts: int = 3
     confirm_pause_ms: int = 200
@@ -137,7 +139,18 @@ class FailoverSteps:
             await role.act(term, adopts=False, base=base, reason="this region loads its ledgers")
         if self._current() is state and state.may_act:
             role.open_gate()
+        await self._greet_for_ever()
         return None
+
+    async def _greet_for_ever(self) -> None:
+        """Let the other regions know, and hear, under which region epoch they stand (T31).
+
+        1. This region is cut off and goes on acting. 2. Another one takes over. 3. The regions reach each
+        other again: neither mirrors the other, so without a greeting both would act for ever.
+        """
+        while True:
+            await self._parts.clock.sleep_ms(self._settings.greet_interval_ms)
+            await self._parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
 
     def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
         for entry in self._domain_image().lineage:
