@@ -4,25 +4,32 @@ INV-C1  a transaction that `transaction()` leaves without an error is committed,
 INV-C2  nothing is repeated while it may have been written: after a commit without an answer the verdict is
         asked, and only what was aborted or lost is sent again
 INV-C3  a fence by failover (rule T22: every transactional producer gets a new producer id) rebuilds the
-        producer and repeats the transaction; a fence by another instance is an error
+        producer and repeats the transaction; a fence by another instance is an error, and never answered by
+        fencing that one
+INV-C10 the region epoch that a verdict is asked with is the one that the producer id was given out in: it was
+        the same before and after InitProducerId, and is known or None, never assumed
+INV-C11 a transaction that commits a consumer's position is not repeated here after a failover or a rebalance:
+        what was read before it may have been cut off too, so the consumer goes back and reads again
 
-Records are kept until the transaction is decided, so that it can be repeated as a whole. confluent-kafka's
-calls block; each producer has one thread for them, and the event loop is never held.
+confluent-kafka's calls that wait run in one thread per producer; handing over a record never leaves the loop.
 Not here: the protocol (librdkafka), the decision (`txn_coordinator`), where a verdict is read from
 (`region_broker.client.verdicts`).
 """
 
 import asyncio
 import enum
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from region_broker.client.errors import (
+    MEMBERSHIP_LOST,
+    REFUSALS,
     Fenced,
     OutcomeUnknown,
     Refused,
@@ -30,98 +37,42 @@ from region_broker.client.errors import (
     TransactionAborted,
     Unreachable,
     kafka_error,
+    unmasked,
 )
-from region_broker.client.read_committed_consumer import ReadCommittedConsumer
+from region_broker.client.transaction import Attempt, Record, Transaction
 from region_broker.client.verdicts import Position, Verdict, VerdictClient
 
 ATTEMPT_COUNT_MAX: Final = 8
 CALL_TIMEOUT_S: Final = 10.0
+COMMIT_TIMEOUT_S: Final = 30.0
+RECOVERY_TIMEOUT_S: Final = 90.0
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 2.0
+
+# librdkafka prints fatal errors to stderr whatever its log level; they are raised here as well.
+_QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
+_QUIET.addHandler(logging.NullHandler())
 
 Result = TypeVar("Result")
 
 
-class _Outcome(enum.Enum):
-    NOT_COMMITTED = enum.auto()
-    UNKNOWN = enum.auto()
+class _Sent(enum.Enum):
+    NO = enum.auto()
+    PERHAPS = enum.auto()
 
 
-class _Repeat(Exception):
-    """The transaction did not happen (or may have): what to do is decided by `outcome`."""
+class _Failure(NamedTuple):
+    """Why a commit did not succeed, and whether it may have been asked for."""
 
-    def __init__(self, outcome: _Outcome, error: KafkaError, *, rebuild: bool) -> None:
-        super().__init__(error.str())
-        self.outcome = outcome
-        self.error = error
-        self.rebuild = rebuild
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    topic: str
-    value: bytes | str | None
-    key: bytes | str | None
-    partition: int
-    headers: list[tuple[str, str | bytes | None]] | None
-    timestamp_ms: int
-
-
-@dataclass(slots=True)
-class Transaction:
-    """One transaction: what was sent so far, and, once committed, where it lies.
-
-    `positions` holds (topic, partition, offset) of each delivered record, in the order of delivery.
-    """
-
-    _producer: "TransactionalProducer"
-    _records: list[_Record] = field(default_factory=list)
-    _offsets: list[tuple[list[TopicPartition], Any]] = field(default_factory=list)
-    positions: list[Position] = field(default_factory=list)
-    attempt_count: int = 0
-
-    async def send(
-        self, topic: str, value: bytes | str | None, *, key: bytes | str | None = None,
-        partition: int = -1, headers: Sequence[tuple[str, bytes]] | None = None,
-        timestamp_ms: int = 0,
-    ) -> None:  # fmt: skip
-        """Add a record to the transaction; it is delivered by the commit at the latest.
-
-        Raises `Refused` if the record can never be written (too large, unknown partition).
-        """
-        record = _Record(topic, value, key, partition, list(headers or ()) or None, timestamp_ms)
-        self._records.append(record)
-        await self._producer.hand_over(self, record)
-
-    async def send_offsets(
-        self, consumer: ReadCommittedConsumer, offsets: Sequence[TopicPartition] | None = None
-    ) -> None:
-        """Commit the consumer's position (or `offsets`) with this transaction."""
-        chosen = list(offsets) if offsets is not None else consumer.position()
-        self._offsets.append((chosen, consumer.group_metadata()))
-
-    def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Delivery report (called in the producer's thread): note where the record lies."""
-        if error is None:
-            partition, offset = message.partition(), message.offset()
-            assert partition is not None
-            assert offset is not None
-            self.positions.append(Position(str(message.topic()), partition, offset))
-
-    @property
-    def records(self) -> Sequence[_Record]:
-        """The records of the transaction, in order."""
-        return self._records
-
-    @property
-    def offsets(self) -> Sequence[tuple[list[TopicPartition], Any]]:
-        """(offsets, group metadata) pairs that are committed with it."""
-        return self._offsets
+    error: KafkaError
+    commit_sent: _Sent
 
 
 class TransactionalProducer:
     """Use as ``async with TransactionalProducer(...) as producer``; one transaction at a time.
 
-    `bootstrap` names brokers of several regions, `urls` the HTTP addresses that verdicts are asked from.
-    Raises `Unreachable` where no region answers, `Fenced` where another instance took over.
+    `bootstrap` names brokers of several regions, `urls` the HTTP addresses that verdicts are asked from
+    (one live region's is enough: it names the others). `config` is passed on to librdkafka.
     """
 
     def __init__(
@@ -135,12 +86,21 @@ class TransactionalProducer:
             "transactional.id": transactional_id,
             "transaction.timeout.ms": transaction_timeout_ms,
             "linger.ms": 0,
+            "topic.metadata.propagation.max.ms": 10_000,
+            "reconnect.backoff.max.ms": 1_000,
             "log_level": 2,
             **(config or {}),
         }
+        self._id = transactional_id
+        self._transaction_timeout_s = transaction_timeout_ms / 1000
         self._verdicts = VerdictClient(urls)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"producer-{transactional_id}")
         self._kafka: Producer | None = None
+        self._usable = False
+        self._started = False
+        self._busy = False
+        self._last_error: KafkaError | None = None
+        self._fenced: Fenced | None = None
         self._region_epoch: int | None = None
 
     async def __aenter__(self) -> Self:
@@ -154,201 +114,332 @@ class TransactionalProducer:
 
     async def start(self) -> None:
         """Obtain a producer id; waits through a failover, then raises `Unreachable`."""
+        self._started = True
         await self._rebuild()
 
     async def close(self) -> None:
         """Let go of the connections."""
-        if self._kafka is not None:
-            await self._call(self._kafka.flush, CALL_TIMEOUT_S)
+        self._started = self._usable = False
         self._kafka = None
         self._thread.shutdown(wait=False)
+
+    @property
+    def region_epoch(self) -> int | None:
+        """The region epoch that this producer's transactions are written under, where it is known."""
+        return self._region_epoch
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Begin a transaction; commit it when the block ends, abort it when the block raises.
 
-        Raises `TransactionAborted` (run it again), `OutcomeUnknown` (ask `verdict`), `Fenced`.
+        A commit that is refused for a passing reason (time-out, failover) is repeated with everything that
+        was sent. Raises `TransactionAborted` (run it again), `OutcomeUnknown` (ask `verdict`), `Fenced`,
+        `Refused`, `Unreachable`. A task that is cancelled in here leaves the outcome open.
         """
+        if self._busy:
+            raise Refused(
+                f"producer {self._id!r} has a transaction open: end it first, or use another producer"
+                " with another transactional id"
+            )
+        self._busy = True
         transaction = Transaction(self)
-        await self._begin(transaction)
         try:
-            yield transaction
-        except BaseException:
-            await self._abort_quietly()
-            raise
-        await self._commit_or_repeat(transaction)
-
-    async def verdict(self, positions: Sequence[Position]) -> Verdict:
-        """Return the final word on the transaction whose records were delivered to `positions`."""
-        return await asyncio.to_thread(self._verdicts.ask, positions[0], self._region_epoch)
-
-    async def hand_over(self, transaction: Transaction, record: _Record) -> None:
-        """Give one record to librdkafka, waiting while its queue is full."""
-        await self._call(self._produce, transaction, record)
-
-    def _produce(self, transaction: Transaction, record: _Record) -> None:
-        kafka = self._connected()
-        while True:
+            await self._begin(transaction)
             try:
-                kafka.produce(
-                    record.topic, value=record.value, key=record.key, partition=record.partition,
-                    headers=record.headers, timestamp=record.timestamp_ms,
-                    on_delivery=transaction.delivered,
-                )  # fmt: skip
-            except BufferError:
-                kafka.poll(0.1)
-            except KafkaException as error:
-                inner = kafka_error(error)
-                if not _belongs_to_state(inner):
-                    raise Refused(
-                        f"record for {record.topic} refused: {inner.str()}", code=inner.name()
-                    ) from error
-                return  # the transaction has failed already: the commit finds out and repeats it
-            else:
-                kafka.poll(0)
-                return
+                yield transaction
+            except BaseException:
+                transaction.close()
+                await self._abort()
+                raise
+            transaction.close()
+            await self._commit_or_repeat(transaction)
+        finally:
+            self._busy = False
+
+    async def verdict(
+        self, positions: Sequence[Position], *, region_epoch: int | None = None
+    ) -> Verdict:
+        """Return the word on the transaction whose records were delivered to `positions`.
+
+        `region_epoch`: the one under which they were written, default this producer's. Raises
+        `Unreachable`, `Refused`.
+        """
+        if not positions:
+            raise Refused("no position is given: nothing of the transaction was delivered")
+        epoch = self._region_epoch if region_epoch is None else region_epoch
+        return await self._verdicts.ask(positions[0], epoch)
+
+    async def offer_when_room(self, attempt: Attempt, record: Record) -> None:
+        """Hand over one record once librdkafka's queue has room."""
+        await self._call(attempt.offer_all, [record])
+
+    # -- one attempt -------------------------------------------------------------------------------
 
     async def _begin(self, transaction: Transaction) -> None:
-        transaction.attempt_count += 1
-        transaction.positions.clear()
-        if self._kafka is None:
-            await self._rebuild()
+        if self._fenced is not None:
+            raise self._fenced
+        if not self._started:
+            raise Refused("the producer was not started: use `async with` or call start()")
+        for _ in range(2):
+            if not self._usable or self._kafka is None:
+                if self._last_error is not None:
+                    await self._check_fence(self._last_error)
+                await self._rebuild()
+            kafka = self._kafka
+            assert kafka is not None
+            try:
+                await self._call(kafka.begin_transaction)
+            except KafkaException as error:
+                self._condemn(kafka_error(error))
+            else:
+                transaction.begin_attempt(kafka)
+                return
+        assert self._last_error is not None
+        raise Unreachable(
+            f"no transaction could be begun: {self._last_error.str()}", code=self._last_error.name()
+        )
+
+    async def _abort(self) -> None:
+        """Abort, for an error of the application. If that fails, the next InitProducerId does it."""
+        kafka = self._kafka
+        assert kafka is not None
+        self._usable = False
         try:
-            await self._call(self._connected().begin_transaction)
+            await self._call(
+                _until_answered, CALL_TIMEOUT_S, lambda: kafka.abort_transaction(CALL_TIMEOUT_S)
+            )
         except KafkaException as error:
-            if not kafka_error(error).fatal():
-                raise
-            await self._rebuild()
-            await self._call(self._connected().begin_transaction)
+            self._condemn(kafka_error(error))
+            return
+        # Aborting may have taken a new producer id (KIP-360), in another region epoch (INV-C10).
+        epoch = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
+        self._usable = epoch == self._region_epoch
 
     async def _commit_or_repeat(self, transaction: Transaction) -> None:
         while True:
-            try:
-                await self._call(self._commit, transaction)
-            except _Repeat as failure:
-                await self._settle(transaction, failure)
-                if failure.outcome is _Outcome.UNKNOWN and await self._was_committed(
-                    transaction, failure
-                ):
-                    return
-                if transaction.attempt_count >= ATTEMPT_COUNT_MAX:
-                    raise TransactionAborted(
-                        f"the transaction was tried {transaction.attempt_count} times and aborted"
-                        f" each time, at last because: {failure.error.str()}",
-                        code=failure.error.name(),
-                    ) from failure
-                await self._begin(transaction)
-                for record in transaction.records:
-                    await self.hand_over(transaction, record)
-            else:
+            self._usable = False
+            failure = await self._call(self._try_commit, transaction)
+            if failure is None:
+                self._usable = True
                 return
+            self._condemn(failure.error)
+            began_under = self._region_epoch
+            if await self._was_committed(transaction, failure):
+                return
+            self._check_repeatable(transaction, failure.error, began_under)
+            await asyncio.sleep(_backoff_s(transaction.attempt_count))
+            await self._begin(transaction)
+            await self._call(transaction.attempt.offer_all, transaction.records)
 
-    def _commit(self, transaction: Transaction) -> None:
-        kafka = self._connected()
+    def _try_commit(self, transaction: Transaction) -> _Failure | None:
+        """Deliver and commit; in the producer's thread. Raises `Refused`."""
+        attempt = transaction.attempt
+        kafka = attempt.kafka
         try:
             for offsets, group_metadata in transaction.offsets:
                 _until_answered(
+                    CALL_TIMEOUT_S,
                     lambda o=offsets, g=group_metadata: kafka.send_offsets_to_transaction(  # type: ignore[misc]
                         o, g, CALL_TIMEOUT_S
-                    )
+                    ),
                 )
-            kafka.flush(CALL_TIMEOUT_S)
+            left = unmasked(kafka.flush, self._transaction_timeout_s)
         except KafkaException as error:
-            inner = kafka_error(error)
-            raise _Repeat(_Outcome.NOT_COMMITTED, inner, rebuild=inner.fatal()) from error
+            return _Failure(kafka_error(error), _Sent.NO)
+        if left and not attempt.errors:
+            return _Failure(KafkaError(KafkaError._TIMED_OUT), _Sent.NO)
+        # librdkafka sends no EndTxn after a failed delivery; committing then says what failed.
+        sent = _Sent.NO if attempt.errors else _Sent.PERHAPS
         try:
-            _until_answered(lambda: kafka.commit_transaction(CALL_TIMEOUT_S))
+            _until_answered(COMMIT_TIMEOUT_S, lambda: kafka.commit_transaction(CALL_TIMEOUT_S))
         except KafkaException as error:
-            inner = kafka_error(error)
-            if inner.txn_requires_abort():
-                raise _Repeat(_Outcome.NOT_COMMITTED, inner, rebuild=False) from error
-            raise _Repeat(_Outcome.UNKNOWN, inner, rebuild=True) from error
+            return _Failure(_most_telling(kafka_error(error), attempt.errors), sent)
+        return None
 
-    async def _settle(self, transaction: Transaction, failure: _Repeat) -> None:
-        if failure.error.code() == KafkaError._FENCED and not await self._failed_over():
-            raise Fenced(
-                f"another producer uses {self._config['transactional.id']!r} now; this one must stop",
-                code=failure.error.name(),
-            ) from failure
-        if failure.outcome is _Outcome.UNKNOWN and not transaction.positions:
-            raise OutcomeUnknown(
-                "the commit was sent and no answer came, and no record's position is known to ask a"
-                f" verdict about: {failure.error.str()}",
-                code=failure.error.name(),
-            ) from failure
-        if failure.rebuild:
-            return
-        await self._abort_quietly()
+    # -- after a failure ---------------------------------------------------------------------------
 
-    async def _was_committed(self, transaction: Transaction, failure: _Repeat) -> bool:
-        positions, epoch = list(transaction.positions), self._region_epoch
-        await self._rebuild()  # InitProducerId: whatever was open is decided when it answers
+    def _condemn(self, error: KafkaError) -> None:
+        """Use this librdkafka producer no more: what it does after an error is its own business."""
+        self._usable = False
+        self._last_error = error
+        if self._kafka is not None:
+            self._kafka.purge()
+            self._kafka = None
+
+    def _check_repeatable(
+        self, transaction: Transaction, error: KafkaError, began_under: int | None
+    ) -> None:
+        why = f"{error.str()} ({error.name()})"
+        if error.code() in REFUSALS:
+            raise Refused(f"the transaction was aborted, it cannot be written: {why}",
+                          code=error.name())  # fmt: skip
+        moved = self._region_epoch != began_under or began_under is None
+        if transaction.offsets and (moved or error.code() in MEMBERSHIP_LOST):
+            raise TransactionAborted(
+                "the transaction was aborted, and what it read may have changed hands or been cut off:"
+                f" rewind() the consumer and run it again from what is read then. {why}",
+                code=error.name(),
+            )
+        if transaction.attempt_count >= ATTEMPT_COUNT_MAX:
+            raise TransactionAborted(
+                f"the transaction was tried {transaction.attempt_count} times and aborted each time, at"
+                f" last because: {why}",
+                code=error.name(),
+            )
+
+    async def _was_committed(self, transaction: Transaction, failure: _Failure) -> bool:
+        """Find out, and leave a new producer behind. Raises `Fenced`, `OutcomeUnknown`, `Unreachable`."""
+        epoch, error = self._region_epoch, failure.error
+        # An abortable error is librdkafka's word that nothing was committed; checked where that can be.
+        believed = epoch is None and error.txn_requires_abort()
+        perhaps = failure.commit_sent is _Sent.PERHAPS and not believed
         try:
-            verdict = await asyncio.to_thread(self._verdicts.ask, positions[0], epoch)
-        except TidemarkError as error:
-            raise OutcomeUnknown(
-                f"the commit was sent, no answer came ({failure.error.str()}), and no region could"
-                f" be asked: {error}. Give the producer `urls` of the regions, and ask verdict() with"
-                f" {positions[0]}.",
-                code=failure.error.name(),
-            ) from error
+            await self._check_fence(error)
+        except Fenced as fenced:
+            verdict = await self._word(transaction.positions, epoch) if perhaps else Verdict.ABORTED
+            if verdict is Verdict.COMMITTED:
+                return True  # the next transaction meets the fence
+            fenced.maybe_written = verdict is Verdict.OPEN
+            raise
+        try:
+            await self._rebuild()  # InitProducerId: when it answers, whatever was open is decided
+        except TidemarkError as unreachable:
+            if perhaps:
+                raise self._unknown(transaction, error, str(unreachable)) from unreachable
+            raise
+        if not perhaps:
+            return False
+        verdict = await self._word(transaction.positions, epoch)
+        if verdict is Verdict.OPEN:
+            raise self._unknown(transaction, error, "no region could give the final word")
         return verdict is Verdict.COMMITTED
 
-    async def _failed_over(self) -> bool:
-        now = await asyncio.to_thread(self._verdicts.region_epoch)
-        return now is not None and now != self._region_epoch
-
-    async def _abort_quietly(self) -> None:
-        """Abort; where the producer is beyond that, build a new one, which aborts as well."""
-        kafka = self._connected()
-        try:
-            await self._call(_until_answered, lambda: kafka.abort_transaction(CALL_TIMEOUT_S))
-        except KafkaException as error:
-            if not kafka_error(error).fatal():
-                raise
-            await self._rebuild()
-
-    async def _rebuild(self) -> None:
-        self._kafka = await self._call(self._build)
-        self._region_epoch = await asyncio.to_thread(self._verdicts.region_epoch)
-
-    def _build(self) -> Producer:
-        last: KafkaError | None = None
-        for _ in range(ATTEMPT_COUNT_MAX):
-            kafka = Producer(self._config)
+    async def _word(self, positions: Sequence[Position], epoch: int | None) -> Verdict:
+        """Return the final word on a transaction; OPEN where there is none within the time limit."""
+        if not positions or epoch is None:
+            return Verdict.OPEN
+        deadline_s = time.monotonic() + RECOVERY_TIMEOUT_S
+        attempt_count = 0
+        while True:
+            attempt_count += 1
             try:
-                _until_answered(lambda k=kafka: k.init_transactions(CALL_TIMEOUT_S))  # type: ignore[misc]
-            except KafkaException as error:
-                last = kafka_error(error)
-            else:
-                return kafka
-        assert last is not None
-        raise Unreachable(
-            f"no region gave a producer id for {self._config['transactional.id']!r} at"
-            f" {self._config['bootstrap.servers']}: {last.str()}. Look at `tidemark region status`.",
-            code=last.name(),
+                verdict = await self._verdicts.ask(positions[0], epoch)
+            except Unreachable:
+                verdict = Verdict.OPEN
+            except Refused:
+                return Verdict.OPEN
+            if verdict is not Verdict.OPEN or time.monotonic() > deadline_s:
+                return verdict
+            await asyncio.sleep(_backoff_s(attempt_count))
+
+    def _unknown(self, transaction: Transaction, error: KafkaError, why: str) -> OutcomeUnknown:
+        positions = transaction.positions
+        hint = (
+            f"Ask verdict() with {positions[0]} and region_epoch={self._region_epoch}."
+            if positions
+            else "It has no records: the group's committed position tells, rewind() the consumer."
+        )
+        if not self._verdicts.can_ask:
+            hint = "Give the producer `urls` of the regions, so that it can ask. " + hint
+        return OutcomeUnknown(
+            f"the commit was sent and not answered ({error.str()}); {why}. {hint}",
+            code=error.name(),
         )
 
-    def _connected(self) -> Producer:
-        if self._kafka is None:
-            raise Unreachable("the producer was not started: use `async with` or call start()")
-        return self._kafka
+    async def _check_fence(self, error: KafkaError) -> None:
+        """Raise `Fenced` unless `error` is no fence or one by failover."""
+        if error.code() not in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}:
+            return
+        epoch = await self._acting_epoch()
+        if epoch is not None and self._region_epoch is not None and epoch != self._region_epoch:
+            return
+        known = epoch is not None and self._region_epoch is not None
+        doubt = "" if known else (
+            " (or a failover has replaced it, which cannot be told apart without the regions' `urls`)"
+        )  # fmt: skip
+        self._fenced = Fenced(
+            f"another producer uses the transactional id {self._id!r} now{doubt}: this one must stop",
+            code=error.name(),
+        )
+        raise self._fenced
+
+    async def _acting_epoch(self) -> int | None:
+        """Return the region epoch that is acting, waiting through a failover; None if nobody tells."""
+        if not self._verdicts.can_ask:
+            return None
+        deadline_s = time.monotonic() + RECOVERY_TIMEOUT_S
+        attempt_count = 0
+        while (epoch := await self._verdicts.region_epoch()) is None:
+            if time.monotonic() > deadline_s:
+                return None
+            attempt_count += 1
+            await asyncio.sleep(_backoff_s(attempt_count))
+        return epoch
+
+    async def _rebuild(self) -> None:
+        """Obtain a producer id and learn the region epoch it belongs to (INV-C10)."""
+        self._usable = False
+        for _ in range(ATTEMPT_COUNT_MAX):
+            before = await self._verdicts.region_epoch()
+            self._kafka = await self._call(self._build)
+            after = await self._verdicts.region_epoch()
+            self._region_epoch = after if before == after else None
+            if before == after:
+                break
+        self._last_error = None
+        self._usable = True
+
+    def _build(self) -> Producer:
+        deadline_s = time.monotonic() + RECOVERY_TIMEOUT_S
+        while True:
+            kafka = Producer(self._config, logger=_QUIET)
+            try:
+                _until_answered(
+                    deadline_s - time.monotonic(),
+                    lambda k=kafka: k.init_transactions(CALL_TIMEOUT_S),  # type: ignore[misc]
+                )
+            except KafkaException as error:
+                last = kafka_error(error)
+                if last.code() in REFUSALS:
+                    raise Refused(
+                        f"no producer id is given to {self._id!r}: {last.str()}", code=last.name()
+                    ) from error
+                if time.monotonic() > deadline_s:
+                    raise Unreachable(
+                        f"no region gave a producer id to {self._id!r} at"
+                        f" {self._config['bootstrap.servers']}: {last.str()}. Look at"
+                        " `tidemark region status`.",
+                        code=last.name(),
+                    ) from error
+                time.sleep(_BACKOFF_FIRST_S)
+            else:
+                return kafka
 
     async def _call(self, function: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
-def _belongs_to_state(error: KafkaError) -> bool:
-    return error.fatal() or error.code() in {KafkaError._STATE, KafkaError._FENCED}
+def _most_telling(error: KafkaError, of_records: Sequence[KafkaError]) -> KafkaError:
+    """Return what a record met, where the commit only says that one met something."""
+    if error.fatal():
+        return error
+    refusals = [each for each in of_records if each.code() in REFUSALS]
+    vague = error.code() == KafkaError._INCONSISTENT
+    return next(iter([*refusals, *(of_records if vague else ()), error]))
 
 
-def _until_answered(call: Callable[[], object]) -> None:
+def _backoff_s(attempt_count: int) -> float:
+    return min(_BACKOFF_FIRST_S * 2.0 ** min(attempt_count - 1, 10), _BACKOFF_MAX_S)
+
+
+def _until_answered(timeout_s: float, call: Callable[[], object]) -> None:
     """Repeat a call that librdkafka names retriable: it goes on where it was, nothing is doubled."""
-    for attempt in range(1, ATTEMPT_COUNT_MAX + 1):
+    deadline_s = time.monotonic() + timeout_s
+    while True:
         try:
-            call()
+            unmasked(call)
         except KafkaException as error:
-            if attempt == ATTEMPT_COUNT_MAX or not kafka_error(error).retriable():
+            if not kafka_error(error).retriable() or time.monotonic() > deadline_s:
                 raise
         else:
             return

@@ -1,20 +1,25 @@
 """Ask a region for the final word on a transaction (rule T29).
 
+INV-C7  only an acting region is believed, and among several the one with the greatest region epoch: an old
+        one that was cut off may not know yet that another took over
+
 The question is a record's position and the region epoch under which it was written; the acting region
-answers from its log and the lineage, at any time after. Asked over HTTP, at whichever address answers.
+answers from its log and the lineage, at any time after. Asked over HTTP, at all addresses at once; addresses
+of regions that an answer names are asked from then on, too.
 """
 
+import asyncio
 import enum
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from region_broker.client.errors import Unreachable
+from region_broker.client.errors import Refused, Unreachable
 
-_TIMEOUT_S = 5.0
+_TIMEOUT_S: Final = 3.0
 
 
 class Verdict(enum.Enum):
@@ -34,43 +39,106 @@ class Position(NamedTuple):
     offset: int
 
 
+class _Acting(NamedTuple):
+    url: str
+    region_epoch: int
+
+
 class VerdictClient:
-    """Asks the regions at `urls` (a list, or one string with commas), the first that answers."""
+    """Asks the regions at `urls` (a list, or one string with commas)."""
 
     def __init__(self, urls: str | Sequence[str]) -> None:
         """`urls` may be empty: then nothing can be asked."""
         parts = urls.split(",") if isinstance(urls, str) else list(urls)
         self._urls = [part.strip().rstrip("/") for part in parts if part.strip()]
 
-    def ask(self, position: Position, region_epoch: int | None) -> Verdict:
-        """Return the verdict; raises `Unreachable` if no acting region answers."""
-        query = position._asdict() | ({"region_epoch": region_epoch} if region_epoch else {})
-        answer = self._get(f"/v1/verdict?{urlencode(query)}", acting=True)
-        return Verdict(answer["verdict"])
+    @property
+    def can_ask(self) -> bool:
+        """Return whether there are addresses to ask at."""
+        return bool(self._urls)
 
-    def region_epoch(self) -> int | None:
-        """Return the acting region's epoch, or None when there is nobody to ask."""
-        if not self._urls:
-            return None
+    async def ask(self, position: Position, region_epoch: int | None) -> Verdict:
+        """Return the verdict on the record at `position`, written under `region_epoch`.
+
+        Raises `Unreachable` if no acting region answers, `Refused` where it has no answer (deleted by
+        retention, never written).
+        """
+        acting = await self._acting()
+        known = {} if region_epoch is None else {"region_epoch": region_epoch}
+        path = f"/v1/verdict?{urlencode(position._asdict() | known)}"
         try:
-            epoch: int = self._get("/v1/region", acting=True)["region_epoch"]
+            answer = await asyncio.to_thread(_get, acting.url, path)
+            return Verdict(answer["verdict"])
+        except _Problem as problem:
+            if problem.status in {400, 404}:
+                raise Refused(
+                    f"no verdict on {position}: {problem}", code=problem.code
+                ) from problem
+            raise Unreachable(f"no verdict from {acting.url}: {problem}") from problem
+        except (KeyError, ValueError, OSError) as error:
+            raise Unreachable(f"no verdict from {acting.url}: {error}") from error
+
+    async def region_epoch(self) -> int | None:
+        """Return the acting region's epoch, or None when nobody acts or can be asked."""
+        try:
+            return (await self._acting()).region_epoch
         except Unreachable:
             return None
-        return epoch
 
-    def _get(self, path: str, *, acting: bool) -> dict[str, Any]:
-        reasons = [] if self._urls else ["no urls were given"]
-        for url in self._urls:
-            try:
-                with urlopen(url + path, timeout=_TIMEOUT_S) as response:  # noqa: S310 -- our own URLs
-                    answer: dict[str, Any] = json.load(response)
-            except HTTPError as error:
-                reasons.append(f"{url}: {error.code} {error.reason}")
-                error.close()
-            except (URLError, OSError, ValueError) as error:
-                reasons.append(f"{url}: {error}")
+    async def _acting(self) -> _Acting:
+        if not self._urls:
+            raise Unreachable("no urls of regions were given, so nobody can be asked")
+        urls = tuple(self._urls)
+        found = await asyncio.gather(*(asyncio.to_thread(_stand_of, url) for url in urls))
+        reasons = []
+        acting: list[_Acting] = []
+        for url, stand in zip(urls, found, strict=True):
+            if isinstance(stand, str):
+                reasons.append(f"{url}: {stand}")
+                continue
+            self._learn(stand)
+            if stand.get("acting") is True:
+                acting.append(_Acting(url, int(stand["region_epoch"])))
             else:
-                if not acting or answer.get("acting", True):
-                    return answer
-                reasons.append(f"{url}: not the acting region")
-        raise Unreachable("no acting region answered: " + "; ".join(reasons))
+                reasons.append(f"{url}: {stand.get('reason_not_acting') or 'it does not act'}")
+        if not acting:
+            raise Unreachable("no acting region answered: " + "; ".join(reasons))
+        return max(acting, key=lambda each: each.region_epoch)
+
+    def _learn(self, stand: dict[str, Any]) -> None:
+        for peer in stand.get("peers", ()):
+            url = str(peer.get("http", "")).rstrip("/")
+            if url and url not in self._urls:
+                self._urls.append(url)
+
+
+class _Problem(Exception):
+    """An answer that is an error (RFC 9457)."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        try:
+            decoded = json.loads(body)
+            detail, code = str(decoded["detail"]), str(decoded["code"])
+        except (ValueError, KeyError, TypeError):
+            detail, code = f"status {status}", ""
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+
+def _get(url: str, path: str) -> dict[str, Any]:
+    try:
+        with urlopen(url + path, timeout=_TIMEOUT_S) as response:  # noqa: S310 -- the application's
+            answer: dict[str, Any] = json.load(response)
+    except HTTPError as error:
+        with error:
+            raise _Problem(error.code, error.read(65_536)) from error
+    return answer
+
+
+def _stand_of(url: str) -> dict[str, Any] | str:
+    """Return `GET /v1/region`, or why there is none."""
+    try:
+        return _get(url, "/v1/region")
+    except (_Problem, URLError, OSError, ValueError) as error:
+        return str(error)
