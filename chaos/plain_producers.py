@@ -1,0 +1,126 @@
+"""Plain idempotent producers that never stop: each message is numbered, each answer is kept.
+
+INV-PP1  a value is produced once by the application; whatever is in the log twice was doubled below it
+INV-PP2  after a fatal error the producer starts anew under a new name: what it had not been answered may
+         be there or not
+
+Not here: the judgement (`chaos.soak_judge`).
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+PLAIN_TOPIC: Final = "plain"
+PLAIN_PARTITIONS: Final = 3
+_IN_FLIGHT_MAX: Final = 200
+_PAUSE_S: Final = 0.005
+
+
+@dataclass(slots=True)
+class PlainJournal:
+    """Everything tried and answered. `acked`: value -> (partition, offset); `failed`: value -> error name."""
+
+    tried: int = 0
+    acked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    fatal: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class PlainProducer(threading.Thread):
+    """One application thread with one idempotent producer at a time."""
+
+    def __init__(self, number: int, bootstrap: str, journal: PlainJournal) -> None:
+        """Nothing is connected before `start`."""
+        super().__init__(name=f"plain-{number}", daemon=True)
+        self._number = number
+        self._addresses = bootstrap
+        self._journal = journal
+        self._stopping = threading.Event()
+        self._running = threading.Event()
+        self._running.set()
+        self._idle = threading.Event()
+        self._left = 0
+        self._sent = 0
+
+    def run(self) -> None:
+        """Produce until stopped; a new producer after each fatal error."""
+        life = 0
+        while not self._stopping.is_set():
+            life += 1
+            try:
+                self._produce(f"{self._number}.{life}")
+            except KafkaException as error:
+                with self._journal.lock:
+                    self._journal.fatal.append(f"{self._number}.{life}: {error.args[0]}")
+
+    def rest(self, timeout_s: float) -> bool:
+        """Stop producing, wait until all is answered; return whether it was in time."""
+        self._idle.clear()
+        self._running.clear()
+        return self._idle.wait(timeout_s)
+
+    def go_on(self) -> None:
+        """Produce again."""
+        self._running.set()
+
+    def stop(self) -> None:
+        """Ask the thread to end."""
+        self._stopping.set()
+        self._running.set()
+
+    def _produce(self, name: str) -> None:
+        fatal: list[Any] = []
+        producer = Producer(
+            {"bootstrap.servers": self._addresses, "enable.idempotence": True, "linger.ms": 2,
+             "log_level": 0, "message.timeout.ms": 0, "reconnect.backoff.max.ms": 500,
+             "error_cb": lambda error: fatal.append(error) if error.fatal() else None}
+        )  # fmt: skip
+        self._left, number = 0, 0
+        while not self._stopping.is_set() and not fatal:
+            producer.poll(_PAUSE_S)
+            if not self._running.is_set():
+                if self._left == 0:
+                    self._idle.set()
+                continue
+            if self._left < _IN_FLIGHT_MAX:
+                number += 1
+                value = f"{name} {number}"
+                self._left += 1
+                with self._journal.lock:
+                    self._journal.tried += 1
+                producer.produce(
+                    PLAIN_TOPIC, value=value, partition=number % PLAIN_PARTITIONS,
+                    on_delivery=self._on_delivery(value),
+                )  # fmt: skip
+        if fatal:
+            producer.purge()
+            producer.poll(0)
+            raise KafkaException(fatal[0])
+        producer.flush(5)
+        self._idle.set()
+
+    def _on_delivery(self, value: str) -> Any:
+        def delivered(error: Any, message: Any) -> None:
+            self._left -= 1
+            with self._journal.lock:
+                if error is None:
+                    self._journal.acked[value] = (message.partition(), message.offset())
+                else:
+                    self._journal.failed[value] = error.name()
+
+        return delivered
+
+
+def wait_progress(journal: PlainJournal, more: int, timeout_s: float) -> bool:
+    """Return whether `more` messages were answered in time."""
+    wanted, deadline_s = len(journal.acked) + more, time.monotonic() + timeout_s
+    while len(journal.acked) < wanted:
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.02)
+    return True
