@@ -33,8 +33,12 @@ def find_partition(
 
 
 def leader_epoch_error(partition: Partition, leader_epoch: int) -> ErrorCode | None:
-    """Compare the leader epoch the client knows (-1: none) with the partition's (KIP-320, R4)."""
-    if leader_epoch < 0 or leader_epoch == partition.leader_epoch:
+    """Compare the leader epoch the client knows (-1: none) with the partition's (KIP-320, R4).
+
+    An empty mirror knows no epoch, so there is nothing to compare: librdkafka sends 0 where Metadata said
+    -1, and would ask for ever.
+    """
+    if leader_epoch < 0 or partition.leader_epoch < 0 or leader_epoch == partition.leader_epoch:
         return None
     if leader_epoch < partition.leader_epoch:
         return ErrorCode.fenced_leader_epoch

@@ -1,0 +1,21 @@
+"""The checks that requests for a partition share."""
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.partitions import leader_epoch_error
+from tests.log_world import LEADER_EPOCH, world
+
+
+def test_R4_the_epoch_that_a_client_knows_is_compared_with_the_leaders() -> None:
+    partition = world().partition
+    assert leader_epoch_error(partition, -1) is None
+    assert leader_epoch_error(partition, LEADER_EPOCH) is None
+    assert leader_epoch_error(partition, LEADER_EPOCH - 1) is ErrorCode.fenced_leader_epoch
+    assert leader_epoch_error(partition, LEADER_EPOCH + 1) is ErrorCode.unknown_leader_epoch
+
+
+def test_R4_an_empty_mirror_has_no_epoch_to_compare_with() -> None:
+    """librdkafka sends 0 for an epoch of -1 to brokers of Fetch 12 and later."""
+    mirror = world(leads=False).partition
+    assert mirror.leader_epoch == -1
+    assert leader_epoch_error(mirror, 0) is None
