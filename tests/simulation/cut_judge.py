@@ -48,9 +48,18 @@ class Decided:
     record: TransactionRecord
 
 
+def whole(partition: Partition, start: int, end: int | None = None) -> bytes:
+    """Return the bytes of a log from `start` to `end` (default: all that is durable)."""
+    data, offset = b"", start
+    while piece := partition.read_raw(offset, ALL_BYTES, end):
+        data += piece
+        offset = max(header.next_offset for _, header in iter_headers(piece))
+    return data
+
+
 def batches_of(partition: Partition) -> list[Batch]:
     """Return all durable batches."""
-    data = partition.read_raw(partition.log_start_offset, ALL_BYTES)
+    data = whole(partition, partition.log_start_offset)
     found = []
     for start, header in iter_headers(data):
         batch = data[start : start + header.size_bytes]
@@ -71,7 +80,7 @@ def ledger_of(region: Region) -> list[Decided]:
     found = []
     for shard in range(SHARD_COUNT):
         partition = region.partition(TRANSACTION_LEDGER, shard)
-        data = partition.read_raw(partition.log_start_offset, ALL_BYTES)
+        data = whole(partition, partition.log_start_offset)
         for start, header in iter_headers(data):
             for record in iter_records(data[start : start + header.size_bytes]):
                 named = decode_key(record.key or b"")

@@ -128,6 +128,9 @@ class SimulatedFile:
         """See `DiskFile`."""
         return len(self._use("size").cached)
 
+    def start_writeback(self) -> None:
+        """See `DiskFile`: a hint that changes nothing here."""
+
     def fdatasync(self) -> None:
         """See `DiskFile`; a failure drops the dirty pages for good (INV-SD3)."""
         try:
