@@ -1,0 +1,172 @@
+"""The client when a commit's answer is lost and when its region dies: written once, whatever happened.
+
+Goal: INV-C1 to INV-C3 at the moment that is hard, between the commit request and its answer.
+Method: a proxy loses the answers to EndTxn; the region is killed, or not; what is read back is compared.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from region_broker.cli.demo import stage
+from region_broker.cli.local_cluster import LocalCluster
+from region_broker.client import (
+    ReadCommittedConsumer,
+    TidemarkError,
+    TransactionAborted,
+    TransactionalProducer,
+)
+from tests.process.client_world import (
+    CALL_S,
+    create_topic,
+    fail_over,
+    open_cluster,
+    proxied_regions,
+    read_all,
+)
+
+pytestmark = pytest.mark.process
+
+END_TXN = 26
+
+
+def producer(cluster: LocalCluster, name: str, *, ask: bool = True) -> TransactionalProducer:
+    return TransactionalProducer(
+        bootstrap=cluster.bootstrap, urls=cluster.http if ask else (), transactional_id=name
+    )
+
+
+async def shown(cluster: LocalCluster, topic: str, count: int) -> None:
+    """Wait until us has reached a tidemark that holds `count` committed records of `topic`."""
+
+    def there() -> bool:
+        return len(read_all(cluster.place("us").bootstrap, topic)) >= count
+
+    await asyncio.to_thread(stage.wait_mirrored, cluster, "eu", "us", CALL_S)
+    await asyncio.to_thread(stage.wait_until, f"{count} records in us", CALL_S, there)
+
+
+async def write(writer: TransactionalProducer, topic: str, value: str) -> None:
+    async with writer.transaction() as txn:
+        await txn.send(topic, f"{value}-0", partition=0)
+        await txn.send(topic, f"{value}-1", partition=1)
+
+
+async def test_INV_C2_lost_commit_answer_is_asked_for_again(tmp_path: Path) -> None:
+    async with proxied_regions(tmp_path, 1) as regions:
+        cluster = regions.cluster
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        async with producer(cluster, "p") as writer:
+            regions.swallow(END_TXN)
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(write(writer, "t", "once"))
+                await regions.answer_swallowed()
+                assert not writing.done()
+                regions.swallow()
+            await write(writer, "t", "next")
+        found = await asyncio.to_thread(read_all, cluster.bootstrap, "t")
+    assert found == ["once-0", "next-0", "once-1", "next-1"]
+
+
+@pytest.mark.parametrize("reaches_mirror", [True, False])
+async def test_INV_C2_region_dies_between_commit_and_its_answer(
+    tmp_path: Path, reaches_mirror: bool
+) -> None:
+    async with proxied_regions(tmp_path, 2) as regions:
+        cluster = regions.cluster
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        async with producer(cluster, "p") as writer:
+            await write(writer, "t", "before")
+            await shown(cluster, "t", 2)
+            if not reaches_mirror:
+                # The mirror's link goes to eu's peer port; clients must not be forwarded over it.
+                for proxy in regions.peer.values():
+                    proxy.stop()
+                regions.kafka["us"].stop()
+            regions.swallow(END_TXN)
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(write(writer, "t", "once"))
+                await regions.answer_swallowed()
+                if reaches_mirror:
+                    await shown(cluster, "t", 4)
+                assert not writing.done()
+                await asyncio.to_thread(cluster.kill, "eu")
+                if not reaches_mirror:
+                    for name in ("eu", "us"):
+                        await regions.peer[name].start()
+                    await regions.kafka["us"].start()
+                await asyncio.to_thread(fail_over, cluster, "us")
+                regions.swallow()
+            await write(writer, "t", "next")
+        found = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "t")
+    assert found == ["before-0", "once-0", "next-0", "before-1", "once-1", "next-1"]
+
+
+async def test_unknown_outcome_without_urls_is_said_and_not_guessed(tmp_path: Path) -> None:
+    async with proxied_regions(tmp_path, 2) as regions:
+        cluster = regions.cluster
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        async with producer(cluster, "p", ask=False) as writer:
+            await write(writer, "t", "before")
+            await shown(cluster, "t", 2)
+            regions.swallow(END_TXN)
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(outcome_of(writer))
+                await regions.answer_swallowed()
+                await shown(cluster, "t", 4)
+                await asyncio.to_thread(cluster.kill, "eu")
+                await asyncio.to_thread(fail_over, cluster, "us")
+                regions.swallow()
+        error = writing.result()
+    assert error is not None
+    assert error.maybe_written
+    assert not error.retriable
+    assert "urls" in str(error)
+
+
+async def outcome_of(writer: TransactionalProducer) -> TidemarkError | None:
+    try:
+        await write(writer, "t", "perhaps")
+    except TidemarkError as error:
+        return error
+    return None
+
+
+async def test_INV_C3_the_same_objects_go_on_after_a_failover(tmp_path: Path) -> None:
+    with open_cluster(tmp_path, 2) as cluster:
+        await asyncio.to_thread(cluster.start)
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "in")
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "out")
+        async with producer(cluster, "feed") as feed, feed.transaction() as txn:
+            for number in range(30):
+                await txn.send("in", str(number), partition=number % 2)
+        async with (
+            producer(cluster, "work") as writer,
+            ReadCommittedConsumer(
+                ["in"], bootstrap=cluster.bootstrap, group_id="g",
+                config={"session.timeout.ms": 6000},
+            ) as consumer,
+            asyncio.timeout(60),
+        ):  # fmt: skip
+            done: set[str] = set()
+            async for message in consumer:
+                value = str(message.value(), "utf-8")  # type: ignore[arg-type]
+                try:
+                    async with writer.transaction() as work:
+                        await work.send("out", value, partition=0)
+                        await work.send_offsets(consumer)
+                        if len(done) == 10 and cluster.pids("eu"):  # in the middle of one
+                            await shown(cluster, "out", 10)
+                            await asyncio.to_thread(cluster.kill, "eu")
+                            await asyncio.to_thread(fail_over, cluster, "us")
+                except TransactionAborted as error:
+                    assert error.retriable
+                    await consumer.rewind()
+                else:
+                    done.add(value)
+                if len(done) == 30:
+                    break
+            assert writer.region_epoch == 17
+        found = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "out")
+    assert sorted(found) == sorted(str(number) for number in range(30))
