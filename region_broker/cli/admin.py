@@ -1,10 +1,7 @@
 """`tidemark topic`, `tidemark group`, `tidemark txn`: look at them, and make or remove topics."""
 
-import json
 from typing import Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import click
 
@@ -16,13 +13,19 @@ from region_broker.cli.kafka import (
     wait_for,
 )
 from region_broker.cli.output import (
-    EXIT_FAILED,
     EXIT_NOT_FOUND,
     EXIT_USAGE,
     fail,
     output_option,
     print_object,
     print_rows,
+)
+from region_broker.cli.region_client import (
+    Cluster,
+    parse_urls,
+    reports_errors,
+    request,
+    url_option,
 )
 
 
@@ -195,55 +198,29 @@ def txn() -> None:
     """List and describe transactions, and ask for the final word on one."""
 
 
-def _url_option(command: Any) -> Any:
-    return click.option(
-        "--url", envvar="TIDEMARK_URL", default="http://127.0.0.1:9093", show_default=True,
-        help="HTTP addresses of the nodes, with commas (or TIDEMARK_URL).",
-    )(command)  # fmt: skip
-
-
-def _get(urls: str, path: str, **query: str | int) -> Any:
-    """Return the JSON answer of the first node that gives one; ends the command if none does."""
-    reasons = []
-    for url in urls.split(","):
-        target = f"{url.strip().rstrip('/')}{path}"
-        if query:
-            target += "?" + urlencode(query)
-        try:
-            with urlopen(target, timeout=TIMEOUT_S) as answer:  # noqa: S310 -- the operator's URL
-                return json.load(answer)
-        except HTTPError as error:
-            problem = error.read().decode(errors="replace")
-            if error.code == 404:
-                fail(_detail(problem), EXIT_NOT_FOUND)
-            reasons.append(f"{url}: {error.code} {_detail(problem)}")
-        except (URLError, OSError, ValueError) as error:
-            reasons.append(f"{url}: {error}")
-    return fail("no node answered: " + "; ".join(reasons), EXIT_FAILED)
-
-
-def _detail(problem: str) -> str:
-    try:
-        return str(json.loads(problem).get("detail", problem))
-    except ValueError:
-        return problem
+def _ask(url: str | None, path: str, **query: str | int) -> Any:
+    """Return the acting region's JSON answer."""
+    asked = f"{path}?{urlencode(query)}" if query else path
+    return request(Cluster(parse_urls(url)).acting(), "GET", asked)
 
 
 @txn.command("list", epilog="Example: tidemark txn list -o json")
-@_url_option
+@url_option
 @output_option
-def txn_list(url: str, output: str) -> None:
+@reports_errors
+def txn_list(url: str | None, output: str) -> None:
     """List transactional ids with their states."""
-    print_rows(_get(url, "/v1/transactions")["transactions"], output, title="transactions")
+    print_rows(_ask(url, "/v1/transactions")["transactions"], output, title="transactions")
 
 
 @txn.command("describe", epilog="Example: tidemark txn describe payments-7")
 @click.argument("transactional_id")
-@_url_option
+@url_option
 @output_option
-def txn_describe(transactional_id: str, url: str, output: str) -> None:
+@reports_errors
+def txn_describe(transactional_id: str, url: str | None, output: str) -> None:
     """Show the state of TRANSACTIONAL_ID and the partitions of its transaction."""
-    found = _get(url, "/v1/transactions", transactional_id=transactional_id)["transactions"]
+    found = _ask(url, "/v1/transactions", transactional_id=transactional_id)["transactions"]
     if not found:
         fail(f"no transactional id {transactional_id} is known", EXIT_NOT_FOUND)
     print_object(found[0], output, title=transactional_id)
@@ -260,13 +237,19 @@ Example, for a record whose delivery report said orders-3@1200 in region epoch 8
 @click.argument("partition", type=int)
 @click.argument("offset", type=int)
 @click.option("--region-epoch", type=int, help="The region epoch under which it was written.")
-@_url_option
+@url_option
 @output_option
+@reports_errors
 def txn_verdict(
-    topic_name: str, partition: int, offset: int, region_epoch: int | None, url: str, output: str
+    topic_name: str,
+    partition: int,
+    offset: int,
+    region_epoch: int | None,
+    url: str | None,
+    output: str,
 ) -> None:
     """Say what became of the transaction of one record: committed, aborted, lost, open."""
     query: dict[str, str | int] = {"topic": topic_name, "partition": partition, "offset": offset}
     if region_epoch is not None:
         query["region_epoch"] = region_epoch
-    print_object(_get(url, "/v1/verdict", **query), output, title="verdict")
+    print_object(_ask(url, "/v1/verdict", **query), output, title="verdict")

@@ -1,12 +1,16 @@
-"""How commands print: a table for people, JSON for programs, and the exit codes.
+"""How commands print: tables for people, JSON for programs, progress, and the exit codes.
 
 INV-O1  what goes to standard output with `-o json` is one JSON document; progress and errors go to stderr
-Rich is imported only when a table is printed: the command line starts in well under 150 ms.
+INV-O2  a table is never wrapped within a cell: where the terminal is too narrow for it, each row is printed as
+        lines of name and value; beside a pipe there is no width to keep to
+INV-O3  control characters of data never reach a terminal
 """
 
 import json
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import click
@@ -16,6 +20,9 @@ EXIT_USAGE: Final = 2
 EXIT_NOT_FOUND: Final = 3
 EXIT_AUTH: Final = 4
 EXIT_UNKNOWN_OUTCOME: Final = 5
+
+PROGRESS_AFTER_S: Final = 1.0
+_GAP: Final = "  "
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,23 +37,18 @@ def output_option(command: Command) -> Command:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: str, *, title: str = "") -> None:
-    """Print rows that share their keys."""
+    """Print rows that share their keys; numbers are aligned to the right."""
     if output == "json":
         print_json(list(rows))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
     if not rows:
-        console.print(f"(no {title or 'rows'})", highlight=False)
+        click.echo(f"(no {title or 'rows'})")
         return
-    table = Table(title=title or None, box=None, title_justify="left", header_style="bold")
-    for key in rows[0]:
-        table.add_column(key.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    console.print(table)
+    columns = [
+        key.replace("_", " ") + ("#" if all(_is_number(row[key]) for row in rows) else "")
+        for key in rows[0]
+    ]
+    print_table(title, columns, [list(row.values()) for row in rows])
 
 
 def print_object(value: Mapping[str, Any], output: str, *, title: str = "") -> None:
@@ -54,7 +56,36 @@ def print_object(value: Mapping[str, Any], output: str, *, title: str = "") -> N
     if output == "json":
         print_json(value)
         return
-    print_rows([{"": key.replace("_", " "), title: item} for key, item in value.items()], "table")
+    print_pairs(title, [(key.replace("_", " "), item) for key, item in value.items()])
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; columns whose name ends with ``#`` are numbers, aligned to the right."""
+    names = [column.rstrip("#") for column in columns]
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    if title:
+        click.echo(printable(title))
+    if not sys.stdout.isatty() or sum(widths) + len(_GAP) * (len(widths) - 1) <= _columns():
+        right = [column.endswith("#") for column in columns]
+        click.secho(_line(names, widths, right), bold=True)
+        for row in cells:
+            click.echo(_line(row, widths, right))
+        return
+    for number, row in enumerate(cells):
+        if number:
+            click.echo("")
+        print_pairs("", [(name, cell) for name, cell in zip(names, row, strict=True) if cell])
+
+
+def print_pairs(title: str, pairs: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one per line, aligned."""
+    listed = [(name, _cell(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in listed), default=0)
+    if title:
+        click.echo(printable(title))
+    for name, value in listed:
+        click.echo(f"  {name.ljust(width)}  {value}".rstrip())
 
 
 def print_json(value: object) -> None:
@@ -64,13 +95,54 @@ def print_json(value: object) -> None:
 
 def fail(text: str, exit_code: int = EXIT_FAILED) -> NoReturn:
     """Print `text` to stderr and end with `exit_code`."""
-    click.echo(f"tidemark: {text}", err=True)
+    click.echo(f"tidemark: {printable(text)}", err=True)
     sys.exit(exit_code)
 
 
-def _cell(value: object) -> str:
-    from rich.markup import escape
+def printable(text: object) -> str:
+    """Return `text` without characters that a terminal would obey."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in str(text))
 
+
+class Progress:
+    """Says on standard error what is going on, once a command has taken longer than a second."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Start the clock; `quiet` prints nothing at all."""
+        self._started_s = time.monotonic()
+        self._quiet = quiet
+        self._last = ""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the seconds since the command began."""
+        return time.monotonic() - self._started_s
+
+    def say(self, what: str) -> None:
+        """Print `what` if it is new and a second has passed."""
+        if self._quiet or what == self._last or self.elapsed_s < PROGRESS_AFTER_S:
+            return
+        self._last = what
+        click.echo(f"  {self.elapsed_s:6.1f} s  {printable(what)}", err=True)
+
+
+def _cell(value: object) -> str:
     if isinstance(value, (list, tuple)):
-        return escape(", ".join(str(item) for item in value))
-    return escape("".join(char if char.isprintable() else "·" for char in str(value)))
+        value = ", ".join(str(item) for item in value)
+    return printable(value).replace("\n", " ")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (
+        cell.rjust(width) if numeric else cell.ljust(width)
+        for cell, width, numeric in zip(cells, widths, right, strict=True)
+    )
+    return _GAP.join(padded).rstrip()
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns

@@ -8,71 +8,31 @@ Not here: HTTP (`region_client`), tables (`output`).
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
 
 from region_broker.cli.output import (
     EXIT_FAILED,
-    EXIT_NOT_FOUND,
     EXIT_UNKNOWN_OUTCOME,
-    EXIT_USAGE,
+    Progress,
     fail,
     output_option,
     print_json,
+    print_pairs,
+    print_table,
 )
 from region_broker.cli.region_client import (
-    ApiError,
-    BadUrl,
     Cluster,
-    NoNode,
-    UnknownRegion,
     parse_urls,
+    reports_errors,
     request,
+    url_option,
 )
-from region_broker.cli.region_output import Progress, print_pairs, print_table
 
 JSON: Final = "json"
 POLL_S: Final = 0.05
-_NOT_FOUND: Final = 404
-
-
-def _url_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--url",
-        metavar="URL[,URL...]",
-        help="HTTP address of any node, several with commas; dead ones are skipped."
-        " Default: TIDEMARK_URL, then http://127.0.0.1:9093.",
-    )(command)
-
-
-def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except BadUrl as error:
-            fail(str(error), EXIT_USAGE)
-        except UnknownRegion as error:
-            fail(str(error), EXIT_NOT_FOUND)
-        except NoNode as error:
-            fail(str(error))
-        except ApiError as error:
-            fail(str(error), _exit_code(error))
-        except TimeoutError as error:
-            fail(f"no answer in time, it may still take effect: {error}", EXIT_UNKNOWN_OUTCOME)
-        except OSError as error:
-            fail(f"the connection broke: {error}")
-
-    return run
-
-
-def _exit_code(error: ApiError) -> int:
-    if error.code == "timed-out":
-        return EXIT_UNKNOWN_OUTCOME
-    return EXIT_NOT_FOUND if error.status == _NOT_FOUND else EXIT_FAILED
 
 
 @click.group(
@@ -84,9 +44,9 @@ def region() -> None:
 
 
 @region.command(epilog="Example: tidemark region status --url http://127.0.0.1:9093 -o json")
-@_url_option
+@url_option
 @output_option
-@_reports_errors
+@reports_errors
 def status(url: str | None, output: str) -> None:
     """Show role, region epoch, tidemark and lag of every region."""
     cluster = Cluster(parse_urls(url))
@@ -134,9 +94,9 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
 @click.option("--to", "target", required=True, metavar="REGION", help="The region that is to act.")
 @click.option("--domain", default="main", show_default=True, help="What is moved.")
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
-@_url_option
+@url_option
 @output_option
-@_reports_errors
+@reports_errors
 def switch(target: str, domain: str, timeout_s: float, url: str | None, output: str) -> None:
     """Let another region act, planned: nothing is lost, writes pause for a moment."""
     address = Cluster(parse_urls(url)).address_of(target)
@@ -150,9 +110,9 @@ def switch(target: str, domain: str, timeout_s: float, url: str | None, output: 
 @click.option("--domain", default="main", show_default=True, help="What fails over.")
 @click.option("--yes", is_flag=True, help="Do not ask: accept the loss statement.")
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
-@_url_option
+@url_option
 @output_option
-@_reports_errors
+@reports_errors
 def failover(
     target: str, domain: str, yes: bool, timeout_s: float, url: str | None, output: str
 ) -> None:
@@ -252,9 +212,9 @@ def _print_transactions(transactions: Sequence[Mapping[str, Any]]) -> None:
 
 
 @region.command(epilog="Example: tidemark region losses -o json")
-@_url_option
+@url_option
 @output_option
-@_reports_errors
+@reports_errors
 def losses(url: str | None, output: str) -> None:
     """List what take-overs lost, from the quarantine of every region that answers."""
     cluster = Cluster(parse_urls(url))

@@ -5,25 +5,40 @@ INV-CR2  every request ends within its time-out, and an answer is bounded in siz
 INV-CR3  a redirect is followed only to an address that the cluster itself named, and only once
 
 http.client rather than aiohttp: a command must start within 150 ms.
-Not here: what is printed (`region`).
+Not here: what is printed (`region`, `admin`).
 """
 
 import http.client
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+import click
+
+from region_broker.cli.output import (
+    EXIT_FAILED,
+    EXIT_NOT_FOUND,
+    EXIT_UNKNOWN_OUTCOME,
+    EXIT_USAGE,
+    fail,
+)
+
 URL_VARIABLE: Final = "TIDEMARK_URL"
-DEFAULT_URL: Final = "http://127.0.0.1:9093"
+# Where the first two regions of `tidemark dev` listen.
+DEFAULT_URL: Final = "http://127.0.0.1:9093,http://127.0.0.1:9103"
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
 _REDIRECT: Final = 307
+_NOT_FOUND: Final = 404
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class NoNode(Exception):
-    """No node answered at any of the addresses."""
+    """No node answered at any of the addresses, or none that acts where one has to."""
 
 
 class UnknownRegion(Exception):
@@ -42,6 +57,45 @@ class ApiError(Exception):
         super().__init__(detail)
         self.status = status
         self.code = code
+
+
+def url_option(command: Command) -> Command:
+    """Add ``--url``; it arrives as `url`, for `parse_urls`."""
+    option = click.option(
+        "--url", metavar="URL[,URL...]",
+        help="HTTP address of any node, several with commas; dead ones are skipped."
+        f" Default: {URL_VARIABLE}, then {DEFAULT_URL}.",
+    )  # fmt: skip
+    return option(command)
+
+
+def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn the errors of this module into a message and an exit code."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except BadUrl as error:
+            fail(str(error), EXIT_USAGE)
+        except UnknownRegion as error:
+            fail(str(error), EXIT_NOT_FOUND)
+        except NoNode as error:
+            fail(str(error))
+        except ApiError as error:
+            fail(str(error), _exit_code(error))
+        except TimeoutError as error:
+            fail(f"no answer in time, it may still take effect: {error}", EXIT_UNKNOWN_OUTCOME)
+        except OSError as error:
+            fail(f"the connection broke: {error}")
+
+    return run
+
+
+def _exit_code(error: ApiError) -> int:
+    if error.code == "timed-out":
+        return EXIT_UNKNOWN_OUTCOME
+    return EXIT_NOT_FOUND if error.status == _NOT_FOUND else EXIT_FAILED
 
 
 def parse_urls(text: str | None) -> list[str]:
@@ -165,3 +219,15 @@ class Cluster:
             known = ", ".join(sorted(self.http)) or "none"
             raise UnknownRegion(f"no region is called {region!r}; there are: {known}")
         return self.http[region]
+
+    def acting(self) -> str:
+        """Return the HTTP address of the acting region's node; raises `NoNode`."""
+        acting = {
+            int(view["region_epoch"]): name for name, view in self.views().items() if view["acting"]
+        }
+        if not acting:
+            why = "; ".join(
+                f"{name}: {view['reason_not_acting']}" for name, view in self.views().items()
+            )
+            raise NoNode(f"no region acts now ({why}). See tidemark region status.")
+        return self.http[acting[max(acting)]]
