@@ -9,7 +9,9 @@ from region_broker.cli.kafka import (
     TIMEOUT_S,
     admin_client,
     bootstrap_option,
+    client_config,
     kafka_errors,
+    quiet,
     wait_for,
 )
 from region_broker.cli.output import (
@@ -43,7 +45,8 @@ Examples:
 """,
 )
 @click.argument("name")
-@click.option("--partitions", default=1, show_default=True)
+@click.option("--partitions", default=1, show_default=True, type=click.IntRange(1),
+              help="How many; more cannot be added later.")  # fmt: skip
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
 @click.option("--dry-run", is_flag=True, help="Check only, create nothing.")
 @bootstrap_option
@@ -54,8 +57,8 @@ def topic_create(
     from confluent_kafka.cimpl import NewTopic
 
     pairs = dict(config.partition("=")[::2] for config in configs)
-    if "" in pairs.values() or "" in pairs:
-        fail("--config takes KEY=VALUE", EXIT_USAGE)
+    if any("=" not in config or config.startswith("=") for config in configs):
+        fail("--config takes KEY=VALUE, such as --config retention.ms=604800000", EXIT_USAGE)
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=pairs)
     client = admin_client(bootstrap)
     answers = client.create_topics([new], validate_only=dry_run)
@@ -110,7 +113,7 @@ def topic_describe(name: str, bootstrap: str, output: str) -> None:
     found = client.list_topics(timeout=TIMEOUT_S).topics.get(name)
     if found is None:
         fail(f"there is no topic {name}", EXIT_NOT_FOUND)
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-cli", "log_level": 0})
+    reader = Consumer(client_config(bootstrap, **{"group.id": "tidemark-cli"}), logger=quiet())
     rows = []
     with kafka_errors(f"the bounds of {name} could not be read"):
         for partition in sorted(found.partitions):
@@ -172,7 +175,7 @@ def group_describe(group_id: str, bootstrap: str, output: str) -> None:
         for member in found.members
         for part in member.assignment.topic_partitions
     }
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-cli", "log_level": 0})
+    reader = Consumer(client_config(bootstrap, **{"group.id": "tidemark-cli"}), logger=quiet())
     rows = []
     with kafka_errors("log ends could not be read"):
         for part in sorted(committed, key=lambda part: (part.topic, part.partition)):

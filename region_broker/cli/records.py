@@ -2,11 +2,18 @@
 
 import sys
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 import click
 
-from region_broker.cli.kafka import bootstrap_option, client_config, kafka_errors
+from region_broker.cli.kafka import (
+    bootstrap_option,
+    check_topic,
+    client_config,
+    kafka_errors,
+    quiet,
+)
 from region_broker.cli.output import EXIT_FAILED, fail
 
 _PROGRESS_INTERVAL_S: Final = 1.0
@@ -33,7 +40,9 @@ def produce(
     config = client_config(bootstrap, **{"enable.idempotence": True, "linger.ms": 5})
     if transactional_id:
         config["transactional.id"] = transactional_id
-    producer = Producer(config)
+    producer = Producer(config, logger=quiet())
+    with kafka_errors(f"topic {topic} cannot be written to"):
+        check_topic(producer, topic)
     failed: list[str] = []
     with kafka_errors("not sent"):
         if transactional_id:
@@ -90,14 +99,14 @@ Examples:
 @click.option("--follow", is_flag=True, help="Wait for more at the end.")
 @click.option("--uncommitted", is_flag=True, help="Show records of open and aborted transactions.")
 @click.option("--offsets", "with_offsets", is_flag=True, help="Partition, offset and key first.")
-@click.option("--max", "count_max", type=int, help="Stop after so many records.")
+@click.option("--max", "count_max", type=click.IntRange(1), help="Stop after so many records.")
 @bootstrap_option
 def consume(
     topic: str, group: str | None, follow: bool, uncommitted: bool, with_offsets: bool,
     count_max: int | None, bootstrap: str,
 ) -> None:  # fmt: skip
     """Print the values of TOPIC's records, one per line; committed ones only, unless asked."""
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, TopicPartition
 
     config = client_config(
         bootstrap,
@@ -109,34 +118,36 @@ def consume(
             "enable.partition.eof": True,
         },
     )
-    consumer = Consumer(config)
+    consumer = Consumer(config, logger=quiet())
     try:
-        with kafka_errors(f"{topic} could not be read"):
-            _print_records(consumer, topic, group, follow, with_offsets, count_max)
+        with kafka_errors(f"topic {topic} cannot be read"):
+            partition_numbers = check_topic(consumer, topic)
             if group:
-                consumer.commit(asynchronous=False)
-    except KeyboardInterrupt:
-        if group:
-            consumer.commit(asynchronous=False)
+                consumer.subscribe([topic])
+            else:
+                consumer.assign([TopicPartition(topic, index, 0) for index in partition_numbers])
+            with suppress(KeyboardInterrupt):
+                _print_records(consumer, follow, with_offsets, count_max)
+            sys.stdout.flush()
+            if group:
+                _commit(consumer)
     finally:
         consumer.close()
 
 
-def _print_records(
-    consumer: Any, topic: str, group: str | None, follow: bool, with_offsets: bool,
-    count_max: int | None,
-) -> None:  # fmt: skip
-    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+def _commit(consumer: Any) -> None:
+    from confluent_kafka import KafkaError, KafkaException
 
-    if group:
-        consumer.subscribe([topic])
-        partition_count = None
-    else:
-        found = consumer.list_topics(topic, timeout=10).topics[topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        consumer.assign([TopicPartition(topic, index, 0) for index in found.partitions])
-        partition_count = len(found.partitions)
+    try:
+        consumer.commit(asynchronous=False)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._NO_OFFSET:  # nothing was printed
+            raise
+
+
+def _print_records(consumer: Any, follow: bool, with_offsets: bool, count_max: int | None) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
     ended: set[int] = set()
     count = 0
     while count_max is None or count < count_max:
@@ -148,10 +159,11 @@ def _print_records(
             count += 1
             ended.discard(message.partition())
             _print_record(message, with_offsets)
+            if follow:
+                sys.stdout.buffer.flush()
         elif error.code() == KafkaError._PARTITION_EOF:
             ended.add(message.partition())
-            partition_count = partition_count or len(consumer.assignment())
-            if not follow and len(ended) >= partition_count:
+            if not follow and len(ended) >= len(consumer.assignment()):
                 return
         elif error.fatal() or not error.retriable():
             raise KafkaException(error)
@@ -159,9 +171,6 @@ def _print_records(
 
 def _print_record(message: Any, with_offsets: bool) -> None:
     if with_offsets:
-        key = (message.key() or b"").decode(errors="replace")
-        sys.stdout.write(f"{message.partition()}@{message.offset()}\t{key}\t")
-    sys.stdout.buffer.flush()
-    sys.stdout.flush()
+        where = f"{message.partition()}@{message.offset()}\t"
+        sys.stdout.buffer.write(where.encode() + (message.key() or b"") + b"\t")
     sys.stdout.buffer.write((message.value() or b"") + b"\n")
-    sys.stdout.buffer.flush()
