@@ -41,6 +41,11 @@ class Reader(threading.Thread):
         with self._lock:
             return frozenset(self._shown)
 
+    def forget(self, gone: frozenset[Shown]) -> None:
+        """Do not speak of these again: they were judged."""
+        with self._lock:
+            self._shown -= gone
+
     def stop(self) -> None:
         """Ask the thread to end."""
         self._stopping.set()

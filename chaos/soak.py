@@ -88,6 +88,7 @@ class Soak:
         self._plain = PlainJournal()
         self._paused: set[str] = set()
         self._planned: set[int] = set()
+        self._judged: set[int] = set()
         self._churned = 0
         self._fleet: Fleet | None = None
         self._producers: list[PlainProducer] = []
@@ -336,8 +337,14 @@ class Soak:
                 acked = dict(self._plain.acked)
             for anomaly in judge_plain(acked, plain, lost, PLAIN_TOPIC):
                 self.blame(f"{name}: {anomaly}")
-            for anomaly in judge_shown(name, self._readers[name].shown(), records, lost):
+            shown = self._readers[name].shown()
+            fresh = [each for each in lost if each.lineage_epoch not in self._judged]
+            for anomaly in judge_shown(
+                name, shown, records, fresh, transactional=frozenset({ACCOUNTS_TOPIC})
+            ):
                 self.blame(anomaly)
+            self._readers[name].forget(shown - records)
+        self._judged |= {each.lineage_epoch for each in lost}
         for anomaly in judge_losses(losses, self._planned):
             self.blame(anomaly)
         gone = sum(each["transaction_count"] for each in losses if each["exact"])

@@ -89,17 +89,24 @@ def judge_plain(
 
 
 def judge_shown(
-    region: str, shown: Iterable[Shown], final: frozenset[Shown], lost: Sequence[LostRange]
-) -> list[str]:
-    """Return what readers of `region` were shown and is not there any more, beyond what it gave up."""
+    region: str, shown: Iterable[Shown], final: frozenset[Shown], lost: Sequence[LostRange],
+    *, transactional: frozenset[str],
+) -> list[str]:  # fmt: skip
+    """Return what readers of `region` were shown and is not there any more, beyond what it gave up.
+
+    `lost`: what was given up since the last judgement. A record of a lost transaction may lie below the
+    cut: it stays, aborted. So of the `transactional` topics a region that gave up anything may lose any.
+    """
     ours: dict[tuple[str, int], list[LostRange]] = defaultdict(list)
     for each in lost:
         if each.region == region:
             ours[each.topic, each.partition].append(each)
+    gave_up = bool(ours)
     gone = [
         str(record)
         for record in shown
         if record not in final
+        and not (gave_up and record.topic in transactional)
         and not any(
             each.first_offset <= record.offset <= each.last_offset
             for each in ours[record.topic, record.partition]

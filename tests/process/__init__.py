@@ -1,1 +1,1 @@
-"""process."""
+"""Real processes, real sockets, real disks."""
