@@ -5,6 +5,7 @@ INV-FD1  an event is in the journal before the state changes, and the state chan
 INV-FD2  a state that changes cancels the effect of the old one; effects may be cancelled anywhere (INV-FS2)
 INV-FD3  a higher region epoch closes the gate in the same call that learns of it, before anything is awaited
 INV-FD4  a promise is answered only after it is durable and the gate is closed (T24)
+INV-FD5  a drained region promises only if its last tidemark covers everything that it has acknowledged
 
 Construct it, hand it to `PeerServer` and `PeerClient` as their identity, `register` its handlers, `recover`
 once, and keep `run` running.
@@ -42,7 +43,7 @@ from geo_replicator.failover import (
     next_effect,
     replay,
 )
-from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
 from region_broker.adapters.failover_journal import FailoverJournal
 from region_broker.adapters.failover_messages import (
     DRAIN_FAILED,
@@ -93,6 +94,7 @@ class FailoverDriver:
         self.settings: Final = settings
         self._journal = journal
         self._state: State | None = None
+        self._drained: Cut = EMPTY_CUT
         self._changed = asyncio.Event()
         self._write_lock = asyncio.Lock()
         self._learned: asyncio.Queue[Hello] = asyncio.Queue()
@@ -278,13 +280,18 @@ class FailoverDriver:
         asked = Promise(message.region_epoch, message.taker)
         state = self.state
         verdict = judge_promise(state.promise, state.region_epoch, asked)
+        refusal = ""
         if verdict is PromiseVerdict.GRANTED:
-            verdict = await self._promise(state, asked, planned=message.planned)
-        granted = verdict in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}
+            try:
+                verdict = await self._promise(state, asked, planned=message.planned)
+            except PeerRefused as refused:
+                refusal = refused.reason
+        if not refusal and verdict not in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}:
+            refusal = f"region {self.parts.role.region} {verdict.value}"
         claim = self.steps.known_claim().point
         return PromiseAnswer(
-            granted=granted,
-            reason="" if granted else f"region {self.parts.role.region} {verdict.value}",
+            granted=not refusal,
+            reason=refusal,
             claim_region_epoch=claim.region_epoch,
             claim_number=claim.number,
         )
@@ -292,6 +299,8 @@ class FailoverDriver:
     async def _promise(self, state: State, asked: Promise, *, planned: bool) -> PromiseVerdict:
         if planned and state.phase is Phase.ACTING:
             raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
+        if planned and state.phase is Phase.DRAINING:
+            await self._seal_drain(state, asked)
         if state.phase is Phase.ACTING:
             # T31: what is acknowledged here is under a tidemark, if this region must act again.
             self.parts.role.close_gate(f"region {asked.taker} is about to act")
@@ -308,6 +317,19 @@ class FailoverDriver:
             if planned and state.phase is Phase.ACTING:
                 raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
         return PromiseVerdict.GRANTED
+
+    async def _seal_drain(self, state: State, asked: Promise) -> None:
+        """Stop every answer, then see that the last tidemark covers all of them (INV-FD5).
+
+        1. A commit passes the gate and is held. 2. The gate closes, the last tidemark is published. 3. The
+        commit is decided and answered. 4. The taker cuts at that tidemark: the commit would be lost.
+        """
+        await self.parts.role.fence(f"region {asked.taker} is about to act")
+        tail = await tail_beyond(self.parts.role.logs(), self._drained)
+        if self.state is state and is_acknowledged_work(tail):
+            reason = "work that had begun before the drain ended behind its last tidemark"
+            await self._end_drain(reason)
+            raise PeerRefused(DRAIN_FAILED, f"{reason}: this region takes writes again")
 
     async def _on_drain(
         self, _session: PeerSession, message: AskDrain, _attachment: memoryview
@@ -332,10 +354,12 @@ class FailoverDriver:
         if self.state.phase is not Phase.DRAINING:
             raise PeerRefused(NOT_ACTING, f"this region is {self.state.phase.value}")
         try:
-            return await self._final_point()
+            point = await self._final_point()
+            self._drained = self.steps.known_claim()
         except (RoundFailed, TimeoutError) as error:
             await self._end_drain(f"no last tidemark: {error}")
             raise PeerRefused(DRAIN_FAILED, f"no last tidemark: {error}") from error
+        return point
 
     async def _final_point(self) -> TidemarkPoint:
         async with asyncio.timeout(self.settings.final_round_timeout_ms / 1000):

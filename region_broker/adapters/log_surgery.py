@@ -167,12 +167,17 @@ def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
 
 
 async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
-    """Return everything beyond `cut` that these logs hold (INV-LS3)."""
+    """Return everything beyond `cut` that these logs hold (INV-LS3); raises `LogError`.
+
+    Waits until what was appended is durable: a mirror may have copied more than is synced, and only durable
+    bytes are read back. Without that a loss statement would leave out what it says was copied.
+    """
     collected = _Collector()
     for log in logs:
         if log.tp.topic == TIDEMARK_LEDGER:
             continue
         key, topic = key_of(log), str(log.tp.topic)
+        await log.wait_committed(log.log_end_offset)
         start = max(cut.position_of(key), log.log_start_offset)
         async for chunk in _chunks_of(log, start):
             collected.add(key, topic, chunk)

@@ -1,5 +1,6 @@
 """Fail-over, switch and return of two regions with real disks, sockets, logs and links."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
+from geo_replicator.lineage import TidemarkPoint
 from idempotency.ledger_records import TxnStatus
+from region_broker.adapters.failover_messages import AskDrain
 from region_broker.adapters.failover_operations import Operation, OperationRefused
 from region_broker.controller.metadata_commands import RecordLineage
-from region_broker.controller.metadata_image import LineageEntry
+from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageEntry
 from tests.failover_world import Pair, Site
 
 
@@ -159,3 +162,47 @@ async def test_a_lineage_of_thousands_of_logs_still_fits_a_greeting(pair: Pair) 
     await pair.us.metadata.apply(RecordLineage(domain="main", entry=entry))
     await pair.eu.driver.parts.peers.greet_all(timeout_ms=5_000)
     assert pair.eu.driver.steps.hellos["us"].lineage == (entry,)
+
+
+async def test_a_commit_that_ends_behind_the_last_tidemark_of_a_drain_stops_the_switch(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that passed the gate before the drain may be decided after its last tidemark."""
+    await pair.eu.write("first")
+    drain = pair.eu.driver.drain
+
+    async def decide_behind(message: AskDrain) -> TidemarkPoint:
+        point = await drain(message)
+        decided_at = pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
+        await pair.eu.ledger.shard(0).wait_committed(decided_at + 1)
+        return point
+
+    monkeypatch.setattr(pair.eu.driver, "drain", decide_behind)
+    operation = await pair.us.ended(pair.us.operations.begin_switch())
+    assert operation.status == "failed"
+    assert "takes writes again" in operation.error
+    await pair.eu.until(Phase.ACTING)
+    await pair.us.until(Phase.MIRRORING)
+    assert pair.eu.partition(0, TRANSACTION_LEDGER).high_watermark > 0
+    assert await pair.eu.operations.losses() == []
+    monkeypatch.undo()
+    await succeeded(pair.us, pair.us.operations.begin_switch())
+
+
+async def test_a_loss_statement_names_what_was_copied_but_not_synced_yet(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copied bytes below the log end but above the high watermark are waited for."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    before = pair.us.tidemarks.claim()
+    monkeypatch.setattr(pair.us.tidemarks, "claim", lambda: before)
+    ledger = pair.eu.ledger.shard(0)
+    at = pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
+    await ledger.wait_committed(at + 1)
+    mirror = pair.us.ledger.shard(0)
+    async with asyncio.timeout(20):
+        while mirror.log_end_offset <= at:  # noqa: ASYNC110 -- as the link would ask
+            await asyncio.sleep(0)
+    statement = await pair.us.operations.statement()
+    assert [each.transactional_id for each in statement.transactions] == ["pay-1"]
