@@ -3,12 +3,16 @@
 Not here: the coordinators themselves; when a term begins (`region_role`); tidemarks (`tidemark_service`).
 """
 
+import logging
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from idempotency.identity import TopicPartition
 from region_broker.adapters.failover_ports import OrphanCandidate, Term
 from region_broker.groups.coordinator import GroupCoordinator
 from txn_coordinator.driver import TransactionCoordinator
+
+_log: Final = logging.getLogger("tidemark.failover")
 
 
 class TransactionRole:
@@ -48,7 +52,10 @@ class GroupRole:
 
     async def clamp(self, log_ends: Mapping[TopicPartition, int]) -> None:
         """Write clamped offsets as records, empty all groups (T26)."""
-        _ = await self._coordinator.clamp(log_ends)
+        report = await self._coordinator.clamp(log_ends)
+        for each in report.clamped:
+            _log.warning("clamped to what the cut holds: %s", each)
+        _log.info("%d groups emptied, %d offsets clamped", len(report.emptied), len(report.clamped))
 
     async def resign(self) -> None:
         """Stop serving groups."""
