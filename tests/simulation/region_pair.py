@@ -75,9 +75,13 @@ class _Unbound:
 class Region:
     """One region: a node that is started, killed and started again on the same folder and disk."""
 
-    def __init__(self, name: str, folder: Path, fabric: Fabric, chance: random.Random) -> None:
+    def __init__(
+        self, name: str, folder: Path, fabric: Fabric, chance: random.Random,
+        names: tuple[str, ...] = NAMES,
+    ) -> None:  # fmt: skip
         """Live in `folder` (metadata) and on a disk of its own (everything else)."""
         self.name = name
+        self.names = names
         self.disk = SimulatedDisk()
         self.fabric = fabric
         self.folder = folder
@@ -96,11 +100,11 @@ class Region:
         return NodeConfig.build(
             {
                 "region": self.name, "cluster_id": CLUSTER_ID, "data_dir": str(self.folder),
-                "home_region": NAMES[0], "shard_count": SHARD_COUNT, "tidemark_interval_ms": 5,
+                "home_region": self.names[0], "shard_count": SHARD_COUNT, "tidemark_interval_ms": 5,
                 "regions": [
                     {"name": name, "ordinal": at, "node_id": at + 1, "kafka": f"127.0.0.1:{10_000 + at}",
                      "peer": f"127.0.0.1:{11_000 + at}", "http": f"127.0.0.1:{12_000 + at}"}
-                    for at, name in enumerate(NAMES)
+                    for at, name in enumerate(self.names)
                 ],
             },
             self.name,
@@ -144,12 +148,13 @@ class Region:
             self.disk.power_loss(power)
         await self._end()
 
-    async def stop(self) -> None:
-        """Stop cleanly."""
-        self.node.stop()
-        if self._task is not None:
-            await self._task
-            self._task = None
+    async def ended(self) -> BaseException | None:
+        """Return what ended the node, once something has; its resources are given back."""
+        assert self._task is not None
+        await asyncio.wait({self._task})
+        failure = self._task.exception()
+        await self._end()
+        return failure
 
     async def _end(self) -> None:
         if self._task is None:

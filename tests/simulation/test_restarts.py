@@ -1,0 +1,127 @@
+"""A node that loses power while it writes: what it acknowledged is there, once, in order.
+
+A power cut is the hard case of kill -9: of what was not synced any page may be gone. Transactional tellers and an
+idempotent producer that repeats what was not answered write throughout.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.checker import check
+from chaos.history import Attempt, History, seen
+from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
+from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
+from tests.simulation.network import Fabric
+from tests.simulation.region_pair import Pair, Region
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+SEEDS = 20
+RESTARTS = 3
+
+
+class Alone(Pair):
+    """A cluster of one region."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.fabric = Fabric(random.Random(self.chance.random()))
+        chance = random.Random(self.chance.random())
+        self.eu = Region("eu", folder / "eu", self.fabric, chance, ("eu",))
+        self.regions = {"eu": self.eu}
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    """Say nothing of the dying process's last words."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Stream:
+    """An idempotent producer: value n has sequence n; what is not answered is sent again, in order."""
+
+    def __init__(self, alone: Alone) -> None:
+        self._alone = alone
+        self._network = alone.fabric.site("client-stream")
+        self.answered: list[int] = []
+        self.closed = asyncio.Event()
+
+    async def run(self) -> None:
+        producer: tuple[int, int] | None = None
+        while not self.closed.is_set():
+            try:
+                connection = await Connection.open(self._network, self._alone.eu.kafka_port)
+                producer = producer or await connection.init_producer_id(None)
+                while not self.closed.is_set():
+                    await self._send(connection, producer)
+            except (OSError, Refused):
+                await asyncio.sleep(0.003)
+
+    async def _send(self, connection: Connection, producer: tuple[int, int]) -> None:
+        sequence = len(self.answered)
+        batch = batch_of(b"%d" % sequence, producer, sequence, transactional=False)
+        self.answered.append((await connection.produce("stream", {0: batch}))[0])
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_nothing_acknowledged_is_lost_with_the_power(seed: int, tmp_path: Path) -> None:
+    print(f"seed {seed}")
+    alone = Alone(tmp_path, seed)
+    await alone.start()
+    try:
+        await run(alone)
+    finally:
+        await alone.stop()
+
+
+async def run(alone: Alone) -> None:
+    chance = alone.chance
+    bank, stream = Bank(alone), Stream(alone)
+    for topic, count in ((TOPIC, ACCOUNTS), ("stream", 1)):
+        await alone.eu.node.topics.create_topic(topic, count, {})
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(stream.run())
+        for number in range(3):
+            teller = Teller(bank, f"teller-{number}", random.Random(chance.random()))
+            tasks.create_task(teller.run())
+        for _ in range(RESTARTS):
+            await progress(alone, bank, stream, chance.randrange(2, 20))
+            await alone.eu.kill(power=random.Random(chance.random()))
+            await alone.eu.start()
+        await progress(alone, bank, stream, 5)
+        bank.closed.set()
+        stream.closed.set()
+    await alone.until(
+        lambda: not any(t.status.is_prepared for t in alone.eu.node.transactions.transactions()),
+        "all markers are written",
+    )
+    await judge(alone, bank.attempts, stream.answered)
+
+
+async def progress(alone: Alone, bank: Bank, stream: Stream, count: int) -> None:
+    commits, records = bank.committed(0) + count, len(stream.answered) + count
+    await alone.until(
+        lambda: bank.committed(0) >= commits and len(stream.answered) >= records, "progress"
+    )
+
+
+async def judge(alone: Alone, attempts: list[Attempt], answered: list[int]) -> None:
+    connection = await Connection.open(alone.fabric.site("auditor"), alone.eu.kafka_port)
+    accounts = Reader(TOPIC, ACCOUNTS, committed=True)
+    records = Reader("stream", 1, committed=True)
+    for reader in (accounts, records):
+        while await reader.read(connection):
+            pass
+    ordered = sorted(attempts, key=lambda attempt: (attempt.teller, attempt.number))
+    final = {"eu": [seen(*each) for each in accounts.records]}
+    assert check(History(attempts=ordered, final=final)) == []
+    values = [int(value) for _, _, value in records.records]
+    assert values == list(range(len(values)))  # once, in order
+    assert len(values) >= len(answered)
+    assert [offset for _, offset, _ in records.records][: len(answered)] == answered
