@@ -22,11 +22,12 @@ from tests.tidy.tree import (
     files_about,
     invariants_by_module,
     shown,
-    tests_by_rule,
+    rule_tests,
 )
 
 _BLOCK: Final = re.compile(
-    r"(?P<head><!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL
+    r"(?P<head><!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)",
+    re.DOTALL,
 )
 _RULE_ROW: Final = re.compile(r"^\| (?P<rule>[A-Z]\d+) \| (?P<text>[^|]*?) \|(?P<tests>[^|]*)\|$")
 
@@ -96,8 +97,10 @@ def _purpose(path: Path) -> str:
 
 
 def _rules(old: str) -> str:
-    texts = {found["rule"]: found["text"] for found in map(_RULE_ROW.match, old.splitlines()) if found}
-    tests = tests_by_rule()
+    texts = {
+        found["rule"]: found["text"] for found in map(_RULE_ROW.match, old.splitlines()) if found
+    }
+    tests = rule_tests()
     rows = [
         f"| {rule} | {text} | {_tests(tests.get(rule, [])) or _whole_files(rule) or 'none yet'} |"
         for rule, text in texts.items()

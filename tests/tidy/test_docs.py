@@ -12,14 +12,16 @@ import pytest
 from region_broker.cli.main import main
 from region_broker.handlers.apis import all_apis
 from tests.tidy.generated import config_keys, documented_rules, generated_documents, renewed
-from tests.tidy.tree import DOCS, ROOT, documents, shown, test_names, tests_by_rule
+from tests.tidy.tree import DOCS, ROOT, documents, shown, names_of_tests, rule_tests
 
 RUNBOOK_SECTIONS: Final = ("Symptom", "Confirm", "Act", "Verify", "Roll back", "Drill")
 RUNBOOKS: Final = sorted((DOCS / "runbooks").glob("*.md"))
 _FENCE: Final = re.compile(r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 _TEST: Final = re.compile(r"`(?P<file>tests/[\w/]+\.py)(?:::(?P<name>test_\w+))?`")
-_CODE: Final = re.compile(r"`(?P<path>(?:idempotency|txn_coordinator|geo_replicator|region_broker)/[\w/]+\.py)`")
+_CODE: Final = re.compile(
+    r"`(?P<path>(?:idempotency|txn_coordinator|geo_replicator|region_broker)/[\w/]+\.py)`"
+)
 _CONFIG_ROW: Final = re.compile(r"^\| `(?P<key>[a-z_]+)` \| (?P<default>[^|]*) \|", re.MULTILINE)
 _SHELL: Final = frozenset({"sh", "bash", "console"})
 
@@ -43,8 +45,10 @@ def test_links_and_named_files_are_there(path: Path) -> None:
     text = _text(path)
     links = [found["target"] for found in _LINK.finditer(_without_code(path))]
     missing = [target for target in links if not (path.parent / target).exists()]
-    missing += [found["path"] for found in _CODE.finditer(text) if not (ROOT / found["path"]).exists()]
-    names = test_names()
+    missing += [
+        found["path"] for found in _CODE.finditer(text) if not (ROOT / found["path"]).exists()
+    ]
+    names = names_of_tests()
     for found in _TEST.finditer(text):
         there = (ROOT / found["file"]).exists()
         if not there or (found["name"] and found["name"] not in names.get(found["file"], set())):
@@ -58,20 +62,25 @@ def test_generated_tables_are_current() -> None:
 
 
 def test_every_document_is_on_the_map() -> None:
+    maps = (DOCS / "README.md", DOCS / "adr" / "README.md")
     mapped = {
-        (DOCS / found["target"]).resolve() for found in _LINK.finditer(_text(DOCS / "README.md"))
+        (path.parent / found["target"]).resolve()
+        for path in maps
+        for found in _LINK.finditer(_text(path))
     }
-    written = {path for path in documents() if path.is_relative_to(DOCS)} - {DOCS / "README.md"}
+    written = {path for path in documents() if path.is_relative_to(DOCS)} - {maps[0]}
     assert not {shown(path) for path in written - mapped}
 
 
 def test_every_rule_that_a_test_names_is_described() -> None:
-    assert not set(tests_by_rule()) - documented_rules(), "add the rule to docs/INVARIANTS.md"
+    assert not set(rule_tests()) - documented_rules(), "add the rule to docs/INVARIANTS.md"
 
 
 def test_every_key_of_a_node_is_described() -> None:
     text = _text(DOCS / "reference" / "config.md")
-    described = {found["key"]: found["default"].strip().strip("`") for found in _CONFIG_ROW.finditer(text)}
+    described = {
+        found["key"]: found["default"].strip().strip("`") for found in _CONFIG_ROW.finditer(text)
+    }
     keys = config_keys()
     assert {key: described.get(key) for key in keys} == {
         key: default or "(needed)" for key, default in keys.items()
@@ -80,7 +89,9 @@ def test_every_key_of_a_node_is_described() -> None:
 
 def test_every_kafka_api_has_a_file_and_every_file_an_api() -> None:
     folder = ROOT / "region_broker" / "handlers"
-    served = {re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower() for api in all_apis().by_key.values()}
+    served = {
+        re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower() for api in all_apis().by_key.values()
+    }
     written = {
         path.stem for path in folder.glob("*.py")
         if re.match(r'"""\w+ \(\d+\), versions \d+-\d+\.', _text(path)) or re.search(r"^API(?:: .*)? = ", _text(path), re.MULTILINE)
@@ -159,7 +170,10 @@ COMMANDS: Final = [
 
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_documented_commands_are_parsed_by_the_command_line(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for word in arguments:
@@ -177,7 +191,10 @@ def test_documents_show_commands() -> None:
 def test_the_first_two_commands_are_those_that_ci_runs() -> None:
     readme, ci = _text(ROOT / "README.md"), _text(ROOT / ".ci" / "run")
     set_up = _text(ROOT / ".ci" / "setup")
-    for argument, rest in (("demo", ".venv/bin/tidemark demo"), ("test", ".venv/bin/python -m pytest")):
+    for argument, rest in (
+        ("demo", ".venv/bin/tidemark demo"),
+        ("test", ".venv/bin/python -m pytest"),
+    ):
         assert f"bash .ci/setup {argument} && {rest}" in readme
         assert f"  {argument}) " in set_up
     assert "bash .ci/setup test" in ci

@@ -67,13 +67,15 @@ def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]
 
 
 @cache
-def tests_by_rule() -> dict[str, list[tuple[str, str]]]:
+def rule_tests() -> dict[str, list[tuple[str, str]]]:
     """Return, for each rule id such as ``C17``, the tests whose names cite it: (file, test name)."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for path, node in functions():
         if not path.is_relative_to(ROOT / "tests") or not node.name.startswith("test_"):
             continue
-        for rule in re.findall(r"(?<![A-Za-z0-9])([CTPBGHR]\d+)(?![A-Za-z0-9])", node.name.replace("_", " ")):
+        for rule in re.findall(
+            r"(?<![A-Za-z0-9])([CTPBGHR]\d+)(?![A-Za-z0-9])", node.name.replace("_", " ")
+        ):
             found[rule].append((shown(path), node.name))
     return {rule: sorted(tests) for rule, tests in found.items()}
 
@@ -86,7 +88,7 @@ def files_about(rule: str) -> tuple[str, ...]:
 
 
 @cache
-def test_names() -> dict[str, set[str]]:
+def names_of_tests() -> dict[str, set[str]]:
     """Return the names of the tests in each test file."""
     found: dict[str, set[str]] = defaultdict(set)
     for path, node in functions():
