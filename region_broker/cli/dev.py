@@ -1,4 +1,8 @@
-"""`tidemark dev`: regions as separate processes on loopback, until Ctrl-C or SIGTERM."""
+"""`tidemark dev`: regions as separate processes on loopback, until Ctrl-C or SIGTERM.
+
+INV-CD1  standard output holds the announcement and nothing else; what happens later goes to standard error
+INV-CD2  the command's end ends its regions: a signal stops them cleanly, its sudden death closes their stdin
+"""
 
 import json
 import signal
@@ -9,6 +13,7 @@ from pathlib import Path
 import click
 
 from region_broker.cli.local_cluster import ClusterError, LocalCluster
+from region_broker.cli.output import EXIT_USAGE, fail
 from region_broker.ports.chance import SystemChance
 
 _WATCH_INTERVAL_S = 0.2
@@ -22,41 +27,64 @@ Examples:
   tidemark dev --data-dir ./cluster         the same cluster again, with everything in it
 """
 )
-@click.option("--regions", "region_count", default=2, show_default=True, help="How many regions.")
+@click.option("--regions", "region_count", default=2, show_default=True, type=click.IntRange(1, 8),
+              help="How many regions.")  # fmt: skip
 @click.option(
-    "--port", default=9092, show_default=True,
+    "--port", default=9092, show_default=True, type=click.IntRange(0, 65_535),
     help="Kafka port of the first region (HTTP is the next one, each region ten further); 0: free ports.",
 )  # fmt: skip
 @click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False),
     help="Keep the data here. Without it a temporary folder is used and removed at the end.",
 )  # fmt: skip
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table")
+@click.option("-o", "--output", "output", type=click.Choice(["table", "json"]), default="table",
+              show_default=True, help="How to announce the regions.")  # fmt: skip
 def dev(region_count: int, port: int, data_dir: Path | None, output: str) -> None:
     """Run a local cluster of N regions, each a process of its own, for development.
 
     A region that is killed stays dead and is reported; the others go on.
     """
-    with ExitStack() as stack:
-        folder = data_dir or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-dev-"))
-        )
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            cluster = stack.enter_context(
-                LocalCluster.open(
-                    folder.resolve(),
-                    region_count=region_count,
-                    port=port,
-                    new_cluster_id=SystemChance().uuid(),
-                )
+    stopping = {signal.SIGINT, signal.SIGTERM}
+    for number in stopping:
+        signal.signal(number, _stop)
+    try:
+        with ExitStack() as stack:
+            folder = data_dir or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-dev-"))
             )
+            cluster = stack.enter_context(_open(folder, region_count, port))
             cluster.start()
-        except ClusterError as error:
-            raise click.ClickException(str(error)) from error
-        stopping = _stop_signals()
-        _announce(cluster, output)
-        _watch(cluster, stopping)
+            # From here on only `sigtimedwait` receives them. (A blocked signal would be inherited by
+            # the regions, so not earlier.)
+            signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
+            _announce(cluster, output)
+            _watch(cluster, stopping)
+    except ClusterError as error:
+        fail(str(error))
+    except _Stopped:
+        click.echo("stopped before all regions were up", err=True)
+
+
+class _Stopped(BaseException):
+    """A stop signal arrived while the regions were starting."""
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise _Stopped
+
+
+def _open(folder: Path, region_count: int, port: int) -> LocalCluster:
+    try:
+        return LocalCluster.open(
+            folder.resolve(),
+            region_count=region_count,
+            port=port,
+            new_cluster_id=SystemChance().uuid(),
+        )
+    except ClusterError as error:
+        fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"{folder} cannot be used: {error.strerror or error}. Give another --data-dir.")
 
 
 def _announce(cluster: LocalCluster, output: str) -> None:
@@ -74,22 +102,12 @@ def _announce(cluster: LocalCluster, output: str) -> None:
     click.echo("ready")
 
 
-def _stop_signals() -> set[int]:
-    """Block the stop signals so that `sigtimedwait` receives them; returns their set.
-
-    Only after the regions were started: a blocked signal would be inherited by them.
-    """
-    stopping = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
-    return {int(number) for number in stopping}
-
-
-def _watch(cluster: LocalCluster, stopping: set[int]) -> None:
+def _watch(cluster: LocalCluster, stopping: set[signal.Signals]) -> None:
     while signal.sigtimedwait(stopping, _WATCH_INTERVAL_S) is None:
         for name, code in cluster.dead().items():
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            rest = "The others go on." if cluster.running else "No region is left."
             click.echo(
-                f"region {name} {how}; see {cluster.data_dir(name) / 'node.log'}. The others go on.",
-                err=True,
+                f"region {name} {how}; see {cluster.data_dir(name) / 'node.log'}. {rest}", err=True
             )
     click.echo("stopping", err=True)

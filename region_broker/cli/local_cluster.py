@@ -92,7 +92,7 @@ class LocalCluster:
         """Plan a new cluster in `folder` or find the one that is there; `port` 0 takes free ports."""
         path = folder / "cluster.json"
         if path.exists():
-            plan = msgspec.json.decode(path.read_bytes(), type=ClusterPlan)
+            plan = _read_plan(path)
             if len(plan.regions) != region_count:
                 raise ClusterError(
                     f"{folder} holds a cluster of {len(plan.regions)} regions, not {region_count}: give"
@@ -141,6 +141,11 @@ class LocalCluster:
             self._spawn(name)
         for name in wanted:
             self._await_ready(name)
+
+    @property
+    def running(self) -> list[str]:
+        """The regions whose processes have not ended."""
+        return [name for name, process in self._processes.items() if process.poll() is None]
 
     def pids(self, name: str) -> list[int]:
         """Return the process ids of a region that is running."""
@@ -216,10 +221,8 @@ class LocalCluster:
         except queue.Empty:
             line = b""
         if not line.startswith(b"ready"):
-            raise ClusterError(
-                f"region {name} did not start; the end of {self.data_dir(name) / 'node.log'} says:\n"
-                + _tail(self.data_dir(name) / "node.log")
-            )
+            log = self.data_dir(name) / "node.log"
+            raise ClusterError(f"region {name} did not start: {_reason(log)}")
 
     @staticmethod
     def _close_pipes(process: subprocess.Popen[bytes]) -> None:
@@ -228,21 +231,37 @@ class LocalCluster:
                 pipe.close()
 
 
+def _read_plan(path: Path) -> ClusterPlan:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterPlan)
+    except (msgspec.MsgspecError, OSError) as error:
+        raise ClusterError(
+            f"{path} does not describe a local cluster ({error}): give another --data-dir"
+        ) from error
+
+
 def _listen(process: subprocess.Popen[bytes], said: queue.SimpleQueue[bytes]) -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     said.put(line)
 
 
-def _tail(path: Path, line_count: int = 15) -> str:
-    if not path.exists():
-        return "(nothing)"
-    return "\n".join(path.read_text(errors="replace").splitlines()[-line_count:])
+def _reason(log: Path, line_count: int = 15) -> str:
+    """Return the node's own last word, or the end of its log where it has none."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    if lines and lines[-1].startswith("tidemark: "):
+        return lines[-1].removeprefix("tidemark: ")
+    return "\n".join([f"the end of {log} says:", *(lines[-line_count:] or ["(nothing)"])])
 
 
 def _places(region_count: int, port: int) -> list[RegionPlace]:
     if not 1 <= region_count <= len(REGION_NAMES):
         raise ClusterError(f"--regions {region_count} is not in 1..{len(REGION_NAMES)}")
+    last = port + PORTS_PER_REGION * (region_count - 1) + 2
+    if last > 65_535:
+        raise ClusterError(
+            f"--port {port} leaves no room: {region_count} regions would need ports up to {last}"
+        )
     ports = (
         _free_ports(3 * region_count)
         if port == 0
