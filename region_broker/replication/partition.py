@@ -197,6 +197,7 @@ class Partition:
                 AppendVerdict.DUPLICATE,
                 judgement.base_offset,
                 judgement.base_offset + header.last_offset_delta + 1,
+                judgement.timestamp_ms,
             )
         return AppendOutcome(APPEND_VERDICTS[judgement.verdict], detail=judgement.detail)
 

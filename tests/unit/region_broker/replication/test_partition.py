@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from idempotency.record_batch import ControlType
+from idempotency.record_batch import ControlType, read_header
 from region_broker.log.failures import (
     MirrorGap,
     NotABatchBoundary,
@@ -69,6 +69,14 @@ async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> Non
     )
     assert some.partition.log_end_offset == 3
     assert some.partition.high_watermark < again.next_offset
+
+
+async def test_C2_duplicate_is_answered_with_the_original_timestamp() -> None:
+    some = world()
+    data = batch(2, origin=Origin(7, 0, 0))
+    some.partition.append(data)
+    again = some.partition.append(data)
+    assert again.log_append_time_ms == read_header(data).max_timestamp_ms
 
 
 @pytest.mark.parametrize("policy", [FlushPolicy.INTERVAL, FlushPolicy.OS])
