@@ -1,8 +1,8 @@
 """`python -m chaos.soak --seed N --minutes M`: two regions under load, faults by a seed, everything judged.
 
-INV-SO1  after every round both regions are read back whole, read-committed, and judged
-INV-SO2  whatever is wrong ends the run with exit code 1; seed, schedule, data folder and logs are kept
-INV-SO3  clients must get on by themselves after each round: who hangs is an anomaly like any other
+INV-SK1  after every round both regions are read back whole, read-committed, and judged
+INV-SK2  whatever is wrong ends the run with exit code 1; seed, schedule, data folder and logs are kept
+INV-SK3  clients must get on by themselves after each round: who hangs is an anomaly like any other
 
 Transactional workers come from the demo; plain producers and readers from this package.
 Not here: what happens when (`chaos.schedule`), what is wrong (`chaos.soak_judge`, the demo's audit).

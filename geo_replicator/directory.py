@@ -1,8 +1,8 @@
 """Region epochs and promises: who may act, as each region alone can judge it (T19, T24 two sites, T27).
 
-INV-D1  region_epoch = n << 3 | region ordinal: two regions never write under the same one (T19)
-INV-D2  a promise is never weakened: only a higher epoch, or the same one by the same taker, is promised
-INV-D3  a region that starts acts only if no site it could ask knows a higher epoch or a later promise,
+INV-DY1  region_epoch = n << 3 | region ordinal: two regions never write under the same one (T19)
+INV-DY2  a promise is never weakened: only a higher epoch, or the same one by the same taker, is promised
+INV-DY3  a region that starts acts only if no site it could ask knows a higher epoch or a later promise,
         and no mirror reached further than its own logs go (T27)
 
 Two sites have no majority: the operator's word stands in for an answer that cannot be had. A witness or a
@@ -48,7 +48,7 @@ class PromiseVerdict(Enum):
 
 
 def judge_promise(given: Promise, region_epoch: int, asked: Promise) -> PromiseVerdict:
-    """Return whether a region at `region_epoch` that gave `given` may promise `asked` (INV-D2)."""
+    """Return whether a region at `region_epoch` that gave `given` may promise `asked` (INV-DY2)."""
     if asked == given:
         return PromiseVerdict.REPEATED
     if asked.region_epoch <= region_epoch:
@@ -97,7 +97,7 @@ def judge_start(
 ) -> StartDecision:
     """Return what a region that acted under `region_epoch` may do, given the sites that answered.
 
-    `log_ends` are its own log end offsets (INV-D3). No report at all means ACT: with two sites an
+    `log_ends` are its own log end offsets (INV-DY3). No report at all means ACT: with two sites an
     unreachable mirror must not keep home down, and the operator answers for not having failed over.
     """
     ahead = max(reports, key=lambda report: report.region_epoch, default=None)

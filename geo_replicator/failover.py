@@ -1,11 +1,11 @@
 """The failover state machine of one region and one domain: a pure fold of what its journal says (T18).
 
-INV-F1  state == fold(journal): an event is durable before its effect is run, and nothing else is kept
-INV-F2  an event that the table `TRANSITIONS` does not name for a phase is illegal and changes nothing
-INV-F3  `next_effect` depends on the state only, and every effect may be run again: a process that was
+INV-FA1  state == fold(journal): an event is durable before its effect is run, and nothing else is kept
+INV-FA2  an event that the table `TRANSITIONS` does not name for a phase is illegal and changes nothing
+INV-FA3  `next_effect` depends on the state only, and every effect may be run again: a process that was
         killed at any step reads its journal and goes on
-INV-F4  writes open in ACTING and nowhere else; ACTING is entered by `Adopted` (or at birth) only
-INV-F5  a promise never goes down, and while it is higher than the region epoch this region does not act
+INV-FA4  writes open in ACTING and nowhere else; ACTING is entered by `Adopted` (or at birth) only
+INV-FA5  a promise never goes down, and while it is higher than the region epoch this region does not act
 
     MIRRORING -> FENCING -> CUTTING -> ADOPTING -> ACTING -> DRAINING -> FENCED -> RETURNING -> MIRRORING
 
@@ -195,7 +195,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_act(self) -> bool:
-        """Return True where writes may be taken (INV-F4, INV-F5)."""
+        """Return True where writes may be taken (INV-FA4, INV-FA5)."""
         return self.phase is Phase.ACTING and self.promise.region_epoch <= self.region_epoch
 
     @property
@@ -260,7 +260,7 @@ def born(event: Born) -> State:
 
 
 def fold(state: State, event: Event) -> State:
-    """Return the state after `event`; raises `IllegalTransition` (INV-F2)."""
+    """Return the state after `event`; raises `IllegalTransition` (INV-FA2)."""
     target = TRANSITIONS.get((type(event), state.phase))
     if target is None:
         raise IllegalTransition(f"{type(event).__name__} in phase {state.phase}: {event}")
@@ -361,7 +361,7 @@ def _without_takeover(state: State, reason: str) -> State:
 
 
 def replay(events: list[Event]) -> State | None:
-    """Return the state after a whole journal, None for an empty one (INV-F1)."""
+    """Return the state after a whole journal, None for an empty one (INV-FA1)."""
     if not events:
         return None
     first = events[0]
@@ -413,7 +413,7 @@ Effect = Mirror | CollectPromises | CutLogs | Adopt | Act | RollBackDrain | Lear
 
 
 def next_effect(state: State) -> Effect:
-    """Return what a region in `state` does next, after a restart as in the first run (INV-F3)."""
+    """Return what a region in `state` does next, after a restart as in the first run (INV-FA3)."""
     match state.phase:
         case Phase.MIRRORING:
             return Mirror()

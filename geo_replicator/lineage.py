@@ -1,8 +1,8 @@
 """Who acted from which cut: claims, void tidemarks, and where a log must be cut (T20, T23, T25).
 
-INV-L1  entries are ordered by region epoch, and no two share one (T19)
-INV-L2  a point of an older epoch beyond a later base is void for ever: never claimable, never reachable
-INV-L3  a region several epochs behind cuts to the lowest base since (T23)
+INV-LN1  entries are ordered by region epoch, and no two share one (T19)
+INV-LN2  a point of an older epoch beyond a later base is void for ever: never claimable, never reachable
+INV-LN3  a region several epochs behind cuts to the lowest base since (T23)
 
 Points compare by (region_epoch, number) and by nothing else. Positions are keyed by topic id, because a
 topic that was deleted and created again is another topic.
@@ -88,7 +88,7 @@ class Lineage:
     entries: tuple[LineageEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check INV-L1."""
+        """Check INV-LN1."""
         epochs = [entry.region_epoch for entry in self.entries]
         assert epochs == sorted(set(epochs)), epochs
 
@@ -116,7 +116,7 @@ class Lineage:
         return tuple(entry for entry in self.entries if entry.region_epoch > region_epoch)
 
     def is_void(self, point: TidemarkPoint) -> bool:
-        """Return True where a later region acts from a base before `point` (INV-L2)."""
+        """Return True where a later region acts from a base before `point` (INV-LN2)."""
         return any(point > entry.base for entry in self.since(point.region_epoch))
 
     def greatest_valid(self, claims: Iterable[TidemarkPoint]) -> TidemarkPoint:
@@ -125,7 +125,7 @@ class Lineage:
 
 
 def lowest_base(entries: Iterable[LineageEntry]) -> Cut:
-    """Return the cut that `entries`, all unseen so far, demand of a log (INV-L3).
+    """Return the cut that `entries`, all unseen so far, demand of a log (INV-LN3).
 
     A log that any of them does not name is cut at 0: it is younger than that base (T15).
     """

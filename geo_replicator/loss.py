@@ -1,10 +1,10 @@
 """What a take-over loses: bounded before it acts (the statement), exact after the old region returned.
 
-INV-S1  everything that a statement calls covered is below the cut; everything that may be lost is at or
+INV-LO1  everything that a statement calls covered is below the cut; everything that may be lost is at or
         beyond it, and is either named (it was copied) or lies behind `copied_end` (it never arrived)
-INV-S2  a lost transaction is one with a commit decision beyond L: its PREPARE_COMMIT record, not its
+INV-LO2  a lost transaction is one with a commit decision beyond L: its PREPARE_COMMIT record, not its
         markers, says so; data of undecided or aborted transactions beyond D was never committed
-INV-S3  `unexplained` is empty, or the statement was wrong
+INV-LO3  `unexplained` is empty, or the statement was wrong
 
 Words: a *plain* record is one outside any transaction. Not here: reading logs and quarantine (drivers).
 """
@@ -152,7 +152,7 @@ class Tail:
 
 
 def lost_transactions(decisions: Iterable[TailDecision]) -> tuple[LostTransaction, ...]:
-    """Return the commit decisions among `decisions`, by decision (INV-S2)."""
+    """Return the commit decisions among `decisions`, by decision (INV-LO2)."""
     lost = [
         LostTransaction(
             transactional_id=str(decision.record.transactional_id),
@@ -234,7 +234,7 @@ class Takeover:
 def make_statement(
     takeover: Takeover, cut: Cut, bounds: Sequence[LogBound], tail: Tail, *, now_wall_ms: int
 ) -> LossStatement:
-    """Return what acting at `cut` loses at most (INV-S1). `bounds` are this region's logs."""
+    """Return what acting at `cut` loses at most (INV-LO1). `bounds` are this region's logs."""
     transactions = lost_transactions(tail.decisions)
     plain = tuple(known for known in record_ranges(tail.batches) if not known.transactional)
     return LossStatement(
@@ -286,7 +286,7 @@ class Quarantined:
 
 
 def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> Losses:
-    """Return what was lost exactly, checked against `statement` where it is known (INV-S3)."""
+    """Return what was lost exactly, checked against `statement` where it is known (INV-LO3)."""
     transactions = lost_transactions(quarantined.tail.decisions)
     records = record_ranges(quarantined.tail.batches, transactions)
     return Losses(

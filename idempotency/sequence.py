@@ -1,6 +1,6 @@
 """Sequence numbers of a producer: 31-bit counters that wrap from 2**31 - 1 to 0 (C3).
 
-INV-S1  Every function is total on 0 .. 2**31 - 1; -1 (no sequence) is never passed in.
+INV-SQ1  Every function is total on 0 .. 2**31 - 1; -1 (no sequence) is never passed in.
 
 Not here: which sequence is expected of which producer (`window`).
 Source: Kafka storage/internals/log/ProducerAppendInfo.java `inSequence`, KIP-98.

@@ -1,6 +1,6 @@
 """The configuration of one node: a TOML (or .json) file, overlaid by environment variables, checked as a whole.
 
-INV-F1  a configuration is complete and consistent or is refused, with the key, what is wrong with it, and
+INV-CF1  a configuration is complete and consistent or is refused, with the key, what is wrong with it, and
         what would be right; nothing is guessed
 
 `TIDEMARK_<KEY>` (upper case) overlays a top-level key of the file. Every region of the cluster is listed in

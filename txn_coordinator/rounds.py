@@ -1,8 +1,8 @@
 """A ledger shard's round: which one is current, and which COMMIT markers must wait (T2, T3).
 
-INV-TR1  `current` never goes down; the stamp of a decision is `current` when its record is appended
-INV-TR2  a COMMIT marker of stamp s is free iff s < current or s <= released; abort markers are (T5)
-INV-TR3  after a reload stamps equal to `current` are held again until the release is repeated,
+INV-RO1  `current` never goes down; the stamp of a decision is `current` when its record is appended
+INV-RO2  a COMMIT marker of stamp s is free iff s < current or s <= released; abort markers are (T5)
+INV-RO3  after a reload stamps equal to `current` are held again until the release is repeated,
          except round number 0 of a term: no cut is ever made at it, so nothing has to wait for it
 Not here: who starts and closes rounds (geo_replicator.rounds).
 """
@@ -57,7 +57,7 @@ class RoundGate:
         return self._take_free()
 
     def is_free(self, stamp: int) -> bool:
-        """Tell whether a COMMIT marker of `stamp` may be sent (INV-TR2)."""
+        """Tell whether a COMMIT marker of `stamp` may be sent (INV-RO2)."""
         return stamp < self.current or stamp <= self.released
 
     def hold(self, transactional_id: str, stamp: int) -> None:

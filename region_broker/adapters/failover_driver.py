@@ -1,7 +1,7 @@
 """The failover driver: keeps the machine's state durable, runs its effects, answers the other regions.
 
 INV-FD1  an event is in the journal before the state changes, and the state changes before the next effect
-         runs (INV-F1); only `record` changes it
+         runs (INV-FA1); only `record` changes it
 INV-FD2  a state that changes cancels the effect of the old one; effects may be cancelled anywhere (INV-FS2)
 INV-FD3  a higher region epoch closes the gate in the same call that learns of it, before anything is awaited
 INV-FD4  a promise is answered only after it is durable and the gate is closed (T24)

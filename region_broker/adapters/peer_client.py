@@ -2,7 +2,7 @@
 
 INV-PC1  requests leave in the order `begin` was called
 INV-PC2  every request ends: with its answer, `PeerRefused`, or `PeerUnreachable` that says whether it was
-         sent (INV-P2: bytes that are no frame end the connection and so all requests on it)
+         sent (INV-PR2: bytes that are no frame end the connection and so all requests on it)
 INV-PC3  after the connection ended nothing is sent on it; there is no reconnecting here, the owner opens
          another one
 

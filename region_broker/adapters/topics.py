@@ -1,6 +1,6 @@
 """Topics of the acting region: the registry, the open partitions, and everyone who must hear of a change.
 
-INV-TP1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
+INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
          the next start opens them
 Not here: topics of a mirror, which follow home (`mirror_log.MirrorTopicStore`).
 """

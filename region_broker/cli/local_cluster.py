@@ -1,7 +1,7 @@
 """Regions as separate processes on loopback: what `dev`, `demo`, the tests and the chaos suites start.
 
-INV-D1  only processes started here are ever signalled
-INV-D2  a region is up when its process has said so on its standard output; nobody polls or guesses
+INV-LC1  only processes started here are ever signalled
+INV-LC2  a region is up when its process has said so on its standard output; nobody polls or guesses
 
 The folder holds one sub-folder per region and `cluster.json` with the cluster id and the ports, so that the
 same folder gives the same cluster again.

@@ -1,6 +1,6 @@
 """What can go wrong for a client, in terms that decide what to do next.
 
-INV-C8  every error says whether the same call may be tried again (`retriable`) and whether the write may have
+INV-CP8  every error says whether the same call may be tried again (`retriable`) and whether the write may have
         happened all the same (`maybe_written`): what an application must know, and what Kafka's error codes
         leave to guessing; never are both true
 """

@@ -1,8 +1,8 @@
 """A read-committed consumer for asyncio, with confluent-kafka underneath.
 
-INV-C4  only records of committed transactions (and plain ones) are handed out, in offset order per partition
-INV-C5  the position moves only past what was handed out; it is committed by `commit`, or with a transaction
-INV-C12 records and positions of a partition are forgotten when the group takes it away
+INV-CP4  only records of committed transactions (and plain ones) are handed out, in offset order per partition
+INV-CP5  the position moves only past what was handed out; it is committed by `commit`, or with a transaction
+INV-CP12 records and positions of a partition are forgotten when the group takes it away
 
 Bootstrap over several regions: reads are served by whichever region answers, up to the tidemark it reached.
 Records are fetched from librdkafka in batches, one thread hop each.

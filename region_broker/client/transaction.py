@@ -1,6 +1,6 @@
 """One transaction of a `TransactionalProducer`: what was sent, and where it lies.
 
-INV-C9  records and offsets are kept until the transaction is decided, so that it can be repeated as a whole;
+INV-CP9  records and offsets are kept until the transaction is decided, so that it can be repeated as a whole;
         what an earlier attempt delivered never counts for a later one
 
 Not here: commit, abort, repetition (`transactional_producer`).

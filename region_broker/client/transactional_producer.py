@@ -1,14 +1,14 @@
 """A transactional producer for asyncio, with confluent-kafka underneath.
 
-INV-C1  a transaction that `transaction()` leaves without an error is committed, once
-INV-C2  nothing is repeated while it may have been written: after a commit without an answer the verdict is
+INV-CP1  a transaction that `transaction()` leaves without an error is committed, once
+INV-CP2  nothing is repeated while it may have been written: after a commit without an answer the verdict is
         asked, and only what was aborted or lost is sent again
-INV-C3  a fence by failover (rule T22: every transactional producer gets a new producer id) rebuilds the
+INV-CP3  a fence by failover (rule T22: every transactional producer gets a new producer id) rebuilds the
         producer and repeats the transaction; a fence by another instance is an error, and never answered by
         fencing that one
-INV-C10 the region epoch that a verdict is asked with is the one that the producer id was given out in: it was
+INV-CP10 the region epoch that a verdict is asked with is the one that the producer id was given out in: it was
         the same before and after InitProducerId, and is known or None, never assumed
-INV-C11 a transaction that commits a consumer's position is not repeated here after a failover or a rebalance:
+INV-CP11 a transaction that commits a consumer's position is not repeated here after a failover or a rebalance:
         what was read before it may have been cut off too, so the consumer goes back and reads again
 
 confluent-kafka's calls that wait run in one thread per producer; handing over a record never leaves the loop.
@@ -211,7 +211,7 @@ class TransactionalProducer:
         except KafkaException as error:
             self._condemn(kafka_error(error))
             return
-        # Aborting may have taken a new producer id (KIP-360), in another region epoch (INV-C10).
+        # Aborting may have taken a new producer id (KIP-360), in another region epoch (INV-CP10).
         epoch = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
         self._usable = epoch == self._region_epoch
 
@@ -377,7 +377,7 @@ class TransactionalProducer:
         return epoch
 
     async def _rebuild(self) -> None:
-        """Obtain a producer id and learn the region epoch it belongs to (INV-C10)."""
+        """Obtain a producer id and learn the region epoch it belongs to (INV-CP10)."""
         self._usable = False
         for _ in range(ATTEMPT_COUNT_MAX):
             before = await self._verdicts.region_epoch()

@@ -1,6 +1,6 @@
 """Ask a region for the final word on a transaction (rule T29).
 
-INV-C7  only an acting region is believed, and among several the one with the greatest region epoch: an old
+INV-CP7  only an acting region is believed, and among several the one with the greatest region epoch: an old
         one that was cut off may not know yet that another took over
 
 The question is a record's position and the region epoch under which it was written; the acting region

@@ -1,9 +1,9 @@
 """The disk, one of the four ports: positioned reads and writes, syncs, and folders made durable.
 
-INV-D1  `pwrite` writes everything or raises `OSError`; after an error the bytes from `position` on are unknown
-INV-D2  nothing is durable before `fdatasync` of its file returned, and a new, renamed or removed name not
+INV-DK1  `pwrite` writes everything or raises `OSError`; after an error the bytes from `position` on are unknown
+INV-DK2  nothing is durable before `fdatasync` of its file returned, and a new, renamed or removed name not
         before `fsync_dir` of its folder returned
-INV-D3  a failed `fdatasync` is never repeated on the same file by anyone: the kernel may have dropped the
+INV-DK3  a failed `fdatasync` is never repeated on the same file by anyone: the kernel may have dropped the
         dirty pages and answer the second call with success
 
 Every failure is an `OSError` whose `errno` says which (ENOSPC: full, EIO: broken).

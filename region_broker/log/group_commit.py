@@ -1,9 +1,9 @@
 """Group commit: one sync of each dirty log for all that was appended since the last one.
 
-INV-G1  while a group is synced the next one gathers; a log is in at most one running group
-INV-G2  a log's `finish_sync` is called once for each job, on the loop, with its own outcome: one bad disk file
+INV-CM1  while a group is synced the next one gathers; a log is in at most one running group
+INV-CM2  a log's `finish_sync` is called once for each job, on the loop, with its own outcome: one bad disk file
         stops one partition
-INV-G3  a job is never run again after an error
+INV-CM3  a job is never run again after an error
 
 Policies: `commit` starts a group as soon as anything is dirty; `interval` each `flush_interval_ms`; `os` syncs only
 segments that are full. The threads are the only ones that touch the log's files beside the loop; full segments

@@ -1,11 +1,11 @@
 """The log of one partition: a folder of segments, the state that their replay gives, and what of it is durable.
 
-INV-L1  offsets are contiguous from `log_start_offset` to `log_end_offset`; bytes once written never change, except
+INV-PL1  offsets are contiguous from `log_start_offset` to `log_end_offset`; bytes once written never change, except
         that `truncate_to` cuts the end off
-INV-L2  synced_offset <= stable_offset <= log_end_offset; under `flush.policy=commit` stable is synced
-INV-L3  state == replay(log) after every call
-INV-L4  after the first failed write or sync the log takes nothing more and says why in `failed`; nothing is retried
-INV-L5  a segment is sealed once it, its index, its aborted index, the state at its end and a checkpoint past it
+INV-PL2  synced_offset <= stable_offset <= log_end_offset; under `flush.policy=commit` stable is synced
+INV-PL3  state == replay(log) after every call
+INV-PL4  after the first failed write or sync the log takes nothing more and says why in `failed`; nothing is retried
+INV-PL5  a segment is sealed once it, its index, its aborted index, the state at its end and a checkpoint past it
         are durable; only then is it handed to the seal callback, and only sealed segments are ever deleted
 
 Appending is synchronous (into the page cache); making durable is in two steps around a thread: `begin_sync` on the
@@ -293,7 +293,7 @@ class PartitionLog:
         )
 
     def run_sync(self, job: SyncJob) -> OSError | None:
-        """Do the job's I/O, in a thread; return the error. After one, no later job may succeed (INV-D3)."""
+        """Do the job's I/O, in a thread; return the error. After one, no later job may succeed (INV-DK3)."""
         with self._disk_lock:
             if job.generation != self._generation:
                 return None  # cut or closed meanwhile: the files may be gone

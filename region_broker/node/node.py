@@ -1,8 +1,8 @@
 """One node: the composition root. Everything is joined here, once, and nothing is decided.
 
-INV-N1  the four ports (clock, chance, disk, network) enter here and nowhere else
-INV-N2  whatever task of the node fails, the node ends, loudly; it never limps on with a part of itself gone
-INV-N4  a clean stop closes writes first, then answers what is under way, then closes the logs
+INV-NO1  the four ports (clock, chance, disk, network) enter here and nowhere else
+INV-NO2  whatever task of the node fails, the node ends, loudly; it never limps on with a part of itself gone
+INV-NO4  a clean stop closes writes first, then answers what is under way, then closes the logs
 
 Not here: what a role does (`adapters.region_role`), when it changes (`adapters.failover_driver`).
 """

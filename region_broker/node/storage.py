@@ -1,7 +1,7 @@
 """What lies on a node's disk: opened before anything is joined, closed after everything has stopped.
 
-INV-N3  a data folder belongs to one cluster, one region and one process at a time
-INV-N5  what a folder needs at its first start (regions, domain, ledgers) is written before it is used; a start
+INV-NO3  a data folder belongs to one cluster, one region and one process at a time
+INV-NO5  what a folder needs at its first start (regions, domain, ledgers) is written before it is used; a start
         that was interrupted is completed by the next one
 
 Not here: what runs on it (`node`).

@@ -1,12 +1,12 @@
 """One partition of one topic in this region: its log, its role, and how far readers may see.
 
-INV-P1  log_start_offset <= last_stable_offset <= visible end <= high_watermark <= log_end_offset; the visible
+INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark <= log_end_offset; the visible
         end is HW where the partition leads, D of the last shown tidemark (at most HW) where it is a mirror (T17)
-INV-P2  HW never moves back but by `truncate_to` and `start_at`; what is below it survives a crash
-INV-P3  judge, write and apply are one step without `await` (C7); after an append was written it is never answered
+INV-PT2  HW never moves back but by `truncate_to` and `start_at`; what is below it survives a crash
+INV-PT3  judge, write and apply are one step without `await` (C7); after an append was written it is never answered
         with an error that means "not written" (P18)
-INV-P4  a duplicate is acknowledged only when the original is below HW (C2)
-INV-P5  only a leader takes client batches, markers and ledger batches; only a mirror takes mirrored ones
+INV-PT4  a duplicate is acknowledged only when the original is below HW (C2)
+INV-PT5  only a leader takes client batches, markers and ledger batches; only a mirror takes mirrored ones
 
 Not here: bytes and recovery (`log.partition_log`), sequence rules (`PartitionState`), Kafka's error numbers.
 """

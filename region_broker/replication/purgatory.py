@@ -1,8 +1,8 @@
 """Fetches that wait: until `min_bytes` are readable, or their deadline passes; nobody polls.
 
-INV-F1  a wait ends at the first of: enough bytes readable, a target's partition failed or changed its role, the
+INV-PU1  a wait ends at the first of: enough bytes readable, a target's partition failed or changed its role, the
         deadline
-INV-F2  a wait leaves no callback behind, however it ends
+INV-PU2  a wait leaves no callback behind, however it ends
 
 Not here: reading (the fetch handler fetches again afterwards: C38).
 """

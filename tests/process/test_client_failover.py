@@ -1,6 +1,6 @@
 """The client when a commit's answer is lost and when its region dies: written once, whatever happened.
 
-Goal: INV-C1 to INV-C3 at the moment that is hard, between the commit request and its answer.
+Goal: INV-CP1 to INV-CP3 at the moment that is hard, between the commit request and its answer.
 Method: a proxy loses the answers to EndTxn; the region is killed, or not; what is read back is compared.
 """
 

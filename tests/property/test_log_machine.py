@@ -1,6 +1,6 @@
 """The log against a model: whatever happens, what was acknowledged is there and nothing but what was written.
 
-The model is the list of batches as written. Expected state is the replay of that list (INV-L3, C9).
+The model is the list of batches as written. Expected state is the replay of that list (INV-PL3, C9).
 """
 
 import random
