@@ -10,6 +10,7 @@ Not here: what runs on it (`node`).
 import asyncio
 import fcntl
 import logging
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
@@ -130,12 +131,13 @@ class Storage:
                 _log.warning("no digest was written for %s: %s", path, error)
 
     async def close(self) -> None:
-        """Close cleanly; nothing runs on it any more."""
-        self.partitions.close()
-        self.group_commit.close()
-        self.journal.close()
-        await self.metadata.close()
-        self.lock.close()
+        """Close cleanly; nothing runs on it any more. What one part raises keeps no other one open."""
+        async with AsyncExitStack() as last_first:
+            last_first.callback(self.lock.close)
+            last_first.push_async_callback(self.metadata.close)
+            last_first.callback(self.journal.close)
+            last_first.callback(self.group_commit.close)
+            last_first.callback(self.partitions.close)
 
 
 def _lock(folder: Path) -> IO[bytes]:
