@@ -34,6 +34,7 @@ _METADATA_FILE: Final = "metadata.db"
 _EXAMPLES: Final = (
     "Examples: tidemark reconcile all --source ./data/home --mirror ./data/away · tidemark reconcile verify"
     " --source A --mirror B --topics 'orders*' --engine local -o json"
+    " · tidemark reconcile transactions --source A --mirror B"
 )
 
 

@@ -40,7 +40,8 @@ Examples:
               default=Path("tidemark-demo.html"), show_default=True, help="The HTML report.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False),
               help="Keep the regions' data here; it must be empty.")  # fmt: skip
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table")
+@click.option("-o", "--output", "output", type=click.Choice(["table", "json"]), default="table",
+              show_default=True, help="How to print the result.")  # fmt: skip
 def demo(
     rows: str, workers: int, input_path: Path | None, id_column: str, from_column: str,
     to_column: str, amount_column: str, engine: str, report_path: Path, data_dir: Path | None,
