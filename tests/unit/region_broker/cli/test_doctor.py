@@ -1,0 +1,97 @@
+"""`tidemark doctor`: what is missing, how to mend it, and whether the broker can do without."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner, Result
+
+from region_broker.cli.doctor import doctor
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def examine(folder: Path, *options: str) -> tuple[Result, Mapping[str, Any]]:
+    result = CliRunner().invoke(doctor, ["--data-dir", str(folder), "-o", "json", *options])
+    return result, {row["check"]: row for row in json.loads(result.stdout)}
+
+
+def with_java(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str) -> None:
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(folder))
+
+
+def test_missing_java_is_optional_and_says_how_to_mend_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result, rows = examine(tmp_path)
+    assert result.exit_code == 0, result.output
+    row = rows["Java 17+ (for Spark)"]
+    assert (row["state"], row["found"]) == ("optional", "none")
+    assert "apt-get install" in row["mend"]
+    assert "--engine local" in row["mend"]
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [("11.0.2", "optional"), ("17.0.9", "ok"), ("21", "ok")]
+)
+def test_java_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, state: str
+) -> None:
+    with_java(monkeypatch, tmp_path, version)
+    _, rows = examine(tmp_path)
+    row = rows["Java 17+ (for Spark)"]
+    assert (row["state"], row["found"]) == (state, version.partition(".")[0])
+    assert bool(row["mend"]) == (state != "ok")
+
+
+def test_a_java_home_that_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    result, rows = examine(tmp_path)
+    assert result.exit_code == 0
+    assert rows["Java 17+ (for Spark)"]["found"] == "none"
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10, 10, 0))
+    result, rows = examine(tmp_path)
+    assert result.exit_code == 1
+    assert rows["free disk space"]["state"] == "MISSING"
+    assert "free some space" in rows["free disk space"]["mend"]
+
+
+def test_a_missing_package_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name in {"kio", "pyspark"}:
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda _name: ["kio==0.6.5", "pyspark; extra == 'x'"])
+    result, rows = examine(tmp_path)
+    assert result.exit_code == 1
+    assert rows["Python packages"]["found"] == "missing: kio"
+    assert rows["PySpark (reconcile)"]["state"] == "optional"
+    assert "tidemark[reconcile]" in rows["PySpark (reconcile)"]["mend"]
+
+
+def test_a_data_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
+    result, rows = examine(tmp_path / "not" / "yet")
+    assert result.exit_code in {0, 1}
+    assert "ms per fdatasync" in rows["disk sync"]["found"]
+    assert not (tmp_path / "not").exists()
