@@ -9,13 +9,13 @@ Not here: which step is next (`geo_replicator.failover.next_effect`), journallin
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from geo_replicator.directory import SiteReport, StartVerdict, judge_start
+from geo_replicator.directory import SiteReport, StartVerdict, judge_start, next_region_epoch
 from geo_replicator.failover import (
     Adopt,
     Adopted,
@@ -49,7 +49,14 @@ from region_broker.adapters.failover_messages import (
 )
 from region_broker.adapters.failover_peers import FailoverPeers
 from region_broker.adapters.failover_ports import MetadataSide, Term, TidemarkFacts
-from region_broker.adapters.log_surgery import CutReason, bounds_of, cut_logs, key_of, tail_beyond
+from region_broker.adapters.log_surgery import (
+    CutReason,
+    bounds_of,
+    cut_logs,
+    is_acknowledged_work,
+    key_of,
+    tail_beyond,
+)
 from region_broker.adapters.peer_protocol import Hello, PeerRefused, PeerUnreachable
 from region_broker.adapters.quarantine_store import QuarantineStore
 from region_broker.adapters.region_role import RegionRole
@@ -364,11 +371,47 @@ class FailoverSteps:
             unseen = self._unseen_entries(state)
             if unseen and unseen[-1].acting_region != self._region:
                 return ReturnBegun(unseen)
+            statuses = await self.statuses()
             if state.promise.region_epoch <= state.region_epoch:
-                for name, status in (await self.statuses()).items():
+                for name, status in statuses.items():
                     if status.is_home and status.region_epoch == state.region_epoch:
                         return FollowResumed(name)
+            if not unseen and await self._may_reclaim(state, statuses):
+                return self._reclaim(state, statuses)
             await self._parts.clock.sleep_ms(self._settings.poll_ms)
+
+    async def _may_reclaim(self, state: State, statuses: Mapping[str, SiteStatus]) -> bool:
+        """Return whether this region, which acted last, may act again by a takeover from itself (T31).
+
+        1. It promised an epoch. 2. The taker never got the answer and gave up, for good. 3. Nobody acts, and
+        nobody will. Every site must say so, and the last tidemark must hold all that was acknowledged here.
+        """
+        domain = self._domain_image()
+        if (domain.acting_region, domain.region_epoch) != (self._region, state.region_epoch):
+            return False
+        if set(statuses) != set(self._parts.peers.names()):
+            return False
+        if not all(_gave_up(status, state) for status in statuses.values()):
+            return False
+        logs = self._parts.role.logs()
+        if any(log.failed is not None for log in logs):
+            return False
+        tail = await tail_beyond(logs, self.known_claim())
+        return not is_acknowledged_work(tail)
+
+    def _reclaim(self, state: State, statuses: Mapping[str, SiteStatus]) -> TakeoverBegun:
+        known = [state.highest_epoch_known]
+        known += [status.highest_epoch_known for status in statuses.values()]
+        ordinal = self._parts.metadata.image.regions[self._region].ordinal
+        epoch = next_region_epoch(known, ordinal)
+        _log.warning("nobody acts and nobody is about to: this region takes over from itself")
+        return TakeoverBegun(
+            region_epoch=epoch,
+            old_region=self._region,
+            operation_id=f"reclaim-{epoch}",
+            planned=False,
+            forced=False,
+        )
 
     def _unseen_entries(self, state: State) -> tuple[EntryRecord, ...]:
         known = {entry.region_epoch: entry for entry in self._domain_image().lineage}
@@ -382,6 +425,16 @@ class FailoverSteps:
 
     def _domain_image(self) -> metadata_image.DomainImage:
         return self._parts.metadata.image.domains[self._parts.domain]
+
+
+def _gave_up(status: SiteStatus, state: State) -> bool:
+    """Return whether a site neither acts nor wants to, and knows nothing newer than `state`."""
+    stands = status.phase in {Phase.MIRRORING, Phase.FENCED}
+    newest = max(status.region_epoch, status.promised_epoch)
+    asked_for_it = status.highest_epoch_known >= state.promise.region_epoch
+    if status.region == state.promise.taker and not asked_for_it:
+        return False  # it lost its memory of what it was promised: the operator must say
+    return stands and newest <= state.region_epoch
 
 
 def _reports(statuses: Iterable[SiteStatus]) -> list[SiteReport]:

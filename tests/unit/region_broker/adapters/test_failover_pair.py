@@ -2,16 +2,17 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from geo_replicator.failover import Phase
+from geo_replicator.failover import Phase, PromiseGiven
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.ledger_records import TxnStatus
-from region_broker.adapters.failover_messages import AskDrain
+from region_broker.adapters.failover_messages import AskDrain, AskPromise
 from region_broker.adapters.failover_operations import Operation, OperationRefused
+from region_broker.adapters.peer_protocol import PeerMessage
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageEntry
 from tests.failover_world import Pair, Site
@@ -206,3 +207,47 @@ async def test_a_loss_statement_names_what_was_copied_but_not_synced_yet(
             await asyncio.sleep(0)
     statement = await pair.us.operations.statement()
     assert [each.transactional_id for each in statement.transactions] == ["pay-1"]
+
+
+async def test_T31_home_acts_again_when_its_promise_was_lost_and_the_taker_gave_up(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would act otherwise: home keeps its promise, and the taker never learned of it."""
+    await pair.eu.write("first")
+    ask_all = pair.us.driver.parts.peers.ask_all
+
+    async def lose_promises(
+        message: PeerMessage, answer_type: type[PeerMessage], *, timeout_ms: int
+    ) -> tuple[Mapping[str, PeerMessage], Mapping[str, str]]:
+        answers, missing = await ask_all(message, answer_type, timeout_ms=timeout_ms)
+        if isinstance(message, AskPromise) and message.planned:
+            return {}, dict.fromkeys(answers, "the answer was lost")
+        return answers, missing
+
+    monkeypatch.setattr(pair.us.driver.parts.peers, "ask_all", lose_promises)
+    operation = await pair.us.ended(pair.us.operations.begin_switch())
+    assert operation.status == "failed"
+    await pair.eu.until(Phase.ACTING)
+    assert pair.eu.role.region_epoch == 24
+    await pair.eu.write("second")
+    await pair.us.until(Phase.MIRRORING)
+    await pair.reached("second")
+    assert b"first" in pair.eu.values()
+    monkeypatch.undo()
+    await succeeded(pair.us, pair.us.operations.begin_switch())
+
+
+async def test_T31_home_does_not_act_again_while_the_taker_is_away(pair: Pair) -> None:
+    """Whoever was promised may have begun to act: only its own word says that it did not."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    event = PromiseGiven(region_epoch=17, taker="us")
+    await pair.us.kill()
+    await pair.eu.driver.record(event)
+    await pair.eu.until(Phase.FENCED)
+    statuses = await pair.eu.driver.steps.statuses()
+    assert statuses == {}
+    assert not await pair.eu.driver.steps._may_reclaim(pair.eu.driver.state, statuses)
+    await pair.us.start()
+    statuses = await pair.eu.driver.steps.statuses()
+    assert not await pair.eu.driver.steps._may_reclaim(pair.eu.driver.state, statuses)
