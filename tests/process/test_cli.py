@@ -71,8 +71,9 @@ def run(*arguments: str, stdin: str = "", code: int = 0, **environment: str) -> 
     return done.stdout if code == 0 else done.stderr
 
 
-def document(*arguments: str, **environment: str) -> Any:
-    return json.loads(run(*arguments, "-o", "json", **environment))
+def document(*arguments: str, url: str = "") -> Any:
+    environment = {"TIDEMARK_URL": url} if url else {}
+    return json.loads(run(*arguments, "-o", "json", code=0, **environment))
 
 
 def alive(pid: int) -> bool:
@@ -115,14 +116,15 @@ def check_transactions(dev: Dev, region_epoch: int) -> None:
     acting = dev.regions[0 if region_epoch == 8 else 1]
     (row,) = document("txn", "list", "--url", dev.url)
     assert (row["transactional_id"], row["region_epoch"]) == ("import", region_epoch)
-    found = document("txn", "describe", "import", TIDEMARK_URL=dev.url)
+    found = document("txn", "describe", "import", url=dev.url)
     assert found["producer_id"] == row["producer_id"]
     run("txn", "describe", "nobody", "--url", dev.url, code=3)
-    verdict = ("txn", "verdict", "orders", "0")
-    assert document(*verdict, "0", "--url", dev.url)["verdict"] == "committed"
-    assert (
-        document(*verdict, "0", "--region-epoch", "8", "--url", dev.url)["verdict"] == "committed"
-    )
+    listed = run("consume", "orders", "--offsets", "--bootstrap", str(acting["bootstrap"]))
+    (where,) = [line.split("\t")[0] for line in listed.splitlines() if line.endswith("\t4")]
+    partition, _, offset = where.partition("@")
+    verdict = ("txn", "verdict", "orders", partition)
+    for epoch in ((), ("--region-epoch", "8")):
+        assert document(*verdict, offset, *epoch, "--url", dev.url)["verdict"] == "committed"
     run("txn", "verdict", "none", "0", "0", "--url", dev.url, code=3)
     late = (*verdict, "100000", "--region-epoch", "8", "--url", dev.url)
     if region_epoch == 8:
