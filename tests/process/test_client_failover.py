@@ -53,7 +53,7 @@ async def write(writer: TransactionalProducer, topic: str, value: str) -> None:
         await txn.send(topic, f"{value}-1", partition=1)
 
 
-async def test_INV_C2_lost_commit_answer_is_asked_for_again(tmp_path: Path) -> None:
+async def test_INV_CP2_lost_commit_answer_is_asked_for_again(tmp_path: Path) -> None:
     async with proxied_regions(tmp_path, 1) as regions:
         cluster = regions.cluster
         await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
@@ -70,7 +70,7 @@ async def test_INV_C2_lost_commit_answer_is_asked_for_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("reaches_mirror", [True, False])
-async def test_INV_C2_region_dies_between_commit_and_its_answer(
+async def test_INV_CP2_region_dies_between_commit_and_its_answer(
     tmp_path: Path, reaches_mirror: bool
 ) -> None:
     async with proxied_regions(tmp_path, 2) as regions:
@@ -133,7 +133,7 @@ async def outcome_of(writer: TransactionalProducer) -> TidemarkError | None:
     return None
 
 
-async def test_INV_C3_the_same_objects_go_on_after_a_failover(tmp_path: Path) -> None:
+async def test_INV_CP3_the_same_objects_go_on_after_a_failover(tmp_path: Path) -> None:
     with open_cluster(tmp_path, 2) as cluster:
         await asyncio.to_thread(cluster.start)
         await asyncio.to_thread(create_topic, cluster.bootstrap, "in")
