@@ -8,6 +8,7 @@ Transactional workers come from the demo; plain producers and readers from this 
 Not here: what happens when (`chaos.schedule`), what is wrong (`chaos.soak_judge`, the demo's audit).
 """
 
+import faulthandler
 import json
 import shutil
 import signal
@@ -50,6 +51,7 @@ from region_broker.cli.demo.dataset import Transfer
 from region_broker.cli.demo.workload import (
     ACCOUNT_PARTITIONS,
     ACCOUNTS_TOPIC,
+    GROUP_ID,
     INPUT_TOPIC,
     Fleet,
     Journal,
@@ -316,10 +318,23 @@ class Soak:
         except (stage.StageError, KafkaException) as error:
             done = len(self._journal.acks) - commits
             self.blame(f"workers hang: {error}; {done} commits since; {self._journal.errors[-3:]}")
+            self._diagnose()
         try:
             stage.wait_mirrored(self.cluster, home, self.mirror(), PATIENCE_S)
         except stage.StageError as error:
             self.blame(f"the mirror does not catch up: {error}")
+
+    def _diagnose(self) -> None:
+        """Keep what clients and coordinators are waiting for: it is gone when all is stopped."""
+        with (self.folder / "hang.txt").open("w") as out:
+            faulthandler.dump_traceback(file=out, all_threads=True)
+            out.flush()
+            for words in (("group", "describe", GROUP_ID), ("txn", "list")):
+                subprocess.run(
+                    [sys.executable, "-m", "region_broker", *words,
+                     "--bootstrap", self.cluster.place(self.home()).bootstrap],
+                    stdout=out, stderr=out, check=False, timeout=30,
+                )  # fmt: skip
 
     def judge(self) -> None:
         """Read both regions and judge everything so far."""

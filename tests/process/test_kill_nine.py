@@ -1,0 +1,89 @@
+"""kill -9 of a node under load, twenty times: everything acknowledged is there, nothing twice, order kept.
+
+An idempotent producer with many batches in flight and three transactional ones write throughout; none of them
+is restarted with the node.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from chaos import stream, transfers
+from chaos.checker import check
+from chaos.history import History
+from chaos.stream import Streamed, Streamer, check_stream
+from chaos.transfers import ACCOUNTS, Journal, Reader, end_all, tellers, write_ends
+from region_broker.cli.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+KILLS = 20
+TELLERS = 3
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=9)) as made:
+        made.start()
+        admin = AdminClient({"bootstrap.servers": made.bootstrap})
+        wanted = [NewTopic(transfers.TOPIC, ACCOUNTS, 1), NewTopic(stream.TOPIC, stream.PARTITIONS, 1)]
+        for created in admin.create_topics(wanted).values():
+            created.result(20)
+        yield made
+        assert made.dead() == {}
+
+
+def test_nothing_acknowledged_is_lost_by_kill_nine(cluster: LocalCluster) -> None:
+    chance, journal, streamed = random.Random(9), Journal(), Streamed()
+    streamer = Streamer(cluster.bootstrap, streamed)
+    streamer.start()
+    working = list(tellers(TELLERS, cluster.bootstrap, journal, chance))
+    for _ in range(KILLS):
+        journal.await_commits(0, journal.committed(0) + chance.randrange(1, 30))
+        cluster.kill("eu")
+        cluster.start(["eu"])
+    journal.await_commits(0, journal.committed(0) + 10)
+    end_all(working, lambda name: pytest.fail(f"{name} hangs"))
+    streamer.stop()
+    assert not streamer.is_alive()
+    assert streamed.failed == []
+    reader = Reader(cluster.bootstrap)
+    final = {"eu": list(reader.read_to(write_ends(cluster.bootstrap)))}
+    reader.close()
+    assert check(History(attempts=journal.attempts, final=final)) == []
+    assert check_stream(streamed.answered, read_stream(cluster.bootstrap)) == []
+    counts = [len(answered) for answered in streamed.answered.values()]
+    print(f"{journal.committed(0)} commits, {sum(counts)} records over {KILLS} kills")
+    assert min(counts) > KILLS
+
+
+def read_stream(brokers: str) -> dict[int, list[tuple[int, int]]]:
+    """Return (offset, number) of every record, per partition."""
+    consumer = Consumer(
+        {"bootstrap.servers": brokers, "group.id": "judge", "log_level": 0,
+         "enable.partition.eof": True, "enable.auto.commit": False,
+         "isolation.level": "read_committed"}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(stream.TOPIC, n, 0) for n in range(stream.PARTITIONS)])
+    found: dict[int, list[tuple[int, int]]] = {n: [] for n in range(stream.PARTITIONS)}
+    ended = 0
+    for _ in range(transfers.POLLS_MAX):
+        for message in consumer.consume(10_000, 0.1):
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            if error is not None:
+                assert error.name() == "_PARTITION_EOF", error
+                ended += 1
+                continue
+            assert partition is not None
+            assert offset is not None
+            found[partition].append((offset, int(message.value() or b"-1")))
+        if ended == stream.PARTITIONS:
+            break
+    consumer.close()
+    assert ended == stream.PARTITIONS
+    return found
