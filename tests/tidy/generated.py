@@ -21,8 +21,8 @@ from tests.tidy.tree import (
     docstring_of,
     files_about,
     invariants_by_module,
-    shown,
     rule_tests,
+    shown,
 )
 
 _BLOCK: Final = re.compile(

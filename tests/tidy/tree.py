@@ -74,7 +74,8 @@ def rule_tests() -> dict[str, list[tuple[str, str]]]:
         if not path.is_relative_to(ROOT / "tests") or not node.name.startswith("test_"):
             continue
         for rule in re.findall(
-            r"(?<![A-Za-z0-9])([CTPBGHR]\d+)(?![A-Za-z0-9])", node.name.replace("_", " ")
+            r"(?<![A-Za-z0-9])([CTPBGHR]\d+)(?![A-Za-z0-9])",
+            re.sub(r"INV_[A-Z]+\d+", "", node.name).replace("_", " "),
         ):
             found[rule].append((shown(path), node.name))
     return {rule: sorted(tests) for rule, tests in found.items()}
