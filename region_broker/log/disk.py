@@ -10,9 +10,11 @@ Every failure is an `OSError` whose `errno` says which (ENOSPC: full, EIO: broke
 Not here: what the bytes mean; when to sync (`group_commit`).
 """
 
+import ctypes
 import errno
 import os
 import shutil
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,24 @@ from typing import Final, Generic, Protocol, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 Buffer = bytes | bytearray | memoryview
+
+_SYNC_FILE_RANGE_WRITE: Final = 2
+_HINT_REFUSED: Final = {errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.ESPIPE, errno.EOPNOTSUPP}
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    if sys.platform != "linux":
+        return None
+    function = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if function is None:
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    function.restype = ctypes.c_int
+    call: Callable[[int, int, int, int], int] = function
+    return call
+
+
+_sync_file_range: Final = _find_sync_file_range()
 
 
 class DiskFile(Protocol):
@@ -40,6 +60,10 @@ class DiskFile(Protocol):
 
     def size(self) -> int:
         """Return the size in bytes."""
+        ...
+
+    def start_writeback(self) -> None:
+        """Begin writing to the device, without waiting: a hint. If it fails, `fdatasync` raises the error."""
         ...
 
     def fdatasync(self) -> None:
@@ -102,11 +126,12 @@ class Disk(Protocol):
 class RealFile:
     """A `DiskFile` on a POSIX descriptor."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_writeback_error")
 
     def __init__(self, descriptor: int) -> None:
         """Own an open descriptor."""
         self._descriptor = descriptor
+        self._writeback_error: OSError | None = None
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         """See `DiskFile`."""
@@ -145,8 +170,21 @@ class RealFile:
         """See `DiskFile`."""
         return os.fstat(self._descriptor).st_size
 
+    def start_writeback(self) -> None:
+        """See `DiskFile`; Linux only, elsewhere it does nothing."""
+        if _sync_file_range is None:
+            return
+        if _sync_file_range(self._descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in _HINT_REFUSED:
+            # The kernel may have dropped the pages and forget it: never sync this file with success again.
+            self._writeback_error = OSError(number, os.strerror(number))
+
     def fdatasync(self) -> None:
         """See `DiskFile`."""
+        if self._writeback_error is not None:
+            raise self._writeback_error
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:

@@ -4,11 +4,16 @@ INV-CM1  while a group is synced the next one gathers; a log is in at most one r
 INV-CM2  a log's `finish_sync` is called once for each job, on the loop, with its own outcome: one bad disk file
         stops one partition
 INV-CM3  a job is never run again after an error
+INV-CM4  nothing large and nothing with a full segment is synced on the loop, and nothing at all for a while
+        after syncs there have become slow: the while doubles each time, so a slow disk is rarely tried
+INV-CM5  all files of a group begin to be written out before the first is waited for
 
 Policies: `commit` starts a group as soon as anything is dirty; `interval` each `flush_interval_ms`; `os` syncs only
-segments that are full. The threads are the only ones that touch the log's files beside the loop; full segments
-are handed to `on_sealed` in a thread of its own, so that a slow digest delays no ack.
-Not here: what is synced (`PartitionLog.begin_sync`).
+segments that are full. Full segments are handed to `on_sealed` in a thread of its own, so that a slow digest
+delays no ack.
+Why on the loop: handing a group to threads costs more than the syncs of a fast disk, as each `fdatasync` that
+returns there needs the interpreter back from the loop; meanwhile requests gather in the sockets and are served
+in the next turn, as one group. Not here: what is synced (`PartitionLog.begin_sync`).
 """
 
 import asyncio
@@ -24,6 +29,13 @@ from region_broker.log.partition_log import PartitionLog
 from region_broker.log.sync_job import SyncJob
 
 logger: Final = logging.getLogger(__name__)
+
+SYNC_THREADS: Final = 4
+INLINE_MS_MAX: Final = 1.0
+INLINE_BYTES_MAX: Final = 256 * 1024
+AWAY_MS_MIN: Final = 500
+AWAY_MS_MAX: Final = 64_000
+_WEIGHT: Final = 1 / 8
 
 SealedCallback = Callable[[Path], None]
 
@@ -44,23 +56,59 @@ class SyncRunner(Protocol):
         ...
 
 
-class ThreadRunner:
-    """Jobs spread over a few threads; background work, one piece at a time, in another."""
+class SyncPace:
+    """Whether the next group may be synced on the loop; times are handed in, in ms of a monotonic clock.
 
-    def __init__(self, thread_count: int) -> None:
-        """Use `thread_count` (>= 1) threads for syncs."""
-        self._threads = thread_count
-        self._sync_pool = ThreadPoolExecutor(thread_count, thread_name_prefix="log-sync")
+    Whole milliseconds are fine enough: what a single sync loses by it, the mean does not.
+    """
+
+    def __init__(self) -> None:
+        """Begin on the loop."""
+        self._usual_ms = INLINE_MS_MAX / 2
+        self._away_ms = AWAY_MS_MIN
+        self._back_at_ms = 0
+
+    def on_loop(self, now_ms: int) -> bool:
+        """Return whether syncs on the loop have been quick, or have not been tried for long enough."""
+        return now_ms >= self._back_at_ms
+
+    def took(self, started_ms: int, ended_ms: int) -> None:
+        """Note how long a group took on the loop."""
+        self._usual_ms += (ended_ms - started_ms - self._usual_ms) * _WEIGHT
+        if self._usual_ms <= INLINE_MS_MAX:
+            return
+        if (
+            started_ms - self._back_at_ms > self._away_ms
+        ):  # it went well for longer than it was away
+            self._away_ms = AWAY_MS_MIN
+        self._back_at_ms = ended_ms + self._away_ms
+        self._away_ms = min(2 * self._away_ms, AWAY_MS_MAX)
+        self._usual_ms = INLINE_MS_MAX / 2
+
+
+class DiskRunner:
+    """A `SyncRunner` for a real disk: the loop, one thread for groups, one for full segments and digests."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Start no thread before one is needed."""
+        self._clock = clock
+        self._pace = SyncPace()
+        self._sync_pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-sync")
         self._background = ThreadPoolExecutor(1, thread_name_prefix="log-seal")
 
     async def sync_all(self, jobs: Sequence[SyncJob]) -> list[OSError | None]:
-        """See `SyncRunner`: job i runs in thread i mod n, so a group wakes at most n threads."""
+        """See `SyncRunner`."""
+        started_ms = self._clock.monotonic_ms()
+        if self._pace.on_loop(started_ms) and _is_small(jobs):
+            done = _run(jobs)
+            self._pace.took(started_ms, self._clock.monotonic_ms())
+            return done
         loop = asyncio.get_running_loop()
-        shares = [jobs[start :: self._threads] for start in range(min(self._threads, len(jobs)))]
+        shares = [jobs[start::SYNC_THREADS] for start in range(min(SYNC_THREADS, len(jobs)))]
         outcomes = await asyncio.gather(
-            *(loop.run_in_executor(self._sync_pool, _run_share, share) for share in shares)
+            *(loop.run_in_executor(self._sync_pool, _run, share) for share in shares)
         )
-        return [outcomes[at % self._threads][at // self._threads] for at in range(len(jobs))]
+        return [outcomes[at % SYNC_THREADS][at // SYNC_THREADS] for at in range(len(jobs))]
 
     def start(self, work: Callable[[], None]) -> Awaitable[None]:
         """See `SyncRunner`."""
@@ -72,7 +120,16 @@ class ThreadRunner:
         self._background.shutdown()
 
 
-def _run_share(jobs: Sequence[SyncJob]) -> list[OSError | None]:
+def _is_small(jobs: Sequence[SyncJob]) -> bool:
+    return sum(job.size_bytes for job in jobs) <= INLINE_BYTES_MAX and not any(
+        job.seals for job in jobs
+    )
+
+
+def _run(jobs: Sequence[SyncJob]) -> list[OSError | None]:
+    if len(jobs) > 1:
+        for job in jobs:
+            job.start_writeback()
     return [job.run() for job in jobs]
 
 
@@ -92,7 +149,7 @@ class GroupCommit:
         self.on_sealed = on_sealed
         self._interval_ms = config.flush_interval_ms
         self._clock = clock
-        self._runner = runner if runner is not None else ThreadRunner(config.sync_threads)
+        self._runner = runner if runner is not None else DiskRunner(clock)
         self._dirty: dict[PartitionLog, None] = {}
         self._wake = asyncio.Event()
 

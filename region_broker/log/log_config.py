@@ -32,7 +32,6 @@ class NodeLogConfig:
 
     flush_policy: FlushPolicy = FlushPolicy.COMMIT
     flush_interval_ms: int = 1000
-    sync_threads: int = 4
     open_files_max: int = 512
     index_interval_bytes: int = 8192
     segment_bytes: int = 1 << 30

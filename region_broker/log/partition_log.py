@@ -290,6 +290,7 @@ class PartitionLog:
             folder_version=self._folder_version,
             seals=seals,
             checkpoint=self._checkpoint_now(),
+            size_bytes=active.take_unsynced_bytes(),
         )
 
     def run_sync(self, job: SyncJob) -> OSError | None:

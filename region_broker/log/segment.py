@@ -88,6 +88,7 @@ class Segment:
     file: DiskFile | None = None
     live_index: SparseIndex | None = None
     first_appended_wall_ms: int | None = None
+    _taken_bytes: int = 0
     _max_timestamp_ms: int | None = None
     _first_timestamp_ms: int = field(default=NO_TIMESTAMP_MS)
 
@@ -102,6 +103,11 @@ class Segment:
     def first_timestamp_ms(self) -> int:
         """The base timestamp of the first batch, -1 without records; known once `index` was read."""
         return self._first_timestamp_ms
+
+    def take_unsynced_bytes(self) -> int:
+        """Return how many bytes were appended since the last call."""
+        taken, self._taken_bytes = self.size_bytes - self._taken_bytes, self.size_bytes
+        return max(taken, 0)
 
     def reader(self) -> DiskFile:
         """Return the open file; valid until another segment's is asked for."""

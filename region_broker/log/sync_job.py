@@ -51,6 +51,12 @@ class SyncJob:
     folder_version: int
     seals: tuple[Seal, ...]
     checkpoint: Checkpoint
+    size_bytes: int = 0
+
+    def start_writeback(self) -> None:
+        """Let the disk begin; saves time when several jobs are run one after the other."""
+        for file in self.files:
+            file.start_writeback()
 
     def run(self) -> OSError | None:
         """Sync; return the error instead of raising it. Never called twice."""
