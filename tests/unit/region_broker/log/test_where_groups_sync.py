@@ -70,7 +70,7 @@ async def outcomes(jobs: Sequence[SyncJob]) -> list[OSError | None]:
         runner.close()
 
 
-async def test_INV_G2_each_job_runs_once_and_has_its_own_outcome() -> None:
+async def test_INV_CM2_each_job_runs_once_and_has_its_own_outcome() -> None:
     broken = OSError(errno.EIO, "broken")
     targets = [Target(), Target(broken), Target(), Target(OSError(errno.ENOSPC, "full"))]
     jobs = [job_of(target, seals=number % 2) for number, target in enumerate(targets)]
@@ -88,13 +88,13 @@ async def test_a_small_group_is_synced_on_the_loop() -> None:
 @pytest.mark.parametrize(
     ("size_bytes", "seals"), [(INLINE_BYTES_MAX + 1, 0), (1, 1)], ids=["large", "full-segment"]
 )
-async def test_INV_G4_not_on_the_loop(size_bytes: int, seals: int) -> None:
+async def test_INV_CM4_not_on_the_loop(size_bytes: int, seals: int) -> None:
     target = Target()
     await outcomes([job_of(target, size_bytes=size_bytes, seals=seals)])
     assert target.ran_in != [threading.current_thread().name]
 
 
-def test_INV_G4_slow_syncs_stay_away_from_the_loop_for_twice_as_long_each_time() -> None:
+def test_INV_CM4_slow_syncs_stay_away_from_the_loop_for_twice_as_long_each_time() -> None:
     pace = SyncPace()
     now_ms, away_ms = 100_000, AWAY_MS_MIN
     for _ in range(9):
@@ -144,7 +144,7 @@ def test_a_failed_write_out_fails_every_later_sync(
     file.close()
 
 
-async def test_INV_G5_real_files_are_durable_with_the_hint(tmp_path: Path) -> None:
+async def test_INV_CM5_real_files_are_durable_with_the_hint(tmp_path: Path) -> None:
     disk = RealDisk()
     files = [disk.open(tmp_path / str(number), create=True) for number in range(3)]
     for file in files:
