@@ -18,7 +18,7 @@ from region_broker.config import NodeConfig
 from region_broker.node import Node, Ports
 from region_broker.ports.clock import SystemClock
 from region_broker.replication.partition import Partition
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.simulation.network import Fabric
 
 NAMES = ("eu", "us")
@@ -148,26 +148,18 @@ class Region:
             self.disk.power_loss(power)
         await self._end()
 
-    async def ended(self) -> BaseException | None:
-        """Return what ended the node, once something has; its resources are given back."""
-        assert self._task is not None
-        await asyncio.wait({self._task})
-        failure = self._task.exception()
-        await self._end()
-        return failure
+    @property
+    def died(self) -> bool:
+        """Return whether the node ended by itself."""
+        return self._task is not None and self._task.done()
 
     async def _end(self) -> None:
         if self._task is None:
             return
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, BaseExceptionGroup, OSError):
+        with contextlib.suppress(asyncio.CancelledError, BaseExceptionGroup, OSError, Crashed):
             await self._task
         self._task = None
-        # What a dead process's kernel does; `Storage.close` stops at the first dead file.
-        storage = self.node.storage
-        storage.group_commit.close()
-        await storage.metadata.close()
-        storage.lock.close()
 
     def check_running(self) -> None:
         """Raise what ended the node, if it ended by itself."""

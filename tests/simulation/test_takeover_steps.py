@@ -1,0 +1,185 @@
+"""A take-over goes on from wherever the process died: at every disk operation of FENCING, CUTTING and ADOPTING.
+
+The taker's disk and folder are copied at the moment before the take-over; each run starts from such a copy, dies
+at another disk operation (by SIGKILL or by a power cut), is started again, and must end where the run ended
+that nothing disturbed: same base, same records, same quarantine, nothing open.
+"""
+
+import asyncio
+import contextlib
+import copy
+import logging
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from chaos.history import Seen, seen
+from geo_replicator.failover import Phase
+from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
+from tests.simulation.cut_judge import batches_of
+from tests.simulation.disk import Crashed
+from tests.simulation.kafka_client import Connection, Reader
+from tests.simulation.network import Fabric
+from tests.simulation.region_pair import Pair, Region, region_pair
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+COMMITS = 25
+CRASHES_MAX = 60
+
+
+@pytest.fixture(autouse=True)
+def _silence() -> Iterator[None]:
+    """Say nothing of the dying process's last words."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a take-over led to, as far as it must be the same however often it was interrupted."""
+
+    base: dict[str, int]
+    acting: tuple[str, int, int]
+    shown: list[Seen]
+    data: list[tuple[int, int, int, tuple[tuple[int, bytes], ...]]]
+    markers: dict[tuple[int, int], int]
+    quarantine: dict[tuple[str, int, int], bytes]
+
+
+class Outset:
+    """The taker as it stood when home died; every run starts from here."""
+
+    def __init__(self, region: Region, copy_folder: Path) -> None:
+        self._folder, self._copy = region.folder, copy_folder
+        self._disk = region.disk
+        self.steps = 0
+        shutil.copytree(self._folder, self._copy)
+
+    def region(self) -> Region:
+        """Return a region that stands where the outset stood; one at a time."""
+        shutil.rmtree(self._folder)
+        shutil.copytree(self._copy, self._folder)
+        region = Region("us", self._folder, Fabric(random.Random(1)), random.Random(1))
+        region.disk = copy.deepcopy(self._disk)
+        return region
+
+
+async def transfers_cut_short(pair: Pair) -> None:
+    """Let transfers run, cut the link in the middle of some, and kill both regions."""
+    await pair.create_topic(TOPIC, ACCOUNTS)
+    bank = Bank(pair)
+    async with asyncio.TaskGroup() as tasks:
+        work = [
+            tasks.create_task(Teller(bank, f"teller-{n}", random.Random(n)).run()) for n in range(4)
+        ]
+        await pair.until(lambda: bank.committed(0) >= COMMITS, "commits")
+        await pair.until(lambda: pair.us.partition(TOPIC, 0).visible_end > 0, "a tidemark")
+        before = bank.committed(0)
+        await pair.until(lambda: bank.committed(0) > before, "one more commit")
+        pair.fabric.cut("eu", "us")
+        for task in work:
+            task.cancel()
+    await pair.eu.kill()
+    await pair.us.kill()
+
+
+def acts(region: Region) -> bool:
+    return region.phase is Phase.ACTING and region.node.role.acting
+
+
+async def take_over(region: Region) -> None:
+    """Order the take-over, unless one is under way, and wait for its end or the node's."""
+    if region.phase is Phase.MIRRORING:
+        region.node.operations.begin_failover(confirmed=True)
+    async with asyncio.timeout(30):
+        while not (acts(region) or region.died):
+            await asyncio.sleep(0.001)
+        crash_at, region.disk.crash_at = region.disk.crash_at, None
+        while crash_at is not None and region.disk.operations >= crash_at and not region.died:
+            await asyncio.sleep(0.001)  # it struck in the last moment: the node is on its way out
+
+
+async def result_of(region: Region) -> Result:
+    """Read everything that must not depend on interruptions."""
+    storage = region.node.storage
+    domain = storage.metadata.image.main_domain
+    (entry,) = domain.lineage
+    connection = await Connection.open(region.fabric.site("auditor"), region.kafka_port)
+    reader = Reader(TOPIC, ACCOUNTS, committed=True)
+    while await reader.read(connection):
+        pass
+    data, markers = [], Counter[tuple[int, int]]()
+    for number in range(ACCOUNTS):
+        partition = region.partition(TOPIC, number)
+        assert partition.state.open_transactions() == []
+        for batch in batches_of(partition):
+            if batch.marker is None:
+                data.append((number, batch.offset, batch.producer_id, batch.values))
+            else:
+                markers[number, batch.producer_id] += 1
+    quarantine = {
+        (tail.topic, tail.partition, tail.first_offset): b"".join(storage.quarantine.chunks(tail))
+        for tail in storage.quarantine.tails()
+    }
+    return Result(
+        base=entry.positions,
+        acting=(domain.acting_region, domain.region_epoch, region.node.role.region_epoch),
+        shown=sorted(seen(*each) for each in reader.records),
+        data=data,
+        markers=dict(markers),
+        quarantine=quarantine,
+    )
+
+
+async def undisturbed(outset: Outset) -> Result:
+    region = outset.region()
+    await region.start()
+    before = region.disk.operations
+    await take_over(region)
+    outset.steps = region.disk.operations - before
+    result = await result_of(region)
+    await region.kill()
+    return result
+
+
+async def interrupted(outset: Outset, at: int, chance: random.Random) -> Result:
+    """Die at disk operation `at` of the take-over, and perhaps again soon after the start."""
+    region = outset.region()
+    await region.start()
+    region.disk.crash_after(at)
+    await take_over(region)
+    again = chance.random() < 0.3
+    while not acts(region) or region.died:
+        await region.kill(power=chance if chance.random() < 0.5 else None)
+        if again:
+            region.disk.crash_after(chance.randrange(200))
+            again = False
+        with contextlib.suppress(Crashed, BaseExceptionGroup):
+            await region.start()
+            await take_over(region)
+    result = await result_of(region)
+    await region.kill()
+    return result
+
+
+async def test_T18_a_takeover_killed_at_any_disk_operation_ends_as_if_it_had_not_been(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path / "pair", seed=5) as pair:
+        await transfers_cut_short(pair)
+        outset = Outset(pair.us, tmp_path / "copy")
+        expected = await undisturbed(outset)
+        assert sum(record.change for record in expected.shown) == 0
+        assert expected.shown
+        assert any(topic == TOPIC for topic, _, _ in expected.quarantine)
+        assert expected.acting == ("us", 17, 17)
+        stride = max(1, outset.steps // CRASHES_MAX)
+        print(f"{outset.steps} disk operations, every {stride}th")
+        for at in range(0, outset.steps, stride):
+            assert await interrupted(outset, at, random.Random(at)) == expected, at
