@@ -2,7 +2,8 @@
 
 The taker's disk and folder are copied at the moment before the take-over; each run starts from such a copy, dies
 at another disk operation (by SIGKILL or by a power cut), is started again, and must end where the run ended
-that nothing disturbed: same base, same records, same quarantine, nothing open.
+that nothing disturbed: same base, same records, same quarantine, nothing open. Then the same for the return of the
+old home: from its start over the cutting of its logs until it mirrors.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ import pytest
 from chaos.history import Seen, seen
 from geo_replicator.failover import Phase
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
-from tests.simulation.cut_judge import batches_of
+from tests.simulation.cut_judge import batches_of, whole
 from tests.simulation.disk import Crashed
 from tests.simulation.kafka_client import Connection, Reader
 from tests.simulation.network import Fabric
@@ -55,8 +56,9 @@ class Result:
 class Outset:
     """The taker as it stood when home died; every run starts from here."""
 
-    def __init__(self, region: Region, copy_folder: Path) -> None:
-        self._folder, self._copy = region.folder, copy_folder
+    def __init__(self, region: Region, copy_folder: Path, fabric: Fabric | None = None) -> None:
+        self._name, self._folder, self._copy = region.name, region.folder, copy_folder
+        self._fabric = fabric
         self._disk = region.disk
         self.steps = 0
         shutil.copytree(self._folder, self._copy)
@@ -65,13 +67,14 @@ class Outset:
         """Return a region that stands where the outset stood; one at a time."""
         shutil.rmtree(self._folder)
         shutil.copytree(self._copy, self._folder)
-        region = Region("us", self._folder, Fabric(random.Random(1)), random.Random(1))
+        fabric = self._fabric or Fabric(random.Random(1))
+        region = Region(self._name, self._folder, fabric, random.Random(1))
         region.disk = copy.deepcopy(self._disk)
         return region
 
 
 async def transfers_cut_short(pair: Pair) -> None:
-    """Let transfers run, cut the link in the middle of some, and kill both regions."""
+    """Let transfers run, cut the link in the middle of some, let more run, and kill home."""
     await pair.create_topic(TOPIC, ACCOUNTS)
     bank = Bank(pair)
     async with asyncio.TaskGroup() as tasks:
@@ -86,7 +89,6 @@ async def transfers_cut_short(pair: Pair) -> None:
         for task in work:
             task.cancel()
     await pair.eu.kill()
-    await pair.us.kill()
 
 
 def acts(region: Region) -> bool:
@@ -123,17 +125,13 @@ async def result_of(region: Region) -> Result:
                 data.append((number, batch.offset, batch.producer_id, batch.values))
             else:
                 markers[number, batch.producer_id] += 1
-    quarantine = {
-        (tail.topic, tail.partition, tail.first_offset): b"".join(storage.quarantine.chunks(tail))
-        for tail in storage.quarantine.tails()
-    }
     return Result(
         base=entry.positions,
         acting=(domain.acting_region, domain.region_epoch, region.node.role.region_epoch),
         shown=sorted(seen(*each) for each in reader.records),
         data=data,
         markers=dict(markers),
-        quarantine=quarantine,
+        quarantine=quarantine_of(region),
     )
 
 
@@ -173,6 +171,7 @@ async def test_T18_a_takeover_killed_at_any_disk_operation_ends_as_if_it_had_not
 ) -> None:
     async with region_pair(tmp_path / "pair", seed=5) as pair:
         await transfers_cut_short(pair)
+        await pair.us.kill()
         outset = Outset(pair.us, tmp_path / "copy")
         expected = await undisturbed(outset)
         assert sum(record.change for record in expected.shown) == 0
@@ -183,3 +182,63 @@ async def test_T18_a_takeover_killed_at_any_disk_operation_ends_as_if_it_had_not
         print(f"{outset.steps} disk operations, every {stride}th")
         for at in range(0, outset.steps, stride):
             assert await interrupted(outset, at, random.Random(at)) == expected, at
+
+
+def quarantine_of(region: Region) -> dict[tuple[str, int, int], bytes]:
+    store = region.node.storage.quarantine
+    return {
+        (tail.topic, tail.partition, tail.first_offset): b"".join(store.chunks(tail))
+        for tail in store.tails()
+    }
+
+
+async def come_back(region: Region) -> bool:
+    """Start and wait until the region mirrors or died; return whether it mirrors."""
+    with contextlib.suppress(Crashed, BaseExceptionGroup):
+        await region.start()
+        async with asyncio.timeout(30):
+            while not (region.node.role.mirrors or region.died):
+                await asyncio.sleep(0.001)
+        crash_at, region.disk.crash_at = region.disk.crash_at, None
+        while crash_at is not None and region.disk.operations >= crash_at and not region.died:
+            await asyncio.sleep(0.001)
+        return not region.died
+    return False
+
+
+async def test_T18_a_return_killed_at_any_disk_operation_ends_as_if_it_had_not_been(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path / "pair", seed=6) as pair:
+        await transfers_cut_short(pair)
+        await pair.fail_over()
+        pair.fabric.heal("eu", "us")
+        outset = Outset(pair.eu, tmp_path / "copy", pair.fabric)
+        pair.eu = pair.regions["eu"] = outset.region()
+        before = pair.eu.disk.operations
+        assert await come_back(pair.eu)
+        steps = pair.eu.disk.operations - before
+        expected = quarantine_of(pair.eu)
+        assert any(topic == TOPIC for topic, _, _ in expected)
+        stride = max(1, steps // CRASHES_MAX)
+        print(f"{steps} disk operations, every {stride}th")
+        for at in range(0, steps, stride):
+            await pair.eu.kill()
+            pair.eu = pair.regions["eu"] = outset.region()
+            pair.eu.disk.crash_after(at)
+            while not await come_back(pair.eu):
+                await pair.eu.kill(power=random.Random(at) if at % 2 else None)
+            assert quarantine_of(pair.eu) == expected, at
+            await shows_the_same(pair)
+
+
+async def shows_the_same(pair: Pair) -> None:
+    """The old home ends as a mirror of all that us has."""
+    final = await pair.us.node.role.final_round()
+    await pair.until(
+        lambda: pair.eu.node.tidemarks.claim().point >= final, "the last tidemark is reached"
+    )
+    for number in range(ACCOUNTS):
+        ours, theirs = (pair.regions[name].partition(TOPIC, number) for name in ("eu", "us"))
+        assert whole(ours, ours.log_start_offset) == whole(theirs, theirs.log_start_offset)
+        assert ours.last_stable_offset == theirs.last_stable_offset
