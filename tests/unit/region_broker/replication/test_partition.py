@@ -391,3 +391,14 @@ async def test_waiting_fetch_ends_when_the_partition_stops() -> None:
         )
         await asyncio.sleep(0)
         some.partition.log.fail("for the test")
+
+
+def test_T26_a_reader_ahead_of_a_mirror_waits_and_is_not_out_of_range() -> None:
+    some = world(leads=False)
+    some.partition.become_mirror()
+    found = some.partition.fetch(7, 1000, Isolation.READ_COMMITTED)
+    assert (found.data, found.next_offset) == (b"", 7)
+    assert some.partition.readable_bytes(7, Isolation.READ_COMMITTED, 1) == 0
+    some.partition.become_leader(LEADER_EPOCH)
+    with pytest.raises(OffsetOutOfRange):
+        some.partition.fetch(7, 1000, Isolation.READ_COMMITTED)
