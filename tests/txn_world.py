@@ -5,11 +5,13 @@ records become durable and markers arrive. Nothing here decides anything.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from idempotency import ledger_records as lr
 from idempotency.identity import TopicName, TopicPartition
+from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
@@ -193,6 +195,50 @@ class CoreWorld:
             )
             for effect in effects:
                 self._carry_out(effect)
+
+
+ORDERS = tp("orders")
+
+
+def record(status: TxnStatus, epoch: int, **changes: object) -> TransactionRecord:
+    """Return an entry of producer 5 in some state."""
+    base = TransactionRecord(
+        transactional_id="t",
+        producer_id=5,
+        previous_producer_id=-1,
+        next_producer_id=-1,
+        producer_epoch=epoch,
+        last_producer_epoch=-1,
+        timeout_ms=60_000,
+        status=status,
+        partitions=(ORDERS,)
+        if status in (TxnStatus.ONGOING, TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT)
+        else (),
+        last_update_ms=0,
+        start_ms=0,
+        stamp=0 if status in (TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT) else None,
+        region_epoch=8,
+        client_tv=2,
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def world_with(entry: TransactionRecord) -> CoreWorld:
+    """Return a world that has replayed this entry."""
+    world = CoreWorld()
+    world.install(entry)
+    return world
+
+
+def started(tv: int = 1) -> tuple[CoreWorld, int]:
+    """Return a world with an open transaction at epoch 0, and the producer id."""
+    world = CoreWorld()
+    first = world.init()
+    world.persist()
+    pid = world.answers[first].producer_id
+    world.add(pid, 0, ORDERS, tv=tv)
+    world.persist()
+    return world, pid
 
 
 class MemoryLedger:

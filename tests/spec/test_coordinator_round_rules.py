@@ -1,0 +1,223 @@
+"""The coordinator's part in rounds and takeovers: tidemarks.md T2-T6, T21, T22.
+
+Expected values come from that text. The rules of transactions alone: `test_transaction_rules`.
+"""
+
+import pytest
+
+from idempotency.decision import round_of
+from idempotency.ledger_records import TransactionRecord, TxnStatus
+from idempotency.partition_state import OpenTxn
+from tests.txn_world import FIRST_ID, LEADER_EPOCH, CoreWorld, record, started, tp, world_with
+from txn_coordinator import events as ev
+from txn_coordinator import transitions as tr
+from txn_coordinator.adoption import orphans_of
+from txn_coordinator.verdicts import TxnVerdict as V
+
+S = TxnStatus
+A = tp("orders", 0)
+B = tp("orders", 1)
+
+
+# ---- rounds
+
+R1, R2 = round_of(7, 1), round_of(7, 2)
+
+
+def test_T2_the_stamp_is_the_last_round_before_the_decision() -> None:
+    world, pid = started()
+    world.end(pid, 0, commit=False)  # appended, not durable
+    world.step(ev.EnterRound(R1))
+    world.persist()
+    assert world.sent[0].decision.stamp == 0
+    world.deliver()
+    world.add(pid, 0, A)
+    world.persist()
+    world.end(pid, 0, commit=False)
+    world.persist()
+    assert world.sent[0].decision.stamp == R1
+    again = world.reload()
+    assert again.core.entries["t"].decision == world.sent[0].decision
+
+
+def test_T2_a_lower_or_repeated_round_writes_nothing() -> None:
+    world = CoreWorld()
+    world.step(ev.EnterRound(R2))
+    rows, offset = len(world.rows), world.core.gate.current_offset
+    world.step(ev.EnterRound(R1))
+    world.step(ev.EnterRound(R2))
+    assert len(world.rows) == rows
+    assert (world.core.gate.current, world.core.gate.current_offset) == (R2, offset)
+
+
+@pytest.mark.parametrize("by", ["enter", "release"])
+def test_T3_commit_markers_of_the_current_round_wait(by: str) -> None:
+    world, pid = started()
+    world.step(ev.EnterRound(R1))
+    end = world.end(pid, 0, commit=True)
+    world.persist()
+    assert world.answers[end].verdict is V.OK  # the client does not wait
+    assert world.sent == []
+    assert world.core.gate.held_count == 1
+    world.step(ev.EnterRound(R2) if by == "enter" else ev.ReleaseRound(R1))
+    assert len(world.sent) == 1
+    assert world.core.gate.held_count == 0
+
+
+def test_T3_after_a_reload_the_current_stamp_is_held_until_the_release_is_repeated() -> None:
+    world, pid = started()
+    world.step(ev.EnterRound(R1))
+    world.end(pid, 0, commit=True)
+    world.persist()
+    decision = world.core.entries["t"].decision
+    again = world.reload()
+    again.resume()
+    assert again.sent == []
+    again.step(ev.ReleaseRound(R1))
+    assert again.sent[0].decision == decision
+
+
+def test_T3_after_a_reload_older_stamps_are_free() -> None:
+    world, pid = started()
+    world.step(ev.EnterRound(R1))
+    world.end(pid, 0, commit=True)
+    world.persist()
+    world.step(ev.EnterRound(R2))
+    again = world.reload()
+    again.resume()
+    assert [order.decision.stamp for order in again.sent] == [R1]
+
+
+def test_T5_abort_markers_never_wait() -> None:
+    world, pid = started()
+    world.step(ev.EnterRound(R1))
+    world.end(pid, 0, commit=False)
+    world.persist()
+    assert len(world.sent) == 1
+
+
+def test_T6_markers_sent_again_carry_the_old_decision_also_from_a_new_leader() -> None:
+    world, pid = started()
+    world.end(pid, 0, commit=True)
+    world.persist()
+    again = world.reload(leader_epoch=LEADER_EPOCH + 5)
+    again.resume()
+    assert again.sent[0].decision == world.sent[0].decision
+
+
+# ---- takeover
+
+
+def cut(status: TxnStatus, *, tv: int, epoch: int = 3, **changes: object) -> CoreWorld:
+    """Return a new region's world that has loaded one entry of the old one."""
+    old = world_with(record(status, epoch, client_tv=tv, **changes))
+    return old.reload(region_epoch=16, leader_epoch=16 << 16)
+
+
+def test_T21_an_ongoing_transaction_is_aborted_wherever_it_has_data() -> None:
+    world = cut(S.ONGOING, tv=1)
+    world.step(ev.AdoptOngoing("t", (A, B)))
+    world.persist()
+    assert world.sent[0].partitions == (A, B)
+    assert not world.sent[0].commit
+
+
+def test_T21_what_is_open_without_a_ledger_entry_is_an_orphan() -> None:
+    def found(epoch: int) -> list[tuple[object, OpenTxn]]:
+        return [(A, OpenTxn(5, epoch, 0, 0))]
+
+    def orphans(entry: TransactionRecord, epoch: int) -> int:
+        return len(orphans_of(found(epoch), [entry]))  # type: ignore[arg-type]
+
+    assert orphans(record(S.ONGOING, 3), 3) == 0
+    assert orphans(record(S.ONGOING, 3), 5) == 1  # two TV2 transactions later
+    assert orphans(record(S.COMPLETE_COMMIT, 3), 3) == 1  # TV1: the next one began above the cut
+    assert orphans(record(S.EMPTY, 3), 3) == 1
+    assert orphans(record(S.PREPARE_COMMIT, 4), 3) == 0  # TV2: its own data
+    assert orphans(record(S.PREPARE_COMMIT, 4), 4) == 1  # TV2: the next one's
+    assert orphans(record(S.PREPARE_COMMIT, 3, client_tv=1), 3) == 1  # H9: may be the next one's
+    assert orphans(record(S.PREPARE_COMMIT, 4, partitions=(B,)), 3) == 1
+
+
+def test_T21_an_orphan_abort_fences_what_it_ends() -> None:
+    world = CoreWorld()
+    world.step(ev.AbortOrphan(77, 3, (A,)))
+    world.persist()
+    (sent,) = world.sent
+    assert (sent.producer_id, sent.producer_epoch, sent.commit) == (77, 4, False)
+    again = world.reload()
+    again.resume()
+    assert again.sent == [sent]
+    again.deliver()
+    assert again.record(tr.orphan_id(77)).status is S.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("status", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+def test_T22_every_request_but_init_is_refused(status: TxnStatus) -> None:
+    world = cut(status, tv=1)
+    assert world.answers[world.add(5, 3, A)].verdict is V.FENCED_BY_TAKEOVER
+    for commit in (True, False):
+        assert world.answers[world.end(5, 3, commit)].verdict is V.FENCED_BY_TAKEOVER_FATAL
+    entry = world.core.entry_of("t", 5)
+    assert entry is not None
+    assert world.core.verify(entry, 5, 3, A) is V.FENCED_BY_TAKEOVER
+
+
+@pytest.mark.parametrize(
+    ("pair", "verdict"),
+    [
+        ((-1, -1), V.OK),
+        ((5, 3), V.OK),
+        ((5, 9), V.OK),  # given out above the cut: cannot be known
+        ((5, 1), V.FENCED),
+        ((6, 3), V.FENCED),
+    ],
+)
+def test_T22_init_gives_a_new_producer_id(pair: tuple[int, int], verdict: V) -> None:
+    world = cut(S.EMPTY, tv=1)
+    number = world.init(pid=pair[0], epoch=pair[1])
+    world.persist()
+    answer = world.answers[number]
+    assert answer.verdict is verdict
+    if verdict is V.OK:
+        assert answer.producer_id >= FIRST_ID
+        assert answer.producer_epoch == 0
+        joined = world.add(answer.producer_id, 0, A)
+        world.persist()
+        assert world.answers[joined].verdict is V.OK
+    if pair[0] != -1 and verdict is V.OK:
+        world.end(answer.producer_id, 0, commit=False)
+        world.deliver()
+        again = world.init(pid=pair[0], epoch=pair[1])  # the answer was lost
+        assert world.answers[again].producer_id == answer.producer_id
+
+
+@pytest.mark.parametrize(
+    ("status", "commit", "verdict"),
+    [
+        (S.COMPLETE_COMMIT, True, V.OK),
+        (S.COMPLETE_COMMIT, False, V.INVALID_STATE),
+        (S.COMPLETE_ABORT, False, V.OK),
+        (S.COMPLETE_ABORT, True, V.FENCED_BY_TAKEOVER),  # aborted by the takeover: repeat it
+        (S.EMPTY, True, V.FENCED_BY_TAKEOVER),
+    ],
+)
+def test_T22_under_TV2_a_retry_is_answered_from_the_ledger(
+    status: TxnStatus, commit: bool, verdict: V
+) -> None:
+    world = cut(status, tv=2, last_producer_epoch=2)
+    assert world.answers[world.end(5, 2, commit, tv=2)].verdict is verdict
+    for epoch in (3, 4):  # a transaction that the cut does not have
+        number = world.end(5, epoch, commit, tv=2)
+        assert world.answers[number].verdict is V.FENCED_BY_TAKEOVER
+
+
+def test_T22_the_region_epoch_is_that_of_the_pair_not_of_the_record() -> None:
+    world = cut(S.ONGOING, tv=1)
+    world.step(ev.AdoptOngoing("t"))
+    world.deliver()
+    assert world.record().region_epoch == 8
+    number = world.init(pid=5, epoch=3)  # the pair the client holds, though the abort bumped it
+    world.persist()
+    assert world.answers[number].verdict is V.OK
+    assert world.record().region_epoch == 16
