@@ -65,7 +65,9 @@ class Streamer(threading.Thread):
 
         while not self._stopping.is_set():
             try:
-                self._producer.produce(TOPIC, b"%d" % number, partition=partition, on_delivery=delivered)
+                self._producer.produce(
+                    TOPIC, b"%d" % number, partition=partition, on_delivery=delivered
+                )
             except BufferError:
                 self._producer.poll(0.05)
             else:

@@ -188,7 +188,9 @@ class Watcher(threading.Thread):
 
 def write_ends(bootstrap: str) -> set[tuple[int, int]]:
     """Write one end record to each partition, outside any transaction; return (partition, offset) of each."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+    )
     ends: set[tuple[int, int]] = set()
 
     def delivered(error: KafkaError | None, message: object) -> None:

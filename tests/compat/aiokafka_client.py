@@ -44,9 +44,7 @@ class AiokafkaMember:
         self.consumer = run(self._open(bootstrap, topic, group, committed=committed))
 
     @staticmethod
-    async def _open(
-        bootstrap: str, topic: str, group: str, *, committed: bool
-    ) -> AIOKafkaConsumer:
+    async def _open(bootstrap: str, topic: str, group: str, *, committed: bool) -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(
             topic,
             bootstrap_servers=bootstrap,

@@ -74,8 +74,15 @@ class Writer(Protocol):
 class Client(Protocol):
     """One library."""
 
-    name: str
-    codecs: Sequence[str]
+    @property
+    def name(self) -> str:
+        """Return the package's name."""
+        ...
+
+    @property
+    def codecs(self) -> Sequence[str]:
+        """Return the codecs it has here."""
+        ...
 
     def produce(
         self, bootstrap: str, topic: str, values: Sequence[bytes], *, codec: str = "none",
@@ -84,9 +91,7 @@ class Client(Protocol):
         """Write round-robin over the first `partitions`; return the offsets answered, in order."""
         ...
 
-    def member(
-        self, bootstrap: str, topic: str, group: str, *, committed: bool = True
-    ) -> Member:
+    def member(self, bootstrap: str, topic: str, group: str, *, committed: bool = True) -> Member:
         """Join a group from the earliest offset; `committed`: read committed."""
         ...
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from tests.compat.clients import CALL_S, POLL_S, Found, Member
@@ -134,7 +135,9 @@ class ConfluentClient:
         return set(self._admin(bootstrap).list_topics(timeout=CALL_S).topics)
 
     def partition_count(self, bootstrap: str, topic: str) -> int:
-        return len(self._admin(bootstrap).list_topics(topic, timeout=CALL_S).topics[topic].partitions)
+        return len(
+            self._admin(bootstrap).list_topics(topic, timeout=CALL_S).topics[topic].partitions
+        )
 
     def configs(self, bootstrap: str, topic: str) -> dict[str, str]:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)

@@ -95,6 +95,7 @@ def test_two_members_share_and_one_that_leaves_hands_over_at_the_committed_offse
 def poll(members: list[Member], *, shares: list[int], records: int = 0) -> list[Found]:
     """Poll until the partitions are held as said and `records` were given; return what was given."""
     seen: list[Found] = []
+    held: list[int] = []
     for _ in range(POLLS_MAX):
         for member in members:
             seen += member.poll()

@@ -53,7 +53,16 @@ def test_kcat_writes_idempotently_and_reads_in_a_group(
     bootstrap: str, topic: str, fresh: Fresh
 ) -> None:
     kcat("-b", bootstrap, "-P", "-t", topic, "-X", "enable.idempotence=true", stdin=lines(50))
-    group = ["-b", bootstrap, "-X", "auto.offset.reset=earliest", "-G", fresh("kcat-group"), "-q", topic]
+    group = [
+        "-b",
+        bootstrap,
+        "-X",
+        "auto.offset.reset=earliest",
+        "-G",
+        fresh("kcat-group"),
+        "-q",
+        topic,
+    ]
     assert kcat("-c", "30", *group) == lines(30)
     # kcat commits what it printed when it leaves: the group goes on where it was.
     rest = kcat("-c", "20", *group)

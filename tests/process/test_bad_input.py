@@ -240,7 +240,8 @@ async def test_an_unknown_topic_is_named_so(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "named"), [({"retention.msec": "1"}, "retention.msec"), ({"retention.ms": "soon"}, "soon")]
+    ("config", "named"),
+    [({"retention.msec": "1"}, "retention.msec"), ({"retention.ms": "soon"}, "soon")],
 )
 def test_a_bad_topic_config_is_refused_with_its_name(
     cluster: LocalCluster, config: dict[str, str], named: str

@@ -31,7 +31,10 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=9)) as made:
         made.start()
         admin = AdminClient({"bootstrap.servers": made.bootstrap})
-        wanted = [NewTopic(transfers.TOPIC, ACCOUNTS, 1), NewTopic(stream.TOPIC, stream.PARTITIONS, 1)]
+        wanted = [
+            NewTopic(transfers.TOPIC, ACCOUNTS, 1),
+            NewTopic(stream.TOPIC, stream.PARTITIONS, 1),
+        ]
         for created in admin.create_topics(wanted).values():
             created.result(20)
         yield made

@@ -89,7 +89,9 @@ class Losses:
 
     def successor(self, teller: Teller) -> Teller:
         """Start a new instance of the application: same transactional id."""
-        new = Teller(teller.name, self.cluster.bootstrap, self.journal, self.chance.randrange(1 << 30))
+        new = Teller(
+            teller.name, self.cluster.bootstrap, self.journal, self.chance.randrange(1 << 30)
+        )
         new._number = teller._number  # tries are numbered through
         new.start()
         return new

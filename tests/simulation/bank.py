@@ -129,9 +129,7 @@ class Teller:
 
     async def _produce(self, connection: Connection, batches: dict[int, bytes]) -> None:
         await self._patiently(
-            lambda: connection.produce(
-                TOPIC, batches, transactional_id=self._name, tv2=self._tv2
-            )
+            lambda: connection.produce(TOPIC, batches, transactional_id=self._name, tv2=self._tv2)
         )
 
     async def _patiently(self, call: object) -> None:

@@ -107,7 +107,9 @@ def tidemarks_of(region: Region) -> Iterator[tuple[Tidemark, Cut]]:
             yield tidemark, cut
 
 
-def kept_at_each(region: Region, topic: str) -> Iterator[tuple[Tidemark, list[tuple[int, int, bytes]]]]:
+def kept_at_each(
+    region: Region, topic: str
+) -> Iterator[tuple[Tidemark, list[tuple[int, int, bytes]]]]:
     """Yield each tidemark with the committed records (partition, offset, value) that it keeps."""
     image = region.node.storage.metadata.image.topics[topic]
     logs = [batches_of(region.partition(topic, number)) for number in range(image.partition_count)]

@@ -139,7 +139,9 @@ class Connection:
         return [row for each in answer.responses for row in each.partitions]
 
 
-def batch_of(value: bytes, producer: tuple[int, int], sequence: int, *, transactional: bool) -> bytes:
+def batch_of(
+    value: bytes, producer: tuple[int, int], sequence: int, *, transactional: bool
+) -> bytes:
     """Return a batch of one record of an idempotent producer."""
     origin = Origin(producer[0], producer[1], sequence, transactional=transactional)
     return build_batch([Record(None, value, timestamp_ms=1)], origin=origin)

@@ -72,6 +72,16 @@ class _Unbound:
         return None
 
 
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until `condition()`; fails with `what` after WAIT_S."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():  # noqa: ASYNC110 -- what is awaited has no event of its own
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"not within {WAIT_S} s: {what}") from None
+
+
 class Region:
     """One region: a node that is started, killed and started again on the same folder and disk."""
 
@@ -121,7 +131,7 @@ class Region:
         ports = Ports(
             SystemClock(),
             SeededChance(self._chance),
-            LifeDisk(self.disk),  # type: ignore[arg-type]
+            LifeDisk(self.disk),
             self.fabric.site(self.name),
         )
         self.node = await Node.open(self.config(), ports)
@@ -209,14 +219,13 @@ class Pair:
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until `condition()`; fails with `what`, or with what ended a node."""
-        try:
-            async with asyncio.timeout(WAIT_S):
-                while not condition():
-                    for region in self.regions.values():
-                        region.check_running()
-                    await asyncio.sleep(0.002)
-        except TimeoutError:
-            raise AssertionError(f"not within {WAIT_S} s: {what}") from None
+
+        def checked() -> bool:
+            for region in self.regions.values():
+                region.check_running()
+            return condition()
+
+        await until(checked, what)
 
     async def fail_over(self) -> Any:
         """Let us act; returns the operation once it succeeded."""

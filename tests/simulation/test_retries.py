@@ -134,8 +134,8 @@ async def test_T22_a_commit_repeated_at_the_new_region_is_never_answered_wrongly
             # TV1: a retry for this one and the first EndTxn of a lost next one look the same.
             with pytest.raises(Refused):
                 await taken.end_txn("pay", producer, commit=True, tv2=tv2)
+        batch = batch_of(b"late", producer, 1, transactional=True)
         with pytest.raises(Refused):  # fenced, lazily
-            batch = batch_of(b"late", producer, 1, transactional=True)
             await taken.produce(TOPIC, {0: batch}, transactional_id="pay", tv2=tv2)
         new = await taken.init_producer_id("pay")
         assert new[0] != producer[0]

@@ -26,7 +26,7 @@ from tests.simulation.cut_judge import batches_of, whole
 from tests.simulation.disk import Crashed
 from tests.simulation.kafka_client import Connection, Reader
 from tests.simulation.network import Fabric
-from tests.simulation.region_pair import Pair, Region, region_pair
+from tests.simulation.region_pair import Pair, Region, region_pair, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 COMMITS = 25
@@ -99,12 +99,15 @@ async def take_over(region: Region) -> None:
     """Order the take-over, unless one is under way, and wait for its end or the node's."""
     if region.phase is Phase.MIRRORING:
         region.node.operations.begin_failover(confirmed=True)
-    async with asyncio.timeout(30):
-        while not (acts(region) or region.died):
-            await asyncio.sleep(0.001)
-        crash_at, region.disk.crash_at = region.disk.crash_at, None
-        while crash_at is not None and region.disk.operations >= crash_at and not region.died:
-            await asyncio.sleep(0.001)  # it struck in the last moment: the node is on its way out
+    await until(lambda: acts(region) or region.died, "the take-over ends, or the node")
+    await struck(region)
+
+
+async def struck(region: Region) -> None:
+    """Wait for a crash that came in the last moment: the node is on its way out then."""
+    crash_at, region.disk.crash_at = region.disk.crash_at, None
+    if crash_at is not None and region.disk.operations >= crash_at:
+        await until(lambda: region.died, "the node ends")
 
 
 async def result_of(region: Region) -> Result:
@@ -196,12 +199,8 @@ async def come_back(region: Region) -> bool:
     """Start and wait until the region mirrors or died; return whether it mirrors."""
     with contextlib.suppress(Crashed, BaseExceptionGroup):
         await region.start()
-        async with asyncio.timeout(30):
-            while not (region.node.role.mirrors or region.died):
-                await asyncio.sleep(0.001)
-        crash_at, region.disk.crash_at = region.disk.crash_at, None
-        while crash_at is not None and region.disk.operations >= crash_at and not region.died:
-            await asyncio.sleep(0.001)
+        await until(lambda: region.node.role.mirrors or region.died, "home mirrors, or died")
+        await struck(region)
         return not region.died
     return False
 
