@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from geo_replicator.failover import Phase
+from region_broker.adapters.failover_operations import Operation
 from region_broker.config import NodeConfig
 from region_broker.node import Node, Ports
 from region_broker.ports.clock import SystemClock
@@ -227,10 +228,15 @@ class Pair:
 
         await until(checked, what)
 
-    async def fail_over(self) -> Any:
+    async def fail_over(self) -> Operation:
+        """Let us act, as after the loss of eu; returns the operation once it succeeded."""
+        return await self.take_over(planned=False)
+
+    async def take_over(self, *, planned: bool) -> Operation:
         """Let us act; returns the operation once it succeeded."""
-        operation = self.us.node.operations.begin_failover(confirmed=True)
-        await self.until(lambda: operation.status != "running", "the fail-over ends")
+        operations = self.us.node.operations
+        operation = operations.begin_switch() if planned else operations.begin_failover(confirmed=True)
+        await self.until(lambda: operation.status != "running", "the take-over ends")
         assert operation.status == "succeeded", operation
         return operation
 

@@ -38,6 +38,8 @@ class Disaster(enum.Enum):
     WITHOUT_POWER = enum.auto()
     CUT_OFF_THEN_KILLED = enum.auto()
     CUT_OFF = enum.auto()
+    NONE = enum.auto()
+    """A planned switch."""
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +81,10 @@ class Life:
             reading = tasks.create_task(self.read_on_the_mirror())
             await self.trouble()
             await self.disaster_strikes()
+            self.note_tails_at_the_cut(self.pair.eu.node)
             shown = [list(reader.records) for reader in self.readers]
             self.judge_every_tidemark()
-            await self.pair.fail_over()
+            await self.pair.take_over(planned=self.disaster is Disaster.NONE)
             await self.commits(1, self.chance.randrange(2, 10))
             await self.home_returns()
             await self.commits(1, self.bank.committed(1) + 3)
@@ -119,7 +122,7 @@ class Life:
             await self.commits(0, self.bank.committed(0) + self.chance.randrange(0, 8))
         if self.disaster is Disaster.WITHOUT_POWER:
             await eu.kill(power=random.Random(self.chance.random()))
-        elif self.disaster is not Disaster.CUT_OFF:
+        elif self.disaster in {Disaster.KILLED, Disaster.CUT_OFF_THEN_KILLED}:
             await eu.kill()
 
     async def read_on_the_mirror(self) -> None:
@@ -148,8 +151,7 @@ class Life:
 
     async def home_returns(self) -> None:
         eu, fabric = self.pair.eu, self.pair.fabric
-        if self.disaster is Disaster.CUT_OFF:
-            self.note_tails_at_the_cut(eu.node)
+        if self.disaster in {Disaster.CUT_OFF, Disaster.NONE}:
             fabric.heal("eu", "us")
         else:
             fabric.heal("eu", "us")
@@ -212,6 +214,8 @@ class Life:
             beyond=beyond,
         )
         assert check(history) == []
+        if self.disaster is Disaster.NONE:
+            assert not listed
         everything = await self.read_all("us", committed=False)
         assert {seen(*each) for each in shown[1]} <= set(everything), "a record was taken back"
         self.judge_bytes()
