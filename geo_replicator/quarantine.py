@@ -5,7 +5,7 @@ INV-Q1  a quarantined tail is keyed {domain, topic id, partition, lineage entry,
 INV-Q2  a tail is in quarantine before its log is cut (T20); moving it again changes nothing
 INV-Q3  nothing below the cut is ever moved
 
-Not here: bytes and files (`region_broker.adapters.quarantine_store`), what was lost (`loss`).
+Not here: bytes and files (`region_broker.adapters.takeover.quarantine_store`), what was lost (`loss`).
 """
 
 from collections.abc import Iterable

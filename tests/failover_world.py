@@ -24,21 +24,21 @@ from idempotency.ledger_records import (
     encode_transaction_value,
 )
 from idempotency.record_batch import iter_headers
-from region_broker.adapters.failover_driver import FailoverDriver
-from region_broker.adapters.failover_journal import FailoverJournal
-from region_broker.adapters.failover_operations import FailoverOperations, Operation
-from region_broker.adapters.failover_peers import FailoverPeers
-from region_broker.adapters.failover_ports import OrphanCandidate, RoleServices, Term
-from region_broker.adapters.failover_steps import FailoverParts, FailoverSettings, as_entry
-from region_broker.adapters.link_source import LinkSource
-from region_broker.adapters.log_surgery import CutReason, DivergedLogs
-from region_broker.adapters.peer_protocol import Hello
-from region_broker.adapters.peer_server import PeerServer
-from region_broker.adapters.quarantine_store import QuarantineStore
-from region_broker.adapters.reached_store import ReachedFile
-from region_broker.adapters.region_role import NodeIdentity, RegionRole
-from region_broker.adapters.region_view import RegionService
-from region_broker.adapters.tidemark_service import (
+from region_broker.adapters.peers.link_source import LinkSource
+from region_broker.adapters.peers.peer_protocol import Hello
+from region_broker.adapters.peers.peer_server import PeerServer
+from region_broker.adapters.takeover.failover_driver import FailoverDriver
+from region_broker.adapters.takeover.failover_journal import FailoverJournal
+from region_broker.adapters.takeover.failover_operations import FailoverOperations, Operation
+from region_broker.adapters.takeover.failover_peers import FailoverPeers
+from region_broker.adapters.takeover.failover_ports import OrphanCandidate, RoleServices, Term
+from region_broker.adapters.takeover.failover_steps import FailoverParts, FailoverSettings, as_entry
+from region_broker.adapters.takeover.log_surgery import CutReason, DivergedLogs
+from region_broker.adapters.takeover.quarantine_store import QuarantineStore
+from region_broker.adapters.takeover.region_role import NodeIdentity, RegionRole
+from region_broker.adapters.takeover.region_view import RegionService
+from region_broker.adapters.tidemarks.reached_store import ReachedFile
+from region_broker.adapters.tidemarks.tidemark_service import (
     TidemarkParts,
     TidemarkService,
     ledger_topic_id,

@@ -15,20 +15,20 @@ from geo_replicator.effects import Diverged
 from geo_replicator.lineage import Lineage
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import iter_headers
-from region_broker.adapters.cut_leader import CutLeader
-from region_broker.adapters.failover_ports import Term
-from region_broker.adapters.id_blocks import MetadataIdBlocks
-from region_broker.adapters.link_source import LinkSource
-from region_broker.adapters.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.peer_protocol import Hello
-from region_broker.adapters.peer_server import PeerServer
-from region_broker.adapters.reached_store import ReachedFile
-from region_broker.adapters.tidemark_service import (
+from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
+from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
+from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
+from region_broker.adapters.peers.link_source import LinkSource
+from region_broker.adapters.peers.peer_protocol import Hello
+from region_broker.adapters.peers.peer_server import PeerServer
+from region_broker.adapters.takeover.failover_ports import Term
+from region_broker.adapters.tidemarks.cut_leader import CutLeader
+from region_broker.adapters.tidemarks.reached_store import ReachedFile
+from region_broker.adapters.tidemarks.tidemark_service import (
     TidemarkParts,
     TidemarkService,
     ledger_topic_id,
 )
-from region_broker.adapters.txn_log import PartitionTransactionLog
 from region_broker.controller import metadata_commands
 from region_broker.controller.metadata_commands import Command, CreateTopic
 from region_broker.controller.metadata_image import (

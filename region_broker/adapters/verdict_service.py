@@ -17,7 +17,7 @@ from typing import Final
 
 from idempotency.fencing import region_epoch_of
 from idempotency.record_batch import BatchHeader, ControlType, iter_headers, read_marker
-from region_broker.adapters.failover_ports import MetadataSide
+from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.handlers.services import RegionView
 from region_broker.limits import KIB, MIB

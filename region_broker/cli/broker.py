@@ -45,7 +45,7 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
 
 
 async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
-    from region_broker.adapters.failover_journal import JournalDamaged
+    from region_broker.adapters.takeover.failover_journal import JournalDamaged
     from region_broker.controller.metadata_store import MetadataUnreadable
     from region_broker.log.disk import RealDisk
     from region_broker.log.failures import NewerFormat

@@ -256,7 +256,7 @@ def _topics(image: "MetadataImage | None") -> "dict[str, TopicFacts] | None":
 
 
 def _reached(folder: Path) -> Any:
-    from region_broker.adapters.reached_store import ReachedFile
+    from region_broker.adapters.tidemarks.reached_store import ReachedFile
     from region_broker.log.disk import RealDisk
 
     point = ReachedFile.open(RealDisk(), folder).point

@@ -11,7 +11,7 @@ INV-HO3  a fail-over without `confirm: true` changes nothing
     GET  /v1/region/losses                 what take-overs lost, from this region's quarantine
     GET  /v1/operations/{id}               progress
 
-Not here: the orders' execution (`region_broker.adapters.failover_operations`).
+Not here: the orders' execution (`region_broker.adapters.takeover.failover_operations`).
 """
 
 from typing import Any, Final

@@ -23,18 +23,9 @@ from typing import Final
 
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import HEADER_BYTES, BatchHeader, Buffer, MarkerFacts, stamp
-from region_broker.log.aborted_index import encode_aborted
-from region_broker.log.checked_file import Checkpoint
 from region_broker.log.disk import DiskFile
 from region_broker.log.failures import LogDamaged, NotABatchBoundary, PartitionFailed
-from region_broker.log.leader_epochs import LeaderEpochs
 from region_broker.log.log_config import INT32_MAX, FlushPolicy, LogConfig
-from region_broker.log.producer_snapshots import (
-    load_newest,
-    remove_between,
-    remove_outside,
-    write_snapshot,
-)
 from region_broker.log.recovery import (
     CHECKPOINT_NAME,
     EPOCHS_NAME,
@@ -52,6 +43,15 @@ from region_broker.log.segment import (
     expired_count,
 )
 from region_broker.log.segment_list import BatchAtTime, SegmentList
+from region_broker.log.side_files.aborted_index import encode_aborted
+from region_broker.log.side_files.checked_file import Checkpoint
+from region_broker.log.side_files.leader_epochs import LeaderEpochs
+from region_broker.log.side_files.producer_snapshots import (
+    load_newest,
+    remove_between,
+    remove_outside,
+    write_snapshot,
+)
 from region_broker.log.sync_job import Seal, SyncJob, write_seal
 
 logger: Final = logging.getLogger(__name__)

@@ -27,13 +27,9 @@ from idempotency.record_batch import (
     read_header,
     read_marker,
 )
-from region_broker.log.aborted_index import encode_aborted
-from region_broker.log.checked_file import Checkpoint, FrameError
 from region_broker.log.disk import TEMPORARY_SUFFIX, DiskFile
 from region_broker.log.failures import LogDamaged
-from region_broker.log.leader_epochs import LeaderEpochs
 from region_broker.log.log_config import LogConfig
-from region_broker.log.producer_snapshots import load_newest, remove_outside
 from region_broker.log.segment import (
     ABORTED_SUFFIX,
     LOG_SUFFIX,
@@ -41,7 +37,11 @@ from region_broker.log.segment import (
     Segment,
     file_name,
 )
-from region_broker.log.sparse_index import SparseIndex
+from region_broker.log.side_files.aborted_index import encode_aborted
+from region_broker.log.side_files.checked_file import Checkpoint, FrameError
+from region_broker.log.side_files.leader_epochs import LeaderEpochs
+from region_broker.log.side_files.producer_snapshots import load_newest, remove_outside
+from region_broker.log.side_files.sparse_index import SparseIndex
 
 logger: Final = logging.getLogger(__name__)
 

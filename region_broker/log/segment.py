@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
 from idempotency.visibility import AbortedTxn
-from region_broker.log.checked_file import FrameError
 from region_broker.log.disk import Disk, DiskFile, RecentlyUsed
 from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig, NodeLogConfig
-from region_broker.log.sparse_index import (
+from region_broker.log.side_files.checked_file import FrameError
+from region_broker.log.side_files.sparse_index import (
     NO_TIMESTAMP_MS,
     SegmentSummary,
     SparseIndex,

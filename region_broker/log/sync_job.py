@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from region_broker.log.checked_file import Checkpoint
 from region_broker.log.disk import Disk, DiskFile
-from region_broker.log.producer_snapshots import write_snapshot
 from region_broker.log.recovery import EPOCHS_NAME
 from region_broker.log.segment import ABORTED_SUFFIX, Segment
+from region_broker.log.side_files.checked_file import Checkpoint
+from region_broker.log.side_files.producer_snapshots import write_snapshot
 
 
 class SyncTarget(Protocol):

@@ -14,25 +14,25 @@ from contextlib import suppress
 from typing import Final, Self
 
 from geo_replicator.lineage import Lineage
-from region_broker.adapters.failover_driver import FailoverDriver
-from region_broker.adapters.failover_operations import FailoverOperations
-from region_broker.adapters.failover_peers import FailoverPeers
-from region_broker.adapters.failover_ports import RoleServices
-from region_broker.adapters.failover_steps import FailoverParts, FailoverSettings, as_entry
-from region_broker.adapters.forwarder import ForwardTarget, PeerForwarder
-from region_broker.adapters.id_blocks import MetadataIdBlocks
-from region_broker.adapters.link_source import LinkSource
-from region_broker.adapters.log_surgery import CutReason, DivergedLogs
-from region_broker.adapters.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.offsets_log import PartitionOffsetsLog
-from region_broker.adapters.peer_protocol import Hello
-from region_broker.adapters.peer_server import PeerServer
-from region_broker.adapters.region_role import NodeIdentity, RegionRole
-from region_broker.adapters.region_view import RegionService
-from region_broker.adapters.role_sides import GroupRole, TransactionRole
-from region_broker.adapters.tidemark_service import TidemarkParts, TidemarkService
+from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
+from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
+from region_broker.adapters.ledgers.offsets_log import PartitionOffsetsLog
+from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
+from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.adapters.peers.link_source import LinkSource
+from region_broker.adapters.peers.peer_protocol import Hello
+from region_broker.adapters.peers.peer_server import PeerServer
+from region_broker.adapters.takeover.failover_driver import FailoverDriver
+from region_broker.adapters.takeover.failover_operations import FailoverOperations
+from region_broker.adapters.takeover.failover_peers import FailoverPeers
+from region_broker.adapters.takeover.failover_ports import RoleServices
+from region_broker.adapters.takeover.failover_steps import FailoverParts, FailoverSettings, as_entry
+from region_broker.adapters.takeover.log_surgery import CutReason, DivergedLogs
+from region_broker.adapters.takeover.region_role import NodeIdentity, RegionRole
+from region_broker.adapters.takeover.region_view import RegionService
+from region_broker.adapters.takeover.role_sides import GroupRole, TransactionRole
+from region_broker.adapters.tidemarks.tidemark_service import TidemarkParts, TidemarkService
 from region_broker.adapters.topics import TopicRegistry
-from region_broker.adapters.txn_log import PartitionTransactionLog
 from region_broker.adapters.verdict_service import VerdictService
 from region_broker.config import NodeConfig, split_address
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN

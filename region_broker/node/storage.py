@@ -18,10 +18,10 @@ from typing import IO, Final, Self
 from geo_replicator.reconciliation.sidecar import sidecar_path, write_sidecar
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
-from region_broker.adapters.failover_journal import FailoverJournal
-from region_broker.adapters.quarantine_store import QuarantineStore
-from region_broker.adapters.reached_store import ReachedFile
-from region_broker.adapters.tidemark_service import ledger_topic_id
+from region_broker.adapters.takeover.failover_journal import FailoverJournal
+from region_broker.adapters.takeover.quarantine_store import QuarantineStore
+from region_broker.adapters.tidemarks.reached_store import ReachedFile
+from region_broker.adapters.tidemarks.tidemark_service import ledger_topic_id
 from region_broker.config import NodeConfig
 from region_broker.controller.metadata_commands import (
     CommandRefused,

@@ -13,9 +13,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from region_broker.adapters.id_blocks import MetadataIdBlocks
-from region_broker.adapters.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.txn_log import PartitionTransactionLog
+from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
+from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
+from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.replication.partition import Isolation
 from tests.wire_world import LEADER_EPOCH, WireWorld, wire_world

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from geo_replicator.failover import Phase
-from region_broker.adapters.failover_operations import Operation
+from region_broker.adapters.takeover.failover_operations import Operation
 from region_broker.config import NodeConfig
 from region_broker.node import Node, Ports
 from region_broker.ports.clock import SystemClock
@@ -235,7 +235,9 @@ class Pair:
     async def take_over(self, *, planned: bool) -> Operation:
         """Let us act; returns the operation once it succeeded."""
         operations = self.us.node.operations
-        operation = operations.begin_switch() if planned else operations.begin_failover(confirmed=True)
+        operation = (
+            operations.begin_switch() if planned else operations.begin_failover(confirmed=True)
+        )
         await self.until(lambda: operation.status != "running", "the take-over ends")
         assert operation.status == "succeeded", operation
         return operation

@@ -36,7 +36,7 @@ from geo_replicator.topology import LedgerTopics
 from idempotency.decision import round_of
 from idempotency.ledger_records import TransactionKey, decode_key, decode_transaction_value
 from idempotency.record_batch import ControlType, iter_headers, read_marker
-from region_broker.adapters.txn_log import PartitionTransactionLog
+from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Born, DrainBegun, DrainRolledBack, Event
-from region_broker.adapters.failover_journal import MAGIC, FailoverJournal, JournalDamaged
+from region_broker.adapters.takeover.failover_journal import MAGIC, FailoverJournal, JournalDamaged
 from region_broker.log.disk import RealDisk
 
 EVENTS: list[Event] = [

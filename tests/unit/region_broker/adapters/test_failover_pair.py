@@ -10,9 +10,9 @@ import pytest
 from geo_replicator.failover import Phase, PromiseGiven
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.ledger_records import TxnStatus
-from region_broker.adapters.failover_messages import AskDrain, AskPromise
-from region_broker.adapters.failover_operations import Operation, OperationRefused
-from region_broker.adapters.peer_protocol import PeerMessage
+from region_broker.adapters.peers.peer_protocol import PeerMessage
+from region_broker.adapters.takeover.failover_messages import AskDrain, AskPromise
+from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageEntry
 from tests.failover_world import Pair, Site

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from region_broker.adapters.forwarder import ForwardTarget, PeerForwarder
-from region_broker.adapters.peer_server import PeerServer
+from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.handlers.services import ForwardingFailed, RequestContext
 from region_broker.ports.clock import SystemClock
 from region_broker.ports.network import AsyncioNetwork

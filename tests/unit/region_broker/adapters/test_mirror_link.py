@@ -7,8 +7,8 @@ from pathlib import Path
 
 from geo_replicator.core import LinkState
 from geo_replicator.rounds import RoundPhase
-from region_broker.adapters.cut_leader import CutLeader
-from region_broker.adapters.peer_server import PeerServer
+from region_broker.adapters.peers.peer_server import PeerServer
+from region_broker.adapters.tidemarks.cut_leader import CutLeader
 from tests.geo_world import Site, until, values_in
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from idempotency.record_batch import ControlType
-from region_broker.adapters.offsets_log import PartitionOffsetsLog
+from region_broker.adapters.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TopicImage
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from region_broker.adapters.peer_client import PeerClient, opened
-from region_broker.adapters.peer_protocol import (
+from region_broker.adapters.peers.peer_client import PeerClient, opened
+from region_broker.adapters.peers.peer_protocol import (
     GREETING_FRAME_BYTES_MAX,
     PREFACE,
     FrameKind,
@@ -22,7 +22,7 @@ from region_broker.adapters.peer_protocol import (
     decode_message,
     encode_frame,
 )
-from region_broker.adapters.peer_server import PeerServer, PeerSession, Reply
+from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.ports.network import AsyncioNetwork, ByteStream
 from tests.geo_world import PlayedIdentity
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from geo_replicator.quarantine import Provenance
-from region_broker.adapters.quarantine_store import QuarantineDamaged, QuarantineStore
+from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged, QuarantineStore
 from region_broker.log.disk import RealDisk
 from region_broker.wire.batches import Record, build_batch
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.lineage import BEFORE_ALL, TidemarkPoint
-from region_broker.adapters import reached_store
-from region_broker.adapters.reached_store import FILE_NAME, ReachedFile
+from region_broker.adapters.tidemarks import reached_store
+from region_broker.adapters.tidemarks.reached_store import FILE_NAME, ReachedFile
 from region_broker.log.disk import RealDisk
 
 

@@ -11,7 +11,7 @@ from aiohttp import ClientSession, web
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
 from idempotency.record_batch import ControlType
-from region_broker.adapters.failover_ports import MetadataSide
+from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.adapters.verdict_service import VerdictRefused, VerdictService
 from region_broker.controller.metadata_image import (
     DomainImage,

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from region_broker.log import disk as disk_module
-from region_broker.log.checked_file import Checkpoint
 from region_broker.log.disk import DiskFile, RealDisk
 from region_broker.log.group_commit import (
     AWAY_MS_MAX,
@@ -20,6 +19,7 @@ from region_broker.log.group_commit import (
     DiskRunner,
     SyncPace,
 )
+from region_broker.log.side_files.checked_file import Checkpoint
 from region_broker.log.sync_job import Seal, SyncJob
 from region_broker.ports.clock import SystemClock
 

@@ -17,8 +17,8 @@ from geo_replicator.lag import Lag
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.ports import FetchAnswer, HomeSession, LinkFailed, SentSlice
 from geo_replicator.topology import MirrorTopic
-from region_broker.adapters.peer_client import PeerClient, opened
-from region_broker.adapters.peer_protocol import (
+from region_broker.adapters.peers.peer_client import PeerClient, opened
+from region_broker.adapters.peers.peer_protocol import (
     AnyMessage,
     CheckedLogs,
     CheckLogs,

@@ -18,8 +18,7 @@ from uuid import UUID
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from idempotency.ports import Clock
 from idempotency.record_batch import iter_headers
-from region_broker.adapters.failover_ports import MetadataSide
-from region_broker.adapters.peer_protocol import (
+from region_broker.adapters.peers.peer_protocol import (
     NOT_ACTING,
     STALE_REGION_EPOCH,
     CheckedLogs,
@@ -36,7 +35,8 @@ from region_broker.adapters.peer_protocol import (
     SyncTopics,
     TopicRegistry,
 )
-from region_broker.adapters.peer_server import PeerServer, PeerSession, Reply
+from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
+from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.replication.partition import Isolation, Partition

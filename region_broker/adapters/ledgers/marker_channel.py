@@ -12,7 +12,7 @@ from typing import Final
 
 from idempotency.ports import Clock
 from idempotency.record_batch import ControlType
-from region_broker.adapters.txn_log import Partitions
+from region_broker.adapters.ledgers.txn_log import Partitions
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.replication.admission import AppendOutcome, AppendVerdict

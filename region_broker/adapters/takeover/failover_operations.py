@@ -24,17 +24,17 @@ from geo_replicator.loss import Losses, LossStatement, Quarantined, count_losses
 from geo_replicator.quarantine import Provenance
 from geo_replicator.tidemark import TidemarkError
 from idempotency.ports import Chance
-from region_broker.adapters.failover_driver import FailoverDriver
-from region_broker.adapters.failover_messages import (
+from region_broker.adapters.peers.peer_protocol import PeerRefused, PeerUnreachable
+from region_broker.adapters.takeover.failover_driver import FailoverDriver
+from region_broker.adapters.takeover.failover_messages import (
     AskDrain,
     Drained,
     DrainEnded,
     EndDrain,
     SiteStatus,
 )
-from region_broker.adapters.log_surgery import quarantined_tail
-from region_broker.adapters.peer_protocol import PeerRefused, PeerUnreachable
-from region_broker.adapters.quarantine_store import QuarantineDamaged
+from region_broker.adapters.takeover.log_surgery import quarantined_tail
+from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
 from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")

@@ -9,7 +9,7 @@ from typing import Final
 from geo_replicator.directory import Promise, SiteReport
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import LogKey, TidemarkPoint
-from region_broker.adapters.peer_protocol import PeerMessage
+from region_broker.adapters.peers.peer_protocol import PeerMessage
 
 DRAIN_OVER: Final = "drain-over"
 DRAIN_FAILED: Final = "drain-failed"

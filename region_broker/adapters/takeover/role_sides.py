@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from idempotency.identity import TopicPartition
-from region_broker.adapters.failover_ports import OrphanCandidate, Term
+from region_broker.adapters.takeover.failover_ports import OrphanCandidate, Term
 from region_broker.groups.coordinator import GroupCoordinator
 from txn_coordinator.driver import TransactionCoordinator
 

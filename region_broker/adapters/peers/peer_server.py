@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from region_broker.adapters.peer_protocol import (
+from region_broker.adapters.peers.peer_protocol import (
     GREETING_FRAME_BYTES_MAX,
     OTHER_CLUSTER,
     PEER_FRAME_BYTES_MAX,

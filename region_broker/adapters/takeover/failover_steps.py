@@ -39,7 +39,8 @@ from geo_replicator.loss import LossStatement, Takeover, make_statement
 from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
 from idempotency.ports import Clock
-from region_broker.adapters.failover_messages import (
+from region_broker.adapters.peers.peer_protocol import Hello, PeerRefused, PeerUnreachable
+from region_broker.adapters.takeover.failover_messages import (
     AskPromise,
     AskStatement,
     AskStatus,
@@ -47,9 +48,9 @@ from region_broker.adapters.failover_messages import (
     SiteStatus,
     StatementAnswer,
 )
-from region_broker.adapters.failover_peers import FailoverPeers
-from region_broker.adapters.failover_ports import MetadataSide, Term, TidemarkFacts
-from region_broker.adapters.log_surgery import (
+from region_broker.adapters.takeover.failover_peers import FailoverPeers
+from region_broker.adapters.takeover.failover_ports import MetadataSide, Term, TidemarkFacts
+from region_broker.adapters.takeover.log_surgery import (
     CutReason,
     bounds_of,
     cut_logs,
@@ -57,9 +58,8 @@ from region_broker.adapters.log_surgery import (
     key_of,
     tail_beyond,
 )
-from region_broker.adapters.peer_protocol import Hello, PeerRefused, PeerUnreachable
-from region_broker.adapters.quarantine_store import QuarantineStore
-from region_broker.adapters.region_role import RegionRole
+from region_broker.adapters.takeover.quarantine_store import QuarantineStore
+from region_broker.adapters.takeover.region_role import RegionRole
 from region_broker.controller import metadata_commands, metadata_image
 
 _log: Final = logging.getLogger("tidemark.failover")

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from region_broker.adapters.peer_protocol import (
+from region_broker.adapters.peers.peer_protocol import (
     PEER_FRAME_BYTES_MAX,
     PREFACE,
     AnyMessage,

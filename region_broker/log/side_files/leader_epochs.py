@@ -10,7 +10,7 @@ Not here: who leads under which epoch (`idempotency.fencing`, `replication.parti
 from bisect import bisect_left, bisect_right
 from typing import Final, Self
 
-from region_broker.log.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 
 _MAGIC: Final = b"TMLE"
 _VERSION: Final = 1

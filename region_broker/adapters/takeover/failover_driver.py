@@ -44,8 +44,10 @@ from geo_replicator.failover import (
     replay,
 )
 from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
-from region_broker.adapters.failover_journal import FailoverJournal
-from region_broker.adapters.failover_messages import (
+from region_broker.adapters.peers.peer_protocol import NOT_ACTING, Hello, PeerMessage, PeerRefused
+from region_broker.adapters.peers.peer_server import PeerSession, Reply
+from region_broker.adapters.takeover.failover_journal import FailoverJournal
+from region_broker.adapters.takeover.failover_messages import (
     DRAIN_FAILED,
     DRAIN_OVER,
     AskDrain,
@@ -59,11 +61,13 @@ from region_broker.adapters.failover_messages import (
     SiteStatus,
     StatementAnswer,
 )
-from region_broker.adapters.failover_ports import RoundFailed
-from region_broker.adapters.failover_steps import FailoverParts, FailoverSettings, FailoverSteps
-from region_broker.adapters.log_surgery import is_acknowledged_work, tail_beyond
-from region_broker.adapters.peer_protocol import NOT_ACTING, Hello, PeerMessage, PeerRefused
-from region_broker.adapters.peer_server import PeerSession, Reply
+from region_broker.adapters.takeover.failover_ports import RoundFailed
+from region_broker.adapters.takeover.failover_steps import (
+    FailoverParts,
+    FailoverSettings,
+    FailoverSteps,
+)
+from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
 
 _log: Final = logging.getLogger("tidemark.failover")
 AnyMessage = TypeVar("AnyMessage", bound=PeerMessage)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from idempotency.ports import Clock
-from region_broker.adapters.peer_client import PeerClient
-from region_broker.adapters.peer_protocol import (
+from region_broker.adapters.peers.peer_client import PeerClient
+from region_broker.adapters.peers.peer_protocol import (
     NOT_ACTING,
     STALE_REGION_EPOCH,
     Forward,
@@ -25,7 +25,7 @@ from region_broker.adapters.peer_protocol import (
     PeerRefused,
     PeerUnreachable,
 )
-from region_broker.adapters.peer_server import PeerServer, PeerSession, Reply
+from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.handlers.services import ForwardingFailed, RequestContext
 from region_broker.ports.network import Network
 from region_broker.wire.connection import Incoming, Peer

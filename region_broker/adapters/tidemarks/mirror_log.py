@@ -18,7 +18,7 @@ from geo_replicator.ports import LinkFailed
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics, MirrorTopic
 from idempotency.record_batch import BatchError, iter_headers
-from region_broker.adapters.failover_ports import MetadataSide
+from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CreateTopic,

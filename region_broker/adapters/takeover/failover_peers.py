@@ -9,9 +9,8 @@ Not here: what is asked (`failover_messages`), long-lived connections (the link,
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from region_broker.adapters.failover_ports import MetadataSide
-from region_broker.adapters.peer_client import opened
-from region_broker.adapters.peer_protocol import (
+from region_broker.adapters.peers.peer_client import opened
+from region_broker.adapters.peers.peer_protocol import (
     AnyMessage,
     Hello,
     PeerIdentity,
@@ -19,6 +18,7 @@ from region_broker.adapters.peer_protocol import (
     PeerRefused,
     PeerUnreachable,
 )
+from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.ports.network import Network
 
 

@@ -21,13 +21,17 @@ from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
 from idempotency.fencing import region_ordinal_of
 from idempotency.ports import Chance, Clock
-from region_broker.adapters.cut_leader import CutLeader, CutLeaderParts, RoundTaker
-from region_broker.adapters.failover_ports import MetadataSide, Term
-from region_broker.adapters.link_source import LinkSource
-from region_broker.adapters.mirror_log import MirrorPartitions, MirrorTopicStore, TidemarkLog
-from region_broker.adapters.peer_protocol import PeerIdentity
-from region_broker.adapters.reached_store import ReachedFile
-from region_broker.adapters.region_link import PeerHome
+from region_broker.adapters.peers.link_source import LinkSource
+from region_broker.adapters.peers.peer_protocol import PeerIdentity
+from region_broker.adapters.peers.region_link import PeerHome
+from region_broker.adapters.takeover.failover_ports import MetadataSide, Term
+from region_broker.adapters.tidemarks.cut_leader import CutLeader, CutLeaderParts, RoundTaker
+from region_broker.adapters.tidemarks.mirror_log import (
+    MirrorPartitions,
+    MirrorTopicStore,
+    TidemarkLog,
+)
+from region_broker.adapters.tidemarks.reached_store import ReachedFile
 from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,

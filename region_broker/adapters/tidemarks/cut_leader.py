@@ -46,8 +46,8 @@ from geo_replicator.tidemark import (
 )
 from geo_replicator.topology import LedgerTopics
 from idempotency.ports import Clock
-from region_broker.adapters.failover_ports import MetadataSide, RoundFailed, Term
-from region_broker.adapters.mirror_log import TidemarkLog, key_of
+from region_broker.adapters.takeover.failover_ports import MetadataSide, RoundFailed, Term
+from region_broker.adapters.tidemarks.mirror_log import TidemarkLog, key_of
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.log.failures import LogError
 from region_broker.replication.admission import AppendVerdict

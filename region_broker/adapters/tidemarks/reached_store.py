@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from geo_replicator.lineage import BEFORE_ALL, TidemarkPoint
-from region_broker.log.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.log.disk import Disk, DiskFile
+from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 
 _MAGIC: Final = b"TMRC"
 _VERSION: Final = 1

@@ -18,7 +18,7 @@ from typing import Any
 
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from idempotency.identity import TopicPartition
-from region_broker.adapters.failover_ports import (
+from region_broker.adapters.takeover.failover_ports import (
     CutLeaderSide,
     OrphanCandidate,
     RegionLog,

@@ -27,7 +27,7 @@ from geo_replicator.quarantine import (
     encode_provenance,
 )
 from idempotency.record_batch import BatchError, iter_headers
-from region_broker.adapters.failover_journal import Offload
+from region_broker.adapters.takeover.failover_journal import Offload
 from region_broker.log.disk import Disk, DiskFile
 
 CHUNK_BYTES: Final = 1024 * 1024

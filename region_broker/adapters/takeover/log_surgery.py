@@ -23,8 +23,12 @@ from idempotency.ledger_records import (
     decode_transaction_value,
 )
 from idempotency.record_batch import BatchHeader, iter_headers
-from region_broker.adapters.failover_ports import RegionLog
-from region_broker.adapters.quarantine_store import CHUNK_BYTES, QuarantineDamaged, QuarantineStore
+from region_broker.adapters.takeover.failover_ports import RegionLog
+from region_broker.adapters.takeover.quarantine_store import (
+    CHUNK_BYTES,
+    QuarantineDamaged,
+    QuarantineStore,
+)
 from region_broker.controller.metadata_image import (
     OFFSETS_LEDGER,
     TIDEMARK_LEDGER,

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from geo_replicator.failover import Phase
-from region_broker.adapters.failover_driver import FailoverDriver
-from region_broker.adapters.failover_operations import FailoverOperations, OperationRefused
-from region_broker.adapters.failover_ports import RegionLog
+from region_broker.adapters.takeover.failover_driver import FailoverDriver
+from region_broker.adapters.takeover.failover_operations import FailoverOperations, OperationRefused
+from region_broker.adapters.takeover.failover_ports import RegionLog
 
 
 class RegionService:

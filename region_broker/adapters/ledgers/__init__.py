@@ -1,0 +1,1 @@
+"""The ledgers over partitions, and the markers they order."""

@@ -1,0 +1,1 @@
+"""What regions say to each other, and requests that one carries for another."""

@@ -1,0 +1,1 @@
+"""Fail-over carried out: journal, peers, cuts, quarantine, roles."""

@@ -1,0 +1,1 @@
+"""Tidemarks published at home and reached at a mirror."""

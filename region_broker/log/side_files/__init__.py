@@ -1,0 +1,1 @@
+"""The small files beside a segment: indexes, epochs, snapshots, checkpoint."""

@@ -1,0 +1,126 @@
+"""Do the simulated runs bite? A node that leaves out one rule must be caught by one of the first seeds.
+
+Each mutant takes one rule out of the product, as a plausible implementation would (`tidemarks.md` section 1), and
+nothing else. What the runs cannot see of a rule has a test of its own in `tests/spec`.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idempotency.partition_state import PartitionState
+from idempotency.window import XX
+from region_broker.adapters import failover_steps
+from region_broker.adapters.marker_channel import PartitionMarkerChannel
+from region_broker.adapters.quarantine_store import QuarantineStore
+from region_broker.log.partition_log import PartitionLog
+from region_broker.replication.partition import Partition
+from tests.simulation import region_pair as pairs
+from tests.simulation.test_restarts import Alone
+from tests.simulation.test_restarts import run as restart
+from tests.simulation.test_transfers import Life
+from txn_coordinator.driver import TransactionCoordinator
+from txn_coordinator.ports import MarkerResult
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+SEEDS_MAX = 25
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A mutant that hangs has been caught; and nothing is said of the dying process's last words."""
+    monkeypatch.setattr(pairs, "WAIT_S", 5)
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+async def one_life(folder: Path, seed: int) -> None:
+    async with pairs.region_pair(folder, seed) as pair:
+        await Life(pair, random.Random(seed)).run()
+
+
+async def restarts(folder: Path, seed: int) -> None:
+    alone = Alone(folder, seed)
+    await alone.start()
+    try:
+        await restart(alone)
+    finally:
+        await alone.stop()
+
+
+def D_is_the_log_end(monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: N802
+    monkeypatch.setattr(PartitionState, "first_commit_marker", lambda _self, _stamp: None)
+
+
+def mirror_shows_all_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partition, "visible_end", property(lambda self: self.log.stable_offset))
+
+
+def taker_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cut_logs(*_args: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(failover_steps, "cut_logs", cut_logs)
+
+
+def taker_aborts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransactionCoordinator, "_abort_open", lambda *_args: (0, 0))
+
+
+def quarantine_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def move_in(_self: object, provenance: Any, _read: object) -> Any:
+        return provenance
+
+    monkeypatch.setattr(QuarantineStore, "move_in", move_in)
+
+
+def one_partition_gets_no_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = PartitionMarkerChannel.write
+
+    async def forgetful(self: PartitionMarkerChannel, marker: Any) -> MarkerResult:
+        if marker.tp.partition == 3:
+            return MarkerResult.WRITTEN
+        return await write(self, marker)
+
+    monkeypatch.setattr(PartitionMarkerChannel, "write", forgetful)
+
+
+def answers_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionLog, "stable_offset", property(lambda self: self.log_end_offset))
+
+
+def duplicates_are_not_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SequenceWindow, "find", lambda *_args: None)
+
+
+Run = Callable[[Path, int], Any]
+MUTANTS: list[tuple[Mutant, Run]] = [
+    (D_is_the_log_end, one_life),
+    (mirror_shows_all_it_has, one_life),
+    (taker_cuts_nothing, one_life),
+    (taker_aborts_nothing, one_life),
+    (quarantine_keeps_nothing, one_life),
+    (one_partition_gets_no_marker, one_life),
+    (answers_before_the_sync, restarts),
+    (duplicates_are_not_recognised, restarts),
+]
+
+
+@pytest.mark.parametrize(("mutant", "run"), MUTANTS, ids=[m.__name__ for m, _ in MUTANTS])
+async def test_a_node_without_a_rule_is_caught(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mutant: Mutant, run: Run
+) -> None:
+    mutant(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        try:
+            await run(tmp_path / str(seed), seed)
+        except* Exception as caught:  # whatever it is: the run did not pass
+            print(f"seed {seed}: {caught.exceptions[0]!r}"[:300])
+            return
+    pytest.fail(f"{SEEDS_MAX} runs did not notice")
