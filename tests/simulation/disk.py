@@ -265,10 +265,10 @@ class SimulatedDisk:
     def fsync_dir(self, path: Path) -> None:
         """See `Disk`."""
         self.step("fsync_dir", path)
-        for name in [name for name in self._durable_names if name.parent == path]:
+        for name in [name for name in list(self._durable_names) if name.parent == path]:
             if name not in self._names:
                 del self._durable_names[name]
-        for name, inode in self._names.items():
+        for name, inode in list(self._names.items()):  # syncs run in threads
             if name.parent == path:
                 self._durable_names[name] = inode
 
