@@ -63,7 +63,6 @@ class ReadCommittedConsumer:
         self._kafka: Consumer | None = None
         self._fetched: deque[Message] = deque()
         self._position: dict[tuple[str, int], int] = {}
-        self._revoked: set[tuple[str, int]] = set()
 
     async def __aenter__(self) -> Self:
         """Join the group."""
@@ -92,10 +91,8 @@ class ReadCommittedConsumer:
         Raises `Refused` on an error that reading on will not mend (unknown topic, no authority).
         """
         if not self._fetched:
-            self._fetched.extend(
-                await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._fetch, self._joined(), timeout_s
-                )
+            await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._fetch, self._joined(), timeout_s
             )
         while self._fetched:
             message = self._fetched.popleft()
@@ -177,20 +174,27 @@ class ReadCommittedConsumer:
                 f"the committed position is not known: {inner.str()}", code=inner.name()
             ) from error
 
-    def _fetch(self, kafka: Consumer, timeout_s: float) -> list[Message]:
-        """Wait for one record, and take what else is there. (`consume` would wait for a full batch.)"""
-        self._revoked.clear()
-        first = kafka.poll(timeout_s)
-        if first is None:
-            return []
-        more = kafka.consume(_BATCH_COUNT - 1, 0)
-        return more if (first.topic(), first.partition()) in self._revoked else [first, *more]
+    def _fetch(self, kafka: Consumer, timeout_s: float) -> None:
+        """Wait for one record, and take what else is there.
+
+        Record by record: `consume` would wait for a full batch, and would not tell which of its records
+        came before a rebalance within it.
+        """
+        message = kafka.poll(timeout_s)
+        while message is not None:
+            self._fetched.append(message)
+            if len(self._fetched) >= _BATCH_COUNT:
+                return
+            message = kafka.poll(0)
 
     def _taken_away(self, _kafka: Consumer, partitions: list[TopicPartition]) -> None:
-        """Forget (called within `_fetch` or `close`, while nothing fetched is waiting)."""
-        for each in partitions:
-            self._revoked.add((each.topic, each.partition))
-            self._position.pop((each.topic, each.partition), None)
+        """Forget (called within `poll` of `_fetch`, or `close`): who has them next reads them again."""
+        lost = {(each.topic, each.partition) for each in partitions}
+        for each in lost:
+            self._position.pop(each, None)
+        kept = [each for each in self._fetched if (each.topic(), each.partition()) not in lost]
+        self._fetched.clear()
+        self._fetched.extend(kept)
 
     def _check(self, error: KafkaError) -> None:
         if error.code() in _UNKNOWN_TOPIC:
