@@ -11,7 +11,6 @@ Not here: what happens when (`chaos.schedule`), what is wrong (`chaos.soak_judge
 import faulthandler
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from random import Random
-from typing import Any, Final
-from uuid import UUID
+from typing import Final
 
 import click
 from confluent_kafka import KafkaException
@@ -35,6 +32,7 @@ from chaos.plain_producers import (
     PlainProducer,
     wait_progress,
 )
+from chaos.plays import PLAYS
 from chaos.readers import Reader, read_all
 from chaos.schedule import Kind, Round, rounds
 from chaos.soak_judge import (
@@ -45,6 +43,7 @@ from chaos.soak_judge import (
     judge_shown,
     lost_ranges,
 )
+from chaos.soak_stage import PATIENCE_S, REGIONS, SoakStage
 from region_broker.cli.demo import stage
 from region_broker.cli.demo.audit import Entry, audit
 from region_broker.cli.demo.dataset import Transfer
@@ -58,54 +57,31 @@ from region_broker.cli.demo.workload import (
     committed_rows,
     produce_input,
 )
-from region_broker.cli.local_cluster import LocalCluster
-from region_broker.cli.region_client import ApiError, request
 
-REGIONS: Final = ("eu", "us")
 INPUT_PARTITIONS: Final = 4
 ROWS_PER_ROUND: Final = 500
 WORKERS: Final = 3
 PLAIN_PRODUCERS: Final = 2
-PATIENCE_S: Final = 60.0
-ACT_PATIENCE_S: Final = 30.0
+REPLACE_AFTER_S: Final = 15.0
 SHOW_PATIENCE_S: Final = 10.0
 READ_TOPICS: Final = {ACCOUNTS_TOPIC: ACCOUNT_PARTITIONS, PLAIN_TOPIC: PLAIN_PARTITIONS}
 
 
-class Soak:
-    """One run. `anomalies` holds what was found, in words."""
+class Soak(SoakStage):
+    """One run: the stage, the workload on it, and the judge."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         """Plan a cluster in `folder`."""
-        self.seed = seed
-        self.folder = folder
-        self.anomalies: list[str] = []
-        self.began_s = time.monotonic()
-        self._random = Random(seed)
-        self.cluster = LocalCluster.open(
-            folder, region_count=2, port=0, new_cluster_id=UUID(int=self._random.getrandbits(128))
-        )
+        super().__init__(seed, folder)
+        self.replaced = 0
         self._transfers: list[Transfer] = []
         self._journal = Journal()
         self._plain = PlainJournal()
-        self._paused: set[str] = set()
-        self._planned: set[int] = set()
         self._judged: set[int] = set()
         self._churned = 0
         self._fleet: Fleet | None = None
         self._producers: list[PlainProducer] = []
         self._readers: dict[str, Reader] = {}
-
-    def tell(self, text: str) -> None:
-        """Print with the time since the start."""
-        click.echo(f"{time.monotonic() - self.began_s:7.1f}  {text}")
-
-    def blame(self, text: str) -> None:
-        """Note an anomaly."""
-        self.anomalies.append(text)
-        self.tell(f"ANOMALY {text}")
-
-    # -- the stage ---------------------------------------------------------------------------
 
     def set_up(self) -> None:
         """Start regions, topics, workload."""
@@ -131,10 +107,13 @@ class Soak:
             producer.stop()
         for reader in self._readers.values():
             reader.stop()
-        if self._fleet is not None:
-            self._fleet.stop()
-        for name in list(self._paused):
-            self._resume(name)
+        workers = self._fleet.workers if self._fleet is not None else []
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            worker.join(5)  # one that librdkafka never lets go ends with this process
+        for name in list(self.paused):
+            self.resume(name)
         self.cluster.stop()
 
     def _feed(self) -> None:
@@ -142,125 +121,15 @@ class Soak:
         more = [
             Transfer(
                 str(first + number),
-                f"a{self._random.randrange(40)}",
-                f"b{self._random.randrange(40)}",
-                self._random.randrange(1, 100),
+                f"a{self.random.randrange(40)}",
+                f"b{self.random.randrange(40)}",
+                self.random.randrange(1, 100),
             )
             for number in range(ROWS_PER_ROUND)
         ]
         self._transfers += more
         produce_input(self.cluster.bootstrap, more, INPUT_PARTITIONS)
         stage.wait_mirrored(self.cluster, self.home(), self.mirror(), PATIENCE_S)
-
-    def _view(self, name: str) -> Mapping[str, Any] | None:
-        try:
-            answer: Mapping[str, Any] = request(
-                self.cluster.place(name).http, "GET", "/v1/region", timeout_s=2
-            )
-        except (OSError, ApiError):
-            return None
-        return answer
-
-    def home(self) -> str:
-        """Return who acts, once exactly one does and the other mirrors it."""
-        found = ""
-
-        def settled() -> bool:
-            nonlocal found
-            views = [self._view(name) for name in REGIONS]
-            acting = [v for v in views if v is not None and v["acting"]]
-            if len(acting) == 1 and all(v is not None for v in views):
-                found = str(acting[0]["region"])
-                return True
-            return False
-
-        stage.wait_until("one region to act", PATIENCE_S, settled)
-        return found
-
-    def mirror(self) -> str:
-        """Return the other one."""
-        home = self.home()
-        return next(name for name in REGIONS if name != home)
-
-    def _pause(self, name: str) -> None:
-        self.tell(f"  stop {name}")
-        self.cluster.signal(name, signal.SIGSTOP)
-        self._paused.add(name)
-
-    def _resume(self, name: str) -> None:
-        self.tell(f"  cont {name}")
-        self.cluster.signal(name, signal.SIGCONT)
-        self._paused.discard(name)
-
-    def _kill(self, name: str) -> None:
-        self.tell(f"  kill {name}")
-        self.cluster.kill(name)
-        self._paused.discard(name)
-
-    def _start(self, name: str) -> None:
-        if not self.cluster.pids(name):
-            self.tell(f"  start {name}")
-            self.cluster.start([name])
-
-    def _order(self, what: str, name: str) -> Mapping[str, Any] | None:
-        body: dict[str, Any] = {"to": name, "domain": "main"}
-        if what == "failover":
-            body["confirm"] = True
-        self.tell(f"  order {what} to {name}")
-        try:
-            answer: Mapping[str, Any] = request(
-                self.cluster.place(name).http, "POST", f"/v1/region/{what}", body, timeout_s=10
-            )
-        except ApiError as error:
-            self.tell(f"  refused: {error.code}: {error}")
-            return None
-        except OSError as error:
-            self.tell(f"  no answer: {error}")
-            return None
-        return answer
-
-    def _follow(self, name: str, operation: Mapping[str, Any]) -> Mapping[str, Any]:
-        path = f"/v1/operations/{operation['operation_id']}"
-
-        def ended() -> bool:
-            nonlocal operation
-            operation = request(self.cluster.place(name).http, "GET", path)
-            return bool(operation["status"] != "running")
-
-        stage.wait_until(f"the end of {operation['kind']} to {name}", PATIENCE_S, ended)
-        self.tell(
-            f"  {operation['kind']} to {name}: {operation['status']} {operation['error']}"
-            f" {operation['steps'][-3:]}"
-        )
-        return operation
-
-    def _fail_over(self, name: str) -> None:
-        """Order until it is done: an operator who does not give up."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline_s:
-            operation = self._order("failover", name)
-            if operation is not None:
-                operation = self._follow(name, operation)
-                if operation["status"] == "succeeded":
-                    return
-            view = self._view(name)
-            if view is not None and view["acting"]:
-                return
-            time.sleep(0.2)
-        self.blame(f"no failover to {name} within {PATIENCE_S} s")
-
-    def _switch(self, name: str) -> None:
-        operation = self._order("switch", name)
-        if operation is None:
-            self.blame(f"a switch to {name} was refused")
-            return
-        operation = self._follow(name, operation)
-        if operation["status"] == "succeeded":
-            self._planned.add(operation["region_epoch"])
-        else:
-            self.blame(f"a switch between two live regions did not work: {operation['error']}")
-
-    # -- rounds ------------------------------------------------------------------------------
 
     def play(self, each: Round) -> None:
         """Play one round, mend what it broke, and judge."""
@@ -271,35 +140,12 @@ class Soak:
         if churn is not None:
             churn.start()
         time.sleep(each.pause_s)
-        _PLAYS[each.kind](self, home, mirror, each.gap_s)
-        self._mend()
+        PLAYS[each.kind](self, home, mirror, each.gap_s)
+        self.mend()
         if churn is not None:
             churn.join(PATIENCE_S)
         self._settle()
         self.judge()
-
-    def _mend(self) -> None:
-        for name in list(self._paused):
-            self._resume(name)
-        for name, code in self.cluster.dead().items():
-            self.blame(f"the node of {name} ended by itself with exit code {code}")
-        for name in REGIONS:
-            self._start(name)
-        deadline_s = time.monotonic() + ACT_PATIENCE_S
-        while time.monotonic() < deadline_s:
-            views = [self._view(name) for name in REGIONS]
-            roles = sorted(str(v["role"]) if v is not None else "?" for v in views)
-            if roles == ["acting", "mirror"] and sum(v["acting"] for v in views if v) == 1:
-                return
-            time.sleep(0.1)
-        stuck = [
-            {k: v[k] for k in ("region", "phase", "acting", "reason_not_acting", "region_epoch")}
-            for v in map(self._view, REGIONS)
-            if v is not None
-        ]
-        self.blame(f"not one home and one mirror within {ACT_PATIENCE_S:.0f} s: {stuck}")
-        if not any(v["acting"] for v in stuck):
-            self._fail_over("us")
 
     def _settle(self) -> None:
         commits = len(self._journal.acks)
@@ -309,12 +155,8 @@ class Soak:
             if not producer.rest(PATIENCE_S):
                 self.blame("a plain producer has messages that are not answered")
         home = self.home()
-        total = len(self._transfers)
         try:
-            stage.wait_until(
-                "the input to be worked off", PATIENCE_S,
-                lambda: committed_rows(self.cluster.place(home).bootstrap, INPUT_PARTITIONS) >= total,
-            )  # fmt: skip
+            stage.wait_until("the input to be worked off", PATIENCE_S, self._worked_off(home))
         except (stage.StageError, KafkaException) as error:
             done = len(self._journal.acks) - commits
             self.blame(f"workers hang: {error}; {done} commits since; {self._journal.errors[-3:]}")
@@ -324,15 +166,50 @@ class Soak:
         except stage.StageError as error:
             self.blame(f"the mirror does not catch up: {error}")
 
+    def _worked_off(self, home: str) -> Callable[[], bool]:
+        """Return what asks whether all input is committed, and lets new workers in where none gets on.
+
+        1. A worker asks its region for the group's coordinator. 2. That region goes away, the worker goes on
+        in the other one, whose metadata do not name the first one's node. 3. librdkafka waits for that node
+        for ever, and past every time-out (its issues 5511 and 5456): only a new process gets on.
+        """
+        seen, since_s = -1, time.monotonic()
+
+        def done() -> bool:
+            nonlocal seen, since_s
+            count = committed_rows(self.cluster.place(home).bootstrap, INPUT_PARTITIONS)
+            if count != seen:
+                seen, since_s = count, time.monotonic()
+            elif time.monotonic() - since_s > REPLACE_AFTER_S and count < len(self._transfers):
+                self._replace_workers()
+                since_s = time.monotonic()
+            return count >= len(self._transfers)
+
+        return done
+
+    def _replace_workers(self) -> None:
+        assert self._fleet is not None
+        self.tell("  workers do not get on: new ones beside them (librdkafka issue 5511?)")
+        self.replaced += WORKERS
+        first = len(self._fleet.workers)
+        fresh = Fleet.start(WORKERS, self.cluster.bootstrap, self._journal, first=first)
+        for worker in self._fleet.workers:
+            worker.stop()
+        self._fleet.workers += fresh.workers
+
     def _diagnose(self) -> None:
         """Keep what clients and coordinators are waiting for: it is gone when all is stopped."""
         with (self.folder / "hang.txt").open("w") as out:
             faulthandler.dump_traceback(file=out, all_threads=True)
             out.flush()
-            for words in (("group", "describe", GROUP_ID), ("txn", "list")):
+            place = self.cluster.place(self.home())
+            for words, option, address in (
+                (("group", "describe", GROUP_ID), "--bootstrap", place.bootstrap),
+                (("txn", "list"), "--url", place.http),
+            ):
                 subprocess.run(
                     [sys.executable, "-m", "region_broker", *words,
-                     "--bootstrap", self.cluster.place(self.home()).bootstrap],
+                     option, address],
                     stdout=out, stderr=out, check=False, timeout=30,
                 )  # fmt: skip
 
@@ -360,13 +237,13 @@ class Soak:
                 self.blame(anomaly)
             self._readers[name].forget(shown - records)
         self._judged |= {each.lineage_epoch for each in lost}
-        for anomaly in judge_losses(losses, self._planned):
+        for anomaly in judge_losses(losses, self.planned):
             self.blame(anomaly)
         gone = sum(each["transaction_count"] for each in losses if each["exact"])
         self.tell(
             f"  judged: {len(self._transfers)} transfers, {len(self._plain.acked)} plain acks,"
             f" {gone} transactions and {sum(e['plain_record_count'] for e in losses if e['exact'])}"
-            f" plain records listed as lost, {self._journal.rebuilds} workers rebuilt,"
+            f" plain records listed as lost, {self._journal.rebuilds} workers rebuilt, {self.replaced} replaced,"
             f" {len(self._plain.fatal)} plain producers rebuilt, {len(self.anomalies)} anomalies"
         )
 
@@ -446,111 +323,6 @@ def _entries(records: frozenset[Shown]) -> list[Entry]:
                 Entry(row_id, record.key.decode(), change, attempt, record.partition, record.offset)
             )
     return entries
-
-
-def _home_killed(soak: Soak, home: str, mirror: str, gap_s: float) -> None:
-    soak._kill(home)
-    time.sleep(gap_s)
-    soak._fail_over(mirror)
-    time.sleep(gap_s)
-
-
-def _mirror_killed(soak: Soak, _home: str, mirror: str, gap_s: float) -> None:
-    soak._kill(mirror)
-    time.sleep(gap_s)
-
-
-def _home_killed_briefly(soak: Soak, home: str, _mirror: str, gap_s: float) -> None:
-    soak._kill(home)
-    time.sleep(gap_s)
-
-
-def _home_paused(soak: Soak, home: str, _mirror: str, gap_s: float) -> None:
-    soak._pause(home)
-    time.sleep(gap_s)
-
-
-def _mirror_paused(soak: Soak, _home: str, mirror: str, gap_s: float) -> None:
-    soak._pause(mirror)
-    time.sleep(gap_s)
-
-
-def _taker_killed(soak: Soak, home: str, mirror: str, gap_s: float) -> None:
-    soak._kill(home)
-    for factor in (1.0, 0.5):
-        soak._order("failover", mirror)
-        time.sleep(0.05 + gap_s * factor)
-        soak._kill(mirror)
-        soak._start(mirror)
-    soak._fail_over(mirror)
-
-
-def _failover_alive(soak: Soak, _home: str, mirror: str, _gap_s: float) -> None:
-    soak._fail_over(mirror)
-
-
-def _failover_paused(soak: Soak, home: str, mirror: str, gap_s: float) -> None:
-    soak._pause(home)
-    soak._fail_over(mirror)
-    time.sleep(gap_s)
-    soak._resume(home)
-
-
-def _switch(soak: Soak, _home: str, mirror: str, _gap_s: float) -> None:
-    soak._switch(mirror)
-
-
-def _switch_twice(soak: Soak, home: str, mirror: str, gap_s: float) -> None:
-    soak._switch(mirror)
-    time.sleep(gap_s)
-    soak._mend()
-    soak._switch(home)
-
-
-def _switch_taker_killed(soak: Soak, _home: str, mirror: str, gap_s: float) -> None:
-    soak._order("switch", mirror)
-    time.sleep(gap_s)
-    soak._kill(mirror)
-
-
-def _switch_home_killed(soak: Soak, home: str, mirror: str, gap_s: float) -> None:
-    soak._order("switch", mirror)
-    time.sleep(gap_s)
-    soak._kill(home)
-    soak._fail_over(mirror)
-
-
-def _failovers_in_a_row(soak: Soak, home: str, mirror: str, gap_s: float) -> None:
-    for old, new in ((home, mirror), (mirror, home), (home, mirror)):
-        soak._kill(old)
-        soak._fail_over(new)
-        soak._start(old)
-        soak._mend()
-        time.sleep(gap_s)
-
-
-def _both_killed(soak: Soak, home: str, mirror: str, gap_s: float) -> None:
-    soak._kill(home)
-    soak._kill(mirror)
-    time.sleep(gap_s)
-
-
-_PLAYS: Final[dict[Kind, Callable[[Soak, str, str, float], None]]] = {
-    Kind.HOME_KILLED: _home_killed,
-    Kind.MIRROR_KILLED: _mirror_killed,
-    Kind.HOME_KILLED_BRIEFLY: _home_killed_briefly,
-    Kind.HOME_PAUSED: _home_paused,
-    Kind.MIRROR_PAUSED: _mirror_paused,
-    Kind.TAKER_KILLED: _taker_killed,
-    Kind.FAILOVER_ALIVE: _failover_alive,
-    Kind.FAILOVER_PAUSED: _failover_paused,
-    Kind.SWITCH: _switch,
-    Kind.SWITCH_TWICE: _switch_twice,
-    Kind.SWITCH_TAKER_KILLED: _switch_taker_killed,
-    Kind.SWITCH_HOME_KILLED: _switch_home_killed,
-    Kind.FAILOVERS_IN_A_ROW: _failovers_in_a_row,
-    Kind.BOTH_KILLED: _both_killed,
-}
 
 
 @click.command()

@@ -134,7 +134,9 @@ class Worker(threading.Thread):
              "isolation.level": "read_committed", "enable.auto.commit": False,
              "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
              "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500,
-             "heartbeat.interval.ms": 500}
+             "heartbeat.interval.ms": 500,
+             # A worker that librdkafka never lets go (issue 5511 there) must not keep its partitions.
+             "max.poll.interval.ms": 20_000}
         )  # fmt: skip
         consumer.subscribe([INPUT_TOPIC])
         return consumer
@@ -211,9 +213,9 @@ class Fleet:
     workers: list[Worker]
 
     @classmethod
-    def start(cls, count: int, bootstrap: str, journal: Journal) -> "Fleet":
-        """Start `count` workers."""
-        workers = [Worker(number, bootstrap, journal) for number in range(count)]
+    def start(cls, count: int, bootstrap: str, journal: Journal, *, first: int = 0) -> "Fleet":
+        """Start `count` workers, numbered from `first`."""
+        workers = [Worker(first + number, bootstrap, journal) for number in range(count)]
         for worker in workers:
             worker.start()
         return cls(workers)

@@ -1,0 +1,182 @@
+"""The two regions of a soak and an operator who does not give up: kill, stop, order, wait, mend.
+
+INV-SS1  only processes of its own cluster are ever signalled
+INV-SS2  what does not come about in time is an anomaly, never an endless wait
+
+Not here: the workload and its judgement (`chaos.soak`).
+"""
+
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+import click
+
+from region_broker.cli.demo import stage
+from region_broker.cli.local_cluster import LocalCluster
+from region_broker.cli.region_client import ApiError, request
+
+REGIONS: Final = ("eu", "us")
+PATIENCE_S: Final = 60.0
+ACT_PATIENCE_S: Final = 30.0
+
+
+class SoakStage:
+    """A cluster of two regions in `folder`. `anomalies` holds what was found, in words."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        """Plan the cluster; nothing is started."""
+        self.seed = seed
+        self.folder = folder
+        self.anomalies: list[str] = []
+        self.began_s = time.monotonic()
+        self.random = Random(seed)
+        self.paused: set[str] = set()
+        self.planned: set[int] = set()
+        self.cluster = LocalCluster.open(
+            folder, region_count=2, port=0, new_cluster_id=UUID(int=self.random.getrandbits(128))
+        )
+
+    def tell(self, text: str) -> None:
+        """Print with the time since the start."""
+        click.echo(f"{time.monotonic() - self.began_s:7.1f}  {text}")
+
+    def blame(self, text: str) -> None:
+        """Note an anomaly."""
+        self.anomalies.append(text)
+        self.tell(f"ANOMALY {text}")
+
+    def view(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            answer: Mapping[str, Any] = request(
+                self.cluster.place(name).http, "GET", "/v1/region", timeout_s=2
+            )
+        except (OSError, ApiError):
+            return None
+        return answer
+
+    def home(self) -> str:
+        """Return who acts, once exactly one does and the other mirrors it."""
+        found = ""
+
+        def settled() -> bool:
+            nonlocal found
+            views = [self.view(name) for name in REGIONS]
+            acting = [v for v in views if v is not None and v["acting"]]
+            if len(acting) == 1 and all(v is not None for v in views):
+                found = str(acting[0]["region"])
+                return True
+            return False
+
+        stage.wait_until("one region to act", PATIENCE_S, settled)
+        return found
+
+    def mirror(self) -> str:
+        """Return the other one."""
+        home = self.home()
+        return next(name for name in REGIONS if name != home)
+
+    def pause(self, name: str) -> None:
+        self.tell(f"  stop {name}")
+        self.cluster.signal(name, signal.SIGSTOP)
+        self.paused.add(name)
+
+    def resume(self, name: str) -> None:
+        self.tell(f"  cont {name}")
+        self.cluster.signal(name, signal.SIGCONT)
+        self.paused.discard(name)
+
+    def kill(self, name: str) -> None:
+        self.tell(f"  kill {name}")
+        self.cluster.kill(name)
+        self.paused.discard(name)
+
+    def start(self, name: str) -> None:
+        if not self.cluster.pids(name):
+            self.tell(f"  start {name}")
+            self.cluster.start([name])
+
+    def order(self, what: str, name: str) -> Mapping[str, Any] | None:
+        body: dict[str, Any] = {"to": name, "domain": "main"}
+        if what == "failover":
+            body["confirm"] = True
+        self.tell(f"  order {what} to {name}")
+        try:
+            answer: Mapping[str, Any] = request(
+                self.cluster.place(name).http, "POST", f"/v1/region/{what}", body, timeout_s=10
+            )
+        except ApiError as error:
+            self.tell(f"  refused: {error.code}: {error}")
+            return None
+        except OSError as error:
+            self.tell(f"  no answer: {error}")
+            return None
+        return answer
+
+    def follow(self, name: str, operation: Mapping[str, Any]) -> Mapping[str, Any]:
+        path = f"/v1/operations/{operation['operation_id']}"
+
+        def ended() -> bool:
+            nonlocal operation
+            operation = request(self.cluster.place(name).http, "GET", path)
+            return bool(operation["status"] != "running")
+
+        stage.wait_until(f"the end of {operation['kind']} to {name}", PATIENCE_S, ended)
+        self.tell(
+            f"  {operation['kind']} to {name}: {operation['status']} {operation['error']}"
+            f" {operation['steps'][-3:]}"
+        )
+        return operation
+
+    def fail_over(self, name: str) -> None:
+        """Order until it is done: an operator who does not give up."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            operation = self.order("failover", name)
+            if operation is not None:
+                operation = self.follow(name, operation)
+                if operation["status"] == "succeeded":
+                    return
+            view = self.view(name)
+            if view is not None and view["acting"]:
+                return
+            time.sleep(0.2)
+        self.blame(f"no failover to {name} within {PATIENCE_S} s")
+
+    def switch(self, name: str) -> None:
+        operation = self.order("switch", name)
+        if operation is None:
+            self.blame(f"a switch to {name} was refused")
+            return
+        operation = self.follow(name, operation)
+        if operation["status"] == "succeeded":
+            self.planned.add(operation["region_epoch"])
+        else:
+            self.blame(f"a switch between two live regions did not work: {operation['error']}")
+
+    def mend(self) -> None:
+        for name in list(self.paused):
+            self.resume(name)
+        for name, code in self.cluster.dead().items():
+            self.blame(f"the node of {name} ended by itself with exit code {code}")
+        for name in REGIONS:
+            self.start(name)
+        deadline_s = time.monotonic() + ACT_PATIENCE_S
+        while time.monotonic() < deadline_s:
+            views = [self.view(name) for name in REGIONS]
+            roles = sorted(str(v["role"]) if v is not None else "?" for v in views)
+            if roles == ["acting", "mirror"] and sum(v["acting"] for v in views if v) == 1:
+                return
+            time.sleep(0.1)
+        stuck = [
+            {k: v[k] for k in ("region", "phase", "acting", "reason_not_acting", "region_epoch")}
+            for v in map(self.view, REGIONS)
+            if v is not None
+        ]
+        self.blame(f"not one home and one mirror within {ACT_PATIENCE_S:.0f} s: {stuck}")
+        if not any(v["acting"] for v in stuck):
+            self.fail_over("us")
