@@ -14,8 +14,8 @@ import pytest
 
 from idempotency.partition_state import PartitionState
 from idempotency.window import BatchWindow
-from region_broker.adapters.takeover import failover_steps
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
+from region_broker.adapters.takeover import failover_steps
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.log.partition_log import PartitionLog
 from region_broker.replication.partition import Partition
