@@ -39,8 +39,11 @@ from idempotency.decision import round_of
 
 ROUND_INTERVAL_MS: Final = 50
 HOLD_MS_MIN: Final = 250
+HOLD_MS_MAX: Final = 2_000
 USUAL_FACTOR: Final = 4
 REST_FACTOR: Final = 10
+# A closing that took long because the whole process stood still must not stop tidemarks ten times as long.
+REST_MS_MAX: Final = REST_FACTOR * HOLD_MS_MIN
 
 
 class RoundPhase(Enum):
@@ -125,7 +128,7 @@ class RoundsCore:
         return [EnterRound(self.round)]
 
     def _hold_until_ms(self) -> int:
-        hold_ms = max(HOLD_MS_MIN, USUAL_FACTOR * self._usual_closing_ms)
+        hold_ms = max(HOLD_MS_MIN, min(USUAL_FACTOR * self._usual_closing_ms, HOLD_MS_MAX))
         return self._started_ms + int(hold_ms)
 
     def _enter(self, entered: ShardEntered, now_ms: int) -> list[RoundEffect]:
@@ -151,10 +154,13 @@ class RoundsCore:
         return [ReleaseRound(abandoned), *self._maybe_start(now_ms)]
 
     def _closing(self, now_ms: int) -> None:
+        """Learn from a round that closed, or was given up: it would have taken at least so long.
+
+        Without the latter, a disk that always needs longer than the least hold would end tidemarks for good.
+        """
         self.last_closing_ms = now_ms - self._started_ms
-        if len(self._entered) == self.shard_count:
-            self._usual_closing_ms += (self.last_closing_ms - self._usual_closing_ms) / 8
-        rest_ms = max(self.interval_ms, REST_FACTOR * self.last_closing_ms)
+        self._usual_closing_ms += (self.last_closing_ms - self._usual_closing_ms) / 8
+        rest_ms = max(self.interval_ms, min(REST_FACTOR * self.last_closing_ms, REST_MS_MAX))
         self._rest_until_ms = self._started_ms + rest_ms
 
     def _collected(self, number: int) -> list[RoundEffect]:

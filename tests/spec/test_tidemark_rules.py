@@ -28,7 +28,7 @@ from geo_replicator.events import (
     TimePassed,
 )
 from geo_replicator.lineage import LogKey
-from geo_replicator.rounds import AnswerVerdict, Collection, LogAnswer, RoundsCore
+from geo_replicator.rounds import AnswerVerdict, Collection, LogAnswer, RoundPhase, RoundsCore
 from geo_replicator.tidemark import (
     LogPosition,
 )
@@ -140,6 +140,35 @@ def test_T4_rounds_rest_at_least_the_interval_and_ten_closing_times() -> None:
     assert made.step(SomethingChanged(), now_ms=199) == []
     assert made.wake_at_ms == 200
     assert made.step(TimePassed(), now_ms=200) == [EnterRound(round_of(TERM, 2))]
+
+
+def test_T4_a_process_that_stood_still_in_a_round_does_not_rest_ten_times_as_long() -> None:
+    """Stopped for 10 s in mid-round, home published nothing for 100 s: all that would have been lost."""
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    publish(made, 1, now_ms=10_000)
+    made.step(SomethingChanged(), now_ms=10_001)
+    assert made.phase is RoundPhase.ENTERING
+    assert made.wake_at_ms is not None
+    assert made.wake_at_ms - 10_001 <= 2_000
+
+
+def test_T4_shards_that_always_need_longer_than_the_least_hold_get_it() -> None:
+    """Rounds given up teach, too: else a disk of 300 ms would end tidemarks for good."""
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    started_ms = 0
+    for number in range(1, 100):
+        assert made.wake_at_ms is not None
+        if made.wake_at_ms - started_ms > 300:
+            made.step(entered(number, 0), now_ms=started_ms + 300)
+            made.step(entered(number, 1), now_ms=started_ms + 300)
+            break
+        made.step(TimePassed(), now_ms=started_ms + 250)
+        started_ms += 10_000
+        made.step(TimePassed(), now_ms=started_ms)
+    assert made.closed_count == 1
+    assert made.abandoned_count < 10
 
 
 def test_T4_no_change_no_round() -> None:
