@@ -44,6 +44,7 @@ from geo_replicator.failover import (
     replay,
 )
 from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
+from geo_replicator.loss import Tail
 from region_broker.adapters.peers.peer_protocol import NOT_ACTING, Hello, PeerMessage, PeerRefused
 from region_broker.adapters.peers.peer_server import PeerSession, Reply
 from region_broker.adapters.takeover.failover_journal import FailoverJournal
@@ -68,6 +69,7 @@ from region_broker.adapters.takeover.failover_steps import (
     FailoverSteps,
 )
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
 AnyMessage = TypeVar("AnyMessage", bound=PeerMessage)
@@ -318,7 +320,7 @@ class FailoverDriver:
             verdict = judge_promise(state.promise, state.region_epoch, asked)
             if verdict is not PromiseVerdict.GRANTED:
                 return verdict
-            if planned and state.phase is Phase.ACTING:
+            if planned and state.phase in {Phase.ACTING, Phase.DRAINING}:
                 raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
         return PromiseVerdict.GRANTED
 
@@ -329,9 +331,16 @@ class FailoverDriver:
         commit is decided and answered. 4. The taker cuts at that tidemark: the commit would be lost.
         """
         await self.parts.role.fence(f"region {asked.taker} is about to act")
-        tail = await tail_beyond(self.parts.role.logs(), self._drained)
-        if self.state is state and is_acknowledged_work(tail):
-            reason = "work that had begun before the drain ended behind its last tidemark"
+        reason = ""
+        try:
+            if is_acknowledged_work(await self._tail_beyond(self._drained)):
+                reason = "work that had begun before the drain ended behind its last tidemark"
+        except RoundFailed as error:
+            reason = str(error)
+        if self.state.phase is Phase.ACTING:
+            # The drain timed out while this region stood still: what stands still must load again.
+            await self.record(DrainBegun("", asked.taker), expected=self.state)
+        elif reason and self.state is state:
             await self._end_drain(reason)
             raise PeerRefused(DRAIN_FAILED, f"{reason}: this region takes writes again")
 
@@ -369,12 +378,20 @@ class FailoverDriver:
         async with asyncio.timeout(self.settings.final_round_timeout_ms / 1000):
             for _ in range(self.settings.final_round_attempts):
                 point = await self.parts.role.final_round()
-                tail = await tail_beyond(self.parts.role.logs(), self.steps.known_claim())
+                tail = await self._tail_beyond(self.steps.known_claim())
                 # 1. EndTxn passed the gate. 2. The gate closed, the round was taken. 3. The decision
                 # was logged behind it. One more round covers it; nothing new passes the gate.
                 if not is_acknowledged_work(tail):
                     return point
         raise RoundFailed("work that had begun before the drain did not end")
+
+    async def _tail_beyond(self, cut: Cut) -> Tail:
+        try:
+            return await tail_beyond(self.parts.role.logs(), cut)
+        except LogError as error:
+            raise RoundFailed(
+                f"what lies beyond the last tidemark is not known: {error}"
+            ) from error
 
     async def _on_end_drain(
         self, _session: PeerSession, message: EndDrain, _attachment: memoryview

@@ -275,7 +275,13 @@ class FailoverOperations:
     async def _take_over(self, operation: Operation, takeover: TakeoverBegun) -> None:
         operation.region_epoch = takeover.region_epoch
         operation.steps.append(f"fencing under region epoch {takeover.region_epoch}")
-        await self._driver.record(takeover)
+        state = self._driver.state
+        higher = state.highest_epoch_known >= takeover.region_epoch
+        if higher or not await self._driver.record(takeover, expected=state):
+            raise OperationFailed(
+                f"region {self.region} learned of a higher region epoch meanwhile, or is taken over"
+                f" already: it is {self._driver.state.phase.value}; see: tidemark region status"
+            )
         await self._follow(operation, takeover)
 
     async def _watch(self, operation: Operation, takeover: TakeoverBegun) -> None:

@@ -61,6 +61,7 @@ from region_broker.adapters.takeover.log_surgery import (
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.adapters.takeover.region_role import RegionRole
 from region_broker.controller import metadata_commands, metadata_image
+from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
 
@@ -209,9 +210,12 @@ class FailoverSteps:
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
             final = TidemarkPoint(*takeover.final)
             return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")
-        statement = await self.state_loss(
-            takeover.old_region, takeover.region_epoch, planned=takeover.planned
-        )
+        try:
+            statement = await self.state_loss(
+                takeover.old_region, takeover.region_epoch, planned=takeover.planned
+            )
+        except LogError as error:
+            return TakeoverAbandoned(f"the loss cannot be stated: {error}")
         self._parts.quarantine.keep_statement(statement)
         positions = dict(cut.positions)
         for log in role.logs():
@@ -393,10 +397,11 @@ class FailoverSteps:
             return False
         if not all(_gave_up(status, state) for status in statuses.values()):
             return False
-        logs = self._parts.role.logs()
-        if any(log.failed is not None for log in logs):
+        try:
+            tail = await tail_beyond(self._parts.role.logs(), self.known_claim())
+        except LogError as error:
+            _log.warning("this region does not act again by itself: %s", error)
             return False
-        tail = await tail_beyond(logs, self.known_claim())
         return not is_acknowledged_work(tail)
 
     def _reclaim(self, state: State, statuses: Mapping[str, SiteStatus]) -> TakeoverBegun:

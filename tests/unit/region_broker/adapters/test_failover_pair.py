@@ -11,7 +11,7 @@ from geo_replicator.failover import Phase, PromiseGiven
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.ledger_records import TxnStatus
 from region_broker.adapters.peers.peer_protocol import PeerMessage
-from region_broker.adapters.takeover.failover_messages import AskDrain, AskPromise
+from region_broker.adapters.takeover.failover_messages import AskDrain, AskPromise, SiteStatus
 from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageEntry
@@ -251,3 +251,21 @@ async def test_T31_home_does_not_act_again_while_the_taker_is_away(pair: Pair) -
     await pair.us.start()
     statuses = await pair.eu.driver.steps.statuses()
     assert not await pair.eu.driver.steps._may_reclaim(pair.eu.driver.state, statuses)
+
+
+async def test_an_operation_that_was_overtaken_by_a_promise_fails_and_the_node_goes_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. An epoch is chosen. 2. Another region is promised a higher one. 3. The takeover is recorded."""
+    next_epoch = pair.us.operations._next_epoch
+
+    async def overtaken(statuses: Mapping[str, SiteStatus]) -> int:
+        epoch = await next_epoch(statuses)
+        await pair.us.driver.record(PromiseGiven(region_epoch=epoch + 7, taker="eu"))
+        return epoch
+
+    monkeypatch.setattr(pair.us.operations, "_next_epoch", overtaken)
+    operation = await pair.us.ended(pair.us.operations.begin_switch())
+    assert operation.status == "failed"
+    assert pair.us.driver.running
+    assert pair.us.driver.state.phase is Phase.FENCED
