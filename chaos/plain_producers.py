@@ -25,7 +25,7 @@ class PlainJournal:
     """Everything tried and answered. `acked`: value -> (partition, offset); `failed`: value -> error name."""
 
     tried: int = 0
-    acked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    acked: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     fatal: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)

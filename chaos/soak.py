@@ -57,6 +57,7 @@ from region_broker.cli.demo.workload import (
     committed_rows,
     produce_input,
 )
+from region_broker.cli.region_client import request
 
 INPUT_PARTITIONS: Final = 4
 ROWS_PER_ROUND: Final = 500
@@ -64,6 +65,7 @@ WORKERS: Final = 3
 PLAIN_PRODUCERS: Final = 2
 REPLACE_AFTER_S: Final = 15.0
 SHOW_PATIENCE_S: Final = 10.0
+OVER: Final = ("empty", "complete_commit", "complete_abort", "dead")
 READ_TOPICS: Final = {ACCOUNTS_TOPIC: ACCOUNT_PARTITIONS, PLAIN_TOPIC: PLAIN_PARTITIONS}
 
 
@@ -162,9 +164,20 @@ class Soak(SoakStage):
             self.blame(f"workers hang: {error}; {done} commits since; {self._journal.errors[-3:]}")
             self._diagnose()
         try:
+            # A worker that hangs leaves its transaction open, and readers wait for what becomes of it.
+            stage.wait_until("every transaction to end", PATIENCE_S, lambda: not self._open(home))
             stage.wait_mirrored(self.cluster, home, self.mirror(), PATIENCE_S)
         except stage.StageError as error:
-            self.blame(f"the mirror does not catch up: {error}")
+            self.blame(f"{error}; open: {self._open(home)}")
+
+    def _open(self, home: str) -> list[str]:
+        """Return the transactions that are not over."""
+        answer = request(self.cluster.place(home).http, "GET", "/v1/transactions")
+        return [
+            f"{each['transactional_id']}: {each['state']}"
+            for each in answer["transactions"]
+            if each["state"] not in OVER
+        ]
 
     def _worked_off(self, home: str) -> Callable[[], bool]:
         """Return what asks whether all input is committed, and lets new workers in where none gets on.
