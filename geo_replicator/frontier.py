@@ -112,9 +112,7 @@ class Frontier:
         )
 
     def reconciled(self, keys: Iterable[LogKey], region_epoch: int) -> None:
-        """Note that these logs were checked against home under `region_epoch` (INV-FR5  a tidemark whose bytes were deleted at home before they came is skipped, with all up to the one
-                 that no longer names the deleted log; what else they need is needed still
-        INV-FR6)."""
+        """Note that these logs were checked against home under `region_epoch` (INV-FR6)."""
         for key in keys:
             log = self._logs.setdefault(key, _Log())
             log.reconciled_region_epoch = max(log.reconciled_region_epoch, region_epoch)
@@ -122,9 +120,7 @@ class Frontier:
         self._settle()
 
     def unreconcile(self) -> None:
-        """A session ended: HWs count again once the logs were checked in the next one (INV-FR5  a tidemark whose bytes were deleted at home before they came is skipped, with all up to the one
-                 that no longer names the deleted log; what else they need is needed still
-        INV-FR6)."""
+        """A session ended: HWs count again once the logs were checked in the next one (INV-FR6)."""
         for log in self._logs.values():
             log.reconciled_region_epoch = 0
 
