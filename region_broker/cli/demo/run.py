@@ -17,13 +17,13 @@ from confluent_kafka.cimpl import NewTopic
 from region_broker.cli.demo import stage
 from region_broker.cli.demo.audit import Findings, audit, read_accounts, shorten
 from region_broker.cli.demo.dataset import Transfer
+from region_broker.cli.demo.hosts import HostedFleet
 from region_broker.cli.demo.report import render
 from region_broker.cli.demo.story import Story
 from region_broker.cli.demo.workload import (
     ACCOUNT_PARTITIONS,
     ACCOUNTS_TOPIC,
     INPUT_TOPIC,
-    Fleet,
     Journal,
     committed_rows,
     produce_input,
@@ -107,7 +107,8 @@ def _work_through_failover(
 ) -> None:
     total = len(plan.transfers)
     timeout_s = 30 + total * _ROW_TIMEOUT_S
-    fleet = Fleet.start(plan.worker_count, cluster.bootstrap, journal)
+    fleet = HostedFleet(plan.worker_count, cluster.bootstrap, journal)
+    fleet.start()
     try:
         began_s = time.monotonic()
         story.tell(f"{plan.worker_count} workers consume, transfer and commit", "work begins")
@@ -239,7 +240,7 @@ def _conclude(
 ) -> None:  # fmt: skip
     figures = _figures(plan, journal, facts, findings)
     html = render(
-        figures=figures,
+        figures=_labelled(figures),
         broken=broken,
         moments=story.moments,
         commits_at_s=[story.since_start(ack.at_s) for ack in journal.acks],
@@ -247,10 +248,11 @@ def _conclude(
     )
     plan.report_path.write_text(html, encoding="utf-8")
     if plan.as_json:
-        print_json({**figures, "broken": list(broken), "report": str(plan.report_path)})
+        told = {"lost": findings.lost, "broken": list(broken), "report": str(plan.report_path)}
+        print_json({**figures, **told})
         return
     click.echo("")
-    print_object(figures, "table", title="tidemark demo")
+    print_object(_labelled(figures), "table", title="tidemark demo")
     if findings.lost:
         click.echo("\nacknowledged in eu, cut off by the failover, done again in us:")
         for item in findings.lost:
@@ -258,26 +260,59 @@ def _conclude(
     click.echo(f"\nreport: {plan.report_path}")
 
 
+_LABELS: Final = {
+    "rows": "rows of the data set",
+    "rows_in_source": "  of so many",
+    "transactions_committed": "transactions committed (read back)",
+    "torn": "torn",
+    "doubled": "doubled",
+    "missing": "missing",
+    "lost_then_done_again": "lost by the failover, then done again",
+    "listed_in_quarantine": "  listed in quarantine",
+    "named_beforehand": "  named by the loss statement beforehand",
+    "outside_the_statement": "  outside the loss statement",
+    "unanswered_and_not_there": "commits without an answer, not there",
+    "sum_over_accounts": "sum over accounts",
+    "accounts": "accounts",
+    "differing_between_regions": "records that differ between the regions",
+    "seconds_without_a_commit": "seconds without a commit",
+    "tidemark_age_ms": "age of the tidemark at the failover, ms",
+    "commits_per_second": "commits per second before the kill",
+    "workers_started_anew": "workers started anew",
+    "reconciliation": "reconciliation",
+    "coverage": "coverage",
+}
+
+
+def _labelled(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures as people read them."""
+    return {
+        label: f"{figures[key]:,}" if isinstance(figures[key], int) else figures[key]
+        for key, label in _LABELS.items()
+    }
+
+
 def _figures(plan: Plan, journal: Journal, facts: Facts, findings: Findings) -> dict[str, Any]:
     statement = facts.statement
-    listed = sum(found["transaction_count"] for found in facts.losses)
     return {
-        "rows of the data set": f"{len(plan.transfers):,} of {plan.rows_in_source:,}",
-        "transactions committed (read back)": f"{findings.rows_found:,}",
+        "rows": len(plan.transfers),
+        "rows_in_source": plan.rows_in_source,
+        "transactions_committed": findings.rows_found,
         "torn": len(findings.torn),
         "doubled": len(findings.doubled),
         "missing": len(findings.missing),
-        "lost by the failover, then done again": len(findings.lost),
-        "  of those listed in quarantine": listed,
-        "  named by the loss statement beforehand": statement.get("transaction_count"),
-        "  outside the loss statement": sum(len(found["unexplained"]) for found in facts.losses),
-        "commits without an answer, not there": findings.lost_unknown,
-        "sum over accounts": f"{findings.sum_over_accounts} ({findings.accounts} accounts)",
-        "records that differ between the regions": findings.differing_regions,
-        "seconds without a commit": f"{facts.without_writes_s:.2f}",
-        "age of the tidemark at the failover": f"{statement.get('age_ms')} ms",
-        "commits per second before the kill": f"{facts.throughput_per_s:.0f}",
-        "workers started anew": journal.rebuilds,
+        "lost_then_done_again": len(findings.lost),
+        "listed_in_quarantine": sum(found["transaction_count"] for found in facts.losses),
+        "named_beforehand": statement.get("transaction_count"),
+        "outside_the_statement": sum(len(found["unexplained"]) for found in facts.losses),
+        "unanswered_and_not_there": findings.lost_unknown,
+        "sum_over_accounts": findings.sum_over_accounts,
+        "accounts": findings.accounts,
+        "differing_between_regions": findings.differing_regions,
+        "seconds_without_a_commit": round(facts.without_writes_s, 2),
+        "tidemark_age_ms": statement.get("age_ms"),
+        "commits_per_second": round(facts.throughput_per_s),
+        "workers_started_anew": journal.rebuilds,
         "reconciliation": facts.reconciled.get("verdict", facts.reconciled.get("error", "?")),
         "coverage": facts.reconciled.get("coverage", "?"),
     }

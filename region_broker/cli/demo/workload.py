@@ -51,6 +51,9 @@ class Journal:
     errors: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def begin(self, ack: Ack) -> None:
+        """A commit is being asked for; of interest where the worker may die before the answer."""
+
     def acknowledge(self, ack: Ack) -> None:
         """Note a commit that was answered."""
         with self.lock:
@@ -103,13 +106,14 @@ def produce_input(bootstrap: str, transfers: Iterable[Transfer], partition_count
 class Worker(threading.Thread):
     """One instance of the application; `stop` ends it after the transaction in hand."""
 
-    def __init__(self, number: int, bootstrap: str, journal: Journal) -> None:
-        """Nothing is connected before `start`."""
+    def __init__(self, number: int, bootstrap: str, journal: Journal, *, life: str = "1") -> None:
+        """Nothing is connected before `start`. `life` tells attempts of a restarted worker apart."""
         super().__init__(name=f"worker-{number}", daemon=True)
         self._number = number
         self._addresses = bootstrap
         self._journal = journal
         self._stopping = threading.Event()
+        self._life = life
         self._attempts = 0
 
     def stop(self) -> None:
@@ -173,7 +177,7 @@ class Worker(threading.Thread):
     def _transfer(self, producer: Producer, consumer: Consumer, message: Any) -> None:
         row_id, source, target, amount = json.loads(message.value())
         self._attempts += 1
-        attempt = f"{self._number}.{self._attempts}"
+        attempt = f"{self._number}.{self._life}.{self._attempts}"
         producer.begin_transaction()
         for account, change in ((source, -amount), (target, amount)):
             producer.produce(
@@ -186,6 +190,7 @@ class Worker(threading.Thread):
                 [position], consumer.consumer_group_metadata(), _CALL_TIMEOUT_S
             )
         )
+        self._journal.begin(Ack(row_id, attempt, time.monotonic()))
         try:
             _until_answered(lambda: producer.commit_transaction(_CALL_TIMEOUT_S))
         except KafkaException:
