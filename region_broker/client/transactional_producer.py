@@ -88,6 +88,9 @@ class TransactionalProducer:
             "linger.ms": 0,
             "topic.metadata.propagation.max.ms": 10_000,
             "reconnect.backoff.max.ms": 1_000,
+            # librdkafka waits for ever, past every time-out, for a group coordinator that is no longer in the
+            # metadata (its issues 5511, 5456), until any of its connections changes: idle ones do, then.
+            "connections.max.idle.ms": 5_000,
             "log_level": 2,
             **(config or {}),
         }

@@ -149,7 +149,8 @@ class Worker(threading.Thread):
         producer = Producer(
             {"bootstrap.servers": self._addresses, "transactional.id": f"demo-{self._number}",
              "linger.ms": 0, "log_level": 0, "reconnect.backoff.max.ms": 500,
-             "transaction.timeout.ms": 20_000, "message.timeout.ms": 10_000},
+             "transaction.timeout.ms": 20_000, "message.timeout.ms": 10_000,
+             "connections.max.idle.ms": 5_000},  # what frees a call that librdkafka forgot (5511)
             logger=_QUIET,
         )  # fmt: skip
         while not self._stopping.is_set():
