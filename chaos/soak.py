@@ -80,6 +80,7 @@ class Soak(SoakStage):
         self._journal = Journal()
         self._plain = PlainJournal()
         self._judged: set[int] = set()
+        self._source = REGIONS[0]
         self._churned = 0
         self._fleet: Fleet | None = None
         self._producers: list[PlainProducer] = []
@@ -263,6 +264,7 @@ class Soak(SoakStage):
     def _read_both(self) -> dict[str, frozenset[Shown]]:
         """Read home, then the mirror until it shows the same: the last tidemark may be on its way."""
         home, mirror = self.home(), self.mirror()
+        self._source = home
         deadline_s = time.monotonic() + SHOW_PATIENCE_S
         wanted = read_all(self.cluster.place(home).bootstrap, READ_TOPICS)
         while True:
@@ -314,10 +316,11 @@ class Soak(SoakStage):
             producer.go_on()
 
     def reconcile(self) -> None:
-        """Compare both stopped regions byte by byte."""
+        """Compare both stopped regions byte by byte; who acted last is the source, the other may lag."""
+        mirror = next(name for name in REGIONS if name != self._source)
         done = subprocess.run(
             [sys.executable, "-m", "region_broker", "reconcile", "all",
-             "--source", str(self.folder / "eu"), "--mirror", str(self.folder / "us"),
+             "--source", str(self.folder / self._source), "--mirror", str(self.folder / mirror),
              "--engine", "local", "--out", str(self.folder / "reconcile"), "-o", "json"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
