@@ -4,6 +4,7 @@ Each mutant takes one rule out of the product, as a plausible implementation wou
 nothing else. What the runs cannot see of a rule has a test of its own in `tests/spec`.
 """
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from tests.simulation.test_restarts import run as restart
 from tests.simulation.test_transfers import Life
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.ports import MarkerResult
-from txn_coordinator.rounds import RoundGate
+from txn_coordinator.rounds import EnteredRound, RoundGate
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 SEEDS_MAX = 25
@@ -56,7 +57,15 @@ async def restarts(folder: Path, seed: int) -> None:
 
 
 def a_cut_is_where_the_logs_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold no markers, and cut at HW: in a region of one node either alone is hard to see from outside."""
+    """Hold no markers, and cut at HW; shards answer a little late, as they would from other nodes."""
+    enter_round = TransactionCoordinator.enter_round
+
+    async def late(self: TransactionCoordinator, round_: int) -> dict[int, EnteredRound]:
+        entered = await enter_round(self, round_)
+        await asyncio.sleep(0.005)
+        return entered
+
+    monkeypatch.setattr(TransactionCoordinator, "enter_round", late)
     monkeypatch.setattr(RoundGate, "is_free", lambda _self, _stamp: True)
     monkeypatch.setattr(PartitionState, "first_commit_marker", lambda _self, _stamp: None)
 
