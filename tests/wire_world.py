@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import io
 import struct
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
@@ -192,10 +192,12 @@ class PlayedForwarder:
     answer: bytes | None = None
     failure: ForwardingFailed | None = None
     frames: list[bytes] = field(default_factory=list)
+    on_failure: Callable[[], None] = lambda: None
 
     async def forward(self, ctx: RequestContext, frame: memoryview) -> bytes | None:
         self.frames.append(bytes(frame))
         if self.failure is not None:
+            self.on_failure()
             raise self.failure
         return self.answer
 

@@ -4,10 +4,13 @@ INV-HD1  a request is decoded and its handler begun without an await in between,
         requests start is the order in which they take effect (C7)
 INV-HD2  a request that this region must not execute is forwarded whole, after the guard has passed it
 INV-HD3  what cannot be answered closes the connection, with a text that says why and what to do
+INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
 Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -15,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.api_versions import answer_fields, api_rows
 from region_broker.handlers.registry import Api, ApiTable, Fields
-from region_broker.handlers.services import ForwardingFailed, RequestContext, Services
+from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext, Services
 from region_broker.wire.connection import Buffer, Incoming
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.kio_codec import (
@@ -30,6 +33,8 @@ from region_broker.wire.kio_codec import (
 from region_broker.wire.server import CloseConnection
 
 _PRODUCE_KEY: Final = 0
+_FORWARDED: Final = "produce-forwarded"
+_EXECUTED: Final = "produce-executed"
 
 
 class Dispatcher:
@@ -77,11 +82,13 @@ class Dispatcher:
         try:
             if api.forward and not self._services.region.acting:
                 guard_request(api.key, incoming.version, body)
-                return await self._forward(api, ctx, incoming.frame, body)
+                with _in_order(api, ctx, _FORWARDED):
+                    return await self._forward(api, ctx, incoming.frame, body)
             request = decode_request(api.key, incoming.version, body)
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
-        fields = await api.handle(ctx, request)
+        with _in_order(api, ctx, _EXECUTED):
+            fields = await api.handle(ctx, request)
         return None if fields is None else _encoded(incoming, fields)
 
     def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
@@ -108,7 +115,11 @@ class Dispatcher:
                 raise CloseConnection(
                     f"{api.name} could not be forwarded to the acting region: {error}"
                 ) from error
-            return encode_response(api.key, ctx.version, ctx.correlation_id, fields)
+            answer = encode_response(api.key, ctx.version, ctx.correlation_id, fields)
+            if api.key != _PRODUCE_KEY:
+                return answer
+            ctx.connection_state[ORDER_BROKEN] = True
+            raise CloseConnection(f"a produce request failed: {error}", answer=answer) from error
 
     def _unsupported(self, api: Api, incoming: Incoming) -> Buffer:
         if api.key == API_VERSIONS_KEY:
@@ -159,6 +170,32 @@ def _error_fields(
         request: Any = decode_request(api.key, ctx.version, body)
         return api.on_error(ctx, request, error)
     return top_level_error(api.key, ctx.version, error)
+
+
+@contextmanager
+def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
+    """Keep the produce requests of a connection in order while the acting region changes (INV-HD4).
+
+    1. A producer has batches 1 and 2 under way on one connection. 2. Batch 1 is forwarded and fails: the
+    acting region is dead. 3. This region takes over. 4. Batch 2 would be executed here: after a takeover a
+    gap is accepted once (T22), so batch 1 would count as lost, be refused when it is sent again, and
+    make the client send everything anew under another epoch. So what goes another way than a request
+    before it, or follows one that failed, closes the connection: the client sends all again, in order.
+    """
+    if api.key != _PRODUCE_KEY:
+        yield
+        return
+    state = ctx.connection_state
+    other = _EXECUTED if way == _FORWARDED else _FORWARDED
+    if ORDER_BROKEN in state or state.get(other, 0):
+        raise CloseConnection(
+            "the acting region changed under requests of this connection: reconnect"
+        )
+    state[way] = state.get(way, 0) + 1
+    try:
+        yield
+    finally:
+        state[way] -= 1
 
 
 def _forwarding_error(

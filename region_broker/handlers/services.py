@@ -7,7 +7,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from idempotency.identity import TopicPartition
@@ -160,6 +160,10 @@ class Forwarder(Protocol):
         answer: the write may or may not have happened.
         """
         ...
+
+
+ORDER_BROKEN: Final = "produce-order-broken"
+"""Key in a connection's state: a forwarded Produce failed, so nothing sent behind it may be executed."""
 
 
 class ForwardingFailed(Exception):

@@ -32,7 +32,15 @@ Answer: TypeAlias = Callable[[Incoming], Awaitable[Buffer | None]]
 
 
 class CloseConnection(Exception):
-    """Raised by the answering side: this request can only be answered by closing; the text says why."""
+    """Raised by the answering side: the connection is to be closed; the text says why.
+
+    `answer`, where there is one, is sent before.
+    """
+
+    def __init__(self, reason: str, *, answer: Buffer | None = None) -> None:
+        """Close for `reason`, after `answer`."""
+        super().__init__(reason)
+        self.answer = answer
 
 
 @dataclass(slots=True, eq=False)
@@ -215,6 +223,10 @@ class KafkaServer:
             raise
         except CloseConnection as error:
             self._refuse(link, "protocol", error)
+            if error.answer is not None:
+                link.core.finish(slot, error.answer)
+                link.stop_reading()
+                await self._send(link)
             link.shut()
             return
         except Exception:

@@ -288,3 +288,24 @@ async def test_P18_failed_forwarding_never_denies_a_write_that_may_have_happened
         answer = await client.call(0, 9, PRODUCE)
         row = answer.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (error, -1)
+
+
+async def test_INV_HD4_what_follows_a_failed_produce_is_not_executed_out_of_order(
+    tmp_path: Path,
+) -> None:
+    # Two batches of one connection are under way; the first is forwarded to a region that dies; this one
+    # takes over before the second is looked at. It must not be written ahead of the first.
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        world.region.acting = False
+        world.forwarder.failure = ForwardingFailed("the acting region died")
+        world.forwarder.on_failure = lambda: setattr(world.region, "acting", True)
+        client = await world.connect()
+        client.send(0, 9, PRODUCE)
+        client.send(0, 9, PRODUCE)
+        _, first = await client.receive(0, 9)
+        assert first.responses[0].partition_responses[0].error_code == 7
+        assert await client.closed()
+        assert world.partition("t").log_end_offset == 0
+        again = await (await world.connect()).call(0, 9, PRODUCE)
+        assert again.responses[0].partition_responses[0].base_offset == 0

@@ -26,7 +26,7 @@ from region_broker.adapters.peers.peer_protocol import (
     PeerUnreachable,
 )
 from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
-from region_broker.handlers.services import ForwardingFailed, RequestContext
+from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext
 from region_broker.ports.network import Network
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.headers import HeaderError, peek_header
@@ -108,6 +108,9 @@ class PeerForwarder:
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
         try:
             async with channel.turn:
+                if ORDER_BROKEN in ctx.connection_state:
+                    reason = "a produce request ahead of this one failed"
+                    raise ForwardingFailed(reason, may_have_happened=False)
                 client = await self._opened(channel)
                 answer = client.begin(_message(channel, ctx), Forwarded, (frame,))
             async with asyncio.timeout(timeout_s):
