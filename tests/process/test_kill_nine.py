@@ -5,7 +5,9 @@ is restarted with the node.
 """
 
 import random
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -20,15 +22,16 @@ from chaos.history import History
 from chaos.stream import Streamed, Streamer, check_stream
 from chaos.transfers import ACCOUNTS, Journal, Reader, end_all, tellers, write_ends
 from region_broker.cli.local_cluster import LocalCluster
+from tests.process.own_process import run_in_own_process
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 KILLS = 20
 TELLERS = 3
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=9)) as made:
+@contextmanager
+def one_region(folder: Path) -> Iterator[LocalCluster]:
+    with LocalCluster.open(folder, region_count=1, port=0, new_cluster_id=UUID(int=9)) as made:
         made.start()
         admin = AdminClient({"bootstrap.servers": made.bootstrap})
         wanted = [
@@ -41,7 +44,11 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         assert made.dead() == {}
 
 
-def test_nothing_acknowledged_is_lost_by_kill_nine(cluster: LocalCluster) -> None:
+def test_nothing_acknowledged_is_lost_by_kill_nine(tmp_path: Path) -> None:
+    run_in_own_process("tests.process.test_kill_nine", tmp_path)
+
+
+def kill_under_load(cluster: LocalCluster) -> None:
     chance, journal, streamed = random.Random(9), Journal(), Streamed()
     streamer = Streamer(cluster.bootstrap, streamed)
     streamer.start()
@@ -90,3 +97,8 @@ def read_stream(brokers: str) -> dict[int, list[tuple[int, int]]]:
     consumer.close()
     assert ended == stream.PARTITIONS
     return found
+
+
+if __name__ == "__main__":
+    with one_region(Path(sys.argv[1])) as region:
+        kill_under_load(region)

@@ -34,11 +34,11 @@ from chaos.transfers import (
     write_ends,
 )
 from region_broker.cli.local_cluster import LocalCluster
+from tests.process.own_process import run_in_own_process
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 LOSSES_PER_PAIR = 5
 TELLERS = 3
-LIVES_MAX = 3
 TIDEMARK = (sys.executable, "-m", "region_broker")
 
 
@@ -67,21 +67,7 @@ def fail_over(cluster: LocalCluster, target: str) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_transfers_survive_the_loss_of_the_acting_region(tmp_path: Path, seed: int) -> None:
-    # librdkafka 2.16 now and then aborts its own process ("double free or corruption") when a broker dies
-    # under a transactional producer. The clients live in a process of their own; an end by a signal is the
-    # client library's and begins a new pair, any other end is the verdict.
-    code = -1
-    for life in range(LIVES_MAX):
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.process.test_region_loss", str(tmp_path / str(life)), str(seed)],
-            capture_output=True, text=True, timeout=400, check=False, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
-        print(done.stdout[-4000:], done.stderr[-8000:])
-        code = done.returncode
-        if code >= 0:
-            break
-        print(f"librdkafka ended its process by signal {-code}")
-    assert code == 0
+    run_in_own_process("tests.process.test_region_loss", tmp_path, str(seed))
 
 
 class Losses:
