@@ -26,7 +26,7 @@ from tests.process.client_world import (
     read_all,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.own_process]
 
 END_TXN = 26
 
