@@ -81,10 +81,6 @@ def taker_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failover_steps, "cut_logs", cut_logs)
 
 
-def taker_aborts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TransactionCoordinator, "_abort_open", lambda *_args: (0, 0))
-
-
 def quarantine_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def move_in(_self: object, provenance: Any, _read: object) -> Any:
         return provenance
@@ -116,7 +112,6 @@ MUTANTS: list[tuple[Mutant, Run]] = [
     (a_cut_is_where_the_logs_end, one_life),
     (mirror_shows_all_it_has, one_life),
     (taker_cuts_nothing, one_life),
-    (taker_aborts_nothing, one_life),
     (quarantine_keeps_nothing, one_life),
     (one_partition_gets_no_marker, one_life),
     (answers_before_the_sync, restarts),
