@@ -8,7 +8,6 @@ lineage: who acted from which cut (rule T25 of the tidemark protocol).
 Not here: where it is stored (`metadata_store`), and the log path, which never waits for it.
 """
 
-from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
@@ -90,6 +89,3 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True):
     def main_domain(self) -> DomainImage:
         """Return the default domain; KeyError before the cluster was initialised."""
         return self.domains[DEFAULT_DOMAIN]
-
-
-EMPTY_CONFIGS: Final = MappingProxyType[str, str]({})
