@@ -5,14 +5,15 @@ INV-LD2  cancelling `run` stops the link: nothing is fetched, reached, shown or 
          `reached` is then exactly what is durable
 INV-LD3  a failed session ends in back-off and a new session; a corrupt `__tidemarks` stops reaching, loudly
 
-Three tasks: sessions (fetch and append), reaching (durable -> complete -> durable fact -> shown), reporting.
+Four tasks: sessions (fetch and append), reaching (durable -> complete -> durable fact -> shown), showing what
+had to wait, reporting.
 Not here: decisions (`core`, `frontier`), sockets and disks (`ports`).
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 from uuid import UUID
@@ -117,6 +118,8 @@ class Link:
         self._dirty: dict[LogKey, None] = {}
         self._moved = asyncio.Event()
         self._reached_changed = asyncio.Event()
+        self._show_again = asyncio.Event()
+        self._show_again_ms = 0
         self._session: HomeSession | None = None
         self._answers: deque[Awaitable[FetchAnswer]] = deque()
         self._deletions: dict[UUID, tuple[MirrorTopic, int]] = {}
@@ -144,9 +147,14 @@ class Link:
         floor = self.book.floor
         shown = floor is not None and floor.newest.point <= self.frontier.reached
         cut = self.book.cut_of(floor) if floor is not None and shown else Cut(self.frontier.reached)
-        for key in self._ports.logs.keys():  # noqa: SIM118 -- a port's method, no mapping
-            self._ports.logs.show(key, cut.position_of(key))
+        logs = self._ports.logs
+        self._show_logs({key: cut.position_of(key) for key in logs.keys()})  # noqa: SIM118 -- a port
         self._shown = self.frontier.reached
+
+    def _show_logs(self, cuts: Mapping[LogKey, int]) -> None:
+        self._show_again_ms = self._ports.logs.show(cuts)
+        if self._show_again_ms > 0:
+            self._show_again.set()
 
     async def run(self) -> None:
         """Follow home until cancelled (INV-LD2)."""
@@ -158,6 +166,7 @@ class Link:
                 tasks.create_task(self._follow(), name="link-sessions")
                 tasks.create_task(self._reach(), name="link-reaching")
                 tasks.create_task(self._report(), name="link-reporting")
+                tasks.create_task(self._show_later(), name="link-showing")
         finally:
             self._ports.logs.unwatch()
             self._session = None
@@ -245,8 +254,6 @@ class Link:
     async def _apply_topics(self, effect: ApplyTopics) -> TopicsApplied:
         for topic in effect.created:
             await self._ports.topics.create(topic)
-            for key in topic.logs():
-                self._ports.logs.show(key, 0)
         for topic in effect.reconfigured:
             await self._ports.topics.update_configs(topic)
         logs = self._ports.logs
@@ -324,15 +331,22 @@ class Link:
         changed = self.book.raise_floor(point)
         if first:
             self._show_all()
-        for key, cut_offset in changed.items():
-            if not first:
-                self._ports.logs.show(key, cut_offset)
+        else:
+            self._show_logs(changed)
+        for key in changed:
             position = self.book.floor.positions.get(key)
             if position is not None and position.log_start_offset > 0:
                 self._ports.logs.delete_below(
                     key, min(position.log_start_offset, position.cut_offset)
                 )
         self._shown = point
+
+    async def _show_later(self) -> None:
+        while True:
+            await self._show_again.wait()
+            self._show_again.clear()
+            await self._ports.clock.sleep_ms(self._show_again_ms)
+            self._show_logs({})
 
     async def _delete_topics(self) -> None:
         floor = self.book.floor

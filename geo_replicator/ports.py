@@ -96,8 +96,11 @@ class MirrorLogs(Protocol):
         """Let an empty log begin at `offset`; raises `LinkFailed` where it holds records."""
         ...
 
-    def show(self, key: LogKey, cut_offset: int) -> None:
-        """Let readers see the log up to `cut_offset` (T17); nothing for a log that is not open."""
+    def show(self, cuts: Mapping[LogKey, int]) -> int:
+        """Let readers see each log up to its D, in one step (T17); logs that are not open are skipped.
+
+        Return in how many ms to call again, with nothing new, because something could be shown; 0: no need.
+        """
         ...
 
     def delete_below(self, key: LogKey, offset: int) -> None:

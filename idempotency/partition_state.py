@@ -16,17 +16,18 @@ Source: Kafka storage/internals/log/ProducerAppendInfo.java, UnifiedLog.scala (4
 from typing import NamedTuple, Self
 
 from idempotency.cut_index import CutIndex
+from idempotency.decision import DecisionId
 from idempotency.producer_state import AcceptedGap, ProducerEntry, ProducerTable
 from idempotency.record_batch import CONTROL_BIT, BatchHeader, ControlType, MarkerFacts
 from idempotency.sequence import is_ahead
 from idempotency.snapshot_codec import SnapshotContent, SnapshotError, pack, unpack
 from idempotency.verdicts import FRESH, Judgement, Verdict
 from idempotency.verification import Verifications
-from idempotency.visibility import AbortedTxn, Visibility
+from idempotency.visibility import AbortedTxn, CompletedTxn, Visibility
 
 __all__ = [
-    "AbortedTxn", "AcceptedGap", "Judgement", "OpenTxn", "PartitionState", "ProducerFacts",
-    "SnapshotError", "Verdict",
+    "AbortedTxn", "AcceptedGap", "CompletedTxn", "Judgement", "OpenTxn", "PartitionState",
+    "ProducerFacts", "SnapshotError", "UnendedTxn", "Verdict",
 ]  # fmt: skip
 
 
@@ -37,6 +38,20 @@ class OpenTxn(NamedTuple):
     producer_epoch: int
     first_offset: int
     last_timestamp_ms: int
+
+
+class UnendedTxn(NamedTuple):
+    """A transaction with data below a bound and no marker below it.
+
+    `decision` is that of a marker at or above the bound; without one, `decided_before` is the producer's last
+    decision here, which is an older transaction's.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    decision: DecisionId | None
+    decided_before: DecisionId | None
 
 
 class ProducerFacts(NamedTuple):
@@ -233,10 +248,23 @@ class PartitionState:
 
     def _apply_marker(self, offset: int, marker: MarkerFacts) -> None:
         self.verifications.end(marker.producer_id)
-        entry = self._producers.apply_marker(marker)
-        if entry.in_transaction:
-            entry.txn_first_offset = -1
-            self._visibility.complete(marker.producer_id, offset, marker.control_type)
+        before = self._producers.get(marker.producer_id)
+        if before is not None and before.in_transaction:
+            # Read before the marker is applied: its epoch may be the bumped one, which empties the window.
+            newest = before.window.newest
+            self._visibility.complete(
+                CompletedTxn(
+                    marker.producer_id,
+                    before.txn_first_offset,
+                    offset,
+                    max(before.txn_first_offset, -1 if newest is None else newest.last_offset),
+                    before.producer_epoch,
+                    marker.control_type is ControlType.COMMIT,
+                    marker.decision,
+                )
+            )
+            before.txn_first_offset = -1
+        self._producers.apply_marker(marker)
         if marker.control_type is ControlType.COMMIT and marker.decision is not None:
             self._cut_index.record(marker.decision.stamp, offset)
 
@@ -262,6 +290,29 @@ class PartitionState:
             assert entry is not None, producer_id
             found.append(
                 OpenTxn(producer_id, entry.producer_epoch, first_offset, entry.last_timestamp_ms)
+            )
+        return found
+
+    def committed_below(self, bound: int) -> list[CompletedTxn]:
+        """Return the committed transactions with a marker below `bound` that were not forgotten."""
+        return [txn for txn in self._visibility.completed_below(bound) if txn.committed]
+
+    def unended_at(self, bound: int) -> list[UnendedTxn]:
+        """Return the transactions with data below `bound` and no marker below it."""
+        found = [
+            UnendedTxn(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.decision, None)
+            for txn in self._visibility.completed_from(bound)
+            if txn.first_offset < bound
+        ]
+        for producer_id, first_offset in self._visibility.open_items():
+            if first_offset >= bound:
+                break
+            entry = self._producers.get(producer_id)
+            assert entry is not None, producer_id
+            found.append(
+                UnendedTxn(
+                    producer_id, entry.producer_epoch, first_offset, None, entry.last_decision
+                )
             )
         return found
 

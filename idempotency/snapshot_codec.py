@@ -10,7 +10,7 @@ Not here: when a snapshot is taken and where it lies (`region_broker.log.side_fi
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import google_crc32c
 
@@ -19,13 +19,13 @@ from idempotency.producer_state import AcceptedGap, ProducerEntry
 from idempotency.visibility import AbortedEntry, CompletedTxn
 from idempotency.window import BatchWindow, SentBatch
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 _MAGIC: Final = b"TMPS"
 _HEAD: Final = struct.Struct(">4sHII")
 _COUNTS: Final = struct.Struct(">qqqIIIII")
 _PRODUCER: Final = struct.Struct(">qhiqiq?iiqqB")
 _SENT: Final = struct.Struct(">iiqqq")
-_COMPLETED: Final = struct.Struct(">qqq")
+_COMPLETED: Final = struct.Struct(">qqqqh??biqq")
 _ABORTED: Final = struct.Struct(">qqqq")
 _CUT: Final = struct.Struct(">qq")
 _GAP: Final = struct.Struct(">qhiiq")
@@ -62,7 +62,11 @@ def pack(content: SnapshotContent) -> bytes:
     for entry in content.producers:
         _pack_producer(body, entry)
     for completed in content.completed:
-        body += _COMPLETED.pack(*completed)
+        decision = completed.decision or _NO_DECISION
+        body += _COMPLETED.pack(
+            *completed[:6], completed.decision is not None,
+            decision.shard, decision.leader_epoch, decision.offset, decision.stamp,
+        )  # fmt: skip
     for aborted in content.aborted:
         body += _ABORTED.pack(*aborted)
     for cut in content.cuts:
@@ -101,8 +105,10 @@ def _checked_body(data: bytes) -> bytes:
             f"up to {SNAPSHOT_VERSION}: start the newer version, or delete the snapshot to rebuild "
             "it from the log"
         )
-    if version < 1:
-        raise SnapshotError(f"snapshot version {version} never existed: rebuild it from the log")
+    if version < SNAPSHOT_VERSION:
+        raise SnapshotError(
+            f"snapshot version {version} is not read any more: rebuild it from the log"
+        )
     body = bytes(data[_HEAD.size :])
     if len(body) != body_bytes:
         raise SnapshotError(
@@ -121,6 +127,13 @@ def _unpack_body(body: bytes) -> tuple[SnapshotContent, int]:
         entry, pos = _unpack_producer(body, pos)
         producers.append(entry)
     completed, pos = _rows(_COMPLETED, body, pos, counts[1])
+    ended = [
+        CompletedTxn(
+            producer_id, first, marker, last, epoch, committed,
+            DecisionId(*decision) if has_decision else None,
+        )
+        for producer_id, first, marker, last, epoch, committed, has_decision, *decision in completed
+    ]  # fmt: skip
     aborted, pos = _rows(_ABORTED, body, pos, counts[2])
     cuts, pos = _rows(_CUT, body, pos, counts[3])
     gaps, pos = _rows(_GAP, body, pos, counts[4])
@@ -129,7 +142,7 @@ def _unpack_body(body: bytes) -> tuple[SnapshotContent, int]:
         gap_allowed_below=gap_below,
         forgotten_below=forgotten_below,
         producers=producers,
-        completed=[CompletedTxn(*row) for row in completed],
+        completed=ended,
         aborted=[AbortedEntry(*row) for row in aborted],
         cuts=[(stamp, offset) for stamp, offset in cuts],
         gaps=[AcceptedGap(*row) for row in gaps],
@@ -139,7 +152,7 @@ def _unpack_body(body: bytes) -> tuple[SnapshotContent, int]:
 
 def _rows(
     layout: struct.Struct, body: bytes, pos: int, count: int
-) -> tuple[list[tuple[int, ...]], int]:
+) -> tuple[list[tuple[Any, ...]], int]:
     end = pos + layout.size * count
     if end > len(body):
         raise SnapshotError(f"snapshot body ends before its {count} rows: rebuild it from the log")

@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from idempotency.decision import DecisionId
 from idempotency.record_batch import BatchHeader, ControlType
 
 
@@ -31,11 +32,18 @@ class AbortedTxn(NamedTuple):
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction whose marker is in the log, perhaps not yet below the bound."""
+    """A transaction whose marker is in the log, perhaps not yet below the bound.
+
+    `last_offset` is that of its last data here, `producer_epoch` the one its data was written under.
+    """
 
     producer_id: int
     first_offset: int
     marker_offset: int
+    last_offset: int
+    producer_epoch: int
+    committed: bool
+    decision: DecisionId | None
 
 
 class AbortedEntry(NamedTuple):
@@ -83,6 +91,14 @@ class Visibility:
         """Bounds below this can no longer be asked for."""
         return self._forgotten_below
 
+    def completed_below(self, bound: int) -> list[CompletedTxn]:
+        """Return the remembered transactions with a marker below `bound`."""
+        return self._completed[: bisect_left(self._completed, bound, key=_marker_offset)]
+
+    def completed_from(self, bound: int) -> list[CompletedTxn]:
+        """Return the transactions with a marker at or above `bound`."""
+        return self._completed[bisect_left(self._completed, bound, key=_marker_offset) :]
+
     def open_items(self) -> Iterator[tuple[int, int]]:
         """Yield (producer id, first offset) of each open transaction, oldest first."""
         return iter(self._open.items())
@@ -93,15 +109,15 @@ class Visibility:
         self._open[producer_id] = first_offset
         self._cached = None
 
-    def complete(self, producer_id: int, marker_offset: int, control_type: ControlType) -> None:
-        """Note the marker of the open transaction of `producer_id`."""
-        first_offset = self._open.pop(producer_id)
-        assert first_offset < marker_offset, (first_offset, marker_offset)
-        self._completed.append(CompletedTxn(producer_id, first_offset, marker_offset))
-        if control_type is ControlType.ABORT:
-            stable_offset = next(iter(self._open.values()), marker_offset + 1)
+    def complete(self, ended: CompletedTxn) -> None:
+        """Note that an open transaction has its marker."""
+        first_offset = self._open.pop(ended.producer_id)
+        assert first_offset == ended.first_offset <= ended.last_offset < ended.marker_offset, ended
+        self._completed.append(ended)
+        if not ended.committed:
+            stable_offset = next(iter(self._open.values()), ended.marker_offset + 1)
             self._aborted.append(
-                AbortedEntry(producer_id, first_offset, marker_offset, stable_offset)
+                AbortedEntry(ended.producer_id, first_offset, ended.marker_offset, stable_offset)
             )
         self._cached = None
 
@@ -111,8 +127,7 @@ class Visibility:
         if self._cached is not None and self._cached[0] == bound:
             return self._cached[1]
         stable = min(bound, next(iter(self._open.values()), bound))
-        start = bisect_left(self._completed, bound, key=_marker_offset)
-        for completed in self._completed[start:]:
+        for completed in self.completed_from(bound):
             stable = min(stable, completed.first_offset)
         self._cached = (bound, stable)
         return stable

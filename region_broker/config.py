@@ -68,6 +68,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     default_partition_count: int = 1
     group_initial_rebalance_delay_ms: int = 0
     tidemark_interval_ms: int = 50
+    mirror_whole_wait_ms: int = 120_000
     transaction_max_timeout_ms: int = 900_000
     retention_check_interval_ms: int = 60_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -169,6 +169,7 @@ class Node:
             clock=ports.clock,
             chance=ports.chance,
             interval_ms=self.config.tidemark_interval_ms,
+            whole_wait_ms=self.config.mirror_whole_wait_ms,
         )
 
     def _lineage(self) -> Lineage:

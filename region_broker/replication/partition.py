@@ -1,7 +1,8 @@
 """One partition of one topic in this region: its log, its role, and how far readers may see.
 
 INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark <= log_end_offset; the visible
-        end is HW where the partition leads, D of the last shown tidemark (at most HW) where it is a mirror (T17)
+        end is HW where the partition leads, D of the last shown tidemark (at most HW) where it is a mirror (T17);
+        the last stable offset of a mirror lies at or below its whole cut
 INV-PT2  HW never moves back but by `truncate_to` and `start_at`; what is below it survives a crash
 INV-PT3  judge, write and apply are one step without `await` (C7); after an append was written it is never answered
         with an error that means "not written" (P18)
@@ -89,6 +90,8 @@ class Partition:
         self.leader_epoch_start_offset = -1
         self.is_leader = False
         self.shown_cut_offset = 0
+        self.whole_end = 0
+        """Where the whole cut of a mirror ends here: no transaction is shown in a part of its logs (T17)."""
         self._waiters = CommitWaiters()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._callback_serial = 0
@@ -137,7 +140,10 @@ class Partition:
         if bound < state.forgotten_below:
             # A region just back as a mirror, before it knows its cut: show nothing rather than guess.
             return self.log.log_start_offset
-        return max(state.last_stable_offset(bound), self.log.log_start_offset)
+        stable = state.last_stable_offset(bound)
+        if not self.is_leader:
+            stable = min(stable, self.whole_end)
+        return max(stable, self.log.log_start_offset)
 
     def readable_end(self, isolation: Isolation) -> int:
         """Return how far a reader sees (C37, T17)."""
@@ -168,15 +174,22 @@ class Partition:
         self.leader_epoch = self.log.epochs.latest
         self._changed()
 
-    def show_up_to(self, cut_offset: int) -> None:
-        """Let readers of this mirror see what lies below D of a reached tidemark; never goes down (T16)."""
-        if cut_offset > self.shown_cut_offset:
-            self.shown_cut_offset = cut_offset
+    def show_up_to(self, cut_offset: int, whole_end: int) -> None:
+        """Let readers of this mirror see what lies below D of a reached tidemark, and read-committed ones what
+        lies below the end of the whole cut, too; neither goes down (T16).
+        """
+        if cut_offset > self.shown_cut_offset or whole_end > self.whole_end:
+            self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)
+            self.whole_end = max(self.whole_end, whole_end)
             self._changed()
 
     def rewind_cut(self, cut_offset: int) -> None:
-        """Take readers back to `cut_offset`: only when a forced takeover has voided what was shown (T25)."""
+        """Take readers back to `cut_offset`: only when a forced takeover has voided what was shown (T25).
+
+        Read-committed readers see nothing more until a tidemark shows them a whole cut again.
+        """
         self.shown_cut_offset = cut_offset
+        self.whole_end = 0
         self._changed()
 
     # -- appending -------------------------------------------------------------------------------
@@ -455,6 +468,7 @@ class Partition:
         if cuts:
             self._waiters.fail(NotLeader(f"{self.tp} was cut at {offset}: what lay above is gone"))
             self.shown_cut_offset = min(self.shown_cut_offset, offset)
+            self.whole_end = min(self.whole_end, offset)
             if not self.is_leader:
                 self.leader_epoch = self.log.epochs.latest
             self._changed()
@@ -464,6 +478,7 @@ class Partition:
         self.log.start_at(offset)
         self._waiters.fail(NotLeader(f"{self.tp} starts again at {offset}"))
         self.shown_cut_offset = min(self.shown_cut_offset, offset)
+        self.whole_end = min(self.whole_end, offset)
         self._changed()
 
     def maintain(
@@ -476,7 +491,8 @@ class Partition:
         """
         if self.log.failed is not None:
             return 0
-        bound = self.visible_end
+        # A mirror's transactions are needed until they are shown (`geo_replicator.whole_cut`).
+        bound = self.visible_end if self.is_leader else self.last_stable_offset
         self.log.state.forget_completed_below(bound)
         self.log.state.expire(now_ms, producer_expiration_ms)
         if not self.is_leader:

@@ -10,7 +10,7 @@ from region_broker.ports.network import ByteStream, Network
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from tests.wire_world import frame_of, parse_answer
 
-PRODUCE, FETCH, FIND, INIT, ADD, END = 0, 1, 10, 22, 24, 26
+PRODUCE, FETCH, LIST_OFFSETS, FIND, INIT, ADD, END = 0, 1, 2, 10, 22, 24, 26
 CREATE_TOPICS = 19
 
 
@@ -137,6 +137,23 @@ class Connection:
         if answer.error_code.value:
             raise Refused("Fetch", answer.error_code)
         return [row for each in answer.responses for row in each.partitions]
+
+    async def ends(self, topic: str, partitions: int) -> dict[int, int]:
+        """Return the last stable offset of all partitions, asked in one request; raises `Refused`."""
+        answer = await self.call(
+            LIST_OFFSETS, 5,
+            {"replica_id": -1, "isolation_level": 1,
+             "topics": [{"name": topic, "partitions": [
+                 {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}
+                 for number in range(partitions)]}]},
+        )  # fmt: skip
+        ends = {}
+        for each in answer.topics:
+            for row in each.partitions:
+                if row.error_code.value:
+                    raise Refused(f"ListOffsets of {row.partition_index}", row.error_code)
+                ends[row.partition_index] = row.offset
+        return ends
 
 
 def batch_of(

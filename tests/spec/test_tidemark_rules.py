@@ -412,10 +412,10 @@ async def test_T17_lso_and_aborted_list_know_only_markers_below_D(tmp_path: Path
         first.append_mirrored(source.read_raw(0, 1 << 20))
         await mirror.group_commit.sync_group()
         assert first.high_watermark == 2
-        first.show_up_to(1)
+        first.show_up_to(1, 1)
         assert (first.visible_end, first.last_stable_offset) == (1, 0)
         assert first.log.aborted_in(0, 1, first.visible_end) == []
-        first.show_up_to(2)
+        first.show_up_to(2, 2)
         assert (first.visible_end, first.last_stable_offset) == (2, 2)
         assert [txn.producer_id for txn in first.log.aborted_in(0, 2, 2)] == [producer_id]
 
@@ -425,6 +425,6 @@ async def test_T17_showing_never_goes_down(tmp_path: Path) -> None:
         await site.produce("orders", b"a", b"b")
         partition = site.partition("orders")
         partition.become_mirror()
-        partition.show_up_to(2)
-        partition.show_up_to(1)
+        partition.show_up_to(2, 2)
+        partition.show_up_to(1, 1)
         assert partition.visible_end == 2

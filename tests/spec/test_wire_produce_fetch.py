@@ -389,7 +389,7 @@ async def test_T17_mirror_shows_no_more_than_the_last_tidemark_reached(tmp_path:
             await produce(client, 9, batch(text))
         partition = world.partition("t")
         partition.become_mirror()
-        partition.show_up_to(1)
+        partition.show_up_to(1, 1)
         found = await fetch(client, 0)
         assert (found.high_watermark, values(found)) == (1, [b"a"])
         latest = await client.call(2, 5, {

@@ -84,8 +84,8 @@ class RegionLog(Protocol):
         """Return below which offset the log is durable."""
         ...
 
-    def show_up_to(self, cut_offset: int) -> None:
-        """Show readers of a mirror what lies below `cut_offset`."""
+    def show_up_to(self, cut_offset: int, whole_end: int) -> None:
+        """Show readers of a mirror what lies below `cut_offset`, read-committed ones below `whole_end`."""
         ...
 
     def rewind_cut(self, cut_offset: int) -> None:

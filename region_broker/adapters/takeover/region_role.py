@@ -161,7 +161,7 @@ class RegionRole:
             if log.is_leader:
                 shown = log.high_watermark
                 log.become_mirror()
-                log.show_up_to(shown)
+                log.show_up_to(shown, shown)
 
     async def act(
         self, term: Term, *, adopts: bool, base: Mapping[LogKey, int], reason: str

@@ -8,7 +8,7 @@ Not here: what to append and to show (`geo_replicator.driver`).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics, MirrorTopic
 from idempotency.record_batch import BatchError, iter_headers
 from region_broker.adapters.takeover.failover_ports import MetadataSide
+from region_broker.adapters.tidemarks.mirror_view import MirrorView
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CreateTopic,
@@ -86,9 +87,10 @@ class TidemarkLog:
 class MirrorPartitions(TidemarkLog):
     """The port `geo_replicator.ports.MirrorLogs` on the node's partition table."""
 
-    def __init__(self, partitions: PartitionTable, ledgers: LedgerTopics) -> None:
+    def __init__(self, partitions: PartitionTable, ledgers: LedgerTopics, view: MirrorView) -> None:
         """Nothing is watched yet."""
         super().__init__(partitions, ledgers)
+        self.view = view
         self._on_durable: Callable[[LogKey], None] | None = None
         self._watched: dict[LogKey, Callable[[], None]] = {}
 
@@ -131,11 +133,9 @@ class MirrorPartitions(TidemarkLog):
         except LogError as error:
             raise LinkFailed(f"{key.encode()} cannot begin at {offset}: {error}") from error
 
-    def show(self, key: LogKey, cut_offset: int) -> None:
-        """Let readers see the log up to `cut_offset`; a log that is not open is skipped."""
-        partition = self._partitions.by_id(key.topic_id, key.partition)
-        if partition is not None:
-            partition.show_up_to(cut_offset)
+    def show(self, cuts: Mapping[LogKey, int]) -> int:
+        """Let readers see each log up to its D (`MirrorView.show`)."""
+        return self.view.show(cuts)
 
     def delete_below(self, key: LogKey, offset: int) -> None:
         """Delete whole segments below `offset`; a log that has stopped keeps them (T14)."""

@@ -31,6 +31,7 @@ from region_broker.adapters.tidemarks.mirror_log import (
     MirrorTopicStore,
     TidemarkLog,
 )
+from region_broker.adapters.tidemarks.mirror_view import MirrorView
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
 from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
@@ -76,6 +77,7 @@ class TidemarkParts:
     clock: Clock
     chance: Chance
     interval_ms: int = 50
+    whole_wait_ms: int = 120_000
 
 
 class TidemarkService:
@@ -86,6 +88,7 @@ class TidemarkService:
         self._parts = parts
         self.cut_leader: CutLeader | None = None
         self.link: Link | None = None
+        self.view: MirrorView | None = None
         parts.source.published = self._published
 
     def open_cut_leader(self, term: Term) -> CutLeader:
@@ -107,7 +110,8 @@ class TidemarkService:
         """Return the link that follows `term`; what was reached before is shown at once (T16)."""
         parts = self._parts
         ledgers = ledgers_of(parts.metadata.image)
-        logs = MirrorPartitions(parts.partitions, ledgers)
+        self.view = MirrorView(parts.partitions, parts.clock, parts.whole_wait_ms)
+        logs = MirrorPartitions(parts.partitions, ledgers, self.view)
 
         def address() -> tuple[str, int]:
             home = parts.metadata.image.regions[term.acting_region]
@@ -180,7 +184,7 @@ class TidemarkService:
 
     def lag(self) -> Mapping[str, object]:
         """Return the link's status at a mirror; rounds and the mirrors' reports where this region acts."""
-        if self.link is not None:
-            return self.link.status()
+        if self.link is not None and self.view is not None:
+            return {**self.link.status(), "held_back": self.view.status()}
         rounds = {} if self.cut_leader is None else self.cut_leader.status()
         return {"rounds": rounds, "mirrors": self._parts.source.status()}

@@ -63,7 +63,13 @@ def test_every_cut_off_snapshot_is_noticed() -> None:
 def test_newer_version_is_refused_with_advice() -> None:
     encoded = rich_state().encode()
     with pytest.raises(SnapshotError, match=r"newer version of Tidemark.*delete the snapshot"):
-        PartitionState.decode(encoded[:4] + b"\x00\x02" + encoded[6:])
+        PartitionState.decode(encoded[:4] + b"\x00\x03" + encoded[6:])
+
+
+def test_older_version_is_refused_with_advice() -> None:
+    encoded = rich_state().encode()
+    with pytest.raises(SnapshotError, match="rebuild it from the log"):
+        PartitionState.decode(encoded[:4] + b"\x00\x01" + encoded[6:])
 
 
 def test_empty_state_round_trips() -> None:

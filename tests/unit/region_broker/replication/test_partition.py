@@ -208,13 +208,13 @@ def test_T17_mirror_shows_up_to_the_cut_only() -> None:
     partition = mirror.partition
     assert partition.high_watermark == 4
     assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 0
-    partition.show_up_to(2)  # the marker at 2 is copied but lies behind the cut
+    partition.show_up_to(2, 2)  # the marker at 2 is copied but lies behind the cut
     assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 2
     assert partition.readable_end(Isolation.READ_COMMITTED) == 0
     assert partition.readable_end(Isolation.DURABLE) == 4
-    partition.show_up_to(3)
+    partition.show_up_to(3, 3)
     assert partition.readable_end(Isolation.READ_COMMITTED) == 3
-    partition.show_up_to(1)
+    partition.show_up_to(1, 1)
     assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 3
     assert all_bytes(partition) == all_bytes(home.partition)
 

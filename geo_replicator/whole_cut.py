@@ -1,0 +1,107 @@
+"""How far read-committed readers of a mirror may see, so that no transaction is shown by halves (T17).
+
+Each log alone gives a last stable offset at D. Two of these need not fit: a transaction may have its marker below
+D in one log and not yet in another, or lie below the last stable offset here and behind an older open transaction
+there. The whole cut is the greatest vector of ends at or below those offsets that shows every committed
+transaction in all its logs or in none.
+
+INV-WC1  the end of a log never lies above its own last stable offset
+INV-WC2  a committed transaction with data below the end of any log has all its data below the ends of all
+INV-WC3  it is the greatest such vector: no log waits for a transaction that it is not tied to. One exception:
+         under transactions v1 epochs do not tell a producer's transactions apart, so one that is open in a log
+         may be taken for a part of the last committed one, until it ends
+
+Two logs are tied only by transactions that wrote to both, so a long transaction holds back what it overlaps, and
+what that overlaps, and nothing else. Rules T8 and T9 make it enough to look below D: all data of a decision of
+the cut lies there.
+Not here: when to ask and what to remember (`region_broker.adapters.tidemarks.mirror_view`).
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from geo_replicator.lineage import LogKey
+from idempotency.partition_state import CompletedTxn, UnendedTxn
+
+
+@dataclass(frozen=True, slots=True)
+class LogTransactions:
+    """What is not yet shown of one log: its last stable offset at D, and its transactions at D.
+
+    `committed` have their marker below D, `unended` have not.
+    """
+
+    stable_offset: int
+    committed: list[CompletedTxn]
+    unended: list[UnendedTxn]
+
+
+def whole_cut(logs: Mapping[LogKey, LogTransactions]) -> dict[LogKey, int]:
+    """Return the end of each log for read-committed readers (INV-WC1..3); O(n log n) in transactions."""
+    return _Search(logs).run()
+
+
+class _Search:
+    """Lowers the ends until nothing is cut in two: each transaction is hidden at most once."""
+
+    def __init__(self, logs: Mapping[LogKey, LogTransactions]) -> None:
+        self._logs = logs
+        self._ends = {key: log.stable_offset for key, log in logs.items()}
+        self._parts: dict[Hashable, list[tuple[LogKey, CompletedTxn]]] = {}
+        self._by_last = {
+            key: sorted(log.committed, key=lambda txn: txn.last_offset) for key, log in logs.items()
+        }
+        for key, log in logs.items():
+            for txn in log.committed:
+                self._parts.setdefault(_identity(key, txn), []).append((key, txn))
+        self._hidden: set[Hashable] = set()
+        self._lowered: list[LogKey] = list(logs)
+
+    def run(self) -> dict[LogKey, int]:
+        for identity in self._without_all_markers():
+            self._hide(identity)
+        while self._lowered:
+            key = self._lowered.pop()
+            waiting = self._by_last[key]
+            while waiting and waiting[-1].last_offset >= self._ends[key]:
+                self._hide(_identity(key, waiting.pop()))
+        return self._ends
+
+    def _hide(self, identity: Hashable) -> None:
+        if identity in self._hidden:
+            return
+        self._hidden.add(identity)
+        for key, txn in self._parts[identity]:
+            if txn.first_offset < self._ends[key]:
+                self._ends[key] = txn.first_offset
+                self._lowered.append(key)
+
+    def _without_all_markers(self) -> Iterator[Hashable]:
+        """Yield the transactions that are committed in one log and without a marker in another."""
+        unended: dict[int, list[UnendedTxn]] = {}
+        for log in self._logs.values():
+            for open_txn in log.unended:
+                unended.setdefault(open_txn.producer_id, []).append(open_txn)
+        for identity, parts in self._parts.items():
+            txn = parts[0][1]
+            if _is_among(txn, unended.get(txn.producer_id, ())):
+                yield identity
+
+
+def _identity(key: LogKey, txn: CompletedTxn) -> Hashable:
+    # A marker that an administrator wrote by hand names no decision: it stands for its own log only.
+    return (key, txn.marker_offset) if txn.decision is None else txn.decision
+
+
+def _is_among(txn: CompletedTxn, unended: Iterable[UnendedTxn]) -> bool:
+    for other in unended:
+        if other.decision is not None:
+            if other.decision == txn.decision:
+                return True
+        elif (
+            other.producer_epoch == txn.producer_epoch
+            and txn.decision is not None
+            and txn.decision.is_newer_than(other.decided_before)
+        ):
+            return True
+    return False
