@@ -180,6 +180,8 @@ class Life:
 
         async def noting(state: State, effect: CutLogs) -> Event:
             if not self.tails:
+                for partition in node.storage.partitions:
+                    await partition.wait_committed(partition.log_end_offset)
                 self.note_tails(node)
             return await cut(state, effect)
 
@@ -195,6 +197,13 @@ class Life:
         final = await us.node.role.final_round()
         link = eu.node.tidemarks
         await self.pair.until(lambda: link.claim().point >= final, "home reaches the last tidemark")
+        accounts = [
+            (eu.partition(TOPIC, number), us.partition(TOPIC, number)) for number in range(ACCOUNTS)
+        ]
+        await self.pair.until(
+            lambda: all(a.last_stable_offset == b.last_stable_offset for a, b in accounts),
+            "home shows all that us shows",
+        )
 
     async def judge(self, shown: list[list[tuple[int, int, bytes]]]) -> None:
         final = {

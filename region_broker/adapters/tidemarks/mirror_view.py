@@ -4,7 +4,8 @@ INV-MV1  all logs are shown in one step of the event loop: whoever asks for the 
          the ends of one cut
 INV-MV2  a log that the whole cut held below its last stable offset for `whole_wait_ms` is shown up to that, as in
          Kafka; a warning says so, and it is counted. Never happens with `whole_wait_ms` < 0, at once with 0
-INV-MV3  looking for the whole cut takes at most a tenth of the time; what had to wait is looked for again
+INV-MV3  looking for the whole cut over n transactions is followed by a rest of n / 64 ms, several times what it
+         took, unless n is small; what had to wait is looked for again
 
 Internal topics take no part: groups and transactions are asked of the acting region.
 Not here: the whole cut itself (`geo_replicator.whole_cut`), which tidemark is reached (`geo_replicator.frontier`).
@@ -20,7 +21,7 @@ from idempotency.ports import Clock
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 
-_REST_FACTOR: Final = 10
+_TRANSACTIONS_PER_REST_MS: Final = 64
 _LOOK_AGAIN_MS: Final = 1_000
 _WARN_AFTER_MS: Final = 10_000
 _log: Final = logging.getLogger("tidemark.mirror")
@@ -65,8 +66,6 @@ class MirrorView:
                 partition.show_up_to(bound, ends.get(key, bound if _is_internal(partition) else 0))
         if waits:
             return self._rest_until_ms - now_ms
-        took_ms = self._clock.monotonic_ms() - now_ms
-        self._rest_until_ms = now_ms + _REST_FACTOR * took_ms
         return _LOOK_AGAIN_MS if self._held else 0
 
     def _bounds(self, cuts: Mapping[LogKey, int]) -> dict[LogKey, int]:
@@ -90,6 +89,8 @@ class MirrorView:
             assert partition is not None, key
             logs[key] = _transactions(partition, bounds[key])
         ends = whole_cut(logs)
+        count = sum(len(log.committed) + len(log.unended) for log in logs.values())
+        self._rest_until_ms = now_ms + count // _TRANSACTIONS_PER_REST_MS
         for key, end in ends.items():
             stable_offset = logs[key].stable_offset
             if end == stable_offset:
