@@ -2,7 +2,7 @@
 
 INV-TC1  at most one transition of an entry is pending (C14)
 INV-TC2  `record` is what the ledger holds below the high watermark, except COMPLETE_*, which is
-         applied when appended (see `core.TxnCoordinatorCore._complete`)
+         applied when appended (see `shard_steps.ShardSteps._complete`)
 INV-TC9  `replay` of every record of the shard, in order, gives the state that served them: last value wins, a
          tombstone removes, the stamp of a decision is the last ROUND before it (T2, C22)
 
