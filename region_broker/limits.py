@@ -46,6 +46,10 @@ RECORD_HEADER_COUNT_MAX: Final = 10_000
 TOPIC_NAME_LENGTH_MAX: Final = 249  # Kafka: Topic.MAX_NAME_LENGTH
 PARTITION_COUNT_MAX: Final = 1_000
 CREATE_TOPICS_MAX: Final = 1_000
+# Partitions in one answer of DescribeTopicPartitions (Kafka's max.request.partition.size.limit).
+DESCRIBED_PARTITIONS_MAX: Final = 2_000
+# Topics, partitions, resources, keys or groups that one administrative request may name.
+ADMIN_ITEMS_MAX: Final = 20_000
 
 # Groups. What a member brings (all protocols) and what a leader assigns (all members) is persisted in one
 # ledger record, so both are bounded together with the member count.

@@ -61,12 +61,17 @@ def build(entity: Any, values: Mapping[str, Any]) -> Any:
         if get_origin(inner) is tuple and value is not None:
             element = get_args(inner)[0]
             value = tuple(build(element, each) if is_dataclass(element) else each for each in value)
-        elif is_dataclass(item.type) and isinstance(value, Mapping):
-            value = build(item.type, value)
+        elif isinstance(value, Mapping):
+            value = build(_struct_of(item.type), value)
         elif "timedelta" in item.metadata.get("kafka_type", "") and isinstance(value, int):
             value = timedelta(milliseconds=value)
         made[item.name] = value
     return entity(**made)
+
+
+def _struct_of(annotation: Any) -> Any:
+    """Return the class of a field that holds one struct, nullable or not."""
+    return next((arg for arg in get_args(annotation) if is_dataclass(arg)), annotation)
 
 
 def body_of(key: int, version: int, values: Mapping[str, Any]) -> bytes:

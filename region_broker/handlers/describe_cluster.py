@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 
@@ -21,6 +22,7 @@ async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
             "cluster_id": region.cluster_id,
             "endpoint_type": endpoint_type,
         }
+    of_cluster = bool(request.include_cluster_authorized_operations)
     return {
         "error_code": ErrorCode.none,
         "cluster_id": region.cluster_id,
@@ -29,6 +31,7 @@ async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
         "brokers": [
             {"broker_id": region.node_id, "host": region.kafka_host, "port": region.kafka_port}
         ],
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
     }
 
 

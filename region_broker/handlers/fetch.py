@@ -1,4 +1,4 @@
-"""Fetch (1), versions 4-16.  v5: log start.  v7: sessions.  v9: leader epoch.  v12: tags.  v13: topic ids.
+"""Fetch (1), versions 4-18.  v5: log start.  v7: sessions.  v9: leader epoch.  v12: tags.  v13: topic ids.
 
 INV-H8  what was read before a wait is thrown away: data, offsets and the aborted list are one reading (C38,
         KAFKA-5376)
@@ -189,4 +189,4 @@ def _error_row(index: int, error: ErrorCode) -> Fields:
     }
 
 
-API: Final = Api(1, "Fetch", range(4, 17), handle_fetch)
+API: Final = Api(1, "Fetch", range(4, 19), handle_fetch)

@@ -1,7 +1,8 @@
-"""ListOffsets (2), versions 1-9.  v2: isolation.  v4: leader epoch.  v7: max timestamp.  v8, v9: tiers.
+"""ListOffsets (2), versions 1-11.  v2: isolation.  v4: leader epoch.  v7: max timestamp.  v8, v9, v11: tiers.
 
 INV-H7  "latest" is what the reader may read up to: the last stable offset under read committed (C37), on a
         mirror what the last tidemark reached shows
+There are no tiers, so the local log is the whole log, and nothing lies in or on its way to another tier: -1.
 """
 
 from typing import Any, Final
@@ -19,6 +20,10 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+_SINCE_VERSION: Final = {
+    MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11,
+}  # fmt: skip
 _TIMESTAMP_BITS: Final = 62
 
 
@@ -64,15 +69,7 @@ def _partition(ctx: RequestContext, topic: str, item: Any, isolation: Isolation 
 
 
 def _served(version: int, timestamp: int) -> bool:
-    match timestamp:
-        case -3:
-            return version >= 7
-        case -4:
-            return version >= 8
-        case -5:
-            return version >= 9
-        case _:
-            return timestamp >= EARLIEST
+    return timestamp >= EARLIEST or version >= _SINCE_VERSION.get(timestamp, version + 1)
 
 
 def _position(partition: Partition, timestamp: int, isolation: Isolation) -> tuple[int, int, int]:
@@ -80,8 +77,12 @@ def _position(partition: Partition, timestamp: int, isolation: Isolation) -> tup
     if timestamp == LATEST:
         return partition.readable_end(isolation), -1, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return partition.log_start_offset, -1, -1
-    if timestamp == LATEST_TIERED:
+        return (
+            partition.log_start_offset,
+            -1,
+            partition.log.epochs.epoch_at(partition.log_start_offset),
+        )
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     if timestamp == MAX_TIMESTAMP:
         return _latest_timestamp(partition, isolation)
@@ -104,4 +105,4 @@ def _latest_timestamp(partition: Partition, isolation: Isolation) -> tuple[int, 
     return best
 
 
-API: Final = Api(2, "ListOffsets", range(1, 10), handle_list_offsets)
+API: Final = Api(2, "ListOffsets", range(1, 12), handle_list_offsets)

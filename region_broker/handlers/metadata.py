@@ -1,4 +1,4 @@
-"""Metadata (3), versions 0-13.  v4: auto creation may be refused.  v10, v12: topics by id.
+"""Metadata (3), versions 0-13.  v4: auto creation may be refused.  v8: operations.  v10, v12: topics by id.
 
 This node leads every partition it has, in a mirror region too: clients there fetch up to the last tidemark
 reached, and what they write is forwarded.
@@ -12,6 +12,8 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_names import collision, name_problem
+from region_broker.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from region_broker.handlers.partitions import leader_row
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 
@@ -19,6 +21,7 @@ from region_broker.handlers.services import RequestContext
 async def handle_metadata(ctx: RequestContext, request: Any) -> Fields:
     """Answer where topics are led; kio request `MetadataRequest`."""
     region = ctx.services.region
+    of_cluster = bool(getattr(request, "include_cluster_authorized_operations", False))
     return {
         "brokers": [
             {"node_id": region.node_id, "host": region.kafka_host, "port": region.kafka_port}
@@ -26,11 +29,19 @@ async def handle_metadata(ctx: RequestContext, request: Any) -> Fields:
         "cluster_id": region.cluster_id,
         "controller_id": region.node_id,
         "topics": await _topics(ctx, request),
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
         "error_code": ErrorCode.none,
     }
 
 
 async def _topics(ctx: RequestContext, request: Any) -> list[Fields]:
+    rows = await _rows(ctx, request)
+    if getattr(request, "include_topic_authorized_operations", False):
+        return [{**row, "topic_authorized_operations": TOPIC_OPERATIONS} for row in rows]
+    return rows
+
+
+async def _rows(ctx: RequestContext, request: Any) -> list[Fields]:
     asked = request.topics
     image = ctx.services.metadata.image
     # v0: an empty list asks for all topics; later: null does, and an empty list asks for none.
@@ -89,22 +100,9 @@ def _describe(ctx: RequestContext, topic: TopicImage) -> Fields:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [_partition(ctx, topic, index) for index in range(topic.partition_count)],
-    }
-
-
-def _partition(ctx: RequestContext, topic: TopicImage, index: int) -> Fields:
-    partition = ctx.services.partitions.get(topic.name, index)
-    node_id = ctx.services.region.node_id
-    usable = partition is not None and partition.failed is None
-    return {
-        "error_code": ErrorCode.none if usable else ErrorCode.leader_not_available,
-        "partition_index": index,
-        "leader_id": node_id if usable else -1,
-        "leader_epoch": partition.leader_epoch if partition is not None else -1,
-        "replica_nodes": [node_id],
-        "isr_nodes": [node_id] if usable else [],
-        "offline_replicas": [] if usable else [node_id],
+        "partitions": [
+            leader_row(ctx.services, topic, index) for index in range(topic.partition_count)
+        ],
     }
 
 

@@ -1,13 +1,15 @@
-"""Finding the partition a request names, and the checks that Fetch, ListOffsets and Produce share.
+"""Finding the partition a request names, the checks that Fetch, ListOffsets and Produce share, and who leads.
 
 INV-H3  a partition that failed is never read or written: KAFKA_STORAGE_ERROR, so that clients look elsewhere
 Not here: the partition itself (`replication.partition`).
 """
 
+from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.metadata_image import TopicImage
 from region_broker.handlers.services import Services
 from region_broker.replication.partition import Isolation, Partition
 
@@ -54,3 +56,19 @@ def isolation_of(isolation_level: int) -> Isolation | None:
             return Isolation.READ_COMMITTED
         case _:
             return None
+
+
+def leader_row(services: Services, topic: TopicImage, index: int) -> dict[str, Any]:
+    """Return who leads a partition, as Metadata and DescribeTopicPartitions tell it: this node does."""
+    partition = services.partitions.get(topic.name, index)
+    node_id = services.region.node_id
+    usable = partition is not None and partition.failed is None
+    return {
+        "error_code": ErrorCode.none if usable else ErrorCode.leader_not_available,
+        "partition_index": index,
+        "leader_id": node_id if usable else -1,
+        "leader_epoch": partition.leader_epoch if partition is not None else -1,
+        "replica_nodes": [node_id],
+        "isr_nodes": [node_id] if usable else [],
+        "offline_replicas": [] if usable else [node_id],
+    }

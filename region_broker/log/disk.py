@@ -122,6 +122,10 @@ class Disk(Protocol):
         """Replace a file durably: afterwards, and after any crash, it is the old or the new one."""
         ...
 
+    def volume_bytes(self, path: Path) -> tuple[int, int]:
+        """Return (size, what is free for us) of the volume that a folder is on, in bytes."""
+        ...
+
 
 class RealFile:
     """A `DiskFile` on a POSIX descriptor."""
@@ -248,6 +252,11 @@ class RealDisk:
     def read_file(self, path: Path) -> bytes:
         """See `Disk`."""
         return path.read_bytes()
+
+    def volume_bytes(self, path: Path) -> tuple[int, int]:
+        """See `Disk`."""
+        volume = os.statvfs(path)
+        return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
     def write_file_atomic(self, path: Path, data: Buffer) -> None:
         """See `Disk`."""

@@ -112,6 +112,15 @@ class PartitionTable:
         """Return where a partition's files are."""
         return self._data_dir / topic_id.hex / str(partition)
 
+    @property
+    def data_dir(self) -> Path:
+        """The folder that all logs are in."""
+        return self._data_dir
+
+    def volume_bytes(self) -> tuple[int, int]:
+        """Return (size, what is free) of the volume of `data_dir`, in bytes; raises OSError."""
+        return self._disk.volume_bytes(self._data_dir)
+
     def open_topic(self, topic: TopicSpec) -> list[Partition]:
         """Open or create the partitions of a topic that are not open yet; return all of them.
 

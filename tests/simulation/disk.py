@@ -16,6 +16,7 @@ from pathlib import Path
 from region_broker.log.disk import Buffer
 
 PAGE_BYTES = 4096
+VOLUME_BYTES = 1 << 40
 
 Fault = Callable[[str, Path], None]
 """Called before each operation with its name and path; raises what is to go wrong."""
@@ -278,6 +279,12 @@ class SimulatedDisk:
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return bytes(self._names[path].cached)
+
+    def volume_bytes(self, path: Path) -> tuple[int, int]:
+        """See `Disk`."""
+        self.step("volume_bytes", path)
+        used_bytes = sum(len(inode.cached) for inode in self._names.values())
+        return VOLUME_BYTES, VOLUME_BYTES - used_bytes
 
     def write_file_atomic(self, path: Path, data: Buffer) -> None:
         """See `Disk`: durable when it returns, untouched when it raises."""

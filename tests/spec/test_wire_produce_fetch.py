@@ -82,7 +82,7 @@ async def test_produce_13_and_fetch_13_to_16_name_topics_by_id(tmp_path: Path) -
         client = await world.connect()
         (row,) = await produce(client, 13, batch(), topic=topic.topic_id, key="topic_id")
         assert row.error_code == NONE
-        for version in range(13, 17):
+        for version in range(13, 19):
             found = await fetch(client, 0, version=version, key="topic_id", topic=topic.topic_id)
             assert values(found) == [b"v"]
         unknown = world.services.chance.uuid()

@@ -7,7 +7,7 @@ Not here: writing the files (`write_docs`), noticing that they are stale (`test_
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,8 @@ import msgspec
 from region_broker.config import NodeConfig
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.registry import Api
+from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
 from tests.tidy.tree import (
     DOCS,
     docstring_of,
@@ -51,11 +53,38 @@ def _table(head: str, rows: list[str]) -> str:
 
 def _apis(_old: str) -> str:
     rows = [
-        f"| {api.key} | {api.name} | {api.versions.start} to {api.versions.stop - 1} |"
-        f" {'the acting region' if api.forward else 'this region'} |"
+        f"| {api.key} | {api.name} | {_range(api.versions)} | {_kafka_range(api.key)} |"
+        f" {'the acting region' if api.forward else 'this region'} | {_missing(api)} |"
         for api in all_apis().by_key.values()
     ]
-    return _table("| key | API | versions | executed in |", rows)
+    return _table(
+        "| key | API | versions | Kafka 4.1 | executed in | what is missing, and why |", rows
+    )
+
+
+def _missing(api: Api) -> str:
+    kafka = KAFKA_APIS[api.key].versions
+    missing = set(kafka) - set(api.versions)
+    return f"{_range(missing)}: {WHY_NOT.get(api.key, '')}" if missing else ""
+
+
+def _kafka_range(key: int) -> str:
+    return _range(KAFKA_APIS[key].versions)
+
+
+def _range(versions: Collection[int]) -> str:
+    low, high = min(versions), max(versions)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _unserved_apis(_old: str) -> str:
+    served = all_apis().by_key
+    rows = [
+        f"| {key} | {api.name} | {_range(api.versions)} | {WHY_NOT.get(key, '')} |"
+        for key, api in KAFKA_APIS.items()
+        if key not in served
+    ]
+    return _table("| key | API | Kafka 4.1 | why not |", rows)
 
 
 def _topic_configs(_old: str) -> str:
@@ -141,6 +170,7 @@ def _literal(value: object) -> str:
 
 MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "apis": _apis,
+    "unserved-apis": _unserved_apis,
     "topic-configs": _topic_configs,
     "fixed-topic-configs": _fixed_topic_configs,
     "invariants": _invariants,

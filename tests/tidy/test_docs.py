@@ -13,6 +13,7 @@ import pytest
 from region_broker.cli.main import main
 from region_broker.handlers.apis import all_apis
 from tests.tidy.generated import config_keys, documented_rules, generated_documents, renewed
+from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
 from tests.tidy.tree import DOCS, ROOT, documents, names_of_tests, rule_tests, shown
 
 RUNBOOK_SECTIONS: Final = ("Symptom", "Confirm", "Act", "Verify", "Roll back", "Drill")
@@ -199,3 +200,14 @@ def test_the_first_two_commands_are_those_that_ci_runs() -> None:
     assert "bash .ci/setup test" in ci
     assert ".venv/bin/python -m pytest" in ci
     assert re.search(r"tidemark\"? demo", ci)
+
+
+def test_what_is_missing_of_kafka_has_a_reason() -> None:
+    served = all_apis().by_key
+    missing = {
+        key
+        for key, kafka in KAFKA_APIS.items()
+        if key not in served or set(kafka.versions) - set(served[key].versions)
+    }
+    assert not missing - set(WHY_NOT), "add the reason to tests/tidy/kafka_apis.py"
+    assert not set(served) - set(KAFKA_APIS)
