@@ -7,9 +7,11 @@ INV-PP2  after a fatal error the producer starts anew under a new name: what it 
 Not here: the judgement (`chaos.soak_judge`).
 """
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
@@ -18,15 +20,14 @@ PLAIN_TOPIC: Final = "plain"
 PLAIN_PARTITIONS: Final = 3
 _IN_FLIGHT_MAX: Final = 200
 _PAUSE_S: Final = 0.005
+_ONE_BY_ONE: Final = {"max.in.flight": 1}
+# Small batches, so that after an outage five of them are under way in each partition.
+_PIPELINED: Final = {"max.in.flight": 5, "batch.num.messages": 3}
 
 
-def pipelines(name: str) -> bool:
-    """Return whether the producer of a record's value sends without waiting for the answer before.
-
-    Those may double by themselves: told that a later batch is out of order, because an earlier one was
-    refused, librdkafka takes a new epoch and sends all again, in every partition (its issue 4953).
-    """
-    return int(name.partition(".")[0]) % 2 == 1
+def pipelines(number: int) -> bool:
+    """Return whether producer `number` sends without waiting for the answer before."""
+    return number % 2 == 1
 
 
 @dataclass(slots=True)
@@ -43,9 +44,10 @@ class PlainJournal:
 class PlainProducer(threading.Thread):
     """One application thread with one idempotent producer at a time."""
 
-    def __init__(self, number: int, bootstrap: str, journal: PlainJournal) -> None:
-        """Nothing is connected before `start`."""
+    def __init__(self, number: int, bootstrap: str, journal: PlainJournal, folder: Path) -> None:
+        """Nothing is connected before `start`; what librdkafka says of its epochs goes to `folder`."""
         super().__init__(name=f"plain-{number}", daemon=True)
+        self._log = _log_in(folder / f"plain-{number}.log", self.name)
         self._number = number
         self._addresses = bootstrap
         self._journal = journal
@@ -86,9 +88,10 @@ class PlainProducer(threading.Thread):
         fatal: list[Any] = []
         producer = Producer(
             {"bootstrap.servers": self._addresses, "enable.idempotence": True, "linger.ms": 2,
-             "log_level": 0, "message.timeout.ms": 0, "reconnect.backoff.max.ms": 500,
-             "max.in.flight": 5 if pipelines(name) else 1,
-             "error_cb": lambda error: fatal.append(error) if error.fatal() else None}
+             "debug": "eos", "message.timeout.ms": 0, "reconnect.backoff.max.ms": 500,
+             **(_PIPELINED if pipelines(self._number) else _ONE_BY_ONE),
+             "error_cb": lambda error: fatal.append(error) if error.fatal() else None},
+            logger=self._log,
         )  # fmt: skip
         self._left, number = 0, 0
         while not self._stopping.is_set() and not fatal:
@@ -124,6 +127,15 @@ class PlainProducer(threading.Thread):
                     self._journal.failed[value] = error.name()
 
         return delivered
+
+
+def _log_in(path: Path, name: str) -> logging.Logger:
+    """Return a logger that writes to `path` and nowhere else."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
+    log = logging.Logger(name, logging.DEBUG)
+    log.addHandler(handler)
+    return log
 
 
 def wait_progress(journal: PlainJournal, more: int, timeout_s: float) -> bool:

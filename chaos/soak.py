@@ -62,7 +62,7 @@ from region_broker.cli.region_client import request
 INPUT_PARTITIONS: Final = 4
 ROWS_PER_ROUND: Final = 500
 WORKERS: Final = 3
-PLAIN_PRODUCERS: Final = 2
+PLAIN_PRODUCERS: Final = 4
 REPLACE_AFTER_S: Final = 15.0
 SHOW_PATIENCE_S: Final = 10.0
 OVER: Final = ("empty", "complete_commit", "complete_abort", "dead")
@@ -96,7 +96,8 @@ class Soak(SoakStage):
         self._feed()
         self._fleet = Fleet.start(WORKERS, self.cluster.bootstrap, self._journal)
         self._producers = [
-            PlainProducer(n, self.cluster.bootstrap, self._plain) for n in range(PLAIN_PRODUCERS)
+            PlainProducer(n, self.cluster.bootstrap, self._plain, self.folder)
+            for n in range(PLAIN_PRODUCERS)
         ]
         self._readers = {
             name: Reader(self.cluster.place(name).bootstrap, READ_TOPICS) for name in REGIONS
