@@ -5,6 +5,7 @@ INV-FW1  each client connection has a peer connection of its own: its requests l
 INV-FW2  a failure says whether the request may have been executed: never "no" once it was sent (P18)
 INV-FW3  the acting side executes a forwarded request only while it acts, under the region epoch that the
          sender knows; it never forwards again
+INV-FW4  no produce request is sent or executed behind one of the same connection that was not (INV-HD4)
 
 Not here: Kafka errors (`handlers.dispatch`), who acts (`PeerIdentity`), the requests themselves.
 """
@@ -38,6 +39,7 @@ GROUP_WAIT_TIMEOUT_S: Final = 600.0
 _GROUP_WAITS: Final = frozenset({11, 14})
 # After a failed attempt to connect, others fail at once for so long: clients retry by themselves.
 RETRY_PAUSE_MS: Final = 100
+_PRODUCE_KEY: Final = 0
 _STATE: Final = "forwarding"
 _CLOSE: Final = "close-connection"
 _FIRST_CONNECTION_ID: Final = 1 << 40
@@ -108,10 +110,11 @@ class PeerForwarder:
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
         try:
             async with channel.turn:
-                if ORDER_BROKEN in ctx.connection_state:
-                    reason = "a produce request ahead of this one failed"
-                    raise ForwardingFailed(reason, may_have_happened=False)
+                _refuse_behind_failure(ctx)
                 client = await self._opened(channel)
+                # 1. A batch is under way. 2. The region epoch moves, or its connection ends. 3. The next
+                # request opens another one, and meanwhile the first batch is found to have failed.
+                _refuse_behind_failure(ctx)
                 answer = client.begin(_message(channel, ctx), Forwarded, (frame,))
             async with asyncio.timeout(timeout_s):
                 forwarded, attachment = await answer
@@ -172,6 +175,12 @@ class PeerForwarder:
         if not greeted:
             raise PeerUnreachable(f"region {region} does not act (yet)", sent=False)
         return client
+
+
+def _refuse_behind_failure(ctx: RequestContext) -> None:
+    if ORDER_BROKEN in ctx.connection_state:
+        reason = "a produce request ahead of this one failed"
+        raise ForwardingFailed(reason, may_have_happened=False)
 
 
 def _message(channel: _Channel, ctx: RequestContext) -> Forward:
@@ -235,19 +244,38 @@ class ForwardTarget:
             incoming = Incoming(peer, frame, *peek_header(frame))
         except HeaderError as error:
             raise PeerRefused(_CLOSE, str(error)) from error
-        self._admit(message.region_epoch)  # and no await before the dispatcher starts (INV-FW3)
+        # And no await before the dispatcher starts (INV-FW3).
+        self._admit(peer, message.region_epoch, is_produce=incoming.api_key == _PRODUCE_KEY)
         try:
             answer = await self._dispatcher.answer(incoming)
         except CloseConnection as closing:
             raise PeerRefused(_CLOSE, str(closing)) from closing
         return Forwarded(silent=True) if answer is None else Reply(Forwarded(), (answer,))
 
-    def _admit(self, region_epoch: int) -> None:
+    def _admit(self, peer: Peer, region_epoch: int, *, is_produce: bool) -> None:
+        """Raise `PeerRefused` unless the request may be executed here and now.
+
+        1. Batches 1 and 2 of a producer arrive while this region is starting, or taking over. 2. Batch 1 is
+        refused. 3. Writes open. 4. Batch 2 would be executed: where a gap is accepted (T22), or the producer is
+        not known yet, batch 1 could never be written again. So what follows a refused one is refused (INV-FW4).
+        """
+        if is_produce and ORDER_BROKEN in peer.state:
+            raise PeerRefused(NOT_ACTING, "a produce request ahead of this one was refused")
+        refusal = self._refusal(region_epoch)
+        if refusal is not None:
+            if is_produce:
+                peer.state[ORDER_BROKEN] = True
+            raise refusal
+
+    def _refusal(self, region_epoch: int) -> PeerRefused | None:
         if region_epoch < self._region.region_epoch:
-            raise PeerRefused(
+            return PeerRefused(
                 STALE_REGION_EPOCH,
                 f"the request was forwarded under region epoch {region_epoch}, the domain is at"
                 f" {self._region.region_epoch}",
             )
         if region_epoch > self._region.region_epoch or not self._region.acting:
-            raise PeerRefused(NOT_ACTING, self._region.reason_not_acting or "this region is behind")
+            return PeerRefused(
+                NOT_ACTING, self._region.reason_not_acting or "this region is behind"
+            )
+        return None

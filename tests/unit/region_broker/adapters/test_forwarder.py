@@ -1,4 +1,4 @@
-"""Forwarding over loopback: verbatim both ways, in order, and failures that do not lie (INV-FW1..3)."""
+"""Forwarding over loopback: verbatim both ways, in order, and failures that do not lie (INV-FW1..4)."""
 
 import asyncio
 import struct
@@ -11,7 +11,7 @@ import pytest
 
 from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.adapters.peers.peer_server import PeerServer
-from region_broker.handlers.services import ForwardingFailed, RequestContext
+from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext
 from region_broker.ports.clock import SystemClock
 from region_broker.ports.network import AsyncioNetwork
 from region_broker.wire.connection import Incoming
@@ -78,13 +78,9 @@ class World:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    network, mirror, acting, answers = (
-        AsyncioNetwork(),
-        PlayedIdentity("mirror"),
-        Acting(),
-        Answers(),
-    )
+async def world(acting: Acting | None = None) -> AsyncIterator[World]:
+    network, mirror, answers = AsyncioNetwork(), PlayedIdentity("mirror"), Answers()
+    acting = acting or Acting()
     server = PeerServer(network, PlayedIdentity("home"))
     ForwardTarget(answers, acting).register(server)
     listener = await server.start("127.0.0.1", 0)
@@ -151,6 +147,58 @@ async def test_a_request_of_an_older_region_epoch_is_not_executed() -> None:
             await made.forwarder.forward(context(1, state), request(2))
         assert not failed.value.may_have_happened
         assert len(made.answers.seen) == 1
+
+
+class OpensOnce(Acting):
+    """Does not act when the first request is looked at, and acts from then on."""
+
+    @property
+    def acting(self) -> bool:
+        first, self.looked_at = not getattr(self, "looked_at", False), True
+        return not first
+
+    @acting.setter
+    def acting(self, acting: bool) -> None:
+        assert acting
+
+
+async def test_INV_FW4_what_follows_a_refused_produce_is_refused_though_writes_have_opened() -> (
+    None
+):
+    async with world(OpensOnce()) as made:
+        state: dict[str, Any] = {}
+        forwarded = [
+            made.forwarder.forward(context(1, state), request(number, key=PRODUCE))
+            for number in (1, 2)
+        ]
+        outcomes = await asyncio.gather(*forwarded, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ForwardingFailed] * 2
+        assert made.answers.seen == []
+        await made.forwarder.forward(context(2, {}), request(1, key=PRODUCE))
+        assert len(made.answers.seen) == 1
+
+
+async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_failed_on_the_old() -> (
+    None
+):
+    async with world() as made:
+        state: dict[str, Any] = {}
+        made.answers.hangs = asyncio.Event()
+
+        async def first() -> None:
+            with pytest.raises(ForwardingFailed):
+                await made.forwarder.forward(context(1, state), request(1, key=PRODUCE))
+            state[ORDER_BROKEN] = True  # as the dispatcher does
+
+        failing = asyncio.get_running_loop().create_task(first())
+        await until(lambda: len(made.answers.seen) == 1, what="the first is under way")
+        made.mirror.region_epoch = made.acting.region_epoch = 17
+        with pytest.raises(ForwardingFailed, match="ahead of this one") as failed:
+            await made.forwarder.forward(context(1, state), request(2, key=PRODUCE))
+        assert not failed.value.may_have_happened
+        await failing
+        assert len(made.answers.seen) == 1
+        made.answers.hangs.set()
 
 
 async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
