@@ -133,7 +133,9 @@ def _log_in(path: Path, name: str) -> logging.Logger:
     """Return a logger that writes to `path` and nowhere else."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
-    log = logging.Logger(name, logging.DEBUG)
+    log = logging.getLogger(f"chaos.{name}")
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
     log.addHandler(handler)
     return log
 
