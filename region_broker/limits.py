@@ -59,6 +59,11 @@ GROUP_NAME_BYTES_MAX: Final = 249  # ids of clients, instances, protocols; Kafka
 MEMBER_METADATA_BYTES_MAX: Final = 1 * MIB
 GROUP_VALUE_BYTES_MAX: Final = 8 * MIB
 OFFSET_METADATA_BYTES_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes
+# A pattern of topics (KIP-848): its length, and its states once repetitions are written out. A name of full
+# length then costs TOPIC_NAME_LENGTH_MAX * TOPIC_REGEX_STATES_MAX steps at most.
+TOPIC_REGEX_BYTES_MAX: Final = 1_024
+TOPIC_REGEX_STATES_MAX: Final = 1_000
+SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to
 
 assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must be persistable"
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"

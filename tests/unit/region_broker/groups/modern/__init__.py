@@ -1,0 +1,1 @@
+"""Tests of the groups of the new protocol."""

@@ -1,0 +1,64 @@
+"""Patterns of topics: RE2's syntax (its documented table), whole names, bounded work."""
+
+import pytest
+
+from region_broker.groups.modern.topic_regex import RegexRefused, TopicRegex
+from region_broker.limits import TOPIC_REGEX_BYTES_MAX, TOPIC_REGEX_STATES_MAX
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names", "others"),
+    [
+        ("orders", ["orders"], ["orders2", "my.orders", ""]),
+        ("(^orders.*)|(^bills)", ["orders", "orders-eu"], ["bills2", "x-orders"]),
+        ("foo.*", ["foo", "foo.bar"], ["xfoo"]),
+        (r"foo\..+", ["foo.bar"], ["foo.", "fooxbar"]),
+        ("[a-c]{2,3}", ["ab", "abc"], ["a", "abca", "ad"]),
+        ("a{2}", ["aa"], ["a", "aaa"]),
+        ("a{2,}", ["aa", "aaaa"], ["a"]),
+        ("(?i)Ord(er)?S", ["ORDS", "orders"], ["order"]),
+        ("a(?i:b)c", ["abc", "aBc"], ["Abc"]),
+        ("(?P<x>a)|(?<y>b)|(?:c)", ["a", "b", "c"], ["ab"]),
+        ("[^-_]+", ["a.b"], ["a-b"]),
+        (r"[\w.]+", ["a_1.b"], ["a-b"]),
+        (r"\Qa.b\E.", ["a.bc"], ["axbc"]),
+        ("[[:digit:]]+", ["42"], ["4b"]),
+        ("[]a]+", ["a"], ["b"]),
+        (r"a\b.*", ["a-b", "a"], ["ab"]),
+        (r"\x61\x{62}", ["ab"], ["ba"]),
+        ("x{a", ["x{a"], ["x"]),
+        ("", [""], ["a"]),
+        ("a|", ["a", ""], ["b"]),
+    ],
+)
+def test_a_pattern_matches_whole_names(pattern: str, names: list[str], others: list[str]) -> None:
+    regex = TopicRegex(pattern)
+    assert [name for name in names if not regex.matches(name)] == []
+    assert [name for name in others if regex.matches(name)] == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["[", "a)", "(a", "*a", "a**", "a+*", r"a\1", "(?=a)", "(?!a)", "(?<=a)b", "(?<!a)b", "a{2,1}",
+     "a{1001}", "[b-a]", "[[:word", "\\", r"\pL", r"\8", "(?z)", "(?P=x)", "(?P<>a)", "(?"],
+)  # fmt: skip
+def test_what_RE2_refuses_is_refused(pattern: str) -> None:
+    with pytest.raises(RegexRefused):
+        TopicRegex(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["a" * (TOPIC_REGEX_BYTES_MAX + 1), "(a{100}){100}", "(" * 400 + ")" * 400,
+     "a{" + str(TOPIC_REGEX_STATES_MAX) + "}"],
+)  # fmt: skip
+def test_what_is_too_large_is_refused(pattern: str) -> None:
+    with pytest.raises(RegexRefused):
+        TopicRegex(pattern)
+
+
+def test_a_pattern_that_kills_backtracking_is_answered() -> None:
+    """`re` would need 2**60 steps for this one."""
+    regex = TopicRegex("(a|a|aa)*" * 20 + "b")
+    assert not regex.matches("a" * 60)
+    assert regex.matches("a" * 60 + "b")
