@@ -54,6 +54,10 @@ class Metrics:
         self._failures = self._counter(
             "request_failures", "Requests ended by a failure inside this node", "api"
         )
+        self._errors = Counter(
+            "tidemark_answered_errors", "Error codes in answers, other than none",
+            ["api", "error"], registry=self.registry,
+        )  # fmt: skip
         self._request_bytes = self._counter("request_bytes", "Bytes of requests", "api")
         self._response_bytes = self._counter("response_bytes", "Bytes of answers", "api")
         self._latency_s = Histogram(
@@ -66,6 +70,10 @@ class Metrics:
         self.connections_refused = self._counter(
             "connections_refused", "Connections closed by this node", "reason"
         )
+        self.loop_lag_s = Histogram(
+            "tidemark_loop_lag_seconds", "How much later than asked the event loop came back",
+            registry=self.registry, buckets=_LATENCY_BUCKETS_S,
+        )  # fmt: skip
         self._by_api: dict[str, ApiMetrics] = {}
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
@@ -83,6 +91,10 @@ class Metrics:
                 self._response_bytes.labels(name),
             )
         return bound
+
+    def error(self, api: str, error: str) -> None:
+        """Count one error code in an answer; both are names of the protocol."""
+        self._errors.labels(api, error).inc()
 
     def render(self) -> bytes:
         """Return everything in Prometheus text format."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.answered_errors import error_names
 from region_broker.handlers.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.api_versions import answer_fields, api_rows
 from region_broker.handlers.registry import Api, ApiTable, Fields
@@ -89,7 +90,12 @@ class Dispatcher:
             raise _malformed(api, incoming, error) from error
         with _in_order(api, ctx, _EXECUTED):
             fields = await api.handle(ctx, request)
-        return None if fields is None else _encoded(incoming, fields)
+        if fields is None:
+            return None
+        if not isinstance(fields, bytes):
+            for name in error_names(fields):
+                self._services.metrics.error(api.name, name)
+        return _encoded(incoming, fields)
 
     def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
         peer = incoming.peer

@@ -44,6 +44,7 @@ from region_broker.handlers.services import Services
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.routes_transactions import add_transaction_routes
 from region_broker.metrics import Metrics
+from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.wire.server import KafkaServer
 from txn_coordinator.driver import TransactionCoordinator, TxnSettings
@@ -224,6 +225,16 @@ class Node:
             },
             self.metrics.registry,
         )
+        self.metrics.registry.register(
+            NodeCollector(
+                GaugeSources(
+                    partitions=storage.partitions,
+                    transactions=self.transactions.transactions,
+                    group_states=lambda: [found.state for found in self.groups.list()[1]],
+                    held_back=self.tidemarks.held_back,
+                )
+            )
+        )
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
         add_transaction_routes(app, verdicts, self.transactions)
         self.http = HttpServer(app)
@@ -272,6 +283,7 @@ class Node:
                         ("failover", self.failover.run()),
                         ("retention", self._maintain()),
                         ("digests", self.storage.complete_digests()),
+                        ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),
                     )
                 ]
                 serving = tasks.create_task(self.kafka.run(), name="kafka")

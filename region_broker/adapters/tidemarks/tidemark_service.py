@@ -177,6 +177,12 @@ class TidemarkService:
         self.cut_leader = None
         await self._parts.reached.save(cut.point)
 
+    def held_back(self) -> dict[str, int]:
+        """Return what the whole cut holds back from readers of this mirror (`MirrorView.status`)."""
+        if self.link is None or self.view is None:
+            return {"logs": 0, "ms": 0, "splits": 0}
+        return self.view.status()
+
     def last_heard_ms(self) -> int:
         """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
         heard = None if self.link is None else self.link.lag.heard_at_ms
@@ -184,7 +190,7 @@ class TidemarkService:
 
     def lag(self) -> Mapping[str, object]:
         """Return the link's status at a mirror; rounds and the mirrors' reports where this region acts."""
-        if self.link is not None and self.view is not None:
-            return {**self.link.status(), "held_back": self.view.status()}
+        if self.link is not None:
+            return {**self.link.status(), "held_back": self.held_back()}
         rounds = {} if self.cut_leader is None else self.cut_leader.status()
         return {"rounds": rounds, "mirrors": self._parts.source.status()}

@@ -1,0 +1,42 @@
+"""Which error codes an answer carries, for the counters: found in the answer's fields, whatever the API.
+
+INV-AE1  an answer without errors costs one look at each of its rows, none at records
+Not here: choosing an error (each API's file), counting (`region_broker.metrics`).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+ROWS_MAX = 10_000
+"""Rows looked at in one answer; what lies beyond is not counted."""
+
+
+def error_names(fields: Mapping[str, Any]) -> list[str]:
+    """Return the name of every error code other than none in `fields`, once per occurrence."""
+    found: list[str] = []
+    left = ROWS_MAX
+    waiting: list[Mapping[str, Any]] = [fields]
+    while waiting and left:
+        left -= 1
+        row = waiting.pop()
+        for key, value in row.items():
+            if key.endswith("error_code"):
+                if value:
+                    found.append(_name(value))
+            elif isinstance(value, list | tuple):
+                waiting.extend(_rows(value))
+    return found
+
+
+def _rows(values: list[Any] | tuple[Any, ...]) -> Iterator[Mapping[str, Any]]:
+    if values and isinstance(values[0], Mapping):
+        yield from values
+
+
+def _name(code: Any) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(int(code))

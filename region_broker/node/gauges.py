@@ -1,0 +1,105 @@
+"""Gauges of a node for Prometheus, read when they are asked for, and the event loop's lag.
+
+INV-GA1  labels come from fixed sets (states, roles): a cluster of 2,000 topics has no more series than one of 2
+Not here: counters of requests (`region_broker.metrics`), the region's role and tidemark (`http_api`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from idempotency.ledger_records import TransactionRecord, TxnStatus
+from idempotency.ports import Clock
+from region_broker.groups.states import GroupState
+from region_broker.replication.partition_table import PartitionTable
+
+LAG_INTERVAL_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaugeSources:
+    """What is looked at. `group_states` yields the state of every group; `held_back` is of the mirror's view."""
+
+    partitions: PartitionTable
+    transactions: Callable[[], Iterable[TransactionRecord]]
+    group_states: Callable[[], Iterable[str]]
+    held_back: Callable[[], Mapping[str, int]]
+
+
+class NodeCollector(Collector):
+    """Offers the node's gauges."""
+
+    def __init__(self, sources: GaugeSources) -> None:
+        """Read from `sources`."""
+        self._sources = sources
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing beforehand: at registration nothing is loaded yet."""
+        return []
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        """Return the gauges of now."""
+        yield from self._logs()
+        states = Counter(record.status for record in self._sources.transactions())
+        yield _by_label(
+            "transactions", "Transactional ids by state", "state",
+            {status.name.lower(): states[status] for status in TxnStatus},
+        )  # fmt: skip
+        groups = Counter(self._sources.group_states())
+        yield _by_label(
+            "groups", "Consumer groups by state", "state",
+            {**{state.value: 0 for state in GroupState}, **groups},
+        )  # fmt: skip
+        held = self._sources.held_back()
+        yield _gauge("held_back_logs", "Logs that the whole cut holds back here", held["logs"])
+        yield _gauge("held_back_ms", "For how long at most, in ms", held["ms"])
+        yield _gauge("held_back_splits", "How often it was given up", held["splits"])
+
+    def _logs(self) -> Iterator[Metric]:
+        count = failed = size_bytes = unstable = 0
+        for partition in self._sources.partitions:
+            count += 1
+            failed += partition.failed is not None
+            size_bytes += partition.log.size_bytes
+            unstable += partition.visible_end - partition.last_stable_offset
+        yield _gauge("partitions", "Partitions of this node", count)
+        yield _gauge("partitions_failed", "Partitions that have stopped", failed)
+        yield _gauge("log_bytes", "Bytes of all logs", size_bytes)
+        yield _gauge(
+            "undecided_records", "Records between last stable offset and visible end", unstable
+        )
+
+
+class LoopWatch:
+    """Measures how much later than asked the event loop comes back."""
+
+    def __init__(self, clock: Clock, lag_s: Histogram) -> None:
+        """Observe into `lag_s`."""
+        self._clock = clock
+        self._lag_s = lag_s
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            asked_ms = self._clock.monotonic_ms()
+            await self._clock.sleep_ms(LAG_INTERVAL_MS)
+            late_ms = self._clock.monotonic_ms() - asked_ms - LAG_INTERVAL_MS
+            self._lag_s.observe(max(late_ms, 0) / 1000)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"tidemark_{name}", text, value=value)
+
+
+def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"tidemark_{name}", text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family

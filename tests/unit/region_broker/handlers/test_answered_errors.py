@@ -1,0 +1,34 @@
+"""Error codes are found wherever an answer carries them."""
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.answered_errors import error_names
+
+
+def test_codes_of_the_answer_its_topics_and_its_partitions_are_found() -> None:
+    answer = {
+        "error_code": ErrorCode.none,
+        "responses": [
+            {
+                "topic": "t",
+                "partition_responses": [
+                    {"index": 0, "error_code": ErrorCode.not_leader_or_follower},
+                    {"index": 1, "error_code": 0},
+                    {"index": 2, "error_code": 45},
+                ],
+            }
+        ],
+    }
+    assert sorted(error_names(answer)) == ["not_leader_or_follower", "out_of_order_sequence_number"]
+
+
+def test_the_answer_itself_and_codes_of_other_names_count() -> None:
+    assert error_names({"error_code": 16}) == ["not_coordinator"]
+    assert error_names({"results": ({"partition_error_code": 3},)}) == [
+        "unknown_topic_or_partition"
+    ]
+
+
+def test_lists_of_plain_values_and_unknown_codes_do_no_harm() -> None:
+    assert error_names({"ids": [1, 2], "names": ["a"], "error_code": 9_999}) == ["9999"]
+    assert error_names({}) == []

@@ -1,0 +1,65 @@
+"""The node's gauges and the event loop's lag."""
+
+import asyncio
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from idempotency.ledger_records import TransactionRecord, TxnStatus
+from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
+from region_broker.wire.batches import Origin
+from tests.log_world import ManualClock, batch, world
+
+RECORD = TransactionRecord("a", 1, -1, -1, 0, -1, 60_000, TxnStatus.ONGOING, (), 0, 0)
+
+
+def rendered(*, groups: tuple[str, ...] = (), txns: tuple[TransactionRecord, ...] = ()) -> str:
+    home = world()
+    home.partition.append(batch())
+    home.partition.append(batch(origin=Origin(9, 0, 0, transactional=True)))
+    home.sync()
+    registry = CollectorRegistry()
+    sources = GaugeSources(
+        partitions=home.table,
+        transactions=lambda: txns,
+        group_states=lambda: groups,
+        held_back=lambda: {"logs": 2, "ms": 30, "splits": 1},
+    )
+    registry.register(NodeCollector(sources))
+    return generate_latest(registry).decode()
+
+
+def test_states_are_counted_and_those_without_any_are_zero() -> None:
+    done = replace(RECORD, status=TxnStatus.COMPLETE_COMMIT)
+    text = rendered(groups=("Stable", "Stable", "Empty"), txns=(RECORD, done))
+    assert 'tidemark_groups{state="Stable"} 2.0' in text
+    assert 'tidemark_groups{state="Dead"} 0.0' in text
+    assert 'tidemark_transactions{state="ongoing"} 1.0' in text
+    assert 'tidemark_transactions{state="prepare_abort"} 0.0' in text
+
+
+def test_what_a_mirror_holds_back_is_shown() -> None:
+    text = rendered()
+    assert "tidemark_held_back_logs 2.0" in text
+    assert "tidemark_held_back_ms 30.0" in text
+
+
+def test_partitions_and_their_bytes_are_counted() -> None:
+    text = rendered()
+    assert "tidemark_partitions 1.0" in text
+    assert "tidemark_partitions_failed 0.0" in text
+    assert "tidemark_log_bytes 0.0" not in text
+    assert "tidemark_undecided_records 1.0" in text
+
+
+async def test_a_loop_that_comes_back_late_is_observed() -> None:
+    clock, registry = ManualClock(), CollectorRegistry()
+    lag_s = Histogram("lag_seconds", "lag", registry=registry, buckets=(0.05, 1.0))
+    watching = asyncio.get_running_loop().create_task(LoopWatch(clock, lag_s).run())
+    await asyncio.sleep(0)
+    clock.pass_ms(350)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    watching.cancel()
+    assert registry.get_sample_value("lag_seconds_sum") == 0.25
+    assert registry.get_sample_value("lag_seconds_bucket", {"le": "0.05"}) == 0.0
