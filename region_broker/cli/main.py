@@ -21,7 +21,7 @@ _COMMANDS: Final = {
     "dev": ("dev:dev", "Run a local cluster of regions for development."),
     "doctor": ("doctor:doctor", "Say what is missing on this machine and how to mend it."),
     "group": ("admin:group", "Consumer groups: list, describe."),
-    "log": ("log_dump:log", "Log files: dump batches and records."),
+    "log": ("inspect.log_dump:log", "Log files: dump batches and records."),
     "produce": ("records:produce", "Send records from lines of standard input."),
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),

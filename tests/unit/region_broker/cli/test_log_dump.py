@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from idempotency.decision import DecisionId
 from idempotency.record_batch import ControlType, MarkerFacts, build_marker, read_header
-from region_broker.cli.log_dump import log
+from region_broker.cli.inspect.log_dump import log
 from region_broker.wire.batches import Origin, Record, build_batch
 
 DECISION = DecisionId(3, 524_289, 17, 99)

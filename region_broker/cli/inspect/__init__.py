@@ -1,0 +1,1 @@
+"""Commands that look at a node and its files from outside, and change nothing."""
