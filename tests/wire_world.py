@@ -258,8 +258,10 @@ class WireWorld:
                 await client.writer.wait_closed()
         self.clients.clear()
 
-    async def topic(self, name: str, partition_count: int = 1) -> TopicImage:
-        return await self.services.metadata.create_topic(name, partition_count, {})
+    async def topic(
+        self, name: str, partition_count: int = 1, configs: dict[str, str] | None = None
+    ) -> TopicImage:
+        return await self.services.metadata.create_topic(name, partition_count, configs or {})
 
     def partition(self, name: str, index: int = 0) -> Partition:
         found = self.services.partitions.get(name, index)

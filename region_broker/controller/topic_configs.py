@@ -32,9 +32,9 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One key. Numbers are bounded by `low` and `high`; `allowed` lists the only values served.
+    """One key. Numbers are bounded by `low` and `high`; `choices` lists the values to choose from.
 
-    `reason` says why nothing else is served, for those who ask for something else.
+    `allowed` lists the only values served, and `reason` says why nothing else is, for those who ask for it.
     """
 
     name: str
@@ -43,6 +43,7 @@ class TopicConfig:
     text: str
     low: int = 0
     high: int = _INT64_MAX
+    choices: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
     reason: str = ""
 
@@ -53,6 +54,8 @@ class TopicConfig:
                 return None
             served = " or ".join(self.allowed)
             return f"{self.name}={value} is not served, only {served}: {self.reason}"
+        if self.choices and value.strip() not in self.choices:
+            return f"{self.name}={value} is not served, only {', '.join(self.choices)}"
         if self.type not in (ConfigType.INT, ConfigType.LONG):
             return None
         try:
@@ -76,6 +79,19 @@ def _fixed(name: str, kind: ConfigType, value: str, reason: str, *more: str) -> 
     )  # fmt: skip
 
 
+def _choice(name: str, text: str, *choices: str) -> TopicConfig:
+    return TopicConfig(
+        name=name, type=ConfigType.STRING, default=choices[0], text=text, choices=choices
+    )
+
+
+def _level(codec: str, default: int, low: int, high: int) -> TopicConfig:
+    return TopicConfig(
+        name=f"compression.{codec}.level", type=ConfigType.INT, default=str(default), low=low, high=high,
+        text=f"The level of {codec} where compression.type={codec} makes the broker compress.",
+    )  # fmt: skip
+
+
 _BY_NODE: Final = "the node's flush.policy decides when data is synced"
 _NO_TIERS: Final = "there is no tiered storage yet"
 _NO_COMPACTION: Final = "compaction is not built yet"
@@ -88,13 +104,32 @@ _CONFIGS: Final = (
     _number(
         "max.message.bytes", BATCH_BYTES_DEFAULT, 0, "Largest batch accepted.", REQUEST_BYTES_MAX
     ),
+    _choice(
+        "compression.type",
+        "The codec that batches are kept in; producer: as they come. Others are compressed anew.",
+        "producer", "uncompressed", "gzip", "snappy", "lz4", "zstd",
+    ),
+    _level("gzip", -1, -1, 9),
+    _level("lz4", 9, 1, 17),
+    _level("zstd", 3, -131_072, 22),
+    _choice(
+        "message.timestamp.type",
+        "Whose clock records carry: the producer's, or this node's when it appends.",
+        "CreateTime", "LogAppendTime",
+    ),
+    _number(
+        "message.timestamp.before.max.ms", _INT64_MAX, 0,
+        "How far a batch's first or highest timestamp may lie in the past.",
+    ),
+    _number(
+        "message.timestamp.after.max.ms", 3_600_000, 0,
+        "How far a batch's first or highest timestamp may lie in the future.",
+    ),
     TopicConfig(
         name=DOMAIN_KEY, type=ConfigType.STRING, default="main",
         text="The domain that the topic fails over with; fixed at creation.",
     ),
     _fixed("cleanup.policy", ConfigType.LIST, "delete", _NO_COMPACTION),
-    _fixed("compression.type", ConfigType.STRING, "producer", "batches are kept byte for byte"),
-    _fixed("message.timestamp.type", ConfigType.STRING, "CreateTime", "batches are kept byte for byte"),
     _fixed("min.insync.replicas", ConfigType.INT, "1", "a region is one node yet"),
     _fixed("unclean.leader.election.enable", ConfigType.BOOLEAN, "false", "it would lose data"),
     _fixed("flush.messages", ConfigType.LONG, str(_INT64_MAX), _BY_NODE),
@@ -108,8 +143,6 @@ _CONFIGS: Final = (
     _fixed("segment.index.bytes", ConfigType.INT, "10485760", "indexes have no fixed size"),
     _fixed("segment.jitter.ms", ConfigType.LONG, "0", "segments are sealed without jitter"),
     _fixed("preallocate", ConfigType.BOOLEAN, "false", "segments grow as they are written"),
-    _fixed("message.timestamp.before.max.ms", ConfigType.LONG, str(_INT64_MAX), "record timestamps are not judged"),
-    _fixed("message.timestamp.after.max.ms", ConfigType.LONG, "3600000", "record timestamps are not judged", str(_INT64_MAX)),
     _fixed("remote.storage.enable", ConfigType.BOOLEAN, "false", _NO_TIERS),
 )  # fmt: skip
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _CONFIGS}

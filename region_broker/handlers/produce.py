@@ -52,6 +52,8 @@ ERROR_OF_VERDICT: Final = {
     AppendVerdict.CORRUPT: ErrorCode.corrupt_message,
     AppendVerdict.INVALID_RECORD: ErrorCode.invalid_record,
     AppendVerdict.TOO_LARGE: ErrorCode.message_too_large,
+    AppendVerdict.LARGER_THAN_SEGMENT: ErrorCode.record_list_too_large,
+    AppendVerdict.INVALID_TIMESTAMP: ErrorCode.invalid_timestamp,
     AppendVerdict.NOT_LEADER: ErrorCode.not_leader_or_follower,
     AppendVerdict.STORAGE_FAILED: ErrorCode.kafka_storage_error,
     AppendVerdict.COORDINATOR_FENCED: ErrorCode.transaction_coordinator_fenced,
@@ -138,11 +140,16 @@ async def handle_produce(ctx: RequestContext, request: Any) -> Fields | None:
     items = _items(ctx, request)
     _validate(ctx, request, items)
     transactional = [item for item in items if item.open and item.transactional]
+    heavy = [
+        item for item in items if item.partition is not None and item.partition.is_heavy(item.data)
+    ]
     order = ctx.connection_state.get(_ORDER_KEY)
-    if order is None and _admitted(ctx, request, transactional):
+    if order is None and not heavy and _admitted(ctx, request, transactional):
         _append(ctx, items)
     else:
         async with _turn(ctx):
+            for item in heavy:
+                await _prepare(item)
             await _admit(ctx, request, transactional)
             _append(ctx, items)
     if request.acks == 0:
@@ -284,6 +291,16 @@ async def _turn(ctx: RequestContext) -> AsyncIterator[None]:
         order.waiting.remove(mine)
         if not order.waiting:
             ctx.connection_state.pop(_ORDER_KEY, None)
+
+
+async def _prepare(item: _Item) -> None:
+    """Let a thread do what takes long with a batch (another codec), in the order of the connection."""
+    assert item.partition is not None
+    changed = await asyncio.to_thread(item.partition.prepared, item.data)
+    if isinstance(changed, AppendOutcome):
+        item.refuse(ERROR_OF_VERDICT[changed.verdict], changed.detail)
+    else:
+        item.data = bytes(changed)
 
 
 # --- append, wait, answer ------------------------------------------------------------------------

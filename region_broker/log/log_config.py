@@ -9,10 +9,12 @@ from enum import Enum
 from typing import Final
 
 from region_broker.log.failures import UnsupportedConfig
+from region_broker.wire.compression import LEVELS, Codec
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 SEGMENT_BYTES_MIN: Final = 4096
+TIMESTAMP_AFTER_MS_DEFAULT: Final = 3_600_000  # Kafka 4's message.timestamp.after.max.ms
 
 
 class FlushPolicy(Enum):
@@ -43,6 +45,20 @@ class NodeLogConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRules:
+    """What a topic asks of batches, and makes of them: time stamps in ms, and the codec that they are kept in.
+
+    `codec` None: as the producer chose; `level` None: the codec's default.
+    """
+
+    log_append_time: bool = False
+    before_max_ms: int = INT64_MAX
+    after_max_ms: int = TIMESTAMP_AFTER_MS_DEFAULT
+    codec: Codec | None = None
+    level: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """Settings of one topic's logs. -1 for `retention_ms` and `retention_bytes`: without limit."""
 
@@ -52,6 +68,7 @@ class LogConfig:
     retention_bytes: int
     message_bytes_max: int
     index_interval_bytes: int
+    records: RecordRules = RecordRules()
 
 
 def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConfig:
@@ -59,14 +76,56 @@ def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConf
 
     Raises UnsupportedConfig for a value that is not served.
     """
-    timestamp_type = configs.get("message.timestamp.type", "CreateTime")
-    if timestamp_type != "CreateTime":
-        raise UnsupportedConfig(
-            f"message.timestamp.type={timestamp_type} is not served yet: only CreateTime is; leave it out"
-        )
+    values = _Values(configs)
+    return LogConfig(
+        segment_bytes=values.number(
+            "segment.bytes", node.segment_bytes, SEGMENT_BYTES_MIN, INT32_MAX
+        ),
+        segment_ms=values.number("segment.ms", node.segment_ms, 1, INT64_MAX),
+        retention_ms=values.number("retention.ms", node.retention_ms, -1, INT64_MAX),
+        retention_bytes=values.number("retention.bytes", node.retention_bytes, -1, INT64_MAX),
+        message_bytes_max=values.number("max.message.bytes", node.message_bytes_max, 0, INT32_MAX),
+        index_interval_bytes=node.index_interval_bytes,
+        records=_record_rules(values),
+    )
 
-    def number(key: str, default: int, low: int, high: int) -> int:
-        text = configs.get(key)
+
+def _record_rules(values: "_Values") -> RecordRules:
+    time_type = values.one_of("message.timestamp.type", "CreateTime", "LogAppendTime")
+    codec = _CODECS[values.one_of("compression.type", *_CODECS)]
+    level: int | None = None
+    if codec is not None and codec in LEVELS:
+        name = codec.name.lower()
+        level = values.number(f"compression.{name}.level", *LEVELS[codec])
+    return RecordRules(
+        log_append_time=time_type == "LogAppendTime",
+        before_max_ms=values.number("message.timestamp.before.max.ms", INT64_MAX, 0, INT64_MAX),
+        after_max_ms=values.number(
+            "message.timestamp.after.max.ms", TIMESTAMP_AFTER_MS_DEFAULT, 0, INT64_MAX
+        ),
+        codec=codec,
+        level=level,
+    )
+
+
+_CODECS: Final[dict[str, Codec | None]] = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The set configs of a topic; each reading raises UnsupportedConfig for a value that is not served."""
+
+    configs: Mapping[str, str]
+
+    def number(self, key: str, default: int, low: int, high: int) -> int:
+        text = self.configs.get(key)
         if text is None:
             return default
         try:
@@ -77,11 +136,9 @@ def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConf
             raise UnsupportedConfig(f"{key}={text} is not a whole number from {low} to {high}")
         return value
 
-    return LogConfig(
-        segment_bytes=number("segment.bytes", node.segment_bytes, SEGMENT_BYTES_MIN, INT32_MAX),
-        segment_ms=number("segment.ms", node.segment_ms, 1, INT64_MAX),
-        retention_ms=number("retention.ms", node.retention_ms, -1, INT64_MAX),
-        retention_bytes=number("retention.bytes", node.retention_bytes, -1, INT64_MAX),
-        message_bytes_max=number("max.message.bytes", node.message_bytes_max, 0, INT32_MAX),
-        index_interval_bytes=node.index_interval_bytes,
-    )
+    def one_of(self, key: str, default: str, *others: str) -> str:
+        value = self.configs.get(key, default)
+        if value not in (default, *others):
+            served = ", ".join((default, *others))
+            raise UnsupportedConfig(f"{key}={value} is not served, only {served}")
+        return value

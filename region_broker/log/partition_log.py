@@ -98,7 +98,7 @@ class PartitionLog:
         self._cache = setup.cache
         self._disk = setup.cache.disk
         self._policy = setup.flush_policy
-        self._wall_ms = setup.wall_ms
+        self.wall_ms = setup.wall_ms
         self._list = SegmentList(setup.folder, setup.cache, recovered.segments)
         self._active = recovered.segments[-1] if recovered.segments else None
         self.log_end_offset = self._active.next_offset if self._active is not None else 0
@@ -220,7 +220,7 @@ class PartitionLog:
     def _room_for(self, size_bytes: int, last_offset: int) -> Segment:
         active = self._active
         assert active is not None
-        now_ms = self._wall_ms()
+        now_ms = self.wall_ms()
         if active.size_bytes == 0:
             active.first_appended_wall_ms = now_ms
             return active

@@ -42,6 +42,10 @@ class AppendVerdict(Enum):
     """Sound, but nothing that a client may send."""
     TOO_LARGE = auto()
     """Larger than `max.message.bytes`."""
+    LARGER_THAN_SEGMENT = auto()
+    """Larger than `segment.bytes`: no segment may hold it."""
+    INVALID_TIMESTAMP = auto()
+    """Too far from this node's clock, or of a type that only brokers set."""
     NOT_LEADER = auto()
     STORAGE_FAILED = auto()
     """The partition has stopped; the batch may or may not be found after a restart."""
@@ -117,6 +121,8 @@ def _invalid(header: BatchHeader) -> str:
             f"{header.record_count} records with last offset delta {header.last_offset_delta}: "
             "a client's batch holds one record for each offset"
         )
+    if header.base_offset != 0:
+        return f"a client's batch starts at offset 0, not at {header.base_offset}: the broker gives offsets"
     if header.is_control:
         return "only the broker writes control batches"
     if header.is_transactional and header.producer_id < 0:

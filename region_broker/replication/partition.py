@@ -14,7 +14,7 @@ Not here: bytes and recovery (`log.partition_log`), sequence rules (`PartitionSt
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 from uuid import UUID
@@ -48,6 +48,7 @@ from region_broker.replication.admission import (
     check_client_batch,
 )
 from region_broker.replication.commit_waiters import CommitWaiters
+from region_broker.replication.record_rules import fitted, is_heavy, prepared
 from region_broker.wire.batches import RecordsError, iter_records
 
 logger: Final = logging.getLogger(__name__)
@@ -204,7 +205,7 @@ class Partition:
             return header
         judgement = self.log.state.judge(header, tv2=tv2)
         if judgement.verdict is Verdict.FRESH:
-            return self._write(data, header)
+            return self._write_fitted(data, header)
         if judgement.verdict is Verdict.DUPLICATE:
             return AppendOutcome(
                 AppendVerdict.DUPLICATE,
@@ -213,6 +214,24 @@ class Partition:
                 judgement.timestamp_ms,
             )
         return AppendOutcome(APPEND_VERDICTS[judgement.verdict], detail=judgement.detail)
+
+    def _write_fitted(self, data: Buffer, header: BatchHeader) -> AppendOutcome:
+        config = self.log.config
+        found = fitted(data, header, config, self.log.wall_ms())
+        if isinstance(found, AppendOutcome):
+            return found
+        outcome = self._write(*found)
+        if config.records.log_append_time and outcome.verdict is AppendVerdict.APPENDED:
+            return replace(outcome, log_append_time_ms=found[1].max_timestamp_ms)
+        return outcome
+
+    def is_heavy(self, data: Buffer) -> bool:
+        """Tell whether a client batch should go through `prepared`, in a thread, before it is appended."""
+        return is_heavy(data, self.log.config)
+
+    def prepared(self, data: Buffer) -> Buffer | AppendOutcome:
+        """Return a client batch in the topic's codec, or why it is refused; may run in a thread."""
+        return prepared(data, self.log.config)
 
     def append_marker(  # noqa: PLR0913 - the fields of one marker, all by keyword
         self,

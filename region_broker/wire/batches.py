@@ -10,7 +10,7 @@ those never look at records.
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import google_crc32c
@@ -24,6 +24,7 @@ from region_broker.wire.compression import Codec, CompressionError, compress, de
 
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
+ATTRIBUTE_LOG_APPEND_TIME: Final = 0x08
 ATTRIBUTE_TRANSACTIONAL: Final = 0x10
 ATTRIBUTE_CONTROL: Final = 0x20
 _CODEC_MASK: Final = 0x07
@@ -114,7 +115,9 @@ def iter_records(
     if len(view) < HEADER_BYTES:
         raise RecordsError(f"{len(view)} bytes are less than a batch header")
     base_offset, batch_length, _, magic, _ = _FRONT.unpack_from(view)
-    attributes, _, base_timestamp_ms, _, _, _, _, count = _BACK.unpack_from(view, _CRC_START)
+    attributes, _, base_timestamp_ms, max_timestamp_ms, _, _, _, count = _BACK.unpack_from(
+        view, _CRC_START
+    )
     if magic != MAGIC:
         raise RecordsError(f"magic {magic} is not supported, only {MAGIC}")
     end = _LENGTH_START + batch_length
@@ -133,6 +136,8 @@ def iter_records(
             record, position = _read_record(body, position, base_offset, base_timestamp_ms)
         except (IndexError, UnicodeDecodeError, _Malformed) as error:
             raise RecordsError(f"record {index} is damaged: {error}", index) from error
+        if attributes & ATTRIBUTE_LOG_APPEND_TIME:
+            record = replace(record, timestamp_ms=max_timestamp_ms)
         yield record
     if position != len(body):
         raise RecordsError(f"{len(body) - position} bytes follow the last record")

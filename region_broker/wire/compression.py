@@ -39,23 +39,38 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+LEVELS: Final[dict[Codec, tuple[int, int, int]]] = {
+    Codec.GZIP: (-1, -1, 9),
+    Codec.LZ4: (9, 1, 17),
+    Codec.ZSTD: (3, -131_072, 22),
+}
+"""Default, lowest and highest level of each codec that has levels, as Kafka has them (KIP-780).
+
+GzipCompression, Lz4Compression and ZstdCompression of the Java client; gzip's -1 is zlib's own default. The lz4
+library ends at 16 and takes 17 as that.
+"""
+
+
 class CompressionError(Exception):
     """The bytes are no valid stream of the codec, or hold more than allowed."""
 
 
-def compress(codec: Codec, data: bytes) -> bytes:
-    """Return `data` compressed as Kafka clients expect it (snappy in xerial framing)."""
+def compress(codec: Codec, data: bytes, *, level: int | None = None) -> bytes:
+    """Return `data` compressed as Kafka clients expect it (snappy in xerial framing).
+
+    `level` is one of `LEVELS`; None is quick, which need not be Kafka's default.
+    """
     match codec:
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            return gzip.compress(data, mtime=0)
+            return gzip.compress(data, 9 if level is None else level, mtime=0)
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
-            return bytes(lz4.frame.compress(data, block_linked=False))
+            return bytes(lz4.frame.compress(data, block_linked=False, compression_level=level or 0))
         case Codec.ZSTD:
-            return bytes(zstd.compress(data))
+            return bytes(zstd.compress(data, level=level))
 
 
 def decompress(codec: Codec, data: bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:

@@ -48,12 +48,19 @@ class LogMachine(RuleBasedStateMachine):
         header, marker = with_markers(found.data)[0]
         self.written.append((header, marker, found.data))
 
-    @rule(count=st.integers(1, 4), size_bytes=st.sampled_from([0, 50, 700, 5000]))
+    @rule(count=st.integers(1, 4), size_bytes=st.sampled_from([0, 50, 700]))
+    def append_plain_batch(self, count: int, size_bytes: int) -> None:
+        self.append_plain(count, size_bytes)
+
     def append_plain(self, count: int, size_bytes: int) -> None:
         before = self.world.partition.log_end_offset
         data = batch(count, size_bytes=size_bytes)
         assert self.world.partition.append(data).base_offset == before
         self._take(data, before)
+
+    @rule(size_bytes=st.sampled_from([3000, 4010]))
+    def append_large(self, size_bytes: int) -> None:
+        self.append_plain(1, size_bytes)
 
     @rule(producer=PRODUCERS, count=st.integers(1, 3), size_bytes=st.sampled_from([10, 900]))
     def append_in_transaction(self, producer: int, count: int, size_bytes: int) -> None:

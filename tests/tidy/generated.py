@@ -107,6 +107,8 @@ def _fixed_topic_configs(_old: str) -> str:
 
 
 def _values(config: TopicConfig) -> str:
+    if config.choices:
+        return ", ".join(f"`{value}`" for value in config.choices)
     if config.type.name not in ("INT", "LONG"):
         return "any"
     return f"{config.low} or more" if config.high >= 2**63 - 1 else f"{config.low} to {config.high}"

@@ -335,7 +335,7 @@ async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
 @pytest.mark.parametrize(
     "configs",
     [
-        {"message.timestamp.type": "LogAppendTime"},
+        {"message.timestamp.type": "EventTime"},
         {"cleanup.policy": "compact"},
         {"segment.bytes": "many"},
         {"retention.ms": "-2"},

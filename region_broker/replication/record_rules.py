@@ -1,0 +1,115 @@
+"""What a topic makes of a fresh batch before it is written: its times judged or stamped, its codec changed.
+
+INV-RR1  a batch is judged by its header: per-record work is done by the codec alone, and only where
+         `compression.type` asks for another one than the batch has
+INV-RR2  what takes long is done ahead and off the event loop (`is_heavy`, `prepared`); a batch that was not prepared
+         is treated all the same when it is appended
+
+A batch's header names its first and its highest timestamp. `message.timestamp.before.max.ms` is held against the
+first, where Kafka looks at every record: a record that is older than the first one of its batch passes.
+Source: Kafka LogValidator.java, UnifiedLog.scala `append` (sizes).
+Not here: what every client batch must be (`admission`), how it is rewritten (`wire.batch_rewrite`).
+"""
+
+from typing import Final
+
+from idempotency.record_batch import (
+    LOG_APPEND_TIME_BIT,
+    BatchError,
+    BatchHeader,
+    Buffer,
+    read_header,
+)
+from region_broker.log.log_config import LogConfig, RecordRules
+from region_broker.replication.admission import AppendOutcome, AppendVerdict, check_client_batch
+from region_broker.wire.batch_rewrite import recompressed, with_append_time
+from region_broker.wire.batches import RecordsError
+from region_broker.wire.compression import Codec
+
+NO_TIMESTAMP_MS: Final = -1
+RECOMPRESSED_INLINE_BYTES_MAX: Final = 8 * 1024
+
+
+def is_heavy(data: Buffer, config: LogConfig) -> bool:
+    """Tell whether `prepared` should be run for the batch, in a thread, before it is appended."""
+    codec = config.records.codec
+    if codec is None:
+        return False
+    try:
+        header = read_header(data)
+    except BatchError:
+        return False
+    if header.codec == codec:
+        return False
+    # How much a compressed batch holds is known only when it is open.
+    return header.codec != Codec.NONE or len(data) > RECOMPRESSED_INLINE_BYTES_MAX
+
+
+def prepared(data: Buffer, config: LogConfig) -> Buffer | AppendOutcome:
+    """Return the batch in the topic's codec, or why it is refused."""
+    header = check_client_batch(data, config.message_bytes_max)
+    if isinstance(header, AppendOutcome):
+        return header
+    return _in_codec(data, header, config.records)
+
+
+def fitted(
+    data: Buffer, header: BatchHeader, config: LogConfig, now_ms: int
+) -> tuple[Buffer, BatchHeader] | AppendOutcome:
+    """Return a fresh batch as it is to be written, with its header, or why it is refused."""
+    rules = config.records
+    problem = _time_problem(header, rules, now_ms)
+    if problem:
+        return AppendOutcome(AppendVerdict.INVALID_TIMESTAMP, detail=problem)
+    if rules.codec is not None and rules.codec != header.codec:
+        changed = _in_codec(data, header, rules)
+        if isinstance(changed, AppendOutcome):
+            return changed
+        data, header = changed, read_header(changed)
+        if header.size_bytes > config.message_bytes_max:
+            return AppendOutcome(
+                AppendVerdict.TOO_LARGE,
+                detail=f"in the topic's codec the batch has {header.size_bytes} bytes, "
+                f"max.message.bytes is {config.message_bytes_max}",
+            )
+    if header.size_bytes > config.segment_bytes:
+        return AppendOutcome(
+            AppendVerdict.LARGER_THAN_SEGMENT,
+            detail=f"the batch has {header.size_bytes} bytes, segment.bytes is {config.segment_bytes}",
+        )
+    if rules.log_append_time:
+        data = with_append_time(data, header, now_ms)
+        header = read_header(data)
+    return data, header
+
+
+def _in_codec(data: Buffer, header: BatchHeader, rules: RecordRules) -> Buffer | AppendOutcome:
+    if rules.codec is None or rules.codec == header.codec:
+        return data
+    try:
+        return recompressed(data, header, rules.codec, level=rules.level)
+    except RecordsError as error:
+        return AppendOutcome(
+            AppendVerdict.INVALID_RECORD,
+            detail=f"compression.type={rules.codec.name.lower()} of the topic: {error}",
+        )
+
+
+def _time_problem(header: BatchHeader, rules: RecordRules, now_ms: int) -> str:
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        return "a producer must not set the timestamp type LogAppendTime"
+    if rules.log_append_time:
+        return ""
+    latest_ms, first_ms = header.max_timestamp_ms, header.base_timestamp_ms
+    highest_ms = max(latest_ms, first_ms)
+    if highest_ms != NO_TIMESTAMP_MS and highest_ms - now_ms > rules.after_max_ms:
+        return (
+            f"timestamp {highest_ms} is {highest_ms - now_ms} ms ahead of this node's clock, "
+            f"message.timestamp.after.max.ms is {rules.after_max_ms}"
+        )
+    if first_ms != NO_TIMESTAMP_MS and now_ms - first_ms > rules.before_max_ms:
+        return (
+            f"timestamp {first_ms} is {now_ms - first_ms} ms old, "
+            f"message.timestamp.before.max.ms is {rules.before_max_ms}"
+        )
+    return ""

@@ -1,0 +1,286 @@
+"""What a topic makes of batches: codec, time stamps, sizes. Rules C2, and Kafka's LogValidator by name.
+
+Sources: Kafka LogValidator.java (validateBatch, validateTimestamp, assignOffsetsNonCompressed), UnifiedLog.scala
+append (sizes), DefaultRecordBatch.java setMaxTimestamp, KIP-32, KIP-780, KIP-937.
+"""
+
+import gzip
+import struct
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pytest
+
+from idempotency.record_batch import BatchHeader, read_header
+from region_broker.log.failures import UnsupportedConfig
+from region_broker.replication.admission import AppendOutcome, AppendVerdict
+from region_broker.replication.partition import Isolation
+from region_broker.wire.batches import Origin, Record, build_batch, iter_records
+from region_broker.wire.compression import Codec
+from tests.log_world import World, batch, world
+from tests.wire_world import RawClient, wire_world
+
+CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+MAGIC_OF = {  # what a stream of each codec begins with, by the codecs' own documents
+    Codec.GZIP: b"\x1f\x8b",
+    Codec.SNAPPY: b"\x82SNAPPY\x00",
+    Codec.LZ4: b"\x04\x22\x4d\x18",
+    Codec.ZSTD: b"\x28\xb5\x2f\xfd",
+}
+NOW_MS = 1_000_000  # where the world's clock stands
+RECORDS = [Record(b"k%d" % n, b"value " * 40, (("h", b"x"),), NOW_MS + n) for n in range(5)]
+
+
+def stored(some: World, offset: int = 0) -> tuple[BatchHeader, bytes]:
+    some.sync()
+    data = some.partition.fetch(offset, 1 << 20, Isolation.READ_UNCOMMITTED).data
+    header = read_header(data)
+    whole = data[: header.size_bytes]
+    assert google_crc32c.value(whole[21:]) == header.crc
+    return header, whole
+
+
+@pytest.mark.parametrize("target", CODECS)
+@pytest.mark.parametrize("source", CODECS)
+def test_C2_recompressed_batch_keeps_records_offsets_and_sequence(source: str, target: str) -> None:
+    some = world({"compression.type": target})
+    some.partition.append(batch(3))
+    sent = build_batch(RECORDS, origin=Origin(7, 0, 0), codec=CODECS[source])
+    outcome = some.partition.append(sent)
+    assert (outcome.verdict, outcome.base_offset, outcome.next_offset) == (
+        AppendVerdict.APPENDED, 3, 8,
+    )  # fmt: skip
+    header, data = stored(some, 3)
+    assert header.codec == CODECS[target]
+    assert header.size_bytes == len(data)
+    if header.codec:
+        assert data[61:].startswith(MAGIC_OF[Codec(header.codec)])
+    assert (header.producer_id, header.base_sequence, header.record_count) == (7, 0, 5)
+    assert [(r.key, r.value, r.headers, r.timestamp_ms, r.offset) for r in iter_records(data)] == [
+        (r.key, r.value, r.headers, r.timestamp_ms, 3 + n) for n, r in enumerate(RECORDS)
+    ]
+    again = some.partition.append(sent)
+    assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, 3)
+
+
+def test_producer_codec_is_kept_byte_for_byte() -> None:
+    for codec in Codec:
+        some = world({"compression.type": "producer"})
+        sent = build_batch(RECORDS, codec=codec)
+        some.partition.append(sent)
+        assert stored(some)[1][16:] == sent[16:]
+
+
+def test_the_level_is_used() -> None:
+    plain = build_batch([Record(None, bytes(range(256)) * 200, timestamp_ms=NOW_MS)])
+    sizes = {}
+    for level in ("1", "9"):
+        some = world({"compression.type": "gzip", "compression.gzip.level": level})
+        some.partition.append(plain)
+        sizes[level] = stored(some)[0].size_bytes
+    assert sizes["9"] < sizes["1"]
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"compression.type": "brotli"},
+        {"compression.type": "gzip", "compression.gzip.level": "10"},
+        {"compression.type": "lz4", "compression.lz4.level": "18"},
+        {"compression.type": "zstd", "compression.zstd.level": "23"},
+        {"message.timestamp.type": "EventTime"},
+        {"message.timestamp.before.max.ms": "-1"},
+    ],
+)
+def test_values_that_kafka_refuses_are_refused(configs: dict[str, str]) -> None:
+    with pytest.raises(UnsupportedConfig):
+        world(configs)
+
+
+def test_records_that_cannot_be_decompressed_are_refused_where_they_would_have_to_be() -> None:
+    damaged = bytearray(build_batch(RECORDS, codec=Codec.GZIP))
+    damaged[61] ^= 0xFF
+    struct.pack_into(">I", damaged, 17, google_crc32c.value(bytes(damaged[21:])))
+    assert world().partition.append(damaged).verdict is AppendVerdict.APPENDED
+    some = world({"compression.type": "zstd"})
+    assert some.partition.append(damaged).verdict is AppendVerdict.INVALID_RECORD
+    ahead = some.partition.prepared(damaged)
+    assert isinstance(ahead, AppendOutcome)
+    assert ahead.verdict is AppendVerdict.INVALID_RECORD
+
+
+@pytest.mark.slow
+def test_a_bomb_is_not_unpacked() -> None:
+    some = world({"compression.type": "uncompressed", "max.message.bytes": "100000000"})
+    body = gzip.compress(bytes(65 << 20))
+    header = bytearray(build_batch([Record(None, b"")], codec=Codec.GZIP)[:61])
+    struct.pack_into(">i", header, 8, 49 + len(body))
+    struct.pack_into(">I", header, 17, google_crc32c.value(bytes(header[21:]) + body))
+    bomb = bytes(header) + body
+    assert some.partition.is_heavy(bomb)
+    refused = some.partition.prepared(bomb)
+    assert isinstance(refused, AppendOutcome)
+    assert refused.verdict is AppendVerdict.INVALID_RECORD
+    assert "more than" in refused.detail
+
+
+def test_KIP32_log_append_time_is_the_brokers_and_set_once() -> None:
+    some = world({"message.timestamp.type": "LogAppendTime"})
+    some.clock.now_ms = 5_000_000
+    sent = build_batch(RECORDS, origin=Origin(7, 0, 0))
+    outcome = some.partition.append(sent)
+    assert outcome.log_append_time_ms == 5_000_000
+    header, data = stored(some)
+    assert header.attributes & 0x08
+    assert (header.max_timestamp_ms, header.base_timestamp_ms) == (5_000_000, NOW_MS)
+    assert data[61:] == sent[61:]
+    assert {record.timestamp_ms for record in iter_records(data)} == {5_000_000}
+    some.clock.now_ms = 6_000_000
+    again = some.partition.append(sent)
+    assert (again.verdict, again.log_append_time_ms) == (AppendVerdict.DUPLICATE, 5_000_000)
+    assert some.partition.lookup_timestamp(4_000_000, Isolation.READ_UNCOMMITTED) == (
+        0, 5_000_000, header.leader_epoch,
+    )  # fmt: skip
+
+
+def test_create_time_answers_no_append_time() -> None:
+    assert world().partition.append(batch()).log_append_time_ms == -1
+
+
+def test_log_append_time_with_another_codec() -> None:
+    some = world({"message.timestamp.type": "LogAppendTime", "compression.type": "lz4"})
+    some.partition.append(build_batch(RECORDS))
+    header, data = stored(some)
+    assert (header.codec, header.attributes & 0x08) == (Codec.LZ4, 8)
+    assert len(list(iter_records(data))) == 5
+
+
+@pytest.mark.parametrize(
+    ("configs", "at_ms", "verdict"),
+    [
+        ({}, NOW_MS + 3_600_000, AppendVerdict.APPENDED),
+        ({}, NOW_MS + 3_600_001, AppendVerdict.INVALID_TIMESTAMP),
+        ({}, 0, AppendVerdict.APPENDED),
+        ({}, -1, AppendVerdict.APPENDED),
+        ({"message.timestamp.after.max.ms": "10"}, NOW_MS + 11, AppendVerdict.INVALID_TIMESTAMP),
+        ({"message.timestamp.before.max.ms": "10"}, NOW_MS - 10, AppendVerdict.APPENDED),
+        ({"message.timestamp.before.max.ms": "10"}, NOW_MS - 11, AppendVerdict.INVALID_TIMESTAMP),
+        ({"message.timestamp.before.max.ms": "10"}, -1, AppendVerdict.APPENDED),
+        (
+            {"message.timestamp.before.max.ms": "10", "message.timestamp.type": "LogAppendTime"},
+            NOW_MS - 11,
+            AppendVerdict.APPENDED,
+        ),
+    ],
+)
+def test_KIP937_times_are_held_against_the_clock(
+    configs: dict[str, str], at_ms: int, verdict: AppendVerdict
+) -> None:
+    assert world(configs).partition.append(batch(at_ms=at_ms)).verdict is verdict
+
+
+def test_C2_a_duplicate_is_a_duplicate_however_late() -> None:
+    some = world({"message.timestamp.before.max.ms": "10"})
+    sent = batch(origin=Origin(7, 0, 0))
+    some.partition.append(sent)
+    some.clock.now_ms += 1_000
+    assert some.partition.append(sent).verdict is AppendVerdict.DUPLICATE
+    late = batch(origin=Origin(7, 0, 1))
+    assert some.partition.append(late).verdict is AppendVerdict.INVALID_TIMESTAMP
+
+
+def test_a_producer_must_not_claim_append_time() -> None:
+    for configs in ({}, {"message.timestamp.type": "LogAppendTime"}):
+        data = bytearray(batch())
+        struct.pack_into(">h", data, 21, 0x08)
+        struct.pack_into(">I", data, 17, google_crc32c.value(bytes(data[21:])))
+        assert world(configs).partition.append(data).verdict is AppendVerdict.INVALID_TIMESTAMP
+
+
+def test_a_batch_that_no_segment_holds_is_refused() -> None:
+    some = world({"segment.bytes": "4096"})
+    assert some.partition.append(batch(size_bytes=4_096)).verdict is (
+        AppendVerdict.LARGER_THAN_SEGMENT
+    )
+    assert some.partition.append(batch(size_bytes=3_900)).verdict is AppendVerdict.APPENDED
+
+
+def test_max_message_bytes_holds_for_what_is_kept() -> None:
+    big = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)])
+    small = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)], codec=Codec.ZSTD)
+    limit = {"max.message.bytes": "1000"}
+    assert world(limit).partition.append(big).verdict is AppendVerdict.TOO_LARGE
+    assert world(limit).partition.append(small).verdict is AppendVerdict.APPENDED
+    opened = world(limit | {"compression.type": "uncompressed"})
+    assert opened.partition.append(small).verdict is AppendVerdict.TOO_LARGE
+
+
+def claimed(**fields: int) -> bytes:
+    """Return a batch of two records whose header claims otherwise, under a right CRC."""
+    data = bytearray(batch(2))
+    places = {"last_offset_delta": (">i", 23), "record_count": (">i", 57), "base_offset": (">q", 0)}
+    for name, value in fields.items():
+        form, at = places[name]
+        struct.pack_into(form, data, at, value)
+    struct.pack_into(">I", data, 17, google_crc32c.value(bytes(data[21:])))
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "verdict"),
+    [
+        (claimed(record_count=3), AppendVerdict.INVALID_RECORD),
+        (claimed(record_count=0), AppendVerdict.INVALID_RECORD),
+        (claimed(last_offset_delta=0), AppendVerdict.INVALID_RECORD),
+        (claimed(last_offset_delta=2**31 - 1), AppendVerdict.INVALID_RECORD),
+        (claimed(base_offset=5), AppendVerdict.INVALID_RECORD),
+        (claimed(record_count=-1), AppendVerdict.CORRUPT),
+        (batch() + batch(), AppendVerdict.INVALID_RECORD),
+    ],
+)
+def test_what_a_header_claims_is_held_against_itself(data: bytes, verdict: AppendVerdict) -> None:
+    assert world().partition.append(data).verdict is verdict
+
+
+async def _produce(client: RawClient, data: bytes) -> Any:
+    answer = await client.call(0, 9, {
+        "acks": -1, "timeout": 5000, "transactional_id": None,
+        "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": data}]}],
+    })  # fmt: skip
+    return answer.responses[0].partition_responses[0]
+
+
+@pytest.mark.slow
+async def test_large_batches_are_recompressed_in_a_thread_and_stay_in_order(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as some:
+        topic = await some.topic("t", configs={"compression.type": "zstd"})
+        client = await some.connect()
+        for sequence, size_bytes in enumerate([100, 60_000, 10, 9_000, 50]):
+            record = Record(None, bytes(size_bytes))
+            data = build_batch([record], origin=Origin(5, 0, sequence), codec=Codec.GZIP)
+            row = await _produce(client, data)
+            assert (row.error_code, row.base_offset) == (0, sequence), row
+        assert topic is not None
+
+
+async def test_errors_have_the_numbers_of_kafka(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as some:
+        await some.topic(
+            "t", configs={"segment.bytes": "8192", "max.message.bytes": "10000",
+                          "message.timestamp.before.max.ms": "1"},
+        )  # fmt: skip
+        client = await some.connect()
+        at_ms = -1  # no timestamp is never judged
+        for data, error in [
+            (build_batch([Record(None, bytes(9_000), timestamp_ms=at_ms)]), 18),  # RECORD_LIST_TOO_LARGE
+            (build_batch([Record(None, bytes(11_000), timestamp_ms=at_ms)]), 10),  # MESSAGE_TOO_LARGE
+            (build_batch([Record(None, b"", timestamp_ms=5)]), 32),  # INVALID_TIMESTAMP
+        ]:  # fmt: skip
+            assert (await _produce(client, data)).error_code == error
