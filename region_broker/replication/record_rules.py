@@ -1,8 +1,8 @@
 """What a topic makes of a fresh batch before it is written: its times judged or stamped, its codec changed.
 
-INV-RR1  a batch is judged by its header: per-record work is done by the codec alone, and only where
+INV-FIT1  a batch is judged by its header: per-record work is done by the codec alone, and only where
          `compression.type` asks for another one than the batch has
-INV-RR2  what takes long is done ahead and off the event loop (`is_heavy`, `prepared`); a batch that was not prepared
+INV-FIT2  what takes long is done ahead and off the event loop (`is_heavy`, `prepared`); a batch that was not prepared
          is treated all the same when it is appended
 
 A batch's header names its first and its highest timestamp. `message.timestamp.before.max.ms` is held against the
