@@ -35,6 +35,11 @@ IDLE_TIMEOUT_MS: Final = 600_000
 FETCH_BYTES_MAX: Final = 55 * MIB  # Kafka's fetch.max.bytes
 FETCH_PARTITION_COUNT_MAX: Final = 20_000
 FETCH_WAIT_MS_MAX: Final = 300_000
+# Kafka's max.incremental.fetch.session.cache.slots, and min.incremental.fetch.session.eviction.ms; a remembered
+# partition takes about 300 bytes.
+FETCH_SESSIONS_MAX: Final = 1_000
+FETCH_SESSION_STALE_MS: Final = 120_000
+FETCH_SESSION_PARTITIONS_MAX: Final = 100_000
 # The body of one produce request: kept below the frame cap, which holds the header too.
 BATCH_BYTES_DEFAULT: Final = 1_048_588  # Kafka's max.message.bytes
 
@@ -70,5 +75,8 @@ assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
     "a full answer and one oversized first batch must fit an answer"
+)
+assert FETCH_PARTITION_COUNT_MAX <= FETCH_SESSION_PARTITIONS_MAX, (
+    "a session may hold one full request"
 )
 assert DECOMPRESSED_BYTES_MAX >= BATCH_BYTES_DEFAULT, "an honest batch must be decompressible"

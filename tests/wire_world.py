@@ -35,6 +35,7 @@ from region_broker.metrics import Metrics
 from region_broker.ports.chance import SystemChance
 from region_broker.ports.clock import SystemClock
 from region_broker.ports.network import AsyncioNetwork
+from region_broker.replication.fetch_sessions import FetchSessions
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.server import KafkaServer
@@ -282,7 +283,7 @@ async def wire_world(folder: Path, *, table: ApiTable | None = None) -> AsyncIte
     )  # fmt: skip
     services = Services(
         clock=clock, chance=SystemChance(), metadata=TopicService(store, partitions),
-        partitions=partitions, txn=txn,  # type: ignore[arg-type]
+        partitions=partitions, fetch_sessions=FetchSessions(SystemChance()), txn=txn,  # type: ignore[arg-type]
         groups=None, region=region, forward=forwarder, config=config, metrics=Metrics(),
     )  # fmt: skip
     dispatcher = Dispatcher(services, table or all_apis())

@@ -1,16 +1,18 @@
 """Fetch (1), versions 4-18.  v5: log start.  v7: sessions.  v9: leader epoch.  v12: tags.  v13: topic ids.
 
+v16: who leads now, beside FENCED_LEADER_EPOCH (KIP-951).
 INV-H8  what was read before a wait is thrown away: data, offsets and the aborted list are one reading (C38,
         KAFKA-5376)
 INV-H9  the first batch of the first partition that has one is returned whatever its size (C39, KIP-74)
-INV-H10 no sessions (KIP-227): the answer carries session id 0, which tells the client to go on without
+INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
 INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
 On a mirror "the end" is what the last tidemark reached shows: `Partition.readable_end`.
-Not here: waiting (`replication.purgatory`).
+Not here: waiting (`replication.purgatory`), what a session remembers (`replication.fetch_sessions`).
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -20,17 +22,37 @@ from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import FETCH_BYTES_MAX, FETCH_PARTITION_COUNT_MAX, FETCH_WAIT_MS_MAX
 from region_broker.log.failures import OffsetOutOfRange, PartitionFailed
+from region_broker.replication.fetch_sessions import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    PartitionKey,
+    SessionError,
+    SessionRequest,
+    Told,
+    TopicKey,
+    Wanted,
+    next_epoch,
+)
 from region_broker.replication.partition import FetchSlice, Isolation, Partition
 from region_broker.replication.purgatory import FetchTarget, wait_readable
 
-TopicKey: TypeAlias = str | UUID | None
+_ERROR_OF: Final = {
+    SessionError.NOT_FOUND: ErrorCode.fetch_session_id_not_found,
+    SessionError.WRONG_EPOCH: ErrorCode.invalid_fetch_session_epoch,
+    SessionError.TOPIC_IDS: ErrorCode.fetch_session_topic_id_error,
+    SessionError.TOO_LARGE: ErrorCode.invalid_request,
+}
+assert set(_ERROR_OF) == set(SessionError)
+_BY_ID: Final = 13
+_NAMES_LEADERS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One look at everything asked for: rows per topic, bytes found, whether something went wrong."""
+    """One look at everything wanted: a row for each, bytes found, whether something went wrong."""
 
-    responses: list[Fields]
+    rows: Sequence[tuple[Wanted, dict[str, Any]]]
     size_bytes: int
     failed: bool
 
@@ -41,21 +63,32 @@ async def handle_fetch(ctx: RequestContext, request: Any) -> Fields:
     isolation = isolation_of(int(request.isolation_level))
     if error is not None or isolation is None:
         return _refused(ctx, request, error or ErrorCode.invalid_request)
-    reading = _read(ctx, request, isolation)
-    max_wait_ms = min(round(request.max_wait.total_seconds() * 1000), FETCH_WAIT_MS_MAX)
-    if reading.size_bytes < request.min_bytes and not reading.failed and max_wait_ms > 0:
-        targets = _targets(ctx, request, isolation)
-        if targets:
-            await wait_readable(
-                targets,
-                min_bytes=min(int(request.min_bytes), _max_bytes(request)),
-                max_wait_ms=max_wait_ms,
-                clock=ctx.services.clock,
-            )
-        else:
-            await ctx.services.clock.sleep_ms(max_wait_ms)
-        reading = _read(ctx, request, isolation)
-    return {"error_code": ErrorCode.none, "session_id": 0, "responses": reading.responses}
+    sessions, now_ms = ctx.services.fetch_sessions, ctx.services.clock.monotonic_ms
+    asked = _session_request(ctx, request)
+    session = sessions.enter(asked, now_ms())
+    if isinstance(session, SessionError):
+        return _refused(ctx, request, _ERROR_OF[session])
+    wanted = asked.wanted if session is None else list(session.wanted.values())
+    reading = await _read_when_ready(ctx, request, wanted, isolation)
+    told = {item.key: _told(row) for item, row in reading.rows}
+    if session is None:
+        session_id = sessions.begin(asked, told, now_ms())
+        return _answer(ctx, session_id, reading.rows)
+    if session.expected_epoch != next_epoch(asked.epoch):
+        return {
+            "error_code": ErrorCode.invalid_fetch_session_epoch,
+            "session_id": session.session_id,
+            "responses": [],
+        }
+    return _answer(ctx, session.session_id, _news(session, reading.rows, told))
+
+
+def _news(
+    session: FetchSession,
+    rows: Sequence[tuple[Wanted, dict[str, Any]]],
+    told: dict[PartitionKey, Told],
+) -> list[tuple[Wanted, dict[str, Any]]]:
+    return [(item, row) for item, row in rows if session.must_tell(item, told[item.key])]
 
 
 def _request_error(request: Any) -> ErrorCode | None:
@@ -63,13 +96,35 @@ def _request_error(request: Any) -> ErrorCode | None:
     replica_id = request.replica_id if replica_state is None else replica_state.replica_id
     if replica_id >= 0:
         return ErrorCode.invalid_request
-    if getattr(request, "session_id", 0) != 0:
-        return ErrorCode.fetch_session_id_not_found
-    if getattr(request, "session_epoch", -1) > 0:
-        return ErrorCode.invalid_fetch_session_epoch
-    if sum(len(topic.partitions) for topic in request.topics) > FETCH_PARTITION_COUNT_MAX:
-        return ErrorCode.invalid_request
+    for topics in (request.topics, getattr(request, "forgotten_topics_data", ())):
+        if sum(len(topic.partitions) for topic in topics) > FETCH_PARTITION_COUNT_MAX:
+            return ErrorCode.invalid_request
     return None
+
+
+def _session_request(ctx: RequestContext, request: Any) -> SessionRequest:
+    wanted: dict[PartitionKey, Wanted] = {}
+    for topic in request.topics:
+        key = _key(ctx, topic)
+        for item in topic.partitions:
+            wanted[key, item.partition] = Wanted(
+                key,
+                item.partition,
+                int(getattr(item, "current_leader_epoch", -1)),
+                int(item.fetch_offset),
+                int(item.partition_max_bytes),
+            )
+    return SessionRequest(
+        session_id=int(getattr(request, "session_id", NO_SESSION)),
+        epoch=int(getattr(request, "session_epoch", FINAL_EPOCH)),
+        by_id=ctx.version >= _BY_ID,
+        wanted=list(wanted.values()),
+        forgotten=[
+            (_key(ctx, topic), index)
+            for topic in getattr(request, "forgotten_topics_data", ())
+            for index in topic.partitions
+        ],
+    )
 
 
 def _refused(ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:
@@ -82,11 +137,11 @@ def _refused(ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:
             )
             for topic in request.topics
         ]
-    return {"error_code": error, "session_id": 0, "responses": rows}
+    return {"error_code": error, "session_id": NO_SESSION, "responses": rows}
 
 
 def _key(ctx: RequestContext, topic: Any) -> TopicKey:
-    key: TopicKey = topic.topic_id if ctx.version >= 13 else topic.topic
+    key: TopicKey = topic.topic_id if ctx.version >= _BY_ID else topic.topic
     return key
 
 
@@ -97,71 +152,125 @@ def _topic_row(key: TopicKey, partitions: list[Fields]) -> Fields:
     return {"topic": name, "topic_id": topic_id, "partitions": partitions}
 
 
+def _answer(
+    ctx: RequestContext, session_id: int, rows: Iterable[tuple[Wanted, dict[str, Any]]]
+) -> Fields:
+    responses: list[tuple[TopicKey, list[Fields]]] = []
+    fenced = False
+    for item, row in rows:
+        if not responses or responses[-1][0] != item.topic:
+            responses.append((item.topic, []))
+        if ctx.version >= _NAMES_LEADERS and row["error_code"] == ErrorCode.fenced_leader_epoch:
+            fenced = True
+            row["current_leader"] = _leader(ctx, item)
+        responses[-1][1].append(row)
+    region = ctx.services.region
+    node = {"node_id": region.node_id, "host": region.kafka_host, "port": region.kafka_port}
+    return {
+        "error_code": ErrorCode.none,
+        "session_id": session_id,
+        "responses": [_topic_row(key, partitions) for key, partitions in responses],
+        "node_endpoints": [node] if fenced else [],
+    }
+
+
+def _leader(ctx: RequestContext, item: Wanted) -> Fields:
+    partition = find_partition(ctx.services, item.topic, item.index)
+    leader_epoch = partition.leader_epoch if isinstance(partition, Partition) else -1
+    return {"leader_id": ctx.services.region.node_id, "leader_epoch": leader_epoch}
+
+
+def _told(row: dict[str, Any]) -> Told:
+    return Told(
+        high_watermark=row["high_watermark"],
+        last_stable_offset=row.get("last_stable_offset", -1),
+        log_start_offset=row.get("log_start_offset", -1),
+        has_data=bool(row["records"]),
+        failed=row["error_code"] != ErrorCode.none,
+    )
+
+
 def _max_bytes(request: Any) -> int:
     return min(max(0, int(request.max_bytes)), FETCH_BYTES_MAX)
 
 
-def _find(ctx: RequestContext, key: TopicKey, item: Any) -> Partition | ErrorCode:
-    partition = find_partition(ctx.services, key, item.partition)
+async def _read_when_ready(
+    ctx: RequestContext, request: Any, wanted: Sequence[Wanted], isolation: Isolation
+) -> _Reading:
+    max_bytes = _max_bytes(request)
+    reading = _read(ctx, wanted, isolation, max_bytes)
+    max_wait_ms = min(round(request.max_wait.total_seconds() * 1000), FETCH_WAIT_MS_MAX)
+    if reading.size_bytes >= request.min_bytes or reading.failed or max_wait_ms <= 0:
+        return reading
+    targets = _targets(ctx, wanted, isolation)
+    if targets:
+        await wait_readable(
+            targets,
+            min_bytes=min(int(request.min_bytes), max_bytes),
+            max_wait_ms=max_wait_ms,
+            clock=ctx.services.clock,
+        )
+    else:
+        await ctx.services.clock.sleep_ms(max_wait_ms)
+    return _read(ctx, wanted, isolation, max_bytes)
+
+
+def _find(ctx: RequestContext, item: Wanted) -> Partition | ErrorCode:
+    partition = find_partition(ctx.services, item.topic, item.index)
     if isinstance(partition, ErrorCode):
         return partition
-    error = leader_epoch_error(partition, int(getattr(item, "current_leader_epoch", -1)))
+    error = leader_epoch_error(partition, item.leader_epoch)
     return partition if error is None else error
 
 
-def _targets(ctx: RequestContext, request: Any, isolation: Isolation) -> list[FetchTarget]:
+def _targets(
+    ctx: RequestContext, wanted: Iterable[Wanted], isolation: Isolation
+) -> list[FetchTarget]:
     targets: list[FetchTarget] = []
-    for topic in request.topics:
-        key = _key(ctx, topic)
-        for item in topic.partitions:
-            partition = _find(ctx, key, item)
-            if isinstance(partition, Partition):
-                targets.append(FetchTarget(partition, int(item.fetch_offset), isolation))
+    for item in wanted:
+        partition = _find(ctx, item)
+        if isinstance(partition, Partition):
+            targets.append(FetchTarget(partition, item.offset, isolation))
     return targets
 
 
-def _read(ctx: RequestContext, request: Any, isolation: Isolation) -> _Reading:
-    """Read every partition, in the order asked for, until the request's budget is used up."""
-    left_bytes = _max_bytes(request)
+def _read(
+    ctx: RequestContext, wanted: Iterable[Wanted], isolation: Isolation, left_bytes: int
+) -> _Reading:
+    """Read every partition, in the order given, until the request's budget is used up."""
     size_bytes = 0
     failed = False
-    responses: list[Fields] = []
-    for topic in request.topics:
-        key = _key(ctx, topic)
-        rows: list[Fields] = []
-        for item in topic.partitions:
-            row = _partition(ctx, key, item, isolation, (left_bytes, size_bytes == 0))
-            found_bytes = len(row.get("records") or b"")
-            size_bytes += found_bytes
-            left_bytes -= found_bytes
-            failed = failed or row["error_code"] != ErrorCode.none
-            rows.append(row)
-        responses.append(_topic_row(key, rows))
-    return _Reading(responses, size_bytes, failed)
+    rows: list[tuple[Wanted, dict[str, Any]]] = []
+    for item in wanted:
+        row = _partition(ctx, item, isolation, (left_bytes, size_bytes == 0))
+        found_bytes = len(row["records"])
+        size_bytes += found_bytes
+        left_bytes -= found_bytes
+        failed = failed or row["error_code"] != ErrorCode.none
+        rows.append((item, row))
+    return _Reading(rows, size_bytes, failed)
 
 
 def _partition(
-    ctx: RequestContext, key: TopicKey, item: Any, isolation: Isolation, budget: tuple[int, bool]
-) -> Fields:
+    ctx: RequestContext, item: Wanted, isolation: Isolation, budget: tuple[int, bool]
+) -> dict[str, Any]:
     """Read one partition; `budget`: bytes left, and whether nothing was found yet."""
-    partition = _find(ctx, key, item)
+    partition = _find(ctx, item)
     if isinstance(partition, ErrorCode):
-        return _error_row(item.partition, partition)
+        return _error_row(item.index, partition)
     left_bytes, first = budget
-    max_bytes = min(left_bytes, max(0, int(item.partition_max_bytes)))
+    max_bytes = min(left_bytes, max(0, item.max_bytes))
     try:
         # An exhausted budget still tells offsets: an empty reading at the end of what is readable.
-        found = partition.fetch(
-            int(item.fetch_offset), max(0, max_bytes), isolation, first_batch_always=first
-        )
+        found = partition.fetch(item.offset, max(0, max_bytes), isolation, first_batch_always=first)
     except OffsetOutOfRange:
-        return _error_row(item.partition, ErrorCode.offset_out_of_range)
+        return _error_row(item.index, ErrorCode.offset_out_of_range)
     except PartitionFailed:
-        return _error_row(item.partition, ErrorCode.kafka_storage_error)
-    return _data_row(item.partition, found, isolation)
+        return _error_row(item.index, ErrorCode.kafka_storage_error)
+    return _data_row(item.index, found, isolation)
 
 
-def _data_row(index: int, found: FetchSlice, isolation: Isolation) -> Fields:
+def _data_row(index: int, found: FetchSlice, isolation: Isolation) -> dict[str, Any]:
     aborted: list[Fields] | None = None
     if isolation is Isolation.READ_COMMITTED:
         aborted = [
@@ -179,7 +288,7 @@ def _data_row(index: int, found: FetchSlice, isolation: Isolation) -> Fields:
     }
 
 
-def _error_row(index: int, error: ErrorCode) -> Fields:
+def _error_row(index: int, error: ErrorCode) -> dict[str, Any]:
     return {
         "partition_index": index,
         "error_code": error,

@@ -17,6 +17,7 @@ from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
 
 if TYPE_CHECKING:  # the packages below are heavy; annotations only
     from region_broker.metrics import Metrics
+    from region_broker.replication.fetch_sessions import FetchSessions
     from region_broker.replication.partition_table import PartitionTable
 
 
@@ -209,6 +210,7 @@ class Services:
     chance: Chance
     metadata: MetadataService
     partitions: "PartitionTable"
+    fetch_sessions: "FetchSessions"
     txn: TransactionService
     groups: Any
     region: RegionView

@@ -46,6 +46,7 @@ from region_broker.http_api.routes_transactions import add_transaction_routes
 from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.replication.fetch_sessions import FetchSessions
 from region_broker.wire.server import KafkaServer
 from txn_coordinator.driver import TransactionCoordinator, TxnSettings
 
@@ -203,6 +204,7 @@ class Node:
             chance=ports.chance,
             metadata=self.topics,
             partitions=storage.partitions,
+            fetch_sessions=FetchSessions(ports.chance),
             txn=self.transactions,
             groups=self.groups,
             region=self.role,

@@ -361,16 +361,6 @@ async def test_fetch_errors_are_answered_at_once(tmp_path: Path) -> None:
         assert (await fetch(client, 0, current_leader_epoch=newer, **long)).error_code == 75
 
 
-async def test_KIP227_fetch_sessions_are_declined(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
-        asked = await client.call(1, 12, fetch_of(0, session_id=0, session_epoch=0))
-        assert (asked.error_code, asked.session_id) == (NONE, 0)
-        stranger = await client.call(1, 12, fetch_of(0, session_id=77, session_epoch=1))
-        assert stranger.error_code == 70
-
-
 async def test_CVE_2018_1288_client_that_calls_itself_a_replica_gets_nothing(
     tmp_path: Path,
 ) -> None:

@@ -1,0 +1,257 @@
+"""Fetch sessions (KIP-227): what a client reads, remembered, so that requests and answers name only what changed.
+
+INV-FE1  an incremental answer leaves a partition out only if it has no data, no error, and the ends and the log start
+         that its reader was told last
+INV-FE2  a partition that had an error is told again once the error is gone
+INV-FE3  a session is used in steps: the epoch of a request is the one after its predecessor's, or it is refused; so an
+         answer that got lost is noticed, and the client begins anew
+INV-FE4  sessions and what they remember are bounded (`limits`): at the bound a stale session gives way, or a smaller one
+         that is not new; else the client goes on without a session
+INV-FE5  a partition that brought data moves behind the others, so that none starves where a request's bytes run out
+
+Source: Kafka FetchSession, FetchMetadata. Times are monotonic ms.
+Not here: reading (`handlers.fetch`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from idempotency.ports import Chance
+from region_broker.limits import (
+    FETCH_PARTITION_COUNT_MAX,
+    FETCH_SESSION_PARTITIONS_MAX,
+    FETCH_SESSION_STALE_MS,
+    FETCH_SESSIONS_MAX,
+)
+
+TopicKey: TypeAlias = str | UUID | None
+PartitionKey: TypeAlias = tuple[TopicKey, int]
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+_ID_BITS: Final = 31
+_UNTOLD: Final = -1
+
+
+class SessionError(Enum):
+    """Why a request cannot go on in its session."""
+
+    NOT_FOUND = auto()
+    WRONG_EPOCH = auto()
+    TOPIC_IDS = auto()
+    """It was opened with topic ids and goes on with names, or the other way round."""
+    TOO_LARGE = auto()
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One partition that a client reads, and what it was told last (-1: nothing)."""
+
+    topic: TopicKey
+    index: int
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+    high_watermark: int = _UNTOLD
+    last_stable_offset: int = _UNTOLD
+    log_start_offset: int = _UNTOLD
+
+    @property
+    def key(self) -> PartitionKey:
+        """Return what the partition is known by in its session."""
+        return self.topic, self.index
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an answer says of one partition; an error comes with -1 for all ends."""
+
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    has_data: bool
+    failed: bool
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """One client's session; `expected_epoch` is that of its next request."""
+
+    session_id: int
+    by_id: bool
+    created_ms: int
+    used_ms: int
+    expected_epoch: int = 1
+    wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
+    counted: int = 0
+
+    def step(self, wanted: Iterable[Wanted], forgotten: Iterable[PartitionKey]) -> None:
+        """Take in what a request adds, changes and forgets."""
+        for item in wanted:
+            known = self.wanted.get(item.key)
+            if known is None:
+                self.wanted[item.key] = item
+            else:
+                known.leader_epoch = item.leader_epoch
+                known.offset = item.offset
+                known.max_bytes = item.max_bytes
+        for key in forgotten:
+            self.wanted.pop(key, None)
+        self.expected_epoch = next_epoch(self.expected_epoch)
+
+    def must_tell(self, item: Wanted, told: Told) -> bool:
+        """Return whether an answer has to name the partition; remember what it says (INV-FE1, INV-FE2)."""
+        news = told.failed or told.has_data or not _same(item, told)
+        remember(item, told)
+        if told.has_data and self.wanted.get(item.key) is item:
+            del self.wanted[item.key]
+            self.wanted[item.key] = item
+        return news
+
+
+def _same(item: Wanted, told: Told) -> bool:
+    return (item.high_watermark, item.last_stable_offset, item.log_start_offset) == (
+        told.high_watermark,
+        told.last_stable_offset,
+        told.log_start_offset,
+    )
+
+
+def remember(item: Wanted, told: Told) -> None:
+    """Note what a client was told of a partition: no ends beside an error, so what comes after it is news."""
+    item.high_watermark = told.high_watermark
+    item.last_stable_offset = told.last_stable_offset
+    item.log_start_offset = told.log_start_offset
+
+
+def next_epoch(epoch: int) -> int:
+    """Return the epoch of the next request; 0 and below mean something else, so it goes round to 1."""
+    return 1 if epoch >= _EPOCH_MAX else epoch + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """The session part of a Fetch, and what it wants and forgets."""
+
+    session_id: int
+    epoch: int
+    by_id: bool
+    wanted: Sequence[Wanted]
+    forgotten: Sequence[PartitionKey] = ()
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether it names everything that it wants."""
+        return self.epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+
+
+class FetchSessions:
+    """All sessions of one node."""
+
+    def __init__(self, chance: Chance) -> None:
+        """Begin without any."""
+        self._chance = chance
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
+        self._partition_count = 0
+        self.evicted_count = 0
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """Return how many partitions they remember altogether."""
+        return self._partition_count
+
+    def enter(self, request: SessionRequest, now_ms: int) -> FetchSession | SessionError | None:
+        """Return the session that `request` goes on in, None if it stands alone, or why it cannot.
+
+        A full request ends the session that it names. One that leaves its session empty ends it.
+        """
+        if request.is_full:
+            self._remove(request.session_id)
+            return None
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return SessionError.NOT_FOUND
+        if session.expected_epoch != request.epoch:
+            return SessionError.WRONG_EPOCH
+        if session.by_id != request.by_id:
+            return SessionError.TOPIC_IDS
+        session.step(request.wanted, request.forgotten)
+        if not session.wanted:
+            self._remove(session.session_id)
+            return None
+        if len(session.wanted) > FETCH_PARTITION_COUNT_MAX:
+            self._remove(session.session_id)
+            return SessionError.TOO_LARGE
+        session.used_ms = now_ms
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        self._count(session)
+        if self._partition_count > FETCH_SESSION_PARTITIONS_MAX:
+            # Still served this time; its next request is told to begin anew.
+            self._evict(session)
+        return session
+
+    def begin(self, request: SessionRequest, told: Mapping[PartitionKey, Told], now_ms: int) -> int:
+        """Open a session for what a full request was `told`; return its id, 0 where there is no room."""
+        if request.epoch != INITIAL_EPOCH or not told:
+            return NO_SESSION
+        if not self._make_room(len(told), now_ms):
+            return NO_SESSION
+        session_id = self._chance.randbits(_ID_BITS)
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._chance.randbits(_ID_BITS)
+        session = FetchSession(session_id, request.by_id, now_ms, now_ms)
+        for item in request.wanted:
+            remember(item, told[item.key])
+            session.wanted[item.key] = item
+        self._sessions[session_id] = session
+        self._count(session)
+        return session_id
+
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        if size > FETCH_SESSION_PARTITIONS_MAX:
+            return False
+        while (
+            len(self._sessions) >= FETCH_SESSIONS_MAX
+            or self._partition_count + size > FETCH_SESSION_PARTITIONS_MAX
+        ):
+            victim = self._evictable(size, now_ms)
+            if victim is None:
+                return False
+            self._evict(victim)
+        return True
+
+    def _evictable(self, size: int, now_ms: int) -> FetchSession | None:
+        """Return a session that gives way to one of `size` partitions (INV-FE4)."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return None
+        if now_ms - oldest.used_ms > FETCH_SESSION_STALE_MS:
+            return oldest
+        smaller = (
+            session
+            for session in self._sessions.values()
+            if session.counted < size and now_ms - session.created_ms > FETCH_SESSION_STALE_MS
+        )
+        return min(smaller, key=lambda session: session.counted, default=None)
+
+    def _evict(self, session: FetchSession) -> None:
+        self.evicted_count += 1
+        self._remove(session.session_id)
+
+    def _count(self, session: FetchSession) -> None:
+        self._partition_count += len(session.wanted) - session.counted
+        session.counted = len(session.wanted)
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partition_count -= session.counted

@@ -1,0 +1,257 @@
+"""Fetch sessions over a real socket: rule C40.
+
+Sources: KIP-227; Kafka FetchSession (CachedPartition.maybeUpdateResponseData, FetchManager.newContext), FetchMetadata.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_broker.wire.batches import Record, build_batch, iter_records
+from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
+
+NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC = 0, 1, 3
+SESSION_NOT_FOUND, WRONG_EPOCH, TOPIC_ID_ERROR, INVALID_REQUEST = 70, 71, 106, 42
+FINAL = -1
+VERSION = 12
+
+
+class Session:
+    """A client's side of a session: `wants` maps partitions of `t` to offsets."""
+
+    def __init__(self, client: RawClient, *, version: int = VERSION, topic: Any = "t") -> None:
+        self.client, self.version, self.topic = client, version, topic
+        self.session_id = self.epoch = 0
+
+    async def fetch(
+        self, wants: dict[int, int], forgotten: tuple[int, ...] = (), **more: Any
+    ) -> Any:
+        key = "topic_id" if self.version >= 13 else "topic"
+        parts = [
+            {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+            for index, offset in wants.items()
+        ]
+        answer = await self.client.call(1, self.version, {
+            "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20,
+            "session_id": self.session_id, "session_epoch": self.epoch,
+            "topics": [{key: self.topic, "partitions": parts}] if parts else [],
+            "forgotten_topics_data":
+                [{key: self.topic, "partitions": list(forgotten)}] if forgotten else [],
+            **more,
+        })  # fmt: skip
+        if answer.error_code == NONE:
+            self.session_id = answer.session_id
+            self.epoch = self.epoch + 1 if answer.session_id else 0
+        return answer
+
+
+def named(answer: Any) -> list[int]:
+    return [row.partition_index for topic in answer.responses for row in topic.partitions]
+
+
+def row_of(answer: Any, index: int) -> Any:
+    rows = [row for topic in answer.responses for row in topic.partitions]
+    return next(row for row in rows if row.partition_index == index)
+
+
+async def write(world: WireWorld, index: int, text: str) -> None:
+    partition = world.partition("t", index)
+    outcome = partition.append(build_batch([Record(None, text.encode())]))
+    await partition.wait_committed(outcome.next_offset)
+
+
+async def waiting(world: WireWorld, count: int) -> None:
+    """Return once so many fetches wait for partition 0."""
+    async with asyncio.timeout(10):
+        while len(world.partition("t")._callbacks) < count:  # noqa: ASYNC110 -- has no event of its own
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("version", range(7, 19))
+async def test_C40_incremental_answer_omits_what_did_not_change(
+    tmp_path: Path, version: int
+) -> None:
+    async with wire_world(tmp_path) as world:
+        topic = await world.topic("t", 3)
+        key = topic.topic_id if version >= 13 else "t"
+        session = Session(await world.connect(), version=version, topic=key)
+        opened = await session.fetch({0: 0, 1: 0, 2: 0})
+        assert opened.session_id != 0
+        assert named(opened) == [0, 1, 2]
+        assert named(await session.fetch({})) == []
+        await write(world, 1, "a")
+        news = await session.fetch({})
+        assert (news.session_id, named(news)) == (session.session_id, [1])
+        (record,) = iter_records(row_of(news, 1).records)
+        assert record.value == b"a"
+        assert named(await session.fetch({1: 1})) == []  # read it: its ends are known
+
+
+async def test_C40_wrong_epochs_and_unknown_ids_are_errors(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        client = await world.connect()
+        session = Session(client)
+        await session.fetch({0: 0})
+        session.epoch = 2
+        assert (await session.fetch({})).error_code == WRONG_EPOCH
+        session.epoch = 1
+        answer = await session.fetch({})  # a refused request costs no epoch
+        assert (answer.error_code, session.epoch) == (NONE, 2)
+        session.epoch = 1
+        late = await session.fetch({})
+        assert (late.error_code, late.session_id, late.responses) == (WRONG_EPOCH, 0, ())
+        stranger = Session(client)
+        stranger.session_id, stranger.epoch = session.session_id ^ 1, 1
+        assert (await stranger.fetch({})).error_code == SESSION_NOT_FOUND
+        nobody = Session(client)
+        nobody.epoch = 1
+        assert (await nobody.fetch({0: 0})).error_code == SESSION_NOT_FOUND
+
+
+async def test_C40_forgotten_partitions_leave_and_new_ones_join(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 3)
+        session = Session(await world.connect())
+        await session.fetch({0: 0, 1: 0})
+        assert named(await session.fetch({2: 0}, forgotten=(0,))) == [2]
+        for index in range(3):
+            await write(world, index, "a")
+        assert named(await session.fetch({})) == [1, 2]
+        emptied = await session.fetch({}, forgotten=(1, 2))
+        assert (emptied.error_code, emptied.session_id) == (NONE, 0)  # nothing left: it ends
+        assert len(world.services.fetch_sessions) == 0
+
+
+async def test_C40_final_epoch_and_a_new_full_request_end_the_session(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        session = Session(await world.connect())
+        await session.fetch({0: 0})
+        first = session.session_id
+        session.epoch = 0
+        again = await session.fetch({0: 0})
+        assert again.session_id not in (0, first)
+        assert len(world.services.fetch_sessions) == 1
+        session.epoch = FINAL
+        last = await session.fetch({0: 0})
+        assert (last.session_id, named(last)) == (0, [0])
+        assert len(world.services.fetch_sessions) == 0
+
+
+async def test_C40_request_without_session_gets_none(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        session = Session(await world.connect())
+        session.epoch = FINAL
+        assert (await session.fetch({0: 0})).session_id == 0
+        assert len(world.services.fetch_sessions) == 0
+
+
+async def test_C40_errors_are_told_each_time_and_their_end_too(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 2)
+        session = Session(await world.connect())
+        opened = await session.fetch({0: 0, 1: 7})
+        assert row_of(opened, 1).error_code == OFFSET_OUT_OF_RANGE
+        assert named(await session.fetch({})) == [1]
+        mended = await session.fetch({1: 0})
+        assert (named(mended), row_of(mended, 1).error_code) == ([1], NONE)
+        assert named(await session.fetch({})) == []
+        assert row_of(await session.fetch({1: 7}), 1).error_code == OFFSET_OUT_OF_RANGE
+        assert named(await session.fetch({1: 0})) == [1]
+        assert named(await session.fetch({})) == []
+
+
+async def test_C40_topic_ids_and_names_do_not_mix_in_a_session(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        topic = await world.topic("t")
+        session = Session(await world.connect(), version=13, topic=topic.topic_id)
+        await session.fetch({0: 0})
+        session.version, session.topic = 12, "t"
+        assert (await session.fetch({})).error_code == TOPIC_ID_ERROR
+
+
+async def test_C40_session_outlives_its_connection_and_moved_ends_are_news(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        session = Session(await world.connect())
+        await session.fetch({0: 0})
+        session.client = await world.connect()
+        assert named(await session.fetch({})) == []
+        await write(world, 0, "a")
+        world.partition("t").become_mirror()  # shows nothing, and then D of a reached tidemark
+        assert named(await session.fetch({})) == []
+        world.partition("t").show_up_to(1, 0)
+        told = row_of(await session.fetch({}, isolation_level=1), 0)
+        assert (told.high_watermark, told.last_stable_offset, told.records) == (1, 0, b"")
+        world.partition("t").show_up_to(1, 1)
+        news = row_of(await session.fetch({}, isolation_level=1), 0)
+        assert (news.last_stable_offset, len(list(iter_records(news.records)))) == (1, 1)
+
+
+async def test_C40_waits_for_data_of_all_that_the_session_holds(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 2)
+        client = await world.connect()
+        session = Session(client)
+        await session.fetch({0: 0, 1: 0})
+        session.client.send(1, VERSION, {
+            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
+            "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
+        await client.writer.drain()
+        await waiting(world, 1)
+        await write(world, 1, "a")
+        _, answer = await client.receive(1, VERSION)
+        assert named(answer) == [1]
+
+
+async def test_C40_answer_that_a_later_request_overtook_has_a_wrong_epoch(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        client = await world.connect()
+        session = Session(client)
+        await session.fetch({0: 0})
+        fields = {"min_bytes": 1, "max_bytes": 1 << 20, "topics": [], "forgotten_topics_data": [],
+                  "session_id": session.session_id}  # fmt: skip
+        client.send(1, VERSION, fields | {"max_wait": 60_000, "session_epoch": 1})
+        await client.writer.drain()
+        await waiting(world, 1)
+        other = await world.connect()  # on one connection, a fetch waits for the one before
+        other.send(1, VERSION, fields | {"max_wait": 60_000, "session_epoch": 2})
+        await other.writer.drain()
+        await waiting(world, 2)
+        await write(world, 0, "a")
+        _, first = await client.receive(1, VERSION)
+        _, second = await other.receive(1, VERSION)
+        assert (first.error_code, first.session_id) == (WRONG_EPOCH, session.session_id)
+        assert (second.error_code, named(second)) == (NONE, [0])
+
+
+async def test_C40_request_for_too_much_is_refused(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        session = Session(await world.connect())
+        many = dict.fromkeys(range(20_001), 0)
+        assert (await session.fetch(many)).error_code == INVALID_REQUEST
+        await session.fetch({0: 0})
+        assert (await session.fetch({}, forgotten=tuple(many))).error_code == INVALID_REQUEST
+
+
+async def test_KIP951_fenced_reader_is_told_who_leads(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        topic = await world.topic("t")
+        client = await world.connect()
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100,
+                "current_leader_epoch": LEADER_EPOCH - 1}  # fmt: skip
+        answer = await client.call(1, 16, {
+            "max_wait": 0, "min_bytes": 1, "max_bytes": 100, "forgotten_topics_data": [],
+            "topics": [{"topic_id": topic.topic_id, "partitions": [part]}]})  # fmt: skip
+        row = answer.responses[0].partitions[0]
+        assert row.error_code == 74
+        leader = row.current_leader
+        assert (leader.leader_id, leader.leader_epoch) == (1, LEADER_EPOCH)
+        (node,) = answer.node_endpoints
+        assert (node.node_id, node.host, node.port) == (1, "127.0.0.1", world.server.port)
