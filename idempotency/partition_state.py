@@ -316,6 +316,11 @@ class PartitionState:
             )
         return found
 
+    def producer(self, producer_id: int) -> ProducerFacts | None:
+        """Return what is known of one producer, None if it is unknown or expired."""
+        entry = self._producers.get(producer_id)
+        return None if entry is None else _facts(entry)
+
     def producers(self) -> list[ProducerFacts]:
         """Return every known producer, by rising id."""
         return [_facts(entry) for entry in self._producers]

@@ -59,6 +59,8 @@ class TxnCoordinatorCore(ShardSteps):
         match event:
             case ev.AddPartitionsReceived() | ev.EndTxnReceived() | ev.InitProducerIdReceived():
                 self._request(event)
+            case ev.AbortReceived() | ev.SettledAsked():
+                self._request(event)
             case ev.RecordDurable():
                 self._durable(event)
             case ev.MarkerConfirmed():
@@ -100,6 +102,10 @@ class TxnCoordinatorCore(ShardSteps):
                 self._end_txn(request)
             case ev.InitProducerIdReceived():
                 self._init_producer_id(request)
+            case ev.AbortReceived():
+                self._abort(request)
+            case ev.SettledAsked():
+                self._settled(request)
             case _:
                 assert_never(request)
 
@@ -288,17 +294,59 @@ class TxnCoordinatorCore(ShardSteps):
 
     # ---- decisions on the server's behalf
 
-    def _fence(self, entry: Entry, *, keep_last: bool) -> None:
-        record = entry.record
-        rotates = tr.fence_needs_producer_id(record) and not self.is_foreign(record)
+    def _fence(
+        self, entry: Entry, *, keep_last: bool, record: TransactionRecord | None = None
+    ) -> None:
+        """Abort what is open and bump the epoch; `record`: the entry's value, with partitions added."""
+        open_record = record or entry.record
+        rotates = tr.fence_needs_producer_id(open_record) and not self.is_foreign(open_record)
         target = tr.prepare_fence(
-            record,
+            open_record,
             self._wall_ms,
             round_=self.gate.current,
             next_producer_id=self._take_id() if rotates else tr.NONE,
             keep_last=keep_last,
         )
         self._prepare(entry, target)
+
+    def _abort(self, request: ev.AbortReceived) -> None:
+        """End what a producer has open, with its epoch bumped: it cannot commit any more (B13).
+
+        A partition may hold data that the ledger does not know of (a hanging transaction); it is added
+        to the decision, so that its marker comes from here as every other.
+        """
+        entry = self.entries.get(request.transactional_id)
+        if entry is None:
+            self._refuse(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
+            return
+        record = entry.record
+        if entry.pending is not None or record.status in PREPARED:
+            # Never parked: what the administrator saw open may have its marker by then.
+            self._refuse(request, TxnVerdict.CONCURRENT)
+        elif record.producer_id != request.producer_id:
+            self._refuse(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
+        elif request.producer_epoch > record.producer_epoch:
+            self._refuse(request, TxnVerdict.FENCED)
+        elif record.status is TxnStatus.ONGOING and request.producer_epoch != record.producer_epoch:
+            self._refuse(request, TxnVerdict.CONCURRENT)  # what is open now is another transaction
+        elif record.status is not TxnStatus.ONGOING and not request.partitions:
+            self._refuse(request, TxnVerdict.INVALID_STATE)
+        else:
+            found = missing_partitions(record, request.partitions)
+            joined = record
+            if found:
+                joined = tr.join_partitions(
+                    record, self._stamp(), partitions=found, tv=record.client_tv
+                )
+            self._fence(entry, keep_last=False, record=joined)
+            entry.answers.append(Answer(request.request_id, TxnVerdict.OK))
+
+    def _settled(self, request: ev.SettledAsked) -> None:
+        entry = self.entries.get(request.transactional_id)
+        if entry is not None and (entry.pending is not None or entry.record.status in PREPARED):
+            self._park(entry, request)
+        else:
+            self._answer(request, TxnVerdict.OK)
 
     def _timed_out(self, event: ev.TransactionTimedOut) -> None:
         entry = self._ongoing.get(event.transactional_id)

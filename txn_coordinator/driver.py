@@ -6,7 +6,8 @@ INV-TD6  all shards are loaded before one is served; a shard that cannot be read
 
 `run()` must be running for `load()` and `adopt()` to go on: they wait for it.
 The one lock (`_ids_lock`) guards the fetching of an id block; nothing else is awaited under it but the port.
-Not here: one shard at work (`shard_driver`), rules (`core`), what a takeover aborts (`adoption`).
+Not here: one shard at work (`shard_driver`), rules (`core`), what a takeover aborts (`adoption`), listings and
+administrators' aborts (`administration`).
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from idempotency.ports import Clock
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
 from txn_coordinator import expiry, fates
+from txn_coordinator.administration import TransactionAdministration
 from txn_coordinator.adoption import AdoptionBlocked, AdoptionReport, orphans_of
 from txn_coordinator.connection_order import ConnectionOrder
 from txn_coordinator.core import TxnCoordinatorCore
@@ -98,6 +100,10 @@ class TransactionCoordinator:
         self._request_number = 0
         self._ids_lock = asyncio.Lock()
         self._block = ProducerIdBlock(0, 0)
+        self.admin = TransactionAdministration(
+            self._serving_shards, self._serving, self._next_request
+        )
+        """What administrators ask: listings, and aborts over a producer's head."""
 
     # ---- life
 
@@ -369,13 +375,9 @@ class TransactionCoordinator:
         return sum(shard.core.ongoing_count for shard in self._shards)
 
     def transactions(self) -> list[TransactionRecord]:
-        """Return the current value of every transactional id, orphans left out."""
-        return [
-            entry.record
-            for shard in self._shards
-            for name, entry in shard.core.entries.items()
-            if entry.record.producer_id >= 0 and not name.startswith(ORPHAN_PREFIX)
-        ]
+        """Return the current value of every transactional id, orphans left out; none if not served."""
+        found = self.admin.listing()
+        return [] if isinstance(found, TxnVerdict) else found
 
     async def verdict(
         self,
@@ -404,29 +406,15 @@ class TransactionCoordinator:
                 await asyncio.sleep(0)
         return question.answer
 
-    async def abort_orphan(
-        self, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
-    ) -> TxnVerdict:
-        """Abort a hanging transaction that no transactional id knows; OK once the decision is durable.
-
-        INVALID_STATE if a transactional id has this producer id: end that one instead (B13).
-        """
-        if self._phase is not _Phase.ACTIVE:
-            return self._refusal()
-        if any(shard.core.entry_of(None, producer_id) for shard in self._shards):
-            return TxnVerdict.INVALID_STATE
-        shard = self._shards[producer_id % len(self._shards)]
-        if shard.closed:
-            return shard.closed_verdict
-        shard.step(ev.AbortOrphan(producer_id, producer_epoch, tuple(partitions)))
-        return TxnVerdict.OK if await shard.sync() else shard.closed_verdict
-
     # ---- parts
 
     def _refusal(self) -> TxnVerdict:
         if self._phase is _Phase.LOADING:
             return TxnVerdict.LOADING
         return TxnVerdict.NOT_COORDINATOR
+
+    def _serving_shards(self) -> Sequence[ShardDriver] | TxnVerdict:
+        return self._shards if self._phase is _Phase.ACTIVE else self._refusal()
 
     def _serving(self, transactional_id: str) -> ShardDriver | TxnVerdict:
         """Return the shard of the id, or why it cannot be asked."""

@@ -47,7 +47,31 @@ class EndTxnReceived:
     tv: int = 1
 
 
-Request = InitProducerIdReceived | AddPartitionsReceived | EndTxnReceived
+@dataclass(frozen=True, slots=True)
+class AbortReceived:
+    """An administrator ends the transaction of a transactional id, over its producer's head (KIP-664, B13).
+
+    `partitions` have data of this pair and no marker, whether or not the ledger knows it.
+    """
+
+    request_id: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SettledAsked:
+    """To be answered when nothing of the transactional id (or orphan) is under way: all markers written."""
+
+    request_id: int
+    transactional_id: str
+
+
+Request = (
+    InitProducerIdReceived | AddPartitionsReceived | EndTxnReceived | AbortReceived | SettledAsked
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
-"""AddPartitionsToTxn (24), versions 0-3.
+"""AddPartitionsToTxn (24), versions 0-5.
 
-v2: PRODUCER_FENCED.  v4 and v5 are for brokers verifying at other nodes (KIP-890) and are not served: a region
-has one node, which verifies in memory.
+v2: PRODUCER_FENCED.  v4: several transactions, each added or (VerifyOnly) only looked at, as brokers ask other
+brokers (KIP-890 part 1); a region has one node, which verifies in memory, but whoever asks is answered.
+v5: TRANSACTION_ABORTABLE (KIP-890, KIP-1050).
+Source: KafkaApis.scala `handleAddPartitionsToTxnRequest`, TransactionCoordinator.scala
+`handleVerifyPartitionsInTransaction`.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from idempotency.identity import TopicName, TopicPartition
@@ -12,36 +16,100 @@ from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LED
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.txn_errors import (
+    INVALID_REQUEST,
+    INVALID_TXN_STATE,
     OPERATION_NOT_ATTEMPTED,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorVersions,
 )
+from txn_coordinator.verdicts import TxnVerdict
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=5)
+_BATCHED_SINCE: Final = 4
+_UNBATCHED: Final = "results_by_topic_v3_and_below"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One transaction of the request, whatever its version."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: Sequence[TopicPartition]
+    verify_only: bool = False
 
 
 async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fields:
-    """Let partitions join the transaction; all of them or none."""
-    partitions = _partitions(request)
+    """Let partitions join their transaction, all of them or none; or say whether they are in it."""
+    if ctx.version < _BATCHED_SINCE:
+        return {_UNBATCHED: await _topics(ctx, _unbatched(request))}
+    return {
+        "error_code": 0,
+        "results_by_transaction": [
+            {
+                "transactional_id": asked.transactional_id,
+                "topic_results": await _topics(ctx, asked),
+            }
+            for asked in map(_batched, request.transactions)
+        ],
+    }
+
+
+async def _topics(ctx: RequestContext, asked: _Asked) -> list[Fields]:
+    partitions = asked.partitions
     refused = {tp: error for tp in partitions if (error := _refusal(ctx, tp)) != 0}
     if refused:
         return _by_topic((tp, refused.get(tp, OPERATION_NOT_ATTEMPTED)) for tp in partitions)
+    if asked.verify_only:
+        return _by_topic((tp, _verified(ctx, asked, tp)) for tp in partitions)
     verdict = await ctx.services.txn.add_partitions(
-        request.v3_and_below_transactional_id,
-        request.v3_and_below_producer_id,
-        request.v3_and_below_producer_epoch,
+        asked.transactional_id,
+        asked.producer_id,
+        asked.producer_epoch,
         partitions,
         implicit=False,
         connection_id=ctx.connection_id,
     )
-    return _on_error(ctx, request, ERRORS.error_of(verdict, ctx.version))
+    error_code = ERRORS.error_of(verdict, ctx.version)
+    return _by_topic((tp, error_code) for tp in partitions)
 
 
-def _partitions(request: Any) -> Sequence[TopicPartition]:
+def _verified(ctx: RequestContext, asked: _Asked, tp: TopicPartition) -> int:
+    if not asked.transactional_id:
+        return INVALID_REQUEST
+    verdict = ctx.services.txn.verify(
+        asked.transactional_id, asked.producer_id, asked.producer_epoch, tp
+    )
+    if verdict is TxnVerdict.NOT_IN_TRANSACTION and ctx.version < ERRORS.abortable_since:
+        return INVALID_TXN_STATE  # C27: what verification said before TRANSACTION_ABORTABLE existed
+    return ERRORS.error_of(verdict, ctx.version)
+
+
+def _unbatched(request: Any) -> _Asked:
+    return _Asked(
+        request.v3_and_below_transactional_id,
+        request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch,
+        _partitions(request.v3_and_below_topics),
+    )
+
+
+def _batched(transaction: Any) -> _Asked:
+    return _Asked(
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        _partitions(transaction.topics),
+        bool(transaction.verify_only),
+    )
+
+
+def _partitions(topics: Any) -> Sequence[TopicPartition]:
     return [
         TopicPartition(TopicName(topic.name), int(partition))
-        for topic in request.v3_and_below_topics
+        for topic in topics
         for partition in topic.partitions
     ]
 
@@ -56,26 +124,24 @@ def _refusal(ctx: RequestContext, tp: TopicPartition) -> int:
     return 0
 
 
-def _by_topic(errors: Iterable[tuple[TopicPartition, int]]) -> Fields:
+def _by_topic(errors: Iterable[tuple[TopicPartition, int]]) -> list[Fields]:
     topics: dict[str, list[Fields]] = {}
     for tp, error_code in errors:
         row = {"partition_index": tp.partition, "partition_error_code": error_code}
         topics.setdefault(tp.topic, []).append(row)
-    return {
-        "results_by_topic_v3_and_below": [
-            {"name": name, "results_by_partition": rows} for name, rows in topics.items()
-        ]
-    }
+    return [{"name": name, "results_by_partition": rows} for name, rows in topics.items()]
 
 
-def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    return _by_topic((tp, error_code) for tp in _partitions(request))
+def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    if ctx.version < _BATCHED_SINCE:
+        return {_UNBATCHED: _by_topic((tp, error_code) for tp in _unbatched(request).partitions)}
+    return {"error_code": error_code, "results_by_transaction": []}
 
 
 API: Final = Api(
     key=24,
     name="AddPartitionsToTxn",
-    versions=range(4),
+    versions=range(6),
     handle=handle_add_partitions_to_txn,
     forward=True,
     on_error=_on_error,

@@ -5,12 +5,13 @@ INV-H2  `RequestContext.connection_state` belongs to one connection and is share
 Not here: who implements these protocols (`node`), the API table (`registry`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from idempotency.identity import TopicPartition
+from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
@@ -83,11 +84,37 @@ class RegionView(Protocol):
         ...
 
 
+class TransactionAdmin(Protocol):
+    """What administrators ask of the coordinator (`txn_coordinator.administration`)."""
+
+    def listing(self) -> Sequence[TransactionRecord] | TxnVerdict:
+        """Return the value of every transactional id, or why they cannot be listed."""
+        ...
+
+    def describe(self, transactional_id: str) -> TransactionRecord | TxnVerdict | None:
+        """Return the value of one transactional id, None if there is none, or why it cannot be asked."""
+        ...
+
+    async def abort_producer(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        still_open: Callable[[], Sequence[TopicPartition]],
+    ) -> TxnVerdict:
+        """Abort what a producer has open in the partitions that `still_open` names (B13)."""
+        ...
+
+
 class TransactionService(Protocol):
     """The transaction coordinator as handlers see it (`txn_coordinator.driver`).
 
     `connection_id` feeds the connection-order fence of TV1 where that is enabled; None: not fenced.
     """
+
+    @property
+    def admin(self) -> TransactionAdmin:
+        """Return what administrators may ask."""
+        ...
 
     async def init_producer_id(
         self,

@@ -8,25 +8,44 @@ Source: KIP-588, KIP-890, KafkaApis.scala (4.0).
 from dataclasses import dataclass
 from typing import Final
 
+from idempotency.ledger_records import TxnStatus
 from txn_coordinator.verdicts import TxnVerdict
 
+UNSUPPORTED_VERSION: Final = 35
+INVALID_REQUEST: Final = 42
 INVALID_PRODUCER_EPOCH: Final = 47
+INVALID_TXN_STATE: Final = 48
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 PRODUCER_FENCED: Final = 90
 TRANSACTION_ABORTABLE: Final = 120
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 OPERATION_NOT_ATTEMPTED: Final = 55
+TRANSACTIONAL_ID_NOT_FOUND: Final = 105
+
+STATE_NAMES: Final = {
+    TxnStatus.EMPTY: "Empty",
+    TxnStatus.ONGOING: "Ongoing",
+    TxnStatus.PREPARE_COMMIT: "PrepareCommit",
+    TxnStatus.PREPARE_ABORT: "PrepareAbort",
+    TxnStatus.COMPLETE_COMMIT: "CompleteCommit",
+    TxnStatus.COMPLETE_ABORT: "CompleteAbort",
+    TxnStatus.DEAD: "Dead",
+    TxnStatus.PREPARE_EPOCH_FENCE: "PrepareEpochFence",
+}
+"""Kafka's names of the states (TransactionState.java), as DescribeTransactions and ListTransactions say them."""
+assert set(STATE_NAMES) == set(TxnStatus), "a state of a transaction has no name"
 
 _ERROR_OF: Final = {
     TxnVerdict.OK: 0,
     TxnVerdict.LOADING: 14,
     TxnVerdict.UNAVAILABLE: 15,
     TxnVerdict.NOT_COORDINATOR: 16,
-    TxnVerdict.INVALID_REQUEST: 42,
-    TxnVerdict.WRONG_DOMAIN: 42,
+    TxnVerdict.INVALID_REQUEST: INVALID_REQUEST,
+    TxnVerdict.WRONG_DOMAIN: INVALID_REQUEST,
     TxnVerdict.FENCED_BY_TAKEOVER_FATAL: INVALID_PRODUCER_EPOCH,
     TxnVerdict.STALE_CONNECTION: INVALID_PRODUCER_EPOCH,
-    TxnVerdict.INVALID_STATE: 48,
+    TxnVerdict.INVALID_STATE: INVALID_TXN_STATE,
     TxnVerdict.UNKNOWN_PRODUCER_MAPPING: 49,
     TxnVerdict.INVALID_TIMEOUT: 50,
     TxnVerdict.CONCURRENT: 51,
@@ -35,6 +54,11 @@ _ERROR_OF: Final = {
     TxnVerdict.FENCED_BY_TAKEOVER: TRANSACTION_ABORTABLE,
 }
 assert set(_ERROR_OF) == set(TxnVerdict), "a transaction verdict has no Kafka error"
+
+
+def error_number(verdict: TxnVerdict) -> int:
+    """Return the Kafka error number of `verdict` for APIs that know all of them in every version."""
+    return _ERROR_OF[verdict]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """librdkafka and aiokafka (both TV1) run transactions against real partitions over real sockets.
 
-Composed from the real parts of a node without its processes: log, group commit, wire, handlers, coordinator.
+The broker is `tests/txn_wire_world.py`: the real parts of a node without its processes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +12,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
-from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
-from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.replication.partition import Isolation
-from tests.wire_world import LEADER_EPOCH, WireWorld, wire_world
-from txn_coordinator.driver import TransactionCoordinator
-
-REGION_EPOCH = 8
-SHARDS = 2
-
-
-@asynccontextmanager
-async def broker(folder: Path) -> AsyncIterator[tuple[WireWorld, TransactionCoordinator]]:
-    """Run a Kafka port with a real transaction coordinator behind it."""
-    async with wire_world(folder) as world:
-        services = world.services
-        await services.metadata.create_topic(TRANSACTION_LEDGER, SHARDS, {})
-        await services.metadata.create_topic("orders", 3, {})
-        txn = TransactionCoordinator(
-            ledger=PartitionTransactionLog(services.partitions, services.clock, SHARDS),
-            markers=PartitionMarkerChannel(
-                services.partitions,
-                services.clock,
-                image=lambda: services.metadata.image,
-                on_offsets_marker=lambda _shard, _producer_id, _commit: None,
-            ),
-            id_blocks=MetadataIdBlocks(services.metadata._store, 1),  # type: ignore[attr-defined]
-            clock=services.clock,
-        )
-        services.txn = txn
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(txn.run())
-            await txn.load(LEADER_EPOCH, REGION_EPOCH)
-            yield world, txn
-            running.cancel()
+from tests.txn_wire_world import REGION_EPOCH, txn_broker
+from tests.wire_world import LEADER_EPOCH
 
 
 def read_committed(address: str, expected: int) -> list[bytes]:
@@ -101,7 +67,7 @@ def run_librdkafka(address: str) -> list[bytes]:
 
 
 async def test_librdkafka_commits_aborts_and_is_fenced(tmp_path: Path) -> None:
-    async with broker(tmp_path) as (world, txn):
+    async with txn_broker(tmp_path) as (world, txn):
         address = f"127.0.0.1:{world.server.port}"
         found = await asyncio.to_thread(run_librdkafka, address)
         numbers = [number for number in range(14) if number not in (2, 5, 11)]
@@ -116,7 +82,7 @@ async def test_librdkafka_commits_aborts_and_is_fenced(tmp_path: Path) -> None:
 
 
 async def test_aiokafka_commits_and_aborts(tmp_path: Path) -> None:
-    async with broker(tmp_path) as (world, txn):
+    async with txn_broker(tmp_path) as (world, txn):
         address = f"127.0.0.1:{world.server.port}"
         async with AIOKafkaProducer(
             bootstrap_servers=address, transactional_id="a", enable_idempotence=True
@@ -134,7 +100,7 @@ async def test_aiokafka_commits_and_aborts(tmp_path: Path) -> None:
 
 
 async def test_a_restart_finds_the_ledger_and_finishes(tmp_path: Path) -> None:
-    async with broker(tmp_path) as (world, txn):
+    async with txn_broker(tmp_path) as (world, txn):
         init = await txn.init_producer_id("t", 60_000)
         pair = (init.producer_id, init.producer_epoch)
         partitions = [world.partition("orders", 0).tp]

@@ -58,9 +58,9 @@ def test_verdicts_have_kafkas_numbers(verdict: V, number: int) -> None:
             assert module.ERRORS.error_of(verdict, version) == number
 
 
-def test_C20_only_end_txn_5_is_TV2_and_clients_get_add_partitions_up_to_3() -> None:
+def test_C20_only_end_txn_5_is_TV2() -> None:
     assert end_txn.API.versions == range(6)
-    assert add_partitions_to_txn.API.versions == range(4)
+    assert add_partitions_to_txn.API.versions == range(6)
     assert all(
         module.API.forward
         for module in (init_producer_id, add_partitions_to_txn, add_offsets_to_txn, end_txn)

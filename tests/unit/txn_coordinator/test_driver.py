@@ -10,6 +10,7 @@ import pytest
 from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId, round_of
 from idempotency.identity import TopicPartition
+from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from tests.txn_world import (
     LEADER_EPOCH,
@@ -411,10 +412,63 @@ async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back() -> None:
     world = World()
     async with running(world) as txn:
         pair = await begin(txn)
-        assert await txn.abort_orphan(*pair, [tp("orders")]) is TxnVerdict.INVALID_STATE
-        assert await txn.abort_orphan(4242, 0, [tp("orders")]) is OK
+        assert await txn.admin.abort_producer(*pair, lambda: [tp("orders")]) is OK
+        (order,) = world.markers.orders
+        assert (order.producer_epoch, order.commit) == (pair[1] + 1, False)
+        late = await txn.end_txn("t", *pair, True, 1)
+        assert late.verdict is TxnVerdict.FENCED
+        assert await txn.admin.abort_producer(4242, 0, lambda: [tp("orders")]) is OK
+        assert [order.producer_id for order in world.markers.orders] == [pair[0], 4242]
+
+
+async def test_B13_an_abort_ends_what_the_ledger_does_not_know_of_by_a_decision_of_its_own() -> (
+    None
+):
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
-        assert [order.producer_id for order in world.markers.orders] == [4242]
+        world.markers.orders.clear()
+        hanging = [tp("orders", 7)]
+        assert await txn.admin.abort_producer(*pair, lambda: hanging) is OK
+        (order,) = world.markers.orders
+        assert (order.tp, order.commit, order.producer_epoch) == (hanging[0], False, pair[1] + 1)
+        assert world.ledger.records()[-1].status is TxnStatus.COMPLETE_ABORT
+        again = await txn.add_partitions("t", *pair, hanging, implicit=False)
+        assert again is TxnVerdict.FENCED
+
+
+async def test_B13_an_abort_waits_for_markers_under_way_and_looks_again() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.markers.gate.clear()
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        still_open = [tp("orders")]
+        async with asyncio.TaskGroup() as group:
+            abort = group.create_task(txn.admin.abort_producer(*pair, lambda: list(still_open)))
+            await turns()
+            assert not abort.done()
+            still_open.clear()  # the commit's marker arrives
+            world.markers.gate.set()
+        assert abort.result() is OK
+        assert [order.commit for order in world.markers.orders] == [True]
+        assert (await txn.add_partitions("t", *pair, [tp("a")], implicit=False)) is OK
+
+
+async def test_B13_abort_by_name_ends_what_is_open_and_nothing_else() -> None:
+    world = World()
+    async with running(world) as txn:
+        assert await txn.admin.abort("t") is TxnVerdict.UNKNOWN_PRODUCER_MAPPING
+        pair = await begin(txn)
+        assert await txn.admin.abort("t") is OK
+        assert [order.commit for order in world.markers.orders] == [False]
+        assert await txn.admin.abort("t") is TxnVerdict.INVALID_STATE
+        record = txn.admin.describe("t")
+        assert isinstance(record, TransactionRecord)
+        assert (record.status, record.producer_epoch) == (TxnStatus.COMPLETE_ABORT, pair[1] + 1)
+        assert txn.admin.describe("never") is None
 
 
 async def test_names_that_no_client_may_use_are_refused() -> None:

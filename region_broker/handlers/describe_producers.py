@@ -1,0 +1,83 @@
+"""DescribeProducers (61), version 0 (KIP-664): who has written to a partition, and what is open there.
+
+Answered by the acting region, whose partitions take the writes; a mirror forwards.
+Source: KafkaApis.scala `handleDescribeProducersRequest`, UnifiedLog.scala `activeProducers`.
+"""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.controller.topic_names import name_problem
+from region_broker.handlers.partitions import find_partition
+from region_broker.handlers.registry import Api, Fields
+from region_broker.handlers.services import RequestContext
+
+
+async def handle_describe_producers(ctx: RequestContext, request: Any) -> Fields:
+    """Return every known producer of the partitions asked for."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_row(ctx, topic.name, int(i)) for i in topic.partition_indexes],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _row(ctx: RequestContext, topic: str, index: int) -> Fields:
+    problem = name_problem(topic)
+    if problem is not None:
+        return _refused(index, ErrorCode.invalid_topic_exception, problem)
+    found = find_partition(ctx.services, topic, index)
+    if isinstance(found, ErrorCode):
+        return _refused(index, found)
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "active_producers": [
+            {
+                "producer_id": known.producer_id,
+                "producer_epoch": known.producer_epoch,
+                "last_sequence": known.last_sequence,
+                "last_timestamp": known.last_timestamp_ms,
+                "coordinator_epoch": known.coordinator_epoch,
+                "current_txn_start_offset": known.txn_first_offset,
+            }
+            for known in found.state.producers()
+        ],
+    }
+
+
+def _refused(index: int, error_code: int, text: str | None = None) -> Fields:
+    return {
+        "partition_index": index,
+        "error_code": error_code,
+        "error_message": text,
+        "active_producers": [],
+    }
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_refused(int(i), error_code) for i in topic.partition_indexes],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+API: Final = Api(
+    key=61,
+    name="DescribeProducers",
+    versions=range(1),
+    handle=handle_describe_producers,
+    forward=True,
+    on_error=_on_error,
+)
