@@ -182,6 +182,24 @@ async def test_coordinator_is_always_this_node(tmp_path: Path, version: int, key
         assert [row.key for row in rows if version >= 4] == ["g", "h"][: 2 * (version >= 4)]
 
 
+@pytest.mark.parametrize("version", [4, 5, 6])
+async def test_KIP699_an_unknown_key_type_is_an_error_of_every_key(
+    tmp_path: Path, version: int
+) -> None:
+    async with wire_world(tmp_path) as world:
+        client = await world.connect()
+        for key_type in (2, 7):  # 2: share groups (KIP-932), for which there is no coordinator here
+            asked = {"key_type": key_type, "coordinator_keys": ["g", "", "h"]}
+            rows = (await client.call(10, version, asked)).coordinators
+            assert [row.key for row in rows] == ["g", "", "h"]
+            assert {(row.error_code, row.node_id, row.host, row.port) for row in rows} == {
+                (42, -1, "", -1)
+            }
+        assert (
+            await client.call(10, version, {"key_type": 1, "coordinator_keys": []})
+        ).coordinators == ()
+
+
 async def test_KIP101_end_of_a_leader_epoch(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t")

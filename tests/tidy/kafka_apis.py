@@ -102,7 +102,6 @@ _ONE_NODE: Final = "a region is one node: there is nothing to move or to elect"
 _ONE_DISK: Final = "a node has one log folder"
 _NO_RAFT: Final = "a region's metadata is in its node's own store: there is no quorum"
 _NO_SHARE: Final = "share groups (KIP-932) are not built"
-_LATER_TXN: Final = "use `tidemark txn`"
 _NEW_GROUPS: Final = (
     "the new consumer groups (KIP-848) are not built yet: classic groups are served"
 )
@@ -113,8 +112,7 @@ WHY_NOT: Final[Mapping[int, str]] = {
     50: _NO_SECURITY, 51: _NO_SECURITY,
     38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS, 41: _NO_TOKENS,
     21: "not built yet",
-    24: "4 and 5 are between brokers: a node verifies in memory",
-    27: _LATER_TXN, 61: _LATER_TXN, 65: _LATER_TXN, 66: _LATER_TXN,
+    66: "the pattern of transactional ids is not built yet",
     33: "not built yet", 37: "not built yet", 42: "not built yet", 44: "not built yet",
     47: "not built yet",
     34: _ONE_DISK,
@@ -123,7 +121,6 @@ WHY_NOT: Final[Mapping[int, str]] = {
     55: _NO_RAFT, 64: _NO_RAFT, 80: _NO_RAFT, 81: _NO_RAFT,
     57: "features follow from the version of the node that runs",
     68: _NEW_GROUPS, 69: _NEW_GROUPS,
-    71: "clients keep their metrics to themselves", 72: "clients keep their metrics to themselves",
     74: "client metrics and groups have no configs here; Metadata lists the topics",
     76: _NO_SHARE, 77: _NO_SHARE, 78: _NO_SHARE, 79: _NO_SHARE, 83: _NO_SHARE, 84: _NO_SHARE,
     85: _NO_SHARE, 86: _NO_SHARE, 87: _NO_SHARE, 90: _NO_SHARE, 91: _NO_SHARE, 92: _NO_SHARE,
