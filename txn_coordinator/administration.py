@@ -1,9 +1,9 @@
 """What an administrator asks of the coordinator: which transactions there are, and to end one (KIP-664).
 
-INV-AD1  an abort is a decision in the ledger, with the producer's epoch bumped: nothing writes a marker
+INV-TN1  an abort is a decision in the ledger, with the producer's epoch bumped: nothing writes a marker
          behind the coordinator's back, and the producer cannot commit afterwards (B13)
-INV-AD2  OK is answered when every marker is written and readable, so whoever looks next sees nothing open
-INV-AD3  a listing comes from all shards or is refused: a part would look like the whole
+INV-TN2  OK is answered when every marker is written and readable, so whoever looks next sees nothing open
+INV-TN3  a listing comes from all shards or is refused: a part would look like the whole
 
 Not here: Kafka's and HTTP's words for it (`region_broker`), the rules of a shard (`core`).
 """

@@ -1,4 +1,4 @@
-"""DescribeTransactions (65), version 0 (KIP-664): the state of transactional ids.
+"""DescribeTransactions (65), versions 0-0 (KIP-664): the state of transactional ids.
 
 Source: TransactionCoordinator.scala `handleDescribeTransactions`.
 """

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions (71), version 0 (KIP-714): no metric of a client is wanted, ever.
+"""GetTelemetrySubscriptions (71), versions 0-0 (KIP-714): no metric of a client is wanted, ever.
 
 A client that is told so sends none, and asks again after the interval. librdkafka counts that interval in
 microseconds in 32 bits (rdkafka_telemetry.c), so anything beyond 35 minutes would make it ask without pause.

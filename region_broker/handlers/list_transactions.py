@@ -1,12 +1,16 @@
-"""ListTransactions (66), versions 0-1 (KIP-664).  v1: by duration (KIP-994).
+"""ListTransactions (66), versions 0-2 (KIP-664).  v1: by duration (KIP-994).  v2: by pattern (KIP-1152).
 
 Source: TransactionStateManager.scala `listTransactionStates`.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from idempotency.ledger_records import TransactionRecord
+from region_broker.groups.modern.topic_regex import RegexRefused, TopicRegex
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.txn_errors import STATE_NAMES, error_number
@@ -22,6 +26,15 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
     if isinstance(found, TxnVerdict):
         return _answer(error_number(found), unknown)
     included = _filter(request, ctx.services.clock.wall_ms())
+    chosen = [record for record in found if included(record)]
+    pattern = getattr(request, "transactional_id_pattern", None)
+    if pattern:
+        try:
+            regex = TopicRegex(pattern)
+        except RegexRefused:
+            return _answer(ErrorCode.invalid_regular_expression, unknown)
+        # Linear per id, but ids may be long and many: not on the event loop.
+        chosen = await asyncio.to_thread(_matching, regex, chosen)
     return _answer(
         0,
         unknown,
@@ -31,10 +44,13 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
                 "producer_id": record.producer_id,
                 "transaction_state": STATE_NAMES[record.status],
             }
-            for record in found
-            if included(record)
+            for record in chosen
         ],
     )
+
+
+def _matching(regex: TopicRegex, records: list[TransactionRecord]) -> list[TransactionRecord]:
+    return [record for record in records if regex.matches(record.transactional_id)]
 
 
 def _filter(request: Any, now_ms: int) -> Callable[[TransactionRecord], bool]:
@@ -67,7 +83,7 @@ def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
 API: Final = Api(
     key=66,
     name="ListTransactions",
-    versions=range(2),
+    versions=range(3),
     handle=handle_list_transactions,
     forward=True,
     on_error=_on_error,

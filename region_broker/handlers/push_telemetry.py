@@ -1,4 +1,4 @@
-"""PushTelemetry (72), version 0 (KIP-714): what a client measured is taken and dropped.
+"""PushTelemetry (72), versions 0-0 (KIP-714): what a client measured is taken and dropped.
 
 Nobody is asked to send (`get_telemetry_subscriptions`), but a client may say good-bye with a last push.
 Source: ClientMetricsManager.java `processPushTelemetryRequest`, `validatePushRequest`.

@@ -137,7 +137,7 @@ async def test_KIP664_describe_transactions_tells_state_pair_and_partitions(tmp_
         assert ended.transaction_state in ("PrepareAbort", "CompleteAbort")
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 2])
 async def test_KIP664_list_transactions_filters_by_state_and_producer(
     tmp_path: Path, version: int
 ) -> None:
@@ -178,6 +178,35 @@ async def test_KIP994_list_transactions_filters_by_duration(tmp_path: Path) -> N
         assert await listed(client, duration_filter=3_600_000) == {}
 
 
+async def test_KIP1152_list_transactions_filters_by_a_pattern_of_the_whole_id(
+    tmp_path: Path,
+) -> None:
+    async with txn_broker(tmp_path) as (world, _txn):
+        client = await world.connect()
+        for name in ("pay-1", "pay-22", "ship-1", "zahlung-ü"):
+            await init(client, name)
+
+        async def matching(pattern: str | None) -> set[str]:
+            return set(await listed(client, 2, transactional_id_pattern=pattern))
+
+        everything = {"pay-1", "pay-22", "ship-1", "zahlung-ü"}
+        assert await matching(None) == everything
+        assert await matching("") == everything
+        assert await matching("pay-.*") == {"pay-1", "pay-22"}
+        assert await matching("pay") == set()  # the whole id, as Matcher.matches
+        assert await matching("(pay|ship)-1") == {"pay-1", "ship-1"}
+        assert await matching("zahlung-.") == {"zahlung-ü"}
+        assert await matching("(?:a*)*b") == set()
+        for bad in ("pay-(", "(a)\\1", "*"):  # RE2 has no back references
+            fields = {
+                "state_filters": (),
+                "producer_id_filters": (),
+                "transactional_id_pattern": bad,
+            }
+            answer = await client.call(LIST, 2, fields)
+            assert (answer.error_code, answer.transaction_states) == (128, ())
+
+
 async def test_C23_listings_of_a_coordinator_that_does_not_serve_are_refused(
     tmp_path: Path,
 ) -> None:
@@ -206,7 +235,7 @@ async def test_B13_an_administrators_abort_ends_the_transaction_at_the_coordinat
         for index in (
             0,
             1,
-        ):  # INV-AD2, and all partitions of the transaction, not only the one named
+        ):  # INV-TN2, and all partitions of the transaction, not only the one named
             partition = world.partition("orders", index)
             assert partition.state.open_transactions() == []
             assert partition.readable_end(Isolation.READ_COMMITTED) == 2

@@ -112,7 +112,6 @@ WHY_NOT: Final[Mapping[int, str]] = {
     50: _NO_SECURITY, 51: _NO_SECURITY,
     38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS, 41: _NO_TOKENS,
     21: "not built yet",
-    66: "the pattern of transactional ids is not built yet",
     33: "not built yet", 37: "not built yet", 42: "not built yet", 44: "not built yet",
     47: "not built yet",
     34: _ONE_DISK,

@@ -6,7 +6,8 @@ INV-RX2  what RE2 refuses is refused here (back references, look-around, `**`, `
 
 KIP-848 lets a client subscribe by a pattern that the broker resolves; Kafka uses RE2/J and matches
 whole names. Names consist of letters, digits, `.`, `_` and `-`, so only those ninety-odd printable
-characters are told apart. Missing of RE2: Unicode classes (`\p{..}`), which are refused.
+characters are told apart; what else a transactional id holds counts as one character more
+(`handlers.list_transactions`, KIP-1152). Missing of RE2: Unicode classes (`\p{..}`), which are refused.
 Parsing is recursive descent, matching a simulated automaton (Thompson) whose steps are remembered.
 Not here: when topics are resolved (`subscriptions`).
 """
@@ -17,7 +18,10 @@ from typing import Final
 
 from region_broker.limits import TOPIC_REGEX_BYTES_MAX, TOPIC_REGEX_STATES_MAX
 
-_ALPHABET: Final = frozenset(map(chr, range(0x20, 0x7F)))
+_ASCII: Final = frozenset(map(chr, range(0x20, 0x7F)))
+_OTHER: Final = "\N{REPLACEMENT CHARACTER}"
+"""Stands for every character outside `_ASCII`: `.` and negated classes match it, nothing else does."""
+_ALPHABET: Final = _ASCII | {_OTHER}
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _PERL: Final = {
     "d": frozenset(string.digits),
@@ -27,13 +31,13 @@ _PERL: Final = {
 _POSIX: Final = {
     "alnum": frozenset(string.ascii_letters + string.digits),
     "alpha": frozenset(string.ascii_letters),
-    "ascii": _ALPHABET,
+    "ascii": _ASCII,
     "blank": frozenset(" "),
     "cntrl": frozenset[str](),
     "digit": frozenset(string.digits),
-    "graph": _ALPHABET - {" "},
+    "graph": _ASCII - {" "},
     "lower": frozenset(string.ascii_lowercase),
-    "print": _ALPHABET,
+    "print": _ASCII,
     "punct": frozenset(string.punctuation),
     "space": frozenset(" "),
     "upper": frozenset(string.ascii_uppercase),
@@ -374,6 +378,10 @@ class _Program:
         return end
 
 
+def _reads(chars: frozenset[str], char: str) -> bool:
+    return char in chars or (_OTHER in chars and char not in _ASCII)
+
+
 class TopicRegex:
     """One pattern, ready to be matched against topic names."""
 
@@ -435,7 +443,7 @@ class TopicRegex:
         moved = frozenset(
             program.read_to[state]
             for state in states
-            if state in program.reads and char in program.reads[state]
+            if state in program.reads and _reads(program.reads[state], char)
         )
         if len(self._moves) >= _REMEMBERED_MAX:
             self._moves.clear()
