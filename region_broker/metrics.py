@@ -7,7 +7,14 @@ collectors with `Metrics.registry`.
 
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 _LATENCY_BUCKETS_S = (
     0.0005,
@@ -50,6 +57,7 @@ class Metrics:
     def __init__(self) -> None:
         """Create an empty registry with the Kafka port's metrics."""
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._requests = self._counter("requests", "Requests served", "api")
         self._failures = self._counter(
             "request_failures", "Requests ended by a failure inside this node", "api"

@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "produce": ("records:produce", "Send records from lines of standard input."),
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
+    "top": ("inspect.top:top", "Watch the regions live: requests, latency, tidemarks, lag."),
     "topic": ("admin:topic", "Topics: create, list, describe, delete."),
     "txn": ("admin:txn", "Transactions: list, describe, verdict."),
 }

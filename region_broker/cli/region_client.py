@@ -122,12 +122,20 @@ def request(
     url: str, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 30.0
 ) -> Any:
     """Return the JSON answer; raises `ApiError`, OSError (TimeoutError included)."""
-    return _request(url, method, path, body, timeout_s)
+    return _decode(url, *_exchange(url, method, path, body, timeout_s))
 
 
-def _request(
+def metrics_text(url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
+    """Return `/metrics` in Prometheus text format; raises `ApiError`, OSError (TimeoutError included)."""
+    status, data = _exchange(url, "GET", "/metrics", None, timeout_s)
+    if status >= _REDIRECT:
+        raise ApiError(status, "", f"{url} answered {status} to /metrics")
+    return data.decode(errors="replace")
+
+
+def _exchange(
     url: str, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
-) -> Any:
+) -> tuple[int, bytes]:
     host, port = _split(url)
     connection = http.client.HTTPConnection(host, port, timeout=min(timeout_s, CONNECT_TIMEOUT_S))
     try:
@@ -145,7 +153,7 @@ def _request(
         connection.close()
     if len(data) > ANSWER_BYTES_MAX:
         raise ConnectionError(f"{url} answered more than {ANSWER_BYTES_MAX} bytes")
-    return _decode(url, response.status, data)
+    return response.status, data
 
 
 def _decode(url: str, status: int, data: bytes) -> Any:

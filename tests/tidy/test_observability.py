@@ -1,0 +1,92 @@
+"""Dashboard, alerts and the list of metrics name what a node really offers."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.registry import Collector
+
+from region_broker.http_api.region_metrics import RegionCollector
+from region_broker.metrics import Metrics
+from region_broker.node.gauges import GaugeSources, NodeCollector
+from tests.log_world import world
+from tests.tidy.tree import ROOT
+
+FOLDER = ROOT / "docs" / "observability"
+NAME = re.compile(r"\b(?:tidemark|process)_[a-z_0-9]+\b")
+GROUPED = {"tidemark_request_seconds", "tidemark_loop_lag_seconds"}
+
+
+class Region:
+    """A region that says what a region says."""
+
+    def describe(self) -> dict[str, Any]:
+        """See `RegionApi`."""
+        return {
+            "region": "eu", "domain": "main", "acting": True, "region_epoch": 8,
+            "tidemark": {"number": 1, "age_ms": 1}, "lag": {},
+        }  # fmt: skip
+
+
+def offered() -> set[str]:
+    """Return the name of every series of a node."""
+    metrics = Metrics()
+    metrics.api("Produce").answered(duration_s=0.1, request_bytes=1, response_bytes=1)
+    metrics.error("Produce", "x")
+    metrics.connections_refused.labels("x").inc()
+    sources = GaugeSources(
+        partitions=world().table,
+        transactions=lambda: (),
+        group_states=lambda: (),
+        held_back=lambda: {"logs": 0, "ms": 0, "splits": 0},
+    )
+    collectors: list[Collector] = [NodeCollector(sources), RegionCollector(Region())]  # type: ignore[arg-type]  # a part of it
+    families = [*metrics.registry.collect()]
+    for collector in collectors:
+        families += collector.collect()
+    return {sample.name for family in families for sample in family.samples} | {
+        family.name for family in families
+    }
+
+
+def named(text: str) -> Iterator[str]:
+    """Yield the metrics that a text names; a prefix with a star stands for many."""
+    for name in NAME.findall(text):
+        yield name.removesuffix("_")
+
+
+def expect_offered(text: str) -> None:
+    """Fail unless every metric in `text` is offered."""
+    there = offered()
+    assert not {name for name in named(text) if name not in there and name != "process"}
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    dashboard = json.loads((FOLDER / "dashboard.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) >= 18
+    for expression in expressions:
+        expect_offered(expression)
+
+
+def test_alerts_ask_for_what_there_is_and_name_runbooks_that_are_there() -> None:
+    text = (FOLDER / "alerts.yml").read_text()
+    for line in text.splitlines():
+        if line.lstrip().startswith("expr:"):
+            expect_offered(line)
+    runbooks = re.findall(r"runbook: (\S+)", text)
+    assert runbooks
+    assert not [path for path in runbooks if not (ROOT / path).is_file()]
+
+
+def test_the_list_of_metrics_is_whole_and_true() -> None:
+    text = (FOLDER / "README.md").read_text()
+    expect_offered(text)
+    ours = {
+        name.removesuffix("_total").removesuffix("_created")
+        for name in offered()
+        if name.startswith("tidemark_") and not name.endswith(("_bucket", "_sum", "_count"))
+    }
+    listed = {name.removesuffix("_total") for name in named(text)}
+    assert ours - listed == set(), "say in docs/observability/README.md what they mean"
