@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 class Connection:
-    """One connection; one request at a time."""
+    """One connection; requests sent one behind the other are answered in that order."""
 
     def __init__(self, stream: ByteStream) -> None:
         """Use `open`."""
@@ -38,9 +38,17 @@ class Connection:
 
     async def call(self, key: int, version: int, values: Mapping[str, Any]) -> Any:
         """Return the answer; raises OSError when the connection ends first."""
+        self.send(key, version, values)
+        await self._stream.drain()
+        return await self.receive(key, version)
+
+    def send(self, key: int, version: int, values: Mapping[str, Any]) -> None:
+        """Write a request and wait for nothing."""
         frame = frame_of(key, version, values)
         self._stream.write(struct.pack(">i", len(frame)) + frame)
-        await self._stream.drain()
+
+    async def receive(self, key: int, version: int) -> Any:
+        """Return the next answer; raises OSError when the connection ends first."""
         return parse_answer(key, version, await self._frame())[1]
 
     async def _frame(self) -> bytes:
@@ -91,12 +99,8 @@ class Connection:
         tv2: bool = False,
     ) -> dict[int, int]:  # fmt: skip
         """Return partition -> base offset; raises `Refused`."""
-        answer = await self.call(
-            PRODUCE, 12 if tv2 else 9,
-            {"transactional_id": transactional_id, "acks": -1, "timeout": 10_000,
-             "topic_data": [{"name": topic, "partition_data": [
-                 {"index": number, "records": batch} for number, batch in batches.items()]}]},
-        )  # fmt: skip
+        values = produce_request(topic, batches, transactional_id)
+        answer = await self.call(PRODUCE, 12 if tv2 else 9, values)
         offsets = {}
         for each in answer.responses:
             for row in each.partition_responses:
@@ -154,6 +158,17 @@ class Connection:
                     raise Refused(f"ListOffsets of {row.partition_index}", row.error_code)
                 ends[row.partition_index] = row.offset
         return ends
+
+
+def produce_request(
+    topic: str, batches: Mapping[int, bytes], transactional_id: str | None = None
+) -> dict[str, Any]:
+    """Return the values of a Produce request, acks=all."""
+    return {
+        "transactional_id": transactional_id, "acks": -1, "timeout": 10_000,
+        "topic_data": [{"name": topic, "partition_data": [
+            {"index": number, "records": batch} for number, batch in batches.items()]}],
+    }  # fmt: skip
 
 
 def batch_of(

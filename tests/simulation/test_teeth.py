@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ from idempotency.window import BatchWindow
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.adapters.takeover import failover_steps
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
+from region_broker.handlers import dispatch
+from region_broker.handlers.services import ORDER_BROKEN
 from region_broker.log.partition_log import PartitionLog
 from region_broker.replication.partition import Partition
+from region_broker.wire.server import CloseConnection
 from tests.simulation import region_pair as pairs
+from tests.simulation.test_pipelined import Life as PipelinedLife
 from tests.simulation.test_restarts import Alone
 from tests.simulation.test_restarts import run as restart
 from tests.simulation.test_transfers import Life
@@ -54,6 +59,11 @@ async def restarts(folder: Path, seed: int) -> None:
         await restart(alone)
     finally:
         await alone.stop()
+
+
+async def pipelined(folder: Path, seed: int) -> None:
+    async with pairs.region_pair(folder, seed) as pair:
+        await PipelinedLife(pair, random.Random(seed)).run()
 
 
 def a_cut_is_where_the_logs_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +117,23 @@ def duplicates_are_not_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchWindow, "find", lambda *_args: None)
 
 
+def a_failed_produce_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer it and go on with what was sent behind it, as Kafka does."""
+    forward = dispatch.Dispatcher._forward
+
+    async def answered(self: dispatch.Dispatcher, api: Any, ctx: Any, *request: Any) -> Any:
+        try:
+            return await forward(self, api, ctx, *request)
+        except CloseConnection as closing:
+            ctx.connection_state.pop(ORDER_BROKEN, None)
+            if closing.answer is None:
+                raise
+            return closing.answer
+
+    monkeypatch.setattr(dispatch.Dispatcher, "_forward", answered)
+    monkeypatch.setattr(dispatch, "_in_order", lambda *_args: nullcontext())
+
+
 Run = Callable[[Path, int], Any]
 MUTANTS: list[tuple[Mutant, Run]] = [
     (a_cut_is_where_the_logs_end, one_life),
@@ -116,6 +143,7 @@ MUTANTS: list[tuple[Mutant, Run]] = [
     (one_partition_gets_no_marker, one_life),
     (answers_before_the_sync, restarts),
     (duplicates_are_not_recognised, restarts),
+    (a_failed_produce_is_overtaken, pipelined),
 ]
 
 

@@ -1,0 +1,111 @@
+"""An idempotent producer with five requests in flight, by librdkafka's rules and without its repair.
+
+Value n has sequence n. A request that fails, by an answer or by the end of its connection, stops it until those
+behind it are answered or gone ("drain"); then it sends again what was not answered, in order, to either region.
+A success behind a failure says that the failed one is in the log, too.
+
+INV-PL1  it never takes a new epoch: an answer that would make librdkafka do so (and write again what may be in
+         the log) is noted in `refused_for_good`
+
+Source: librdkafka rdkafka_request.c, `rd_kafka_handle_Produce_error` and `..._idempotent_Produce_success`.
+Not here: what is killed and cut, and the judgement (`test_pipelined`).
+"""
+
+import asyncio
+import random
+from collections import deque
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.ports.network import Network
+from tests.simulation.kafka_client import PRODUCE, Connection, Refused, batch_of, produce_request
+from tests.simulation.region_pair import Pair
+
+VERSION = 9
+IN_FLIGHT_MAX = 5
+RETRIED = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.request_timed_out,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.kafka_storage_error,
+    }
+)
+
+
+class Pipeliner:
+    """Writes to partition `number` of `topic` until `closed`; `answered[n]`: offset, None if not said."""
+
+    def __init__(self, pair: Pair, topic: str, number: int, chance: random.Random) -> None:
+        """Nothing is connected before `run`."""
+        self._pair = pair
+        self._topic = topic
+        self._number = number
+        self._chance = chance
+        self._network: Network = pair.fabric.site(f"client-{number}")
+        self._producer: tuple[int, int] | None = None
+        self._next = 0
+        self.answered: list[int | None] = []
+        self.refused_for_good: list[str] = []
+        self.closed = asyncio.Event()
+
+    @property
+    def producer_id(self) -> int:
+        """Return its producer id, -1 before it has one."""
+        return -1 if self._producer is None else self._producer[0]
+
+    async def run(self) -> None:
+        """Write."""
+        while not self.closed.is_set() and not self.refused_for_good:
+            region = self._chance.choice(list(self._pair.regions.values()))
+            connection: Connection | None = None
+            try:
+                connection = await Connection.open(self._network, region.kafka_port)
+                if self._producer is None:
+                    self._producer = await connection.init_producer_id(None)
+                await self._write(connection)
+            except (OSError, Refused):
+                await asyncio.sleep(self._chance.uniform(0, 0.004))
+            if connection is not None:
+                connection.close()
+
+    async def _write(self, connection: Connection) -> None:
+        """Write until a failure has been drained, until something moves us elsewhere, or for good."""
+        self._next = len(self.answered)
+        in_flight: deque[int] = deque()
+        stays = self._chance.randrange(5, 400)
+        failed = False
+        while True:
+            ends = failed or self.closed.is_set() or stays <= 0
+            while not ends and len(in_flight) < IN_FLIGHT_MAX:
+                in_flight.append(self._next)
+                self._send(connection, self._next)
+                self._next += 1
+            if not in_flight:
+                return
+            stays -= 1
+            failed |= not self._took(in_flight.popleft(), await self._answer(connection))
+
+    def _send(self, connection: Connection, sequence: int) -> None:
+        assert self._producer is not None
+        batch = batch_of(b"%d" % sequence, self._producer, sequence, transactional=False)
+        connection.send(PRODUCE, VERSION, produce_request(self._topic, {self._number: batch}))
+
+    async def _answer(self, connection: Connection) -> tuple[ErrorCode, int]:
+        answer = await connection.receive(PRODUCE, VERSION)
+        (row,) = answer.responses[0].partition_responses
+        return row.error_code, row.base_offset
+
+    def _took(self, sequence: int, answer: tuple[ErrorCode, int]) -> bool:
+        """Note an answer; return whether it was a success."""
+        error, offset = answer
+        if error is ErrorCode.none:
+            # Those before it that failed are in the log as well, or this one could not be.
+            self.answered += [None] * (sequence - len(self.answered))
+            if sequence == len(self.answered):
+                self.answered.append(offset)
+            return True
+        if error not in RETRIED:
+            self.refused_for_good.append(f"{self._number}/{sequence}: {error.name}")
+        return False
