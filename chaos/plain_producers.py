@@ -1,7 +1,9 @@
 """Plain idempotent producers that never stop: each message is numbered, each answer is kept.
 
 INV-PP1  a value is produced once by the application; whatever is in the log twice was doubled below it
-INV-PP2  after a fatal error the producer starts anew under a new name: what it had not been answered may
+INV-PP2  a new epoch that librdkafka takes is noted: it then writes all again that was not answered, though it may
+         be in the log, so the broker must never give it a reason to
+INV-PP3  after a fatal error the producer starts anew under a new name: what it had not been answered may
          be there or not
 
 Not here: the judgement (`chaos.soak_judge`).
@@ -32,13 +34,31 @@ def pipelines(number: int) -> bool:
 
 @dataclass(slots=True)
 class PlainJournal:
-    """Everything tried and answered. `acked`: value -> (partition, offset); `failed`: value -> error name."""
+    """Everything tried and answered. `acked`: value -> (partition, offset); `failed`: value -> error name.
+
+    `bumps`: what librdkafka said when it took new epochs.
+    """
 
     tried: int = 0
     acked: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     fatal: list[str] = field(default_factory=list)
+    bumps: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    _told: int = 0
+
+    def faults(self) -> list[str]:
+        """Return what the broker must never have brought about, each only once."""
+        with self.lock:
+            found = [
+                f"a plain producer had reason to take a new epoch: {each}" for each in self.bumps
+            ]
+            found += [
+                f"a plain producer could not go on: {each}" for each in self.fatal[self._told :]
+            ]
+            self.bumps.clear()
+            self._told = len(self.fatal)
+        return found
 
 
 class PlainProducer(threading.Thread):
@@ -48,6 +68,7 @@ class PlainProducer(threading.Thread):
         """Nothing is connected before `start`; what librdkafka says of its epochs goes to `folder`."""
         super().__init__(name=f"plain-{number}", daemon=True)
         self._log = _log_in(folder / f"plain-{number}.log", self.name)
+        self._log.addHandler(_Bumps(journal))
         self._number = number
         self._addresses = bootstrap
         self._journal = journal
@@ -127,6 +148,21 @@ class PlainProducer(threading.Thread):
                     self._journal.failed[value] = error.name()
 
         return delivered
+
+
+class _Bumps(logging.Handler):
+    """Notes the reasons that librdkafka gives for new epochs (`rd_kafka_idemp_drain_epoch_bump`)."""
+
+    def __init__(self, journal: PlainJournal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        text = record.getMessage()
+        if "epoch bump" in text:
+            with self._journal.lock:
+                self._journal.bumps.append(text)
 
 
 def _log_in(path: Path, name: str) -> logging.Logger:

@@ -79,17 +79,28 @@ def judge_plain(
         found = there.get(value)
         if found == (partition, offset) or (offset is None and found is not None):
             continue
-        # Without an offset: librdkafka drew the answer from that of a later batch.
-        named = any(
-            offset is None or e.first_offset <= offset <= e.last_offset
-            for e in by_partition[partition]
-        )
-        if not named:
+        at = _next_answered(acked, value, partition) if offset is None else offset
+        if not any(each.first_offset <= at <= each.last_offset for each in by_partition[partition]):
             where = f"{value!r} acknowledged at {partition}/{offset}"
             (missing if found is None else moved).append(f"{where}, found at {found}")
     anomalies += _few("acknowledged plain record lost outside the losses", missing)
     anomalies += _few("acknowledged plain record elsewhere", moved)
     return anomalies
+
+
+def _next_answered(acked: Mapping[str, tuple[int, int | None]], value: str, partition: int) -> int:
+    """Return the offset of the producer's next record that was answered with one, -1 if there is none.
+
+    Without an offset, librdkafka drew the answer from that of a later request of the same region: the record
+    lies ahead of that one's, and is lost only together with it.
+    """
+    name, number = value.split(" ")
+    later = [
+        (int(other.split(" ")[1]), offset)
+        for other, (where, offset) in acked.items()
+        if offset is not None and where == partition and other.startswith(f"{name} ")
+    ]
+    return min((each for each in later if each[0] > int(number)), default=(0, -1))[1]
 
 
 def judge_shown(

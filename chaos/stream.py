@@ -37,6 +37,7 @@ class Streamer(threading.Thread):
         self._stopping = threading.Event()
         self._producer = Producer(
             {"bootstrap.servers": brokers, "enable.idempotence": True, "linger.ms": 1, "log_level": 0,
+             "max.in.flight": 5,
              "reconnect.backoff.max.ms": 200, "message.timeout.ms": 60_000,
              "batch.num.messages": 20, "queue.buffering.max.messages": 500}
         )  # fmt: skip

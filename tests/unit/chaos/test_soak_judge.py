@@ -40,6 +40,18 @@ def test_an_acknowledged_record_may_only_be_gone_where_losses_name_its_offset() 
         assert "lost outside the losses" in anomaly
 
 
+def test_what_was_acknowledged_without_an_offset_is_lost_only_with_the_next_of_its_producer() -> (
+    None
+):
+    acked: dict[str, tuple[int, int | None]] = {
+        f"{STRICT} 1": (0, None), f"{STRICT} 2": (0, 5), "0.11 9": (0, 7)
+    }  # fmt: skip
+    assert judge_plain(acked, [Record(0, 7, "0.11 9")], [lost(4, 6)], TOPIC) == []
+    there = [Record(0, 5, f"{STRICT} 2"), Record(0, 7, "0.11 9")]
+    (anomaly,) = judge_plain(acked, there, [lost(6, 9)], TOPIC)
+    assert f"'{STRICT} 1'" in anomaly
+
+
 def test_a_record_elsewhere_than_acknowledged_is_found() -> None:
     acked: dict[str, tuple[int, int | None]] = {f"{STRICT} 1": (0, 7)}
     (anomaly,) = judge_plain(acked, records(f"{STRICT} 1"), [], TOPIC)
