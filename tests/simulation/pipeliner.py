@@ -4,7 +4,7 @@ Value n has sequence n. A request that fails, by an answer or by the end of its 
 behind it are answered or gone ("drain"); then it sends again what was not answered, in order, to either region.
 A success behind a failure says that the failed one is in the log, too.
 
-INV-PL1  it never takes a new epoch: an answer that would make librdkafka do so (and write again what may be in
+INV-SPL1  it never takes a new epoch: an answer that would make librdkafka do so (and write again what may be in
          the log) is noted in `refused_for_good`
 
 Source: librdkafka rdkafka_request.c, `rd_kafka_handle_Produce_error` and `..._idempotent_Produce_success`.
