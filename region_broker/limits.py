@@ -53,6 +53,7 @@ PARTITION_COUNT_MAX: Final = 1_000
 CREATE_TOPICS_MAX: Final = 1_000
 # Partitions in one answer of DescribeTopicPartitions (Kafka's max.request.partition.size.limit).
 DESCRIBED_PARTITIONS_MAX: Final = 2_000
+DESCRIBED_RESOURCES_MAX: Final = 2_000  # each with some forty configs
 # Topics, partitions, resources, keys or groups that one administrative request may name.
 ADMIN_ITEMS_MAX: Final = 20_000
 

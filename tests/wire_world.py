@@ -15,14 +15,15 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args, get_origin
-from uuid import UUID
 
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from idempotency.identity import TopicPartition
-from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.adapters.topics import TopicRegistry
+from region_broker.controller.metadata_commands import CreateTopic
+from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch import Dispatcher
@@ -208,36 +209,10 @@ class PlayedForwarder:
         return self.answer
 
 
-class TopicService:
-    """The real metadata store plus the opening of partitions, as the node composes them."""
-
-    def __init__(self, store: MetadataStore, partitions: PartitionTable) -> None:
-        self._store = store
-        self._partitions = partitions
-
-    @property
-    def image(self) -> MetadataImage:
-        return self._store.image
-
-    async def create_topic(
-        self, name: str, partition_count: int, configs: Mapping[str, str],
-        topic_id: UUID | None = None,
-    ) -> TopicImage:  # fmt: skip
-        topic_id = topic_id or SystemChance().uuid()
-        topic = await self._store.create_topic(name, partition_count, dict(configs), topic_id)
-        for partition in self._partitions.open_topic(topic):
-            partition.become_leader(LEADER_EPOCH)
-        return topic
-
-    async def delete_topic(self, name: str) -> TopicImage:
-        topic = await self._store.delete_topic(name)
-        self._partitions.drop_topic(topic.topic_id)
-        return topic
-
-
 @dataclass
 class WireWorld:
     services: Services
+    store: MetadataStore
     server: KafkaServer
     txn: PlayedCoordinator
     region: PlayedRegion
@@ -264,6 +239,16 @@ class WireWorld:
     ) -> TopicImage:
         return await self.services.metadata.create_topic(name, partition_count, configs or {})
 
+    async def internal_topic(self, name: str) -> TopicImage:
+        """Create a ledger, as a node does at its first start."""
+        topic = TopicImage(
+            topic_id=SystemChance().uuid(), name=name, partition_count=1, internal=True
+        )
+        await self.store.apply(CreateTopic(topic))
+        for partition in self.services.partitions.open_topic(topic):
+            partition.become_leader(LEADER_EPOCH)
+        return topic
+
     def partition(self, name: str, index: int = 0) -> Partition:
         found = self.services.partitions.get(name, index)
         assert found is not None
@@ -281,8 +266,9 @@ async def wire_world(folder: Path, *, table: ApiTable | None = None) -> AsyncIte
     txn, region, config, forwarder = (
         PlayedCoordinator(), PlayedRegion(), PlayedConfig(), PlayedForwarder()
     )  # fmt: skip
+    topics = TopicRegistry(store, partitions, SystemChance(), lambda: LEADER_EPOCH)
     services = Services(
-        clock=clock, chance=SystemChance(), metadata=TopicService(store, partitions),
+        clock=clock, chance=SystemChance(), metadata=topics,
         partitions=partitions, fetch_sessions=FetchSessions(SystemChance()), txn=txn,  # type: ignore[arg-type]
         groups=None, region=region, forward=forwarder, config=config, metrics=Metrics(),
     )  # fmt: skip
@@ -290,7 +276,7 @@ async def wire_world(folder: Path, *, table: ApiTable | None = None) -> AsyncIte
     server = KafkaServer(AsyncioNetwork(), clock, dispatcher.answer, services.metrics)
     await server.start("127.0.0.1", 0)
     region.kafka_port = server.port
-    world = WireWorld(services, server, txn, region, config, forwarder, commit)
+    world = WireWorld(services, store, server, txn, region, config, forwarder, commit)
     try:
         async with asyncio.TaskGroup() as group:
             committing = group.create_task(commit.run())

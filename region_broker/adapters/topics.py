@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 from idempotency.ports import Chance
+from region_broker.controller.metadata_commands import CommandRefused, SetTopicConfigs
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.replication.partition_table import PartitionTable
@@ -48,6 +49,26 @@ class TopicRegistry:
         for partition in self._partitions.open_topic(topic):
             partition.become_leader(self._leader_epoch())
         self.on_change()
+        return topic
+
+    async def change_configs(
+        self, name: str, configs: Mapping[str, str], expected: Mapping[str, str]
+    ) -> TopicImage:
+        """Replace a topic's configs; its open logs follow at once, its mirrors as soon as they hear of it.
+
+        `CommandRefused` when there is no such topic, or its configs are not `expected` any more.
+        """
+        topic = self._known(name)
+        command = SetTopicConfigs(topic.topic_id, dict(configs), dict(expected))
+        topic = (await self._metadata.apply(command)).topics[name]
+        self._partitions.update_config(topic)
+        self.on_change()
+        return topic
+
+    def _known(self, name: str) -> TopicImage:
+        topic = self._metadata.image.topics.get(name)
+        if topic is None:
+            raise CommandRefused("unknown-topic", f"there is no topic called {name}")
         return topic
 
     async def delete_topic(self, name: str) -> TopicImage:

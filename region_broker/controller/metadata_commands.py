@@ -45,10 +45,11 @@ class DeleteTopic(msgspec.Struct, frozen=True, tag=True):
 
 
 class SetTopicConfigs(msgspec.Struct, frozen=True, tag=True):
-    """Replace all configs of a topic."""
+    """Replace all configs of a topic; refused if they are not `expected` any more (None: whatever they are)."""
 
     topic_id: UUID
     configs: dict[str, str]
+    expected: dict[str, str] | None = None
 
 
 class PutRegion(msgspec.Struct, frozen=True, tag=True):
@@ -106,9 +107,8 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
                 raise CommandRefused("internal-topic", f"topic {topic.name} is a ledger and stays")
             topics = {name: kept for name, kept in image.topics.items() if name != topic.name}
             return msgspec.structs.replace(image, topics=topics)
-        case SetTopicConfigs(topic_id=topic_id, configs=configs):
-            topic = msgspec.structs.replace(_topic(image, topic_id), configs=dict(configs))
-            return msgspec.structs.replace(image, topics={**image.topics, topic.name: topic})
+        case SetTopicConfigs():
+            return _set_configs(image, command)
         case PutRegion(region=region):
             return _put_region(image, region)
         case PutDomain(domain=domain):
@@ -137,6 +137,16 @@ def _create_topic(image: MetadataImage, topic: TopicImage) -> MetadataImage:
         raise CommandRefused("topic-exists", f"topic {topic.name} exists already")
     if image.topic_by_id(topic.topic_id) is not None:
         raise CommandRefused("topic-exists", f"a topic with id {topic.topic_id} exists already")
+    return msgspec.structs.replace(image, topics={**image.topics, topic.name: topic})
+
+
+def _set_configs(image: MetadataImage, command: SetTopicConfigs) -> MetadataImage:
+    topic = _topic(image, command.topic_id)
+    if command.expected is not None and command.expected != topic.configs:
+        raise CommandRefused(
+            "topic-configs-changed", f"the configs of topic {topic.name} changed meanwhile"
+        )
+    topic = msgspec.structs.replace(topic, configs=dict(command.configs))
     return msgspec.structs.replace(image, topics={**image.topics, topic.name: topic})
 
 

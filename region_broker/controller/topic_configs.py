@@ -52,7 +52,7 @@ class TopicConfig:
         if self.allowed:
             if value.strip() in self.allowed:
                 return None
-            served = " or ".join(self.allowed)
+            served = " or ".join(value or "an empty list" for value in self.allowed)
             return f"{self.name}={value} is not served, only {served}: {self.reason}"
         if self.choices and value.strip() not in self.choices:
             return f"{self.name}={value} is not served, only {', '.join(self.choices)}"
@@ -74,7 +74,7 @@ def _number(name: str, default: int, low: int, text: str, high: int = _INT64_MAX
 
 def _fixed(name: str, kind: ConfigType, value: str, reason: str, *more: str) -> TopicConfig:
     return TopicConfig(
-        name=name, type=kind, default=value, text=f"Only {value}: {reason}.",
+        name=name, type=kind, default=value, text=f"Only {value or 'none'}: {reason}.",
         allowed=(value, *more), reason=reason,
     )  # fmt: skip
 
@@ -93,6 +93,7 @@ def _level(codec: str, default: int, low: int, high: int) -> TopicConfig:
 
 
 _BY_NODE: Final = "the node's flush.policy decides when data is synced"
+_ONE_NODE: Final = "a region is one node: there are no followers"
 _NO_TIERS: Final = "there is no tiered storage yet"
 _NO_COMPACTION: Final = "compaction is not built yet"
 
@@ -144,8 +145,44 @@ _CONFIGS: Final = (
     _fixed("segment.jitter.ms", ConfigType.LONG, "0", "segments are sealed without jitter"),
     _fixed("preallocate", ConfigType.BOOLEAN, "false", "segments grow as they are written"),
     _fixed("remote.storage.enable", ConfigType.BOOLEAN, "false", _NO_TIERS),
+    _fixed("remote.log.copy.disable", ConfigType.BOOLEAN, "false", _NO_TIERS),
+    _fixed("remote.log.delete.on.disable", ConfigType.BOOLEAN, "false", _NO_TIERS),
+    _fixed("local.retention.ms", ConfigType.LONG, "-2", _NO_TIERS),
+    _fixed("local.retention.bytes", ConfigType.LONG, "-2", _NO_TIERS),
+    _fixed("leader.replication.throttled.replicas", ConfigType.LIST, "", _ONE_NODE),
+    _fixed("follower.replication.throttled.replicas", ConfigType.LIST, "", _ONE_NODE),
 )  # fmt: skip
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _CONFIGS}
+
+
+# What Kafka calls the default of all topics among its broker configs (ServerTopicConfigSynonyms). Those without a
+# default of that very name (log.retention.ms, log.roll.ms ...) are left out, as Kafka does.
+BROKER_NAMES: Final[Mapping[str, str]] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
 
 
 def config_problem(configs: Mapping[str, str | None], domains: Collection[str]) -> str | None:

@@ -11,8 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.controller.topic_configs import TOPIC_CONFIGS, config_problem
+from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import collision, name_problem
+from region_broker.handlers.config_resources import configs_refusal
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
@@ -71,7 +72,7 @@ def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> int:
     configs = {config.name: config.value for config in topic.configs}
     if len(configs) != len(topic.configs):
         raise _Refused(ErrorCode.invalid_config, "a config key is there twice")
-    problem = config_problem(configs, image.domains or {"main"})
+    problem = configs_refusal(ctx.services, configs)
     if problem is not None:
         raise _Refused(ErrorCode.invalid_config, problem)
     return count

@@ -1,22 +1,24 @@
-"""DescribeConfigs (32), versions 1-4.  v3: documentation and types.  Resources: topic (2), broker (4)."""
+"""DescribeConfigs (32), versions 1-4.  v1: sources and synonyms.  v3: documentation and types.
+
+Resources: topic (2), broker (4). Source: Kafka ConfigHelper.
+"""
 
 from collections.abc import Iterable
-from enum import IntEnum
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.topic_configs import TOPIC_CONFIGS, ConfigType
+from region_broker.controller.topic_configs import (
+    BROKER_NAMES,
+    DOMAIN_KEY,
+    TOPIC_CONFIGS,
+    ConfigType,
+    TopicConfig,
+)
+from region_broker.handlers.config_resources import ResourceType
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
-
-
-class ResourceType(IntEnum):
-    """The resource types served."""
-
-    TOPIC = 2
-    BROKER = 4
-
+from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX
 
 _SOURCE_TOPIC: Final = 1
 _SOURCE_STATIC: Final = 4
@@ -25,6 +27,16 @@ _SOURCE_DEFAULT: Final = 5
 
 async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields:
     """Answer the configs of topics and of this node."""
+    if len(request.resources) > DESCRIBED_RESOURCES_MAX:
+        text = f"at most {DESCRIBED_RESOURCES_MAX} resources at once"
+        return {
+            "results": [
+                _refused(
+                    int(asked.resource_type), asked.resource_name, ErrorCode.invalid_request, text
+                )
+                for asked in request.resources
+            ]
+        }
     documented = bool(getattr(request, "include_documentation", False))
     synonyms = bool(getattr(request, "include_synonyms", False))
     return {
@@ -44,14 +56,17 @@ def _resource(ctx: RequestContext, resource: Any, *, documented: bool, synonyms:
                 return _refused(
                     kind, name, ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}"
                 )
-            rows = _topic_rows(topic.configs)
+            rows: Iterable[dict[str, Any]] = [
+                _topic_row(known, topic.configs) for known in TOPIC_CONFIGS.values()
+            ]
         case ResourceType.BROKER:
             if name not in ("", str(ctx.services.region.node_id)):
                 return _refused(
                     kind, name, ErrorCode.invalid_request,
                     f"this is node {ctx.services.region.node_id}; ask node {name} itself",
                 )  # fmt: skip
-            rows = _broker_rows(ctx)
+            # Without a name it asks for defaults that were set while the nodes ran: there are none.
+            rows = _broker_rows(ctx) if name else ()
         case _:
             return _refused(
                 kind, name, ErrorCode.invalid_request,
@@ -77,13 +92,18 @@ def _refused(kind: int, name: str, error: ErrorCode, text: str) -> Fields:
     }  # fmt: skip
 
 
-def _topic_rows(configs: dict[str, str]) -> Iterable[dict[str, Any]]:
-    for known in TOPIC_CONFIGS.values():
-        value = configs.get(known.name)
-        source = _SOURCE_DEFAULT if value is None else _SOURCE_TOPIC
-        yield _row(
-            known.name, known.default if value is None else value, source, known.type, known.text
-        )
+def _topic_row(known: TopicConfig, configs: dict[str, str]) -> dict[str, Any]:
+    synonyms: list[Fields] = []
+    value = configs.get(known.name)
+    if value is not None:
+        synonyms.append({"name": known.name, "value": value, "source": _SOURCE_TOPIC})
+    common = BROKER_NAMES.get(known.name)
+    if common is not None:
+        synonyms.append({"name": common, "value": known.default, "source": _SOURCE_DEFAULT})
+    source = _SOURCE_DEFAULT if value is None else _SOURCE_TOPIC
+    shown = known.default if value is None else value
+    row = _row(known.name, shown, source, known.type, known.text, synonyms)
+    return row | {"read_only": known.name == DOMAIN_KEY}
 
 
 def _broker_rows(ctx: RequestContext) -> Iterable[dict[str, Any]]:
@@ -99,17 +119,25 @@ def _broker_rows(ctx: RequestContext) -> Iterable[dict[str, Any]]:
          "Shards of the ledgers, fixed for the domain."),
         ("offsets.topic.num.partitions", config.shard_count, ConfigType.INT,
          "Shards of the ledgers, fixed for the domain."),
+        ("log.dirs", ctx.services.partitions.data_dir, ConfigType.LIST, "The folder of all logs."),
+        ("delete.topic.enable", "true", ConfigType.BOOLEAN, "Topics can be deleted."),
+        ("socket.request.max.bytes", REQUEST_BYTES_MAX, ConfigType.INT, "The largest request."),
+        ("message.max.bytes", TOPIC_CONFIGS["max.message.bytes"].default, ConfigType.INT,
+         "The largest batch, where a topic does not say otherwise."),
     )  # fmt: skip
     for name, value, kind, text in values:
-        yield _row(name, str(value), _SOURCE_STATIC, kind, text) | {"read_only": True}
+        synonyms: list[Fields] = [{"name": name, "value": str(value), "source": _SOURCE_STATIC}]
+        row = _row(name, str(value), _SOURCE_STATIC, kind, text, synonyms)
+        yield row | {"read_only": True}
 
 
-def _row(name: str, value: str, source: int, kind: ConfigType, text: str) -> dict[str, Any]:
+def _row(
+    name: str, value: str, source: int, kind: ConfigType, text: str, synonyms: list[Fields]
+) -> dict[str, Any]:
     return {
         "name": name, "value": value, "read_only": False, "is_default": source == _SOURCE_DEFAULT,
         "config_source": source, "is_sensitive": False, "config_type": int(kind),
-        "documentation": text,
-        "synonyms": [{"name": name, "value": value, "source": source}],
+        "documentation": text, "synonyms": synonyms,
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the packages below are heavy; annotations only
 
 
 class MetadataService(Protocol):
-    """The region's metadata: an immutable image, and the two changes that clients may ask for."""
+    """The region's metadata: an immutable image, and the changes that clients may ask for."""
 
     @property
     def image(self) -> MetadataImage:
@@ -38,6 +38,12 @@ class MetadataService(Protocol):
         topic_id: UUID | None = None,
     ) -> TopicImage:
         """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
+        ...
+
+    async def change_configs(
+        self, name: str, configs: Mapping[str, str], expected: Mapping[str, str]
+    ) -> TopicImage:
+        """Replace a topic's configs, in effect at once; `CommandRefused` when they are not `expected`."""
         ...
 
     async def delete_topic(self, name: str) -> TopicImage:

@@ -145,6 +145,14 @@ class PartitionTable:
                 partitions[number] = self._open_partition(topic, number, config)
         return list(partitions.values())
 
+    def config_problem(self, configs: Mapping[str, str]) -> str | None:
+        """Return why no log can be opened with these topic configs, None if one can."""
+        try:
+            topic_log_config(self._config, configs)
+        except UnsupportedConfig as error:
+            return str(error)
+        return None
+
     def update_config(self, topic: TopicSpec) -> None:
         """Let a topic's open partitions follow its changed configs; raises UnsupportedConfig."""
         config = self._log_config(topic)

@@ -99,7 +99,7 @@ def _topic_configs(_old: str) -> str:
 
 def _fixed_topic_configs(_old: str) -> str:
     rows = [
-        f"| `{config.name}` | {' or '.join(f'`{value}`' for value in config.allowed)} | {config.reason} |"
+        f"| `{config.name}` | {' or '.join(f'`{value}`' if value else 'an empty list' for value in config.allowed)} | {config.reason} |"
         for config in TOPIC_CONFIGS.values()
         if config.allowed
     ]

@@ -112,7 +112,7 @@ WHY_NOT: Final[Mapping[int, str]] = {
     50: _NO_SECURITY, 51: _NO_SECURITY,
     38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS, 41: _NO_TOKENS,
     21: "not built yet",
-    33: "not built yet", 37: "not built yet", 42: "not built yet", 44: "not built yet",
+    37: "not built yet", 42: "not built yet",
     47: "not built yet",
     34: _ONE_DISK,
     43: _ONE_NODE, 45: _ONE_NODE, 46: _ONE_NODE,
@@ -120,7 +120,6 @@ WHY_NOT: Final[Mapping[int, str]] = {
     55: _NO_RAFT, 64: _NO_RAFT, 80: _NO_RAFT, 81: _NO_RAFT,
     57: "features follow from the version of the node that runs",
     68: _NEW_GROUPS, 69: _NEW_GROUPS,
-    74: "client metrics and groups have no configs here; Metadata lists the topics",
     76: _NO_SHARE, 77: _NO_SHARE, 78: _NO_SHARE, 79: _NO_SHARE, 83: _NO_SHARE, 84: _NO_SHARE,
     85: _NO_SHARE, 86: _NO_SHARE, 87: _NO_SHARE, 90: _NO_SHARE, 91: _NO_SHARE, 92: _NO_SHARE,
 }  # fmt: skip

@@ -1,0 +1,99 @@
+"""Changes of a topic's configs: what a set of operations makes of the configs that are there (KIP-339).
+
+INV-CC1  all operations on a topic take effect together, or none does
+INV-CC2  the domain of a topic never changes: its transactions and its mirrors hang on it
+Source: Kafka ConfigurationControlManager, ConfigAdminManager.
+Not here: which values are honoured (`topic_configs`), where they are kept (`metadata_commands`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from region_broker.controller.topic_configs import DOMAIN_KEY, TOPIC_CONFIGS, ConfigType
+
+
+class ConfigOp(IntEnum):
+    """The operations of IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One operation on one key; `value` None only for DELETE."""
+
+    name: str
+    op: int
+    value: str | None
+
+
+class MalformedChange(Exception):
+    """The request makes no sense, whatever the configs are."""
+
+
+class ChangeRefused(Exception):
+    """The change makes no sense for that key."""
+
+
+def check_shape(changes: Sequence[ConfigChange]) -> None:
+    """Raise `MalformedChange` for a key that is there twice, no value, or an unknown operation."""
+    if len({change.name for change in changes}) != len(changes):
+        raise MalformedChange("a config key is there twice")
+    unknown = sorted({change.op for change in changes} - set(ConfigOp))
+    if unknown:
+        raise MalformedChange(f"there is no config operation {unknown[0]}, only 0 to 3")
+    nulls = [
+        change.name for change in changes if change.value is None and change.op != ConfigOp.DELETE
+    ]
+    if nulls:
+        raise MalformedChange(f"null is no value, for: {', '.join(nulls)}")
+
+
+def changed(configs: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
+    """Return the configs after `changes`, which `check_shape` has passed; raises `ChangeRefused`."""
+    result = dict(configs)
+    for change in changes:
+        match ConfigOp(change.op):
+            case ConfigOp.SET:
+                result[change.name] = str(change.value)
+            case ConfigOp.DELETE:
+                result.pop(change.name, None)
+            case ConfigOp.APPEND | ConfigOp.SUBTRACT as op:
+                result[change.name] = _list_changed(result, change, op)
+    _check_domain(configs, result)
+    return result
+
+
+def replaced(configs: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    """Return what AlterConfigs leaves: exactly `values`; raises `ChangeRefused`.
+
+    The domain, which nobody may change, stays where it is not named.
+    """
+    kept = {DOMAIN_KEY: configs[DOMAIN_KEY]} if DOMAIN_KEY in configs else {}
+    result = {**kept, **values}
+    _check_domain(configs, result)
+    return result
+
+
+def _check_domain(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    default = TOPIC_CONFIGS[DOMAIN_KEY].default
+    if before.get(DOMAIN_KEY, default) != after.get(DOMAIN_KEY, default):
+        raise ChangeRefused(f"{DOMAIN_KEY} is fixed when a topic is created")
+
+
+def _list_changed(configs: Mapping[str, str], change: ConfigChange, op: ConfigOp) -> str:
+    known = TOPIC_CONFIGS.get(change.name)
+    if known is None or known.type is not ConfigType.LIST:
+        raise ChangeRefused(f"{change.name} is no list: {op.name} does not fit it")
+    items = [item for item in configs.get(change.name, known.default).split(",") if item]
+    for item in str(change.value).split(","):
+        if op is ConfigOp.SUBTRACT:
+            if item in items:
+                items.remove(item)
+        elif item not in items:
+            items.append(item)
+    return ",".join(items)

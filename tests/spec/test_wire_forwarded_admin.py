@@ -1,0 +1,48 @@
+"""Administration on a mirror: what changes something is forwarded whole, and a failure is an error of its own shape.
+
+Forwarding itself: `test_wire_protocol`.
+
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_broker.handlers.apis import all_apis
+from region_broker.handlers.services import ForwardingFailed
+from tests.wire_world import wire_world
+
+COORDINATOR_NOT_AVAILABLE = 15
+TOPIC = 2
+CONFIG = {"resource_type": TOPIC, "resource_name": "t"}
+# API key, version, request, and where the answer keeps its errors.
+CHANGES: list[tuple[int, int, dict[str, Any], str]] = [
+    *[(33, version, {"resources": [{**CONFIG, "configs": [{"name": "a", "value": "5"}]}],
+                     "validate_only": False}, "responses") for version in range(3)],
+    *[(44, version, {"resources": [{**CONFIG, "configs": [
+        {"name": "a", "config_operation": 0, "value": "5"}]}], "validate_only": False},
+       "responses") for version in range(2)],
+]  # fmt: skip
+READS = {1, 2, 3, 10, 18, 23, 32, 35, 60, 74, 75}
+
+
+@pytest.mark.parametrize(("key", "version", "fields", "rows"), CHANGES)
+async def test_changes_are_forwarded_and_failures_told(
+    tmp_path: Path, key: int, version: int, fields: dict[str, Any], rows: str
+) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        before = world.services.metadata.image
+        world.region.acting = False
+        world.forwarder.failure = ForwardingFailed("the acting region is away")
+        client = await world.connect()
+        answer = await client.call(key, version, fields)
+        assert len(world.forwarder.frames) == 1
+        assert {row.error_code for row in getattr(answer, rows)} == {COORDINATOR_NOT_AVAILABLE}
+        assert world.services.metadata.image is before
+
+
+def test_only_what_reads_is_answered_by_a_mirror_itself() -> None:
+    local = {api.key for api in all_apis().by_key.values() if not api.forward}
+    assert local <= READS | {71}
