@@ -4,12 +4,14 @@ INV-LO1  everything that a statement calls covered is below the cut; everything 
         beyond it, and is either named (it was copied) or lies behind `copied_end` (it never arrived)
 INV-LO2  a lost transaction is one with a commit decision beyond L: its PREPARE_COMMIT record, not its
         markers, says so; data of undecided or aborted transactions beyond D was never committed
-INV-LO3  `unexplained` is empty, or the statement was wrong
+INV-LO3  `unexplained` is empty, or the statement was wrong. In the region that was lost the check is an
+         equality: what lies below `copied_end` is what was named, neither more nor less; what lies behind it
+         is listed as not arrived
 
 Words: a *plain* record is one outside any transaction. Not here: reading logs and quarantine (drivers).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,7 +104,8 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """What was lost, from what one region had to put into quarantine for one lineage entry.
 
     `exact` in a region that returned: its tail is all that there was. The taker's own quarantine holds
-    only what had been copied, so its losses are those known so far.
+    only what had been copied, so its losses are those known so far. With a statement, each lost transaction
+    is either one of the `named_count` that it named, or in `not_arrived`, or in `unexplained`.
     """
 
     domain: str
@@ -116,6 +119,9 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[RecordRange, ...]
     plain_record_count: int
     transactional_record_count: int
+    named_count: int
+    not_arrived: tuple[LostTransaction, ...]
+    not_arrived_count: int
     unexplained: tuple[str, ...]
     statement: LossStatement | None = None
 
@@ -274,7 +280,10 @@ def _open_bound(takeover: Takeover, cut: Cut) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """The tails that one region moved to quarantine for one lineage entry."""
+    """The tails that one region moved to quarantine for one lineage entry.
+
+    `exact` as in `Losses`; `complete`: the region has cut all its logs, no tail is still to come.
+    """
 
     domain: str
     lineage_epoch: int
@@ -283,12 +292,19 @@ class Quarantined:
     base_number: int
     tail: Tail
     exact: bool = True
+    complete: bool = True
 
 
 def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> Losses:
     """Return what was lost exactly, checked against `statement` where it is known (INV-LO3)."""
     transactions = lost_transactions(quarantined.tail.decisions)
     records = record_ranges(quarantined.tail.batches, transactions)
+    check = None if statement is None else _Check(statement, transactions, records)
+    not_arrived = () if check is None else check.not_arrived()
+    unexplained: tuple[str, ...] = ()
+    if check is not None:
+        whole = quarantined.complete and quarantined.region == check.statement.from_region
+        unexplained = (*check.unnamed(), *(check.named_in_vain() if whole else ()))
     return Losses(
         domain=quarantined.domain,
         lineage_epoch=quarantined.lineage_epoch,
@@ -301,32 +317,107 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         records=records[:LISTED_MAX],
         plain_record_count=sum(r.record_count for r in records if not r.transactional),
         transactional_record_count=sum(r.record_count for r in records if r.transactional),
-        unexplained=() if statement is None else _unexplained(statement, transactions, records),
+        named_count=0 if check is None else check.named_count(),
+        not_arrived=not_arrived[:LISTED_MAX],
+        not_arrived_count=len(not_arrived),
+        unexplained=unexplained,
         statement=statement,
     )
 
 
-def _unexplained(
-    statement: LossStatement,
-    transactions: Sequence[LostTransaction],
-    records: Sequence[RecordRange],
-) -> tuple[str, ...]:
-    shards = {b.partition: b for b in statement.bounds if b.topic.startswith("__transaction_state")}
-    named = {transaction.decision for transaction in statement.transactions}
-    found = []
-    for transaction in transactions:
-        bound = shards.get(transaction.decision.shard)
-        if bound is None:
-            continue
-        where = f"commit of {transaction.transactional_id} at {transaction.decision}"
-        if transaction.decision.offset < bound.cut:
-            found.append(f"{where} is lost, but the statement covered the ledger to {bound.cut}")
-        elif transaction.decision.offset < bound.copied_end and transaction.decision not in named:
-            found.append(f"{where} is lost and had been copied, but the statement did not name it")
-    cuts = {(b.topic_id, b.partition): b.cut for b in statement.bounds}
-    for lost in records:
-        cut = cuts.get((lost.topic_id, lost.partition), 0)
-        if lost.first_offset < cut:
-            where = f"{lost.topic}-{lost.partition} from {lost.first_offset}"
-            found.append(f"{where} is lost, but the statement covered it to {cut}")
-    return tuple(found)
+class _Check:
+    """Compares a statement with a tail, in both directions."""
+
+    def __init__(
+        self,
+        statement: LossStatement,
+        transactions: Sequence[LostTransaction],
+        records: Sequence[RecordRange],
+    ) -> None:
+        self.statement = statement
+        self._transactions, self._records = transactions, records
+        self._shards = {
+            bound.partition: bound
+            for bound in statement.bounds
+            if bound.topic.startswith("__transaction_state")
+        }
+        self._logs = {(bound.topic_id, bound.partition): bound for bound in statement.bounds}
+        self._named = {transaction.decision for transaction in statement.transactions}
+        # A long statement lists the first of its transactions, in the order of decisions, and counts the rest.
+        listed_all = len(statement.transactions) == statement.transaction_count
+        self._listed_to = None if listed_all else max(self._named, default=None)
+
+    def not_arrived(self) -> tuple[LostTransaction, ...]:
+        """Return what is lost and lies behind what had been copied: no statement could name it."""
+        return tuple(lost for lost in self._transactions if not self._arrived(lost))
+
+    def named_count(self) -> int:
+        """Return how many of the lost transactions the statement named, or counted where it was too long."""
+        return sum(self._arrived(lost) and self._is_named(lost) for lost in self._transactions)
+
+    def unnamed(self) -> Iterator[str]:
+        """Yield what is lost although the statement covered it, or had copied it and kept silent."""
+        for lost in self._transactions:
+            bound = self._shards.get(lost.decision.shard)
+            where = f"commit of {lost.transactional_id} at {lost.decision}"
+            if bound is not None and lost.decision.offset < bound.cut:
+                yield f"{where} is lost, but the statement covered the ledger to {bound.cut}"
+            elif self._arrived(lost) and not self._is_named(lost):
+                yield f"{where} is lost and had been copied, but the statement did not name it"
+        plain = {_producer_of(named) for named in self.statement.plain}
+        for record in self._records:
+            bound = self._logs.get((record.topic_id, record.partition))
+            where = f"{record.topic}-{record.partition} from {record.first_offset}"
+            if bound is None or record.first_offset >= bound.copied_end:
+                continue
+            if record.first_offset < bound.cut:
+                yield f"{where} is lost, but the statement covered it to {bound.cut}"
+            elif (
+                not record.transactional
+                and _producer_of(record) not in plain
+                and len(plain) < LISTED_MAX
+            ):
+                yield f"{where} is lost and had been copied, but the statement did not name it"
+
+    def named_in_vain(self) -> Iterator[str]:
+        """Yield what the statement named and the tail of the lost region does not hold."""
+        lost = {transaction.decision for transaction in self._transactions}
+        for named in self.statement.transactions:
+            if named.decision not in lost:
+                yield (
+                    f"commit of {named.transactional_id} at {named.decision} was named, but region"
+                    f" {self.statement.from_region} does not hold it"
+                )
+        arrived_count = sum(map(self._arrived, self._transactions))
+        if self._listed_to is not None and arrived_count != self.statement.transaction_count:
+            yield (
+                f"{self.statement.transaction_count} commits were stated, {arrived_count} of those that"
+                " are lost had been copied"
+            )
+        ranges = {_producer_of(record): record for record in self._records}
+        for stated in self.statement.plain:
+            found = ranges.get(_producer_of(stated))
+            if found is None or not _holds(found, stated):
+                yield (
+                    f"records {stated.first_offset}..{stated.last_offset} of"
+                    f" {stated.topic}-{stated.partition} were named, but region"
+                    f" {self.statement.from_region} does not hold them so"
+                )
+
+    def _arrived(self, lost: LostTransaction) -> bool:
+        bound = self._shards.get(lost.decision.shard)
+        return bound is not None and lost.decision.offset < bound.copied_end
+
+    def _is_named(self, lost: LostTransaction) -> bool:
+        if self._listed_to is not None and lost.decision > self._listed_to:
+            return True
+        return lost.decision in self._named
+
+
+def _producer_of(found: RecordRange) -> tuple[str, int, int, int, bool]:
+    producer = found.producer_id, found.producer_epoch, found.transactional
+    return found.topic_id, found.partition, *producer
+
+
+def _holds(found: RecordRange, named: RecordRange) -> bool:
+    return found.first_offset == named.first_offset and found.last_offset >= named.last_offset

@@ -232,8 +232,16 @@ def losses(url: str | None, output: str) -> None:
             _print_losses(lost)
 
 
+def _compared(lost: Mapping[str, Any]) -> str:
+    if lost["statement"] is None:
+        return "unknown: the statement is not here"
+    if lost["unexplained"]:
+        return "NO: " + "; ".join(lost["unexplained"])
+    return "yes" if lost["exact"] else "yes, as far as known"
+
+
 def _print_losses(lost: Mapping[str, Any]) -> None:
-    unexplained = lost["unexplained"]
+    stated = lost["statement"] is not None
     print_pairs(
         f"Cut off when region epoch {lost['lineage_epoch']} began, found in region {lost['region']}",
         [
@@ -242,10 +250,15 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
             ("transactions lost", lost["transaction_count"]),
             ("plain records lost", lost["plain_record_count"]),
             ("transactional records", lost["transactional_record_count"]),
-            ("as stated beforehand", "; ".join(unexplained) if unexplained else "yes"),
+            ("named beforehand", f"{lost['named_count']} transactions" if stated else "-"),
+            ("never arrived", f"{lost['not_arrived_count']} transactions" if stated else "-"),
+            ("equal to the statement", _compared(lost)),
         ],
     )
     _print_transactions(lost["transactions"])
+    if lost["not_arrived"]:
+        click.echo("of these never arrived, so that no statement could name them:")
+        _print_transactions(lost["not_arrived"])
     rows = [
         (
             f"{found['topic']}-{found['partition']}",

@@ -84,7 +84,7 @@ class FailoverOperations:
         self._settings = driver.settings
         self._chance = chance
         self._operations: dict[str, Operation] = {}
-        self._losses: dict[tuple[tuple[str, int, int], ...], Losses] = {}
+        self._losses: dict[tuple[tuple[str | int, ...], ...], Losses] = {}
 
     @property
     def region(self) -> str:
@@ -331,8 +331,9 @@ class FailoverOperations:
     async def _losses_of(self, domain: str, epoch: int, tails: Sequence[Provenance]) -> Losses:
         statement = self._parts.quarantine.statement(domain, epoch)
         # Quarantine is immutable: what was counted once stays counted, until more is moved in.
+        complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
         key = (
-            (domain, epoch, statement is not None),
+            (domain, epoch, statement is not None, complete),
             *((tail.topic_id.hex, tail.partition, tail.first_offset) for tail in tails),
         )
         if key not in self._losses:
@@ -344,6 +345,7 @@ class FailoverOperations:
                 base_number=tails[0].base_number,
                 tail=await quarantined_tail(self._parts.quarantine, tails),
                 exact=all(tail.acting_region != self.region for tail in tails),
+                complete=complete,
             )
             self._losses[key] = count_losses(quarantined, statement)
         return self._losses[key]

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import (
@@ -108,7 +109,7 @@ def test_losses_join_ranges_of_one_producer_and_tell_committed_from_not() -> Non
 
 
 def test_losses_that_a_true_statement_explains() -> None:
-    known = Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)])
+    known = Tail([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)])
     stated = statement(known)
     # At home there was one more decision that never arrived: it is behind copied_end.
     home = Tail(
@@ -117,6 +118,9 @@ def test_losses_that_a_true_statement_explains() -> None:
     )
     losses = count_losses(Quarantined("main", 17, "eu", 8, 5, home), stated)
     assert losses.transaction_count == 2
+    assert losses.named_count == 1
+    assert [lost.transactional_id for lost in losses.not_arrived] == ["pay-9"]
+    assert losses.not_arrived_count == 1
     assert losses.unexplained == ()
 
 
@@ -128,6 +132,50 @@ def test_a_statement_that_kept_silent_is_found_out() -> None:
     covered = Tail([], [decision(99, TxnStatus.PREPARE_COMMIT)])
     losses = count_losses(Quarantined("main", 17, "eu", 8, 5, covered), silent)
     assert "covered the ledger to 100" in losses.unexplained[0]
+
+
+def test_a_statement_that_named_what_was_not_lost_is_found_out() -> None:
+    stated = statement(Tail([batch(10), batch(12)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, Tail([batch(10)], [])), stated)
+    assert [text.split(" was ")[0].split(" were ")[0] for text in losses.unexplained] == [
+        f"commit of pay-1 at {stated.transactions[0].decision}",
+        "records 10..13 of orders-0",
+    ]
+    assert losses.named_count == 0
+
+
+def test_plain_records_that_were_copied_and_not_named_are_found_out() -> None:
+    stated = statement(Tail([batch(10)], []))
+    home = Tail([batch(10), batch(12, producer_id=99), batch(14, producer_id=7)], [])
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, home), stated)
+    # 14 is where the copy ended: what begins there never arrived.
+    assert losses.unexplained == (
+        "orders-0 from 12 is lost and had been copied, but the statement did not name it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("region", "complete"), [("us", True), ("ap", True), ("eu", False)],
+    ids=["the taker", "another mirror", "still cutting"],
+)  # fmt: skip
+def test_only_the_whole_tail_of_the_lost_region_must_hold_all_that_was_named(
+    region: str, complete: bool
+) -> None:
+    stated = statement(Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)]))
+    part = Quarantined("main", 17, region, 8, 5, Tail([], []), complete=complete)
+    assert count_losses(part, stated).unexplained == ()
+    whole = Quarantined("main", 17, "eu", 8, 5, Tail([], []))
+    assert len(count_losses(whole, stated).unexplained) == 1
+
+
+def test_a_statement_too_long_to_list_is_compared_by_its_count() -> None:
+    both = [decision(100, TxnStatus.PREPARE_COMMIT), decision(101, TxnStatus.PREPARE_COMMIT)]
+    stated = statement(Tail([], both))
+    cut_short = msgspec.structs.replace(stated, transactions=stated.transactions[:1])
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, Tail([], both)), cut_short)
+    assert (losses.named_count, losses.unexplained) == (2, ())
+    fewer = count_losses(Quarantined("main", 17, "eu", 8, 5, Tail([], both[:1])), cut_short)
+    assert fewer.unexplained == ("2 commits were stated, 1 of those that are lost had been copied",)
 
 
 def test_statements_survive_json() -> None:

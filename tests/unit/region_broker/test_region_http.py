@@ -197,7 +197,7 @@ async def test_failover_and_losses(pair: Pair) -> None:
     assert at_home["unexplained"] == []
     assert at_home["statement"]["to_region"] == "us"
     result = await command("losses", "--url", url(pair.us))
-    assert result.stdout.count("as stated beforehand") == 1
+    assert result.stdout.count("equal to the statement  yes") == 1
 
 
 @pytest.mark.parametrize(
