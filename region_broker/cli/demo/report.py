@@ -15,6 +15,30 @@ _MARGIN: Final = 40
 _LABEL_ROWS: Final = 4
 _BUCKET_S: Final = 0.25
 
+_LABELS: Final = {
+    "rows": "rows of the data set",
+    "rows_in_source": "  of so many",
+    "transactions_committed": "transactions committed (read back)",
+    "torn": "torn",
+    "doubled": "doubled",
+    "missing": "missing",
+    "lost_then_done_again": "lost by the failover, then done again",
+    "named_beforehand": "  named by the loss statement beforehand",
+    "not_arrived": "  had not left eu, listed after its return",
+    "equal_to_the_statement": "  equal to the statement",
+    "lost_and_never_answered": "  of these, commits without an answer",
+    "sum_over_accounts": "sum over accounts",
+    "accounts": "accounts",
+    "mirror_audits": "sum unchanged on the mirror",
+    "differing_between_regions": "records that differ between the regions",
+    "seconds_without_a_commit": "seconds without a commit",
+    "tidemark_age_ms": "age of the tidemark at the failover, ms",
+    "commits_per_second": "commits per second before the kill",
+    "workers_started_anew": "workers started anew",
+    "reconciliation": "reconciliation",
+    "coverage": "coverage",
+}
+
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --bar: #2a7de1; --mark: #d1495b; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
@@ -24,6 +48,22 @@ td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--
 svg text { font: 11px system-ui, sans-serif; fill: currentColor; }
 code { font-size: .9em; }
 """
+
+
+def labelled(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures as people read them."""
+    shown = {key: _shown(figures[key]) for key in _LABELS}
+    shown["mirror_audits"] = (
+        f"{figures['mirror_audits']} audits of up to {figures['mirror_audits_transfers']:,} transfers,"
+        f" {figures['mirror_audits_torn']} torn"
+    )
+    return {label: shown[key] for key, label in _LABELS.items()}
+
+
+def _shown(figure: object) -> object:
+    if isinstance(figure, bool):
+        return "yes" if figure else "NO"
+    return f"{figure:,}" if isinstance(figure, int) else figure
 
 
 def render(
@@ -54,7 +94,7 @@ def render(
 <h1>Tidemark demo</h1>{verdict}
 <h2>Commits per second</h2>{_chart(moments, commits_at_s)}
 <h2>Figures</h2><table>{rows}</table>
-<h2>Acknowledged, cut off by the failover, and done again</h2>{losses}
+<h2>Committed, cut off by the failover, and done again</h2>{losses}
 <h2>What happened when</h2><table>{lines}</table></body></html>
 """
 

@@ -18,7 +18,9 @@ from region_broker.cli.demo import stage
 from region_broker.cli.demo.audit import Entry, Findings, audit, read_accounts, shorten
 from region_broker.cli.demo.dataset import Transfer
 from region_broker.cli.demo.hosts import HostedFleet
-from region_broker.cli.demo.report import render
+from region_broker.cli.demo.losses import Asked, Comparison, compare
+from region_broker.cli.demo.mirror_audit import Audit, MirrorAuditor
+from region_broker.cli.demo.report import labelled, render
 from region_broker.cli.demo.story import Story
 from region_broker.cli.demo.workload import (
     ACCOUNT_PARTITIONS,
@@ -61,6 +63,8 @@ class Facts:
 
     statement: Mapping[str, Any] = field(default_factory=dict)
     losses: Sequence[Mapping[str, Any]] = ()
+    compared: Comparison = field(default_factory=Comparison)
+    audits: list[Audit] = field(default_factory=list)
     without_writes_s: float = 0.0
     throughput_per_s: float = 0.0
     reconciled: Mapping[str, Any] = field(default_factory=dict)
@@ -77,8 +81,7 @@ def perform(plan: Plan) -> list[str]:
         with cluster:
             _set_up(plan, story, cluster)
             _work_through_failover(plan, story, cluster, journal, facts)
-            _return_home(story, cluster, facts)
-            findings = _audit(plan, story, cluster, journal)
+            findings = _audit(plan, story, cluster, journal, facts)
         facts.reconciled = _reconcile(plan, story)
     except (ClusterError, stage.StageError, KafkaException, OSError) as error:
         return [f"the demo could not go on: {error!r}"]
@@ -109,13 +112,16 @@ def _work_through_failover(
     total = len(plan.transfers)
     timeout_s = 30 + total * _ROW_TIMEOUT_S
     fleet = HostedFleet(plan.worker_count, cluster.bootstrap, journal)
+    auditors = {region: _auditor(cluster, region) for region in (OTHER, HOME)}
     fleet.start()
     try:
         began_s = time.monotonic()
         story.tell(f"{plan.worker_count} workers consume, transfer and commit", "work begins")
+        auditors[OTHER].start()
         _watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total // 2)
         before = len(journal.acks)
         facts.throughput_per_s = before / (time.monotonic() - began_s)
+        auditors[OTHER].stop()
         _lose_home(story, cluster, facts)
         acts_since_s = time.monotonic()
         stage.wait_until(
@@ -127,15 +133,30 @@ def _work_through_failover(
             f"workers go on in us; longest time without a commit: {facts.without_writes_s:.2f} s",
             "work goes on",
         )
+        _watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total * 3 // 4)
+        _return_home(story, cluster, facts)
+        auditors[HOME].start()
         bootstrap = cluster.place(OTHER).bootstrap
         _watch(
             story, journal, total, timeout_s,
             lambda: len(journal.acks) >= total
             and committed_rows(bootstrap, INPUT_PARTITIONS) >= total,
         )  # fmt: skip
+        auditors[HOME].stop()
     finally:
         fleet.stop()
     story.tell(f"all {total:,} rows are committed", "all committed")
+    facts.audits = [audit for auditor in auditors.values() for audit in auditor.result()]
+
+
+def _auditor(cluster: LocalCluster, region: str) -> MirrorAuditor:
+    bootstrap = cluster.place(region).bootstrap
+    return MirrorAuditor(bootstrap, ACCOUNTS_TOPIC, ACCOUNT_PARTITIONS, _half_of_row)
+
+
+def _half_of_row(value: bytes) -> tuple[str, int]:
+    row_id, change, _ = json.loads(value)
+    return str(row_id), int(change)
 
 
 def _watch(story: Story, journal: Journal, total: int, timeout_s: float, done: Any) -> None:
@@ -158,7 +179,7 @@ def _lose_home(story: Story, cluster: LocalCluster, facts: Facts) -> None:
     story.tell(_state(facts.statement))
     operation = stage.fail_over(cluster, OTHER, _SETTLE_TIMEOUT_S)
     # The statement that counts is the one made by the failover itself, before it acted.
-    facts.statement = operation.get("statement") or facts.statement
+    facts.statement = operation["statement"]
     story.tell(f"region us acts under region epoch {operation['region_epoch']}", "us acts")
 
 
@@ -183,16 +204,23 @@ def _return_home(story: Story, cluster: LocalCluster, facts: Facts) -> None:
     facts.losses = stage.losses(cluster, HOME)
     lost = sum(found["transaction_count"] for found in facts.losses)
     story.tell(
-        f"eu mirrors us; its tail went to quarantine: {lost} transactions that us did not have"
+        f"eu mirrors us, while work goes on; its tail went to quarantine: {lost} transactions that"
+        " us did not have",
+        "eu mirrors",
     )
 
 
-def _audit(plan: Plan, story: Story, cluster: LocalCluster, journal: Journal) -> Findings:
+def _audit(
+    plan: Plan, story: Story, cluster: LocalCluster, journal: Journal, facts: Facts
+) -> Findings:
     story.tell("reading everything back, read-committed, in both regions")
     acting, mirror = cluster.place(OTHER).bootstrap, cluster.place(HOME).bootstrap
     entries = read_accounts(acting)
     mirrored = _read_mirror(cluster, mirror, len(entries))
     count = committed_rows(acting, INPUT_PARTITIONS)
+    there = {entry.attempt for entry in entries}
+    asked = Asked(journal.acks, journal.unknown)
+    facts.compared = compare(facts.statement, facts.losses, asked, there, plan.transfers)
     return audit(plan.transfers, count, entries, mirrored, journal)
 
 
@@ -227,15 +255,13 @@ def _judge(findings: Findings, facts: Facts, plan: Plan) -> list[str]:
     broken = list(findings.broken)
     if findings.rows_expected != len(plan.transfers):
         broken.append(f"{len(plan.transfers) - findings.rows_expected} rows were not processed")
-    listed = sum(found["transaction_count"] for found in facts.losses)
-    if len(findings.lost) > listed or listed > len(findings.lost) + findings.lost_unknown:
+    if facts.compared.differences:
+        broken.append("lost is not what was stated: " + shorten(facts.compared.differences))
+    bad = [audit for audit in facts.audits if not audit.holds]
+    if bad or not any(audit.transfer_count for audit in facts.audits):
         broken.append(
-            f"{len(findings.lost)} acknowledged commits (and {findings.lost_unknown} unanswered) are"
-            f" not there, but quarantine lists {listed}"
+            f"the mirror was audited {len(facts.audits)} times, {len(bad)} failed: {bad[:1]}"
         )
-    unexplained = [item for found in facts.losses for item in found["unexplained"]]
-    if unexplained:
-        broken.append("losses outside the loss statement: " + shorten(unexplained))
     if facts.reconciled.get("exit_code") != 0:
         broken.append(
             f"reconcile ended with {facts.reconciled.get('exit_code')}:"
@@ -250,60 +276,29 @@ def _conclude(
 ) -> None:  # fmt: skip
     figures = _figures(plan, journal, facts, findings)
     html = render(
-        figures=_labelled(figures),
+        figures=labelled(figures),
         broken=broken,
         moments=story.moments,
         commits_at_s=[story.since_start(ack.at_s) for ack in journal.acks],
-        lost=findings.lost,
+        lost=[str(lost) for lost in facts.compared.lost],
     )
     plan.report_path.write_text(html, encoding="utf-8")
     if plan.as_json:
-        told = {"lost": findings.lost, "broken": list(broken), "report": str(plan.report_path)}
+        lost = [str(each) for each in facts.compared.lost]
+        told = {"lost": lost, "broken": list(broken), "report": str(plan.report_path)}
         print_json({**figures, **told})
         return
     click.echo("")
-    print_object(_labelled(figures), "table", title="tidemark demo")
-    if findings.lost:
-        click.echo("\nacknowledged in eu, cut off by the failover, done again in us:")
-        for item in findings.lost:
-            click.echo(f"  {item}")
+    print_object(labelled(figures), "table", title="tidemark demo")
+    if facts.compared.lost:
+        click.echo("\ncommitted in eu, cut off by the failover, done again in us:")
+        for each in facts.compared.lost:
+            click.echo(f"  {each}")
     click.echo(f"\nreport: {plan.report_path}")
 
 
-_LABELS: Final = {
-    "rows": "rows of the data set",
-    "rows_in_source": "  of so many",
-    "transactions_committed": "transactions committed (read back)",
-    "torn": "torn",
-    "doubled": "doubled",
-    "missing": "missing",
-    "lost_then_done_again": "lost by the failover, then done again",
-    "listed_in_quarantine": "  listed in quarantine",
-    "named_beforehand": "  named by the loss statement beforehand",
-    "outside_the_statement": "  outside the loss statement",
-    "unanswered_and_not_there": "commits without an answer, not there",
-    "sum_over_accounts": "sum over accounts",
-    "accounts": "accounts",
-    "differing_between_regions": "records that differ between the regions",
-    "seconds_without_a_commit": "seconds without a commit",
-    "tidemark_age_ms": "age of the tidemark at the failover, ms",
-    "commits_per_second": "commits per second before the kill",
-    "workers_started_anew": "workers started anew",
-    "reconciliation": "reconciliation",
-    "coverage": "coverage",
-}
-
-
-def _labelled(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures as people read them."""
-    return {
-        label: f"{figures[key]:,}" if isinstance(figures[key], int) else figures[key]
-        for key, label in _LABELS.items()
-    }
-
-
 def _figures(plan: Plan, journal: Journal, facts: Facts, findings: Findings) -> dict[str, Any]:
-    statement = facts.statement
+    statement, compared = facts.statement, facts.compared
     return {
         "rows": len(plan.transfers),
         "rows_in_source": plan.rows_in_source,
@@ -311,11 +306,14 @@ def _figures(plan: Plan, journal: Journal, facts: Facts, findings: Findings) -> 
         "torn": len(findings.torn),
         "doubled": len(findings.doubled),
         "missing": len(findings.missing),
-        "lost_then_done_again": len(findings.lost),
-        "listed_in_quarantine": sum(found["transaction_count"] for found in facts.losses),
-        "named_beforehand": statement.get("transaction_count"),
-        "outside_the_statement": sum(len(found["unexplained"]) for found in facts.losses),
-        "unanswered_and_not_there": findings.lost_unknown,
+        "lost_then_done_again": len(compared.lost),
+        "named_beforehand": compared.named_count,
+        "not_arrived": compared.not_arrived_count,
+        "equal_to_the_statement": not compared.differences,
+        "lost_and_never_answered": sum(not lost.answered for lost in compared.lost),
+        "mirror_audits": len(facts.audits),
+        "mirror_audits_transfers": max((each.transfer_count for each in facts.audits), default=0),
+        "mirror_audits_torn": sum(not audit.holds for audit in facts.audits),
         "sum_over_accounts": findings.sum_over_accounts,
         "accounts": findings.accounts,
         "differing_between_regions": findings.differing_regions,

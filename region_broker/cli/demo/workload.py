@@ -77,6 +77,11 @@ def partition_of(account: str) -> int:
     return zlib.crc32(account.encode()) % ACCOUNT_PARTITIONS
 
 
+def transactional_id_of(attempt: str) -> str:
+    """Return the transactional id of the worker that made an attempt."""
+    return f"demo-{attempt.split('.', maxsplit=1)[0]}"
+
+
 def produce_input(bootstrap: str, transfers: Iterable[Transfer], partition_count: int) -> int:
     """Write the rows to the input topic, idempotently; return how many. Raises KafkaException."""
     producer = Producer(
@@ -147,7 +152,7 @@ class Worker(threading.Thread):
 
     def _producer(self) -> Producer:
         producer = Producer(
-            {"bootstrap.servers": self._addresses, "transactional.id": f"demo-{self._number}",
+            {"bootstrap.servers": self._addresses, "transactional.id": transactional_id_of(f"{self._number}"),
              "linger.ms": 0, "log_level": 0, "reconnect.backoff.max.ms": 500,
              "transaction.timeout.ms": 20_000, "message.timeout.ms": 10_000,
              "connections.max.idle.ms": 5_000},  # what frees a call that librdkafka forgot (5511)
