@@ -1,7 +1,8 @@
 """Real processes: home is SIGKILLed in the middle of transfers, the other region takes over, the old one returns.
 
 One pair of regions lives through several losses, each time of the region that acts: what one take-over leaves
-behind is what the next one starts from. After each, everything ever written is read back in both regions.
+behind is what the next one starts from. After each, everything ever written is read back in both regions. Before
+each, an auditor asks the mirror for the ends of all accounts at once and reads up to them, while transfers go on.
 """
 
 import json
@@ -21,9 +22,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from chaos.checker import check
-from chaos.history import History, Seen
+from chaos.history import History, Seen, seen
 from chaos.transfers import (
     ACCOUNTS,
+    END,
     TOPIC,
     Journal,
     Reader,
@@ -33,12 +35,15 @@ from chaos.transfers import (
     tellers,
     write_ends,
 )
+from region_broker.cli.demo.mirror_audit import Audit, MirrorAuditor
+from region_broker.cli.demo.stage import wait_mirrored
 from region_broker.cli.local_cluster import LocalCluster
 from tests.process.own_process import run_in_own_process
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 LOSSES_PER_PAIR = 5
 TELLERS = 3
+AUDIT_PAUSE_S = 0.1
 TIDEMARK = (sys.executable, "-m", "region_broker")
 
 
@@ -55,6 +60,13 @@ def cluster(folder: Path) -> Iterator[LocalCluster]:
 def get(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=20) as answer:
         return json.load(answer)
+
+
+def half_of_a_transfer(value: bytes) -> tuple[str, int] | None:
+    if value == END:
+        return None
+    record = seen(0, 0, value)
+    return record.attempt, record.change
 
 
 def fail_over(cluster: LocalCluster, target: str) -> None:
@@ -78,6 +90,7 @@ class Losses:
         self.journal = Journal()
         self.acting, self.mirror = (place.name for place in cluster.plan.regions)
         self.shown: list[Seen] = []
+        self.audits: list[Audit] = []
 
     def run(self) -> None:
         working = list(tellers(TELLERS, self.cluster.bootstrap, self.journal, self.chance))
@@ -87,6 +100,7 @@ class Losses:
             self.judge()
             working = [self.successor(teller) for teller in working]
         end_all(working, lambda name: pytest.fail(f"{name} hangs"))
+        assert any(audit.transfer_count for audit in self.audits)
 
     def successor(self, teller: Teller) -> Teller:
         """Start a new instance of the application: same transactional id."""
@@ -98,12 +112,17 @@ class Losses:
         return new
 
     def lose_the_acting_region(self) -> None:
-        watcher = Watcher(self.cluster.place(self.mirror).bootstrap)
+        bootstrap = self.cluster.place(self.mirror).bootstrap
+        watcher = Watcher(bootstrap)
         watcher.start()
+        wait_mirrored(self.cluster, self.acting, self.mirror, 60)
+        auditor = MirrorAuditor(bootstrap, TOPIC, ACCOUNTS, half_of_a_transfer, AUDIT_PAUSE_S)
+        auditor.start()
         term = self.journal.term
         self.journal.await_commits(
             term, self.journal.committed(term) + self.chance.randrange(10, 80)
         )
+        auditor.stop()
         self.cluster.kill(self.acting)
         shown = list(watcher.shown)
         self.journal.term += 1
@@ -116,6 +135,10 @@ class Losses:
         )
         watcher.stop()
         self.shown += shown
+        audits = auditor.result()
+        print(f"{len(audits)} audits of the mirror, the last of {audits[-1:]}")
+        assert [audit for audit in audits if not audit.holds] == []
+        self.audits += audits
 
     def judge(self) -> None:
         ends = write_ends(self.cluster.place(self.acting).bootstrap)
