@@ -21,7 +21,7 @@ from region_broker.handlers.partitions import find_partition, isolation_of, lead
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import FETCH_BYTES_MAX, FETCH_PARTITION_COUNT_MAX, FETCH_WAIT_MS_MAX
-from region_broker.log.failures import OffsetOutOfRange, PartitionFailed
+from region_broker.log.failures import CorruptRange, OffsetOutOfRange, PartitionFailed
 from region_broker.replication.fetch_sessions import (
     FINAL_EPOCH,
     NO_SESSION,
@@ -265,6 +265,8 @@ def _partition(
         found = partition.fetch(item.offset, max(0, max_bytes), isolation, first_batch_always=first)
     except OffsetOutOfRange:
         return _error_row(item.index, ErrorCode.offset_out_of_range)
+    except CorruptRange:
+        return _error_row(item.index, ErrorCode.corrupt_message)
     except PartitionFailed:
         return _error_row(item.index, ErrorCode.kafka_storage_error)
     return _data_row(item.index, found, isolation)

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.partitions import find_partition, isolation_of, leader_epoch_error
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
-from region_broker.log.failures import PartitionFailed
+from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.replication.partition import Isolation, Partition
 
 LATEST: Final = -1
@@ -57,6 +57,8 @@ def _partition(ctx: RequestContext, topic: str, item: Any, isolation: Isolation 
         return {"partition_index": index, "error_code": ErrorCode.unsupported_version}
     try:
         offset, timestamp_ms, leader_epoch = _position(partition, int(item.timestamp), isolation)
+    except CorruptRange:
+        return {"partition_index": index, "error_code": ErrorCode.corrupt_message}
     except PartitionFailed:
         return {"partition_index": index, "error_code": ErrorCode.kafka_storage_error}
     return {

@@ -24,6 +24,15 @@ class LogDamaged(LogError):
     """Bytes that were known to be durable are missing or wrong. Never repaired silently."""
 
 
+class CorruptRange(LogError):
+    """What lies at `offset` is not what was written: it is never given out. The rest of the log is served."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        """Carry the offset that was asked for, and what is wrong there."""
+        super().__init__(reason)
+        self.offset = offset
+
+
 class NewerFormat(LogError):
     """The data folder was written by a newer version of Tidemark, or is not one of ours."""
 

@@ -63,14 +63,18 @@ class NodeCollector(Collector):
         yield _gauge("held_back_splits", "How often it was given up", held["splits"])
 
     def _logs(self) -> Iterator[Metric]:
-        count = failed = size_bytes = unstable = 0
+        count = failed = size_bytes = unstable = corrupt = 0
         for partition in self._sources.partitions:
             count += 1
             failed += partition.failed is not None
+            corrupt += partition.corrupt_reads
             size_bytes += partition.log.size_bytes
             unstable += partition.visible_end - partition.last_stable_offset
         yield _gauge("partitions", "Partitions of this node", count)
         yield _gauge("partitions_failed", "Partitions that have stopped", failed)
+        yield _gauge(
+            "corrupt_reads", "Reads refused since the start because stored bytes are wrong", corrupt
+        )
         yield _gauge("log_bytes", "Bytes of all logs", size_bytes)
         yield _gauge(
             "undecided_records", "Records between last stable offset and visible end", unstable

@@ -8,6 +8,8 @@ INV-PT3  judge, write and apply are one step without `await` (C7); after an appe
         with an error that means "not written" (P18)
 INV-PT4  a duplicate is acknowledged only when the original is below HW (C2)
 INV-PT5  only a leader takes client batches, markers and ledger batches; only a mirror takes mirrored ones
+INV-PT6  no batch leaves the node unless its CRC is right: a bad one is CorruptRange for those who ask for it,
+        a log line and a count, and the batches before and behind it are served
 
 Not here: bytes and recovery (`log.partition_log`), sequence rules (`PartitionState`), Kafka's error numbers.
 """
@@ -29,11 +31,13 @@ from idempotency.record_batch import (
     MarkerFacts,
     build_marker,
     crc_ok,
+    first_unsound,
     iter_headers,
     read_header,
     read_marker,
 )
 from region_broker.log.failures import (
+    CorruptRange,
     LogDamaged,
     MirrorGap,
     NotLeader,
@@ -41,6 +45,7 @@ from region_broker.log.failures import (
     PartitionFailed,
 )
 from region_broker.log.partition_log import PartitionLog
+from region_broker.log.segment import ReadSlice
 from region_broker.replication.admission import (
     APPEND_VERDICTS,
     AppendOutcome,
@@ -54,6 +59,8 @@ from region_broker.wire.batches import RecordsError, iter_records
 logger: Final = logging.getLogger(__name__)
 
 NO_EPOCH: Final = -1
+CORRUPT_OFFSETS_NAMED: Final = 100
+"""How many damaged places of one partition get a line in the log; all reads of them are counted."""
 
 
 class Isolation(Enum):
@@ -93,6 +100,8 @@ class Partition:
         self.shown_cut_offset = 0
         self.whole_end = 0
         """Where the whole cut of a mirror ends here: no transaction is shown in a part of its logs (T17)."""
+        self.corrupt_reads = 0
+        self._corrupt_at: set[int] = set()
         self._waiters = CommitWaiters()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._callback_serial = 0
@@ -380,7 +389,7 @@ class Partition:
     ) -> FetchSlice:
         """Return whole batches from `offset` on (C38, C39); empty if nothing is readable there yet.
 
-        Raises OffsetOutOfRange, PartitionFailed.
+        Raises OffsetOutOfRange, PartitionFailed, CorruptRange.
         """
         if self._is_behind(offset):
             self.log.check_running()
@@ -405,7 +414,7 @@ class Partition:
     def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes:
         """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte.
 
-        At least one batch if there is one. Raises OffsetOutOfRange, PartitionFailed.
+        At least one batch if there is one. Raises OffsetOutOfRange, PartitionFailed, CorruptRange.
         """
         self._check_range(offset)
         high_watermark = self.log.stable_offset
@@ -445,21 +454,66 @@ class Partition:
 
     def _read(self, offset: int, max_bytes: int, end: int) -> tuple[bytes, int]:
         try:
-            found = self.log.read(offset, max_bytes, end)
-        except (LogDamaged, OSError) as error:
+            found = self._read_around_damage(offset, max_bytes, end)
+        except LogDamaged as error:
+            raise self._corrupt(offset, str(error)) from error
+        except OSError as error:
             self.log.fail(f"reading {self.tp} at {offset} failed: {error}")
             raise PartitionFailed(self.log.failed) from error
-        return (found.data, found.next_offset) if found is not None else (b"", offset)
+        if found is None:
+            if offset < end:
+                raise self._corrupt(offset, "the batch there does not end where readers may see")
+            return b"", offset
+        bad_at = first_unsound(found.data)
+        if bad_at < 0:
+            return found.data, found.next_offset
+        if bad_at == 0:
+            raise self._corrupt(offset, "the batch there has a wrong CRC")
+        sound = found.data[:bad_at]
+        next_offset = offset
+        for _, header in iter_headers(sound):
+            next_offset = header.next_offset
+        return sound, next_offset
+
+    def _read_around_damage(self, offset: int, max_bytes: int, end: int) -> ReadSlice | None:
+        try:
+            return self.log.read(offset, max_bytes, end)
+        except LogDamaged:
+            if max_bytes <= 1:
+                raise
+            return self.log.read(offset, 1, end)  # the first batch may be sound
+
+    def _corrupt(self, offset: int, reason: str) -> CorruptRange:
+        self.corrupt_reads += 1
+        if offset not in self._corrupt_at and len(self._corrupt_at) < CORRUPT_OFFSETS_NAMED:
+            self._corrupt_at.add(offset)
+            logger.error(
+                "%s: what is stored at offset %d is damaged and is not given out: %s. Restore the segment from "
+                "another region; readers may go on behind it",
+                self.tp, offset, reason,
+            )  # fmt: skip
+        return CorruptRange(offset, f"{self.tp} at {offset}: {reason}")
 
     def lookup_timestamp(
         self, timestamp_ms: int, isolation: Isolation
     ) -> tuple[int, int, int] | None:
-        """Return (offset, timestamp_ms, leader epoch) of the first readable record at or after a time."""
+        """Return (offset, timestamp_ms, leader epoch) of the first readable record at or after a time.
+
+        Raises PartitionFailed, CorruptRange.
+        """
         self.log.check_running()
-        found = self.log.first_reaching(timestamp_ms, self.readable_end(isolation))
+        try:
+            found = self.log.first_reaching(timestamp_ms, self.readable_end(isolation))
+        except LogDamaged as error:
+            raise self._corrupt(-1, f"looking for {timestamp_ms} ms: {error}") from error
+        except OSError as error:
+            self.log.fail(f"looking for {timestamp_ms} ms in {self.tp} failed: {error}")
+            raise PartitionFailed(self.log.failed) from error
         if found is None:
             return None
         header, batch = found
+        if not crc_ok(batch, 0, header):
+            raise self._corrupt(header.base_offset, "the batch there has a wrong CRC")
         if header.is_control:
             return header.base_offset, header.max_timestamp_ms, header.leader_epoch
         try:

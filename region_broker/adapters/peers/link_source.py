@@ -38,7 +38,7 @@ from region_broker.adapters.peers.peer_protocol import (
 from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
-from region_broker.log.failures import LogError, OffsetOutOfRange
+from region_broker.log.failures import CorruptRange, LogError, OffsetOutOfRange
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.partition_table import PartitionTable
 
@@ -323,6 +323,9 @@ class _FetchSession:
             return None
         try:
             data = partition.read_raw(position, bytes_max, high_watermark)
+        except CorruptRange:
+            # Said and counted by the partition; the other logs go on, this one is tried again when it moves.
+            return None
         except OffsetOutOfRange as error:
             raise PeerRefused("out-of-range", f"{key.encode()}: {error}") from error
         except LogError as error:
