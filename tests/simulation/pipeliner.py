@@ -2,6 +2,7 @@
 
 Value n has sequence n. A request that fails, by an answer or by the end of its connection, stops it until those
 behind it are answered or gone ("drain"); then it sends again what was not answered, in order, to either region.
+Now and then it gives a connection up, as after a time-out, and what it sent there is still on its way.
 A success behind a failure says that the failed one is in the log, too.
 
 INV-SPL1  it never takes a new epoch: an answer that would make librdkafka do so (and write again what may be in
@@ -23,6 +24,7 @@ from tests.simulation.region_pair import Pair
 
 VERSION = 9
 IN_FLIGHT_MAX = 5
+GIVES_UP_SHARE = 0.3
 RETRIED = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -75,6 +77,7 @@ class Pipeliner:
         self._next = len(self.answered)
         in_flight: deque[int] = deque()
         stays = self._chance.randrange(5, 400)
+        gives_up = self._chance.random() < GIVES_UP_SHARE
         failed = False
         while True:
             ends = failed or self.closed.is_set() or stays <= 0
@@ -82,7 +85,7 @@ class Pipeliner:
                 in_flight.append(self._next)
                 self._send(connection, self._next)
                 self._next += 1
-            if not in_flight:
+            if not in_flight or (gives_up and stays <= 0):
                 return
             stays -= 1
             failed |= not self._took(in_flight.popleft(), await self._answer(connection))
