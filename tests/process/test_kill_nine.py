@@ -64,7 +64,7 @@ def kill_under_load(cluster: LocalCluster) -> None:
     end_all(working, lambda name: pytest.fail(f"{name} hangs"))
     streamer.stop()
     assert not streamer.is_alive()
-    assert streamed.failed == []
+    assert streamed.failed == [], streamed.failed[:8]
     reader = Reader(cluster.bootstrap)
     final = {"eu": list(reader.read_to(write_ends(cluster.bootstrap)))}
     reader.close()
