@@ -1,6 +1,7 @@
 """An idempotent producer that writes numbers to each partition, and the judge of what is read back.
 
-Number n of a partition is written once by the application; librdkafka repeats what was not answered. Every
+Number n of a partition is written once by the application; librdkafka repeats what was not answered, for ever (a
+message that times out makes it take a new epoch, and write again what may be in the log). Every
 answered number is at the offset that was answered, nothing is there twice, and the numbers of a partition rise.
 Not here: who kills what.
 """
@@ -25,6 +26,30 @@ class Streamed:
         default_factory=lambda: {number: {} for number in range(PARTITIONS)}
     )
     failed: list[str] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def note(self, partition: int, number: int, offset: int) -> None:
+        """Keep an answer."""
+        with self.changed:
+            self.answered[partition][number] = offset
+            self.changed.notify_all()
+
+    def give_up(self, what: str) -> None:
+        """Keep a failure."""
+        with self.changed:
+            self.failed.append(what)
+            self.changed.notify_all()
+
+    def count(self) -> int:
+        """Return how many were answered."""
+        return sum(map(len, self.answered.values()))
+
+    def await_more(self, count: int, timeout_s: float = 60.0) -> None:
+        """Return once `count` more were answered, or one was given up; raises TimeoutError."""
+        with self.changed:
+            wanted = self.count() + count
+            if not self.changed.wait_for(lambda: self.failed or self.count() >= wanted, timeout_s):
+                raise TimeoutError(f"{self.count()} of {wanted} records of the stream are answered")
 
 
 class Streamer(threading.Thread):
@@ -38,7 +63,7 @@ class Streamer(threading.Thread):
         self._producer = Producer(
             {"bootstrap.servers": brokers, "enable.idempotence": True, "linger.ms": 1, "log_level": 0,
              "max.in.flight": 5,
-             "reconnect.backoff.max.ms": 200, "message.timeout.ms": 60_000,
+             "reconnect.backoff.max.ms": 200, "message.timeout.ms": 0,
              "batch.num.messages": 20, "queue.buffering.max.messages": 500}
         )  # fmt: skip
 
@@ -60,9 +85,9 @@ class Streamer(threading.Thread):
         def delivered(error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
             if error is not None or offset is None:
-                self._streamed.failed.append(f"{partition}/{number}: {error}")
+                self._streamed.give_up(f"{partition}/{number}: {error}")
             else:
-                self._streamed.answered[partition][number] = offset
+                self._streamed.note(partition, number, offset)
 
         while not self._stopping.is_set():
             try:

@@ -57,6 +57,7 @@ def kill_under_load(cluster: LocalCluster) -> None:
     streamer.start()
     working = list(tellers(TELLERS, cluster.bootstrap, journal, chance))
     for _ in range(KILLS):
+        streamed.await_more(chance.randrange(1, 300))
         journal.await_commits(0, journal.committed(0) + chance.randrange(1, 30))
         cluster.kill("eu")
         cluster.start(["eu"])
