@@ -32,6 +32,7 @@ from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig
 from region_broker.log.segment import (
     ABORTED_SUFFIX,
+    INDEX_SUFFIX,
     LOG_SUFFIX,
     SealedCache,
     Segment,
@@ -78,6 +79,10 @@ def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog
         if name.endswith(TEMPORARY_SUFFIX):
             disk.remove(folder / name)
     bases = sorted(int(name[:20]) for name in names if name.endswith(LOG_SUFFIX))
+    for name in names:
+        # The power went while a segment was removed: no later segment of that base may find its indexes.
+        if name.endswith((INDEX_SUFFIX, ABORTED_SUFFIX)) and int(name[:20]) not in bases:
+            disk.remove(folder / name)
     checkpoint = read_checkpoint(folder, cache)
     if (
         checkpoint is not None

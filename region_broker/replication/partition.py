@@ -15,7 +15,8 @@ Not here: bytes and recovery (`log.partition_log`), sequence rules (`PartitionSt
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -464,7 +465,7 @@ class Partition:
             if offset < end:
                 raise self._corrupt(offset, "the batch there does not end where readers may see")
             return b"", offset
-        bad_at = first_unsound(found.data)
+        bad_at = first_unsound(found.data, offset, leader_epoch=self._one_epoch(offset, found))
         if bad_at < 0:
             return found.data, found.next_offset
         if bad_at == 0:
@@ -474,6 +475,14 @@ class Partition:
         for _, header in iter_headers(sound):
             next_offset = header.next_offset
         return sound, next_offset
+
+    def _one_epoch(self, offset: int, found: ReadSlice) -> int | None:
+        """Return the leader epoch of all that was read, None if there are several."""
+        epochs = self.log.epochs
+        leader_epoch = epochs.epoch_at(offset)
+        if leader_epoch == NO_EPOCH:
+            return None
+        return leader_epoch if epochs.epoch_at(found.next_offset - 1) == leader_epoch else None
 
     def _read_around_damage(self, offset: int, max_bytes: int, end: int) -> ReadSlice | None:
         try:
@@ -537,7 +546,8 @@ class Partition:
         Waiters for more get NotLeader. Raises NotABatchBoundary, LogDamaged, PartitionFailed.
         """
         cuts = offset < self.log.log_end_offset
-        self.log.truncate_to(offset)
+        with self._stops_on_disk_errors(f"cutting at {offset}"):
+            self.log.truncate_to(offset)
         if cuts:
             self._waiters.fail(NotLeader(f"{self.tp} was cut at {offset}: what lay above is gone"))
             self.shown_cut_offset = min(self.shown_cut_offset, offset)
@@ -545,6 +555,15 @@ class Partition:
             if not self.is_leader:
                 self.leader_epoch = self.log.epochs.latest
             self._changed()
+
+    @contextmanager
+    def _stops_on_disk_errors(self, work: str) -> Iterator[None]:
+        """Stop the partition if the disk fails while it looks for what to do."""
+        try:
+            yield
+        except OSError as error:
+            self.log.fail(f"{work} of {self.tp} failed: {error}")
+            raise PartitionFailed(self.log.failed) from error
 
     def start_at(self, offset: int) -> None:
         """Give up all records and go on, empty, at `offset` (a mirror that is seeded, T13, T14)."""
@@ -572,4 +591,5 @@ class Partition:
             return 0
         stable = self.last_stable_offset
         hold = stable if hold_offset is None else min(hold_offset, stable)
-        return self.log.apply_retention(now_ms=now_ms, hold_offset=hold)
+        with self._stops_on_disk_errors("retention"):
+            return self.log.apply_retention(now_ms=now_ms, hold_offset=hold)

@@ -1,7 +1,8 @@
 """A disk in memory that loses what was not synced, tears writes, and fails on demand.
 
-INV-SD1  after `power_loss` a file holds what was synced, and of each later write any subset of its 4 KiB pages; a
-         name holds what `fsync_dir` made of it, or what it was changed to since
+INV-SD1  after `power_loss` a file holds what was synced, and of each later write any subset of its 4 KiB pages, some
+         of them torn: a subset of their 512-byte sectors; a name holds what `fsync_dir` made of it, or what it was
+         changed to since
 INV-SD2  after `process_killed` everything written is there: the page cache outlives a process
 INV-SD3  a failed `fdatasync` drops the file's dirty pages as clean: a later one succeeds and they are not durable
 
@@ -9,13 +10,16 @@ Handles opened before a crash are dead. Not here: chance (handed in), any rule o
 """
 
 import errno
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from region_broker.log.disk import Buffer
 
 PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+TORN_CHANCE = 0.2
 VOLUME_BYTES = 1 << 40
 
 Fault = Callable[[str, Path], None]
@@ -71,9 +75,21 @@ def _after(
         while data:
             room = PAGE_BYTES - position % PAGE_BYTES
             if rng is None or rng.random() < keep_chance:
-                _write_into(content, position, data[:room])
+                _write_page(content, position, data[:room], rng)
             position, data = position + len(data[:room]), data[room:]
     return content
+
+
+def _write_page(content: bytearray, position: int, data: bytes, rng: random.Random | None) -> None:
+    """Write within one page; a page that is written as the power goes may be torn between its sectors."""
+    if rng is None or rng.random() >= TORN_CHANCE:
+        _write_into(content, position, data)
+        return
+    while data:
+        room = SECTOR_BYTES - position % SECTOR_BYTES
+        if rng.random() < 0.5:
+            _write_into(content, position, data[:room])
+        position, data = position + len(data[:room]), data[room:]
 
 
 def _write_into(content: bytearray, position: int, data: bytes) -> None:
@@ -171,6 +187,22 @@ class SimulatedDisk:
     def crash_after(self, operation_count: int) -> None:
         """Raise Crashed at the operation after the next `operation_count`."""
         self.crash_at = self.operations + operation_count + 1
+
+    def fail_by_chance(
+        self, rng: random.Random, chance: float, errors: Sequence[int] = (errno.EIO,)
+    ) -> None:
+        """Let each operation fail with that chance from now on, until the process ends or `fault` is cleared.
+
+        A write may fail for want of space or by the device; reads, syncs and names by the device only.
+        """
+
+        def fail(operation: str, path: Path) -> None:
+            if rng.random() < chance:
+                grows = operation in ("pwrite", "write_file_atomic")
+                number = rng.choice(errors) if grows else errno.EIO
+                raise OSError(number, os.strerror(number), str(path))
+
+        self.fault = fail
 
     def power_loss(self, rng: random.Random) -> None:
         """Lose what was not synced, by chance in part kept."""
