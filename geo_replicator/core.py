@@ -4,6 +4,7 @@ INV-LK1  nothing is fetched before every log was checked against home's leader e
 INV-LK2  a diverged log is handed to quarantine and checked again; the link never cuts a log
 INV-LK3  at most `FETCHES_IN_FLIGHT` fetches are under way; each answer is appended before the next is taken
 INV-LK4  a topic that is gone at home is kept until a tidemark past its deletion is reached (T15)
+INV-LK6  logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15)
 INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX`, and then in a fresh session
 
 Not here: reached tidemarks (`frontier`), I/O (`driver`), what home does (`link_source` in the broker).
@@ -18,6 +19,7 @@ from geo_replicator.cursor import Cursor
 from geo_replicator.effects import (
     ApplyTopics,
     AwaitTidemarkToDelete,
+    AwaitTidemarkToShrink,
     CheckEpochs,
     Connect,
     Disconnect,
@@ -137,7 +139,13 @@ class LinkCore:
         if difference.gone:
             effects.append(AwaitTidemarkToDelete(event.metadata_version, difference.gone))
             self._forget(key for topic in difference.gone for key in topic.logs())
-        apply = ApplyTopics(difference.created, difference.reconfigured, event.registry)
+        if difference.shrunk:
+            effects.append(AwaitTidemarkToShrink(event.metadata_version, difference.shrunk))
+            kept = {key for topic in event.registry for key in topic.logs()}
+            self._forget([key for key in self._ends if key not in kept])
+        apply = ApplyTopics(
+            difference.created, difference.reconfigured, event.registry, difference.grown
+        )
         return [*effects, apply]
 
     def _forget(self, keys: Iterable[LogKey]) -> None:

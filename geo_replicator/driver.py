@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
-from uuid import UUID
 
 from geo_replicator.core import LinkCore, LinkState
 from geo_replicator.cursor import CursorBroken
 from geo_replicator.effects import (
     ApplyTopics,
     AwaitTidemarkToDelete,
+    AwaitTidemarkToShrink,
     CheckEpochs,
     Disconnect,
     Diverged,
@@ -62,7 +62,8 @@ from geo_replicator.ports import (
 )
 from geo_replicator.reading import read_book
 from geo_replicator.tidemark import TidemarkBook, TidemarkError, decode
-from geo_replicator.topology import LedgerTopics, MirrorTopic
+from geo_replicator.topic_changes import TopicChanges
+from geo_replicator.topology import LedgerTopics
 from idempotency.ports import Chance, Clock
 
 _log: Final = logging.getLogger("tidemark.link")
@@ -122,7 +123,7 @@ class Link:
         self._show_again_ms = 0
         self._session: HomeSession | None = None
         self._answers: deque[Awaitable[FetchAnswer]] = deque()
-        self._deletions: dict[UUID, tuple[MirrorTopic, int]] = {}
+        self._changes = TopicChanges()
 
     def restore(self) -> None:
         """Rebuild the tidemarks from the log, and show what was reached before (T16).
@@ -230,8 +231,10 @@ class Link:
     def _note(self, effect: LinkEffect, session: HomeSession) -> None:
         match effect:
             case AwaitTidemarkToDelete(metadata_version=version, topics=topics):
-                for topic in topics:
-                    self._deletions.setdefault(topic.topic_id, (topic, version))
+                self._changes.delete(topics, version)
+                self._moved.set()
+            case AwaitTidemarkToShrink(metadata_version=version, topics=topics):
+                self._changes.shrink(topics, version)
                 self._moved.set()
             case StartLogs(offsets=offsets):
                 for key, offset in offsets.items():
@@ -254,6 +257,10 @@ class Link:
     async def _apply_topics(self, effect: ApplyTopics) -> TopicsApplied:
         for topic in effect.created:
             await self._ports.topics.create(topic)
+        for topic in effect.grown:
+            self._ports.topics.open_logs(topic)
+        self._changes.growing = effect.grown
+        self._moved.set()
         for topic in effect.reconfigured:
             await self._ports.topics.update_configs(topic)
         logs = self._ports.logs
@@ -294,7 +301,7 @@ class Link:
             try:
                 self._take_moves()
                 await self._reach_complete()
-                await self._delete_topics()
+                await self._drop_logs()
             except (TidemarkError, OSError) as error:
                 self.stopped_reaching = str(error)
                 _log.error("no tidemark is reached any more: %s", error)
@@ -304,6 +311,7 @@ class Link:
         point = self.frontier.complete
         if point <= self.frontier.reached:
             return
+        await self._grow_topics(point)
         self._saving = point
         await self._ports.reached.save(point)
         self._saving = None
@@ -348,23 +356,41 @@ class Link:
             await self._ports.clock.sleep_ms(self._show_again_ms)
             self._show_logs({})
 
-    async def _delete_topics(self) -> None:
+    async def _grow_topics(self, point: TidemarkPoint) -> None:
+        """Let topics have the partitions that `point` names, before it counts as reached (T15).
+
+        1. A topic grew, and `point` covers records of a new partition. 2. Reached is durable. 3. This region dies
+        and takes over at `point`: if the topic had not grown by then, those records would be gone.
+        """
+        vector = self.book.vector(point) if self._changes.growing else None
+        if vector is not None:
+            for topic_id, count in self._changes.grown_at(vector.positions).items():
+                try:
+                    await self._ports.topics.grow(topic_id, count)
+                except LinkFailed as failure:
+                    raise TidemarkError(f"{point} cannot be reached: {failure}") from failure
+
+    async def _drop_logs(self) -> None:
+        """Delete the topics and partitions that home has no more, at a tidemark past that (T15)."""
         floor = self.book.floor
         if floor is None or floor.newest.point != self.frontier.reached:
             return
         if floor.newest.region_epoch != self._facts.region_epoch:
             return
-        for topic, version in tuple(self._deletions.values()):
-            if floor.newest.metadata_version >= version:
-                try:
+        for change in self._changes.due(floor.newest.metadata_version):
+            topic = change.topic
+            try:
+                if change.keeps == 0:
                     await self._ports.topics.delete(topic)
-                except LinkFailed as failure:
-                    _log.warning("topic %s is still here: %s", topic.name, failure)
-                    continue
-                del self._deletions[topic.topic_id]
-                for key in topic.logs():
-                    self.frontier.removed(key)
-                    self.lag.forget(key)
+                else:
+                    await self._ports.topics.shrink(topic.topic_id, change.keeps)
+            except LinkFailed as failure:
+                _log.warning("topic %s is still here: %s", topic.name, failure)
+                continue
+            self._changes.done(change)
+            for key in self.frontier.logs_of(topic.topic_id, change.keeps):
+                self.frontier.removed(key)
+                self.lag.forget(key)
 
     # Reporting.
 

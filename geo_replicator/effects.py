@@ -81,16 +81,28 @@ class ReadRegistry:
 
 @dataclass(frozen=True, slots=True)
 class ApplyTopics:
-    """Create and reconfigure topics, then open all logs of `all_topics` (T15: deletions come later)."""
+    """Create and reconfigure topics, then open all logs of `all_topics` (T15: deletions come later).
+
+    Logs of the `grown` are opened and copied, but the topics grow only at a tidemark that names those logs.
+    """
 
     created: tuple[MirrorTopic, ...]
     reconfigured: tuple[MirrorTopic, ...]
     all_topics: tuple[MirrorTopic, ...]
+    grown: tuple[MirrorTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitTidemarkToDelete:
     """Delete these topics once a tidemark with M >= `metadata_version` is reached (T15)."""
+
+    metadata_version: int
+    topics: tuple[MirrorTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitTidemarkToShrink:
+    """Cut these topics to their partition count once a tidemark with M >= `metadata_version` is reached."""
 
     metadata_version: int
     topics: tuple[MirrorTopic, ...]
@@ -154,6 +166,7 @@ LinkEffect: TypeAlias = (
     | ReadRegistry
     | ApplyTopics
     | AwaitTidemarkToDelete
+    | AwaitTidemarkToShrink
     | CheckEpochs
     | HandOverDivergence
     | StartLogs

@@ -15,6 +15,7 @@ Not here: reading `__tidemarks` (`tidemark.TidemarkBook`), durability (`ports.Re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
 from geo_replicator.tidemark import Tidemark
@@ -130,6 +131,12 @@ class Frontier:
         log.high_watermark = high_watermark
         self._serve(log)
         self._settle()
+
+    def logs_of(self, topic_id: UUID, first: int) -> tuple[LogKey, ...]:
+        """Return the known logs of a topic, from partition `first` on."""
+        return tuple(
+            key for key in self._logs if key.topic_id == topic_id and key.partition >= first
+        )
 
     def removed(self, key: LogKey) -> None:
         """Forget a log whose topic was deleted on the mirror."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from geo_replicator.effects import Diverged
 from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
@@ -133,6 +134,18 @@ class MirrorTopics(Protocol):
 
     async def create(self, topic: MirrorTopic) -> None:
         """Create the topic with home's id and open its logs as mirrors; raises `LinkFailed`."""
+        ...
+
+    def open_logs(self, topic: MirrorTopic) -> None:
+        """Open all logs of `topic` as mirrors, also those that it has not yet here; raises `LinkFailed`."""
+        ...
+
+    async def grow(self, topic_id: UUID, partition_count: int) -> None:
+        """Give the topic at least that many partitions; their logs are open. Raises `LinkFailed`."""
+        ...
+
+    async def shrink(self, topic_id: UUID, partition_count: int) -> None:
+        """Take the partitions from `partition_count` on away, with their logs; raises `LinkFailed`."""
         ...
 
     async def update_configs(self, topic: MirrorTopic) -> None:

@@ -68,11 +68,16 @@ class MirrorTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicDifference:
-    """What a mirror must change to follow a registry; `gone` waits for a reached tidemark (T15)."""
+    """What a mirror must change to follow a registry; `gone`, `grown`, `shrunk` wait for a tidemark (T15).
+
+    `grown` and `shrunk` are as home describes them. A topic shrinks where home's growth was lost in a failover.
+    """
 
     created: tuple[MirrorTopic, ...]
     reconfigured: tuple[MirrorTopic, ...]
     gone: tuple[MirrorTopic, ...]
+    grown: tuple[MirrorTopic, ...] = ()
+    shrunk: tuple[MirrorTopic, ...] = ()
 
 
 def topic_difference(
@@ -94,4 +99,10 @@ def topic_difference(
             for topic in sorted(have.values(), key=lambda topic: topic.name)
             if topic.topic_id not in want
         ),
+        grown=tuple(topic for topic in by_name if _growth(topic, have.get(topic.topic_id)) > 0),
+        shrunk=tuple(topic for topic in by_name if _growth(topic, have.get(topic.topic_id)) < 0),
     )
+
+
+def _growth(wanted: MirrorTopic, mirrored: MirrorTopic | None) -> int:
+    return 0 if mirrored is None else wanted.partition_count - mirrored.partition_count

@@ -43,6 +43,7 @@ from region_broker.adapters.tidemarks.tidemark_service import (
     TidemarkService,
     ledger_topic_id,
 )
+from region_broker.adapters.topics import TopicRegistry, settle_partitions
 from region_broker.controller.metadata_commands import (
     CountNodeStart,
     CreateTopic,
@@ -230,6 +231,7 @@ class Site:
         )  # fmt: skip
         services = RoleServices(
             logs=lambda: self.table,
+            settle_logs=lambda: settle_partitions(self.metadata, self.table),
             transactions=self.ledger,
             groups=self.groups,
             open_cut_leader=self.tidemarks.open_cut_leader,
@@ -332,6 +334,20 @@ class Site:
         assert outcome.base_offset >= 0, outcome
         await self.partition(number).wait_committed(outcome.next_offset)
         return outcome.base_offset
+
+    async def grow(self, partition_count: int) -> None:
+        """Give ORDERS more partitions, as an administrator at home does."""
+        topics = TopicRegistry(
+            self.metadata, self.table, SystemChance(), lambda: self.role.leader_epoch
+        )
+        topics.on_change = self.tidemarks.notice_topics
+        present = self.metadata.image.topics[ORDERS].partition_count
+        await topics.grow_topic(ORDERS, partition_count, present)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions clients of this region are told that ORDERS has."""
+        return self.metadata.image.topics[ORDERS].partition_count
 
     async def ended(self, operation: Operation) -> Operation:
         """Return the operation once it is over."""

@@ -5,14 +5,20 @@ INV-TG1  a topic is in the registry, durably, before its partitions are opened; 
 Not here: topics of a mirror, which follow home (`mirror_log.MirrorTopicStore`).
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 from uuid import UUID
 
 from idempotency.ports import Chance
-from region_broker.controller.metadata_commands import CommandRefused, SetTopicConfigs
+from region_broker.adapters.takeover.failover_ports import MetadataSide
+from region_broker.controller.metadata_commands import CommandRefused, ResizeTopic, SetTopicConfigs
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_store import MetadataStore
+from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
+
+_log: Final = logging.getLogger("tidemark.topics")
 
 
 class TopicRegistry:
@@ -65,6 +71,20 @@ class TopicRegistry:
         self.on_change()
         return topic
 
+    async def grow_topic(self, name: str, partition_count: int, expected: int) -> TopicImage:
+        """Give a topic more partitions and open them; mirrors grow at a tidemark that names them (T15).
+
+        `CommandRefused` when there is no such topic, it is a ledger, or has not `expected` partitions any more.
+        """
+        topic = self._known(name)
+        assert partition_count > expected, (partition_count, expected)
+        command = ResizeTopic(topic.topic_id, partition_count, expected)
+        topic = (await self._metadata.apply(command)).topics[name]
+        for partition in self._partitions.open_topic(topic):
+            partition.become_leader(self._leader_epoch())
+        self.on_change()
+        return topic
+
     def _known(self, name: str) -> TopicImage:
         topic = self._metadata.image.topics.get(name)
         if topic is None:
@@ -79,3 +99,25 @@ class TopicRegistry:
             await self.on_delete(name)
         self.on_change()
         return topic
+
+
+async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) -> None:
+    """Make the open partitions those of the registry, before a region acts (T15).
+
+    1. A topic grows at home. 2. The mirror opens the new logs early, and copies. 3. It takes over at a tidemark
+    that does not name them: their bytes are in quarantine. So an empty log that no topic has is dropped; one
+    that holds records is never: then the topic has it.
+    """
+    for topic in list(metadata.image.topics.values()):
+        strays = partitions.beyond(topic.topic_id, topic.partition_count)
+        count = max(
+            (p.tp.partition + 1 for p in strays if _keeps(p)), default=topic.partition_count
+        )
+        if count > topic.partition_count:
+            _log.warning("topic %s gets %d partitions: they hold records", topic.name, count)
+            await metadata.apply(ResizeTopic(topic.topic_id, count, topic.partition_count))
+        partitions.drop_beyond(topic.topic_id, count)
+
+
+def _keeps(partition: Partition) -> bool:
+    return partition.failed is not None or partition.log_end_offset > partition.log_start_offset

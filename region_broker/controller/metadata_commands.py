@@ -52,6 +52,17 @@ class SetTopicConfigs(msgspec.Struct, frozen=True, tag=True):
     expected: dict[str, str] | None = None
 
 
+class ResizeTopic(msgspec.Struct, frozen=True, tag=True):
+    """Give a topic another partition count; refused for a ledger, or if it has not `expected` any more.
+
+    A count below the present one is for a mirror only, which follows home.
+    """
+
+    topic_id: UUID
+    partition_count: int
+    expected: int
+
+
 class PutRegion(msgspec.Struct, frozen=True, tag=True):
     """Record a region and where its node is met; the ordinal of a known region never changes."""
 
@@ -83,6 +94,7 @@ Command = (
     CreateTopic
     | DeleteTopic
     | SetTopicConfigs
+    | ResizeTopic
     | PutRegion
     | PutDomain
     | RecordLineage
@@ -99,16 +111,8 @@ def apply(image: MetadataImage, command: Command) -> MetadataImage:
 
 def _changed(image: MetadataImage, command: Command) -> MetadataImage:
     match command:
-        case CreateTopic(topic=topic):
-            return _create_topic(image, topic)
-        case DeleteTopic(topic_id=topic_id):
-            topic = _topic(image, topic_id)
-            if topic.internal:
-                raise CommandRefused("internal-topic", f"topic {topic.name} is a ledger and stays")
-            topics = {name: kept for name, kept in image.topics.items() if name != topic.name}
-            return msgspec.structs.replace(image, topics=topics)
-        case SetTopicConfigs():
-            return _set_configs(image, command)
+        case CreateTopic() | DeleteTopic() | SetTopicConfigs() | ResizeTopic():
+            return msgspec.structs.replace(image, topics=_changed_topics(image, command))
         case PutRegion(region=region):
             return _put_region(image, region)
         case PutDomain(domain=domain):
@@ -125,6 +129,26 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
             assert_never(command)
 
 
+def _changed_topics(
+    image: MetadataImage, command: CreateTopic | DeleteTopic | SetTopicConfigs | ResizeTopic
+) -> dict[str, TopicImage]:
+    match command:
+        case CreateTopic(topic=topic):
+            return _create_topic(image, topic)
+        case DeleteTopic(topic_id=topic_id):
+            topic = _topic(image, topic_id)
+            if topic.internal:
+                raise CommandRefused("internal-topic", f"topic {topic.name} is a ledger and stays")
+            return {name: kept for name, kept in image.topics.items() if name != topic.name}
+        case SetTopicConfigs():
+            topic = _reconfigured(image, command)
+        case ResizeTopic():
+            topic = _resized(image, command)
+        case _:
+            assert_never(command)
+    return {**image.topics, topic.name: topic}
+
+
 def _topic(image: MetadataImage, topic_id: UUID) -> TopicImage:
     topic = image.topic_by_id(topic_id)
     if topic is None:
@@ -132,22 +156,34 @@ def _topic(image: MetadataImage, topic_id: UUID) -> TopicImage:
     return topic
 
 
-def _create_topic(image: MetadataImage, topic: TopicImage) -> MetadataImage:
+def _create_topic(image: MetadataImage, topic: TopicImage) -> dict[str, TopicImage]:
     if topic.name in image.topics:
         raise CommandRefused("topic-exists", f"topic {topic.name} exists already")
     if image.topic_by_id(topic.topic_id) is not None:
         raise CommandRefused("topic-exists", f"a topic with id {topic.topic_id} exists already")
-    return msgspec.structs.replace(image, topics={**image.topics, topic.name: topic})
+    return {**image.topics, topic.name: topic}
 
 
-def _set_configs(image: MetadataImage, command: SetTopicConfigs) -> MetadataImage:
+def _reconfigured(image: MetadataImage, command: SetTopicConfigs) -> TopicImage:
     topic = _topic(image, command.topic_id)
     if command.expected is not None and command.expected != topic.configs:
         raise CommandRefused(
             "topic-configs-changed", f"the configs of topic {topic.name} changed meanwhile"
         )
-    topic = msgspec.structs.replace(topic, configs=dict(command.configs))
-    return msgspec.structs.replace(image, topics={**image.topics, topic.name: topic})
+    return msgspec.structs.replace(topic, configs=dict(command.configs))
+
+
+def _resized(image: MetadataImage, command: ResizeTopic) -> TopicImage:
+    topic = _topic(image, command.topic_id)
+    if topic.internal:
+        raise CommandRefused(
+            "internal-topic", f"topic {topic.name} is a ledger: its shards are fixed"
+        )
+    if topic.partition_count != command.expected:
+        raise CommandRefused(
+            "topic-resized", f"topic {topic.name} has {topic.partition_count} partitions by now"
+        )
+    return msgspec.structs.replace(topic, partition_count=command.partition_count)
 
 
 def _put_region(image: MetadataImage, region: RegionImage) -> MetadataImage:

@@ -40,6 +40,10 @@ class MetadataService(Protocol):
         """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
         ...
 
+    async def grow_topic(self, name: str, partition_count: int, expected: int) -> TopicImage:
+        """Give a topic more partitions and open them; `CommandRefused` when it has not `expected`."""
+        ...
+
     async def change_configs(
         self, name: str, configs: Mapping[str, str], expected: Mapping[str, str]
     ) -> TopicImage:

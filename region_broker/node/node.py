@@ -32,7 +32,7 @@ from region_broker.adapters.takeover.region_role import NodeIdentity, RegionRole
 from region_broker.adapters.takeover.region_view import RegionService
 from region_broker.adapters.takeover.role_sides import GroupRole, TransactionRole
 from region_broker.adapters.tidemarks.tidemark_service import TidemarkParts, TidemarkService
-from region_broker.adapters.topics import TopicRegistry
+from region_broker.adapters.topics import TopicRegistry, settle_partitions
 from region_broker.adapters.verdict_service import VerdictService
 from region_broker.config import NodeConfig, split_address
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
@@ -132,6 +132,7 @@ class Node:
             ),
             RoleServices(
                 logs=lambda: storage.partitions,
+                settle_logs=lambda: settle_partitions(storage.metadata, storage.partitions),
                 transactions=TransactionRole(self.transactions),
                 groups=GroupRole(self.groups),
                 open_cut_leader=self.tidemarks.open_cut_leader,

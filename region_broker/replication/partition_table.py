@@ -124,6 +124,7 @@ class PartitionTable:
     def open_topic(self, topic: TopicSpec) -> list[Partition]:
         """Open or create the partitions of a topic that are not open yet; return all of them.
 
+        Folders of partitions beyond its count are opened too: a mirror has them early (T15).
         Raises UnsupportedConfig before anything is created. A partition that fails is among them, failed.
         """
         config = self._log_config(topic)
@@ -140,10 +141,34 @@ class PartitionTable:
             for number in range(topic.partition_count):
                 if number not in partitions:
                     partitions[number] = self._broken(topic, number, config, str(error))
-        for number in range(topic.partition_count):
+        for number in [*range(topic.partition_count), *self._folders_beyond(topic)]:
             if number not in partitions:
                 partitions[number] = self._open_partition(topic, number, config)
         return list(partitions.values())
+
+    def _folders_beyond(self, topic: TopicSpec) -> list[int]:
+        folder = self._data_dir / topic.topic_id.hex
+        if not self._disk.exists(folder):
+            return []
+        numbers = (int(name) for name in self._disk.list_dir(folder) if name.isdecimal())
+        return sorted(number for number in numbers if number >= topic.partition_count)
+
+    def beyond(self, topic_id: UUID, partition_count: int) -> list[Partition]:
+        """Return a topic's open partitions that a topic of `partition_count` has not."""
+        partitions = self._by_id.get(topic_id, {})
+        return [held for number, held in partitions.items() if number >= partition_count]
+
+    def drop_beyond(self, topic_id: UUID, partition_count: int) -> None:
+        """Stop those partitions and delete their files; waiters get PartitionFailed."""
+        for partition in self.beyond(topic_id, partition_count):
+            number = partition.tp.partition
+            del self._by_id[topic_id][number]
+            partition.close(f"{partition.tp} is no partition of its topic any more")
+            folder = self.folder_of(topic_id, number)
+            gone = folder.with_name(folder.name + DELETED_SUFFIX)
+            self._disk.rename(folder, gone)
+            self._disk.fsync_dir(folder.parent)
+            self._disk.remove_tree(gone)
 
     def config_problem(self, configs: Mapping[str, str]) -> str | None:
         """Return why no log can be opened with these topic configs, None if one can."""

@@ -112,7 +112,7 @@ WHY_NOT: Final[Mapping[int, str]] = {
     50: _NO_SECURITY, 51: _NO_SECURITY,
     38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS, 41: _NO_TOKENS,
     21: "not built yet",
-    37: "not built yet", 42: "not built yet",
+    42: "not built yet",
     47: "not built yet",
     34: _ONE_DISK,
     43: _ONE_NODE, 45: _ONE_NODE, 46: _ONE_NODE,

@@ -5,7 +5,7 @@ epoch that this node writes with if it acts.
 Not here: any behaviour.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -208,9 +208,13 @@ class MetadataSide(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoleServices:
-    """Everything whose life follows the region's role. Factories are called once per term."""
+    """Everything whose life follows the region's role. Factories are called once per term.
+
+    `settle_logs` makes the logs those of the registry; it is called before the region acts (T15).
+    """
 
     logs: Callable[[], Iterable[RegionLog]]
+    settle_logs: Callable[[], Awaitable[None]]
     transactions: TransactionSide
     groups: GroupSide
     open_cut_leader: Callable[[Term], CutLeaderSide]

@@ -173,6 +173,7 @@ class RegionRole:
         """
         await self.stand_still(reason)
         self._region_epoch = term.region_epoch
+        await self._services.settle_logs()
         logs = self.logs()
         for log in logs:
             log.become_leader(term.leader_epoch)

@@ -24,6 +24,7 @@ from region_broker.controller.metadata_commands import (
     CommandRefused,
     CreateTopic,
     DeleteTopic,
+    ResizeTopic,
     SetTopicConfigs,
 )
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TopicImage
@@ -160,10 +161,11 @@ class MirrorPartitions(TidemarkLog):
             self._watched[key] = partition.on_readable(lambda: on_durable(key))
             on_durable(key)
 
-    def dropped(self, topic_id: UUID) -> None:
-        """Take the partitions of a topic out of the watch: it is about to be deleted."""
-        for key in [key for key in self._watched if key.topic_id == topic_id]:
-            self._watched.pop(key)()
+    def dropped(self, topic_id: UUID, first: int = 0) -> None:
+        """Take the partitions of a topic, from `first` on, out of the watch: they are about to be deleted."""
+        for key in list(self._watched):
+            if key.topic_id == topic_id and key.partition >= first:
+                self._watched.pop(key)()
 
     def unwatch(self) -> None:
         """Stop calling."""
@@ -214,8 +216,12 @@ class MirrorTopicStore:
         if self._metadata.image.topic_by_id(topic.topic_id) is None:
             await self._make_room(topic)
             await self._apply(CreateTopic(image))
+        self.open_logs(topic)
+
+    def open_logs(self, topic: MirrorTopic) -> None:
+        """Open all logs of the topic as mirrors that show nothing, also those that it has not yet here (T15)."""
         try:
-            self._partitions.open_topic(image)
+            self._partitions.open_topic(topic)
         except LogError as error:
             raise LinkFailed(f"topic {topic.name} cannot be opened: {error}") from error
         for key in topic.logs():
@@ -232,6 +238,21 @@ class MirrorTopicStore:
         holder = self._metadata.image.topics.get(topic.name)
         if holder is not None:
             await self.delete(mirror_topic(holder))
+
+    async def grow(self, topic_id: UUID, partition_count: int) -> None:
+        """Give the topic at least `partition_count` partitions; one that is gone already is fine."""
+        topic = self._metadata.image.topic_by_id(topic_id)
+        if topic is not None and topic.partition_count < partition_count:
+            await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
+
+    async def shrink(self, topic_id: UUID, partition_count: int) -> None:
+        """Take the partitions from `partition_count` on away: they are in quarantine, if there was anything."""
+        topic = self._metadata.image.topic_by_id(topic_id)
+        if topic is None or topic.partition_count <= partition_count:
+            return
+        await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
+        self._logs.dropped(topic_id, partition_count)
+        self._partitions.drop_beyond(topic_id, partition_count)
 
     async def update_configs(self, topic: MirrorTopic) -> None:
         """Make the topic's configs home's, in the registry and in the open logs."""
@@ -252,7 +273,9 @@ class MirrorTopicStore:
         self._logs.dropped(topic.topic_id)
         self._partitions.drop_topic(topic.topic_id)
 
-    async def _apply(self, command: CreateTopic | DeleteTopic | SetTopicConfigs) -> None:
+    async def _apply(
+        self, command: CreateTopic | DeleteTopic | ResizeTopic | SetTopicConfigs
+    ) -> None:
         try:
             await self._metadata.apply(command)
         except CommandRefused as refused:

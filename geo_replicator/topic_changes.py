@@ -1,0 +1,65 @@
+"""Changes of topics that wait on a mirror for a tidemark: growth, shrinking, deletion (T15).
+
+INV-TH1  a topic grows at the first tidemark that names a log which it has not yet, not before
+INV-TH2  logs are dropped only at a reached tidemark with M at or past the version of home's registry without them
+
+Not here: carrying it out (`driver`), what separates two registries (`topology`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from geo_replicator.lineage import LogKey
+from geo_replicator.topology import MirrorTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A topic of which only the first `keeps` partitions stay, from `metadata_version` on."""
+
+    topic: MirrorTopic
+    keeps: int
+    metadata_version: int
+
+
+@dataclass(slots=True)
+class TopicChanges:
+    """What waits. `growing` are the topics that have more partitions at home, as home describes them."""
+
+    growing: tuple[MirrorTopic, ...] = ()
+    _drops: dict[UUID, Drop] = field(default_factory=dict)
+
+    def delete(self, topics: Iterable[MirrorTopic], metadata_version: int) -> None:
+        """Home's registry of that version does not have these topics."""
+        for topic in topics:
+            known = self._drops.get(topic.topic_id)
+            if known is None or known.keeps > 0:
+                self._drops[topic.topic_id] = Drop(topic, 0, metadata_version)
+
+    def shrink(self, topics: Iterable[MirrorTopic], metadata_version: int) -> None:
+        """Home's registry of that version has these topics with fewer partitions than the mirror."""
+        for topic in topics:
+            drop = Drop(topic, topic.partition_count, metadata_version)
+            self._drops.setdefault(topic.topic_id, drop)
+
+    def due(self, metadata_version: int) -> tuple[Drop, ...]:
+        """Return what may be dropped at a reached tidemark of M = `metadata_version` (INV-TH2)."""
+        drops = self._drops.values()
+        return tuple(drop for drop in drops if drop.metadata_version <= metadata_version)
+
+    def done(self, drop: Drop) -> None:
+        """Note that it was dropped."""
+        self._drops.pop(drop.topic.topic_id, None)
+
+    def grown_at(self, named: Iterable[LogKey]) -> dict[UUID, int]:
+        """Return how many partitions the growing topics have at a tidemark that names these logs (INV-TH1)."""
+        limits = {topic.topic_id: topic.partition_count for topic in self.growing}
+        counts: dict[UUID, int] = {}
+        for key in named:
+            limit = limits.get(key.topic_id)
+            if limit is not None:
+                counts[key.topic_id] = max(
+                    counts.get(key.topic_id, 0), min(key.partition + 1, limit)
+                )
+        return counts
