@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from idempotency.identity import TopicPartition
 from idempotency.java_hash import ledger_shard
-from idempotency.ports import Chance, Clock
-from region_broker.groups.group import Group
-from region_broker.groups.membership import Member
+from region_broker.groups.classic.group import Group
+from region_broker.groups.classic.membership import Member
+from region_broker.groups.classic.states import GroupState
 from region_broker.groups.messages import (
     AnswerJoin,
     AnswerSync,
@@ -28,7 +28,6 @@ from region_broker.groups.messages import (
     CommitRequest,
     DescribedMember,
     Effect,
-    FetchedOffset,
     FetchOutcome,
     GroupDescription,
     GroupListing,
@@ -36,58 +35,56 @@ from region_broker.groups.messages import (
     JoinRequest,
     LeaveOutcome,
     MemberIdentity,
-    OffsetToCommit,
     Store,
     SyncOutcome,
     SyncRequest,
 )
+from region_broker.groups.modern.coordinator import ModernGroups
+from region_broker.groups.modern.messages import (
+    HeartbeatOutcome,
+    HeartbeatRequest,
+    ModernDescription,
+)
+from region_broker.groups.offset_service import (
+    ADMINISTRATOR,
+    Asker,
+    FetchRequest,
+    OffsetService,
+)
 from region_broker.groups.offsets import LedgerMarker, OffsetTable
 from region_broker.groups.ports import (
+    GroupPorts,
     KeyValue,
     LedgerFailed,
-    OffsetsLog,
-    PartitionEnds,
     TxnProducer,
 )
 from region_broker.groups.records import (
     GroupKey,
     LedgerRecordError,
-    OffsetKey,
-    OffsetValue,
     encode_group_key,
     encode_group_value,
-    encode_offset_key,
-    encode_offset_value,
 )
 from region_broker.groups.settings import GroupSettings
-from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardStatus
-from region_broker.groups.states import GroupState
+from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardHooks, ShardStatus
 from region_broker.groups.timers import DeadlineTimers
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.limits import GROUP_NAME_BYTES_MAX, OFFSET_METADATA_BYTES_MAX
+from region_broker.limits import GROUP_NAME_BYTES_MAX
 
 
 class GroupCoordinator:
     """All groups of a region; one object per node, all calls on its event loop."""
 
-    def __init__(
-        self,
-        *,
-        log: OffsetsLog,
-        ends: PartitionEnds,
-        clock: Clock,
-        chance: Chance,
-        shard_count: int,
-        settings: GroupSettings,
-    ) -> None:
+    def __init__(self, ports: GroupPorts, *, shard_count: int, settings: GroupSettings) -> None:
         """Take the ports; every shard starts INACTIVE, until `load`."""
-        self._log = log
-        self._ends = ends
-        self._clock = clock
-        self._chance = chance
+        self._log = ports.log
+        self._clock = ports.clock
+        self._chance = ports.chance
         self._settings = settings
         self._shards = [Shard(index) for index in range(shard_count)]
-        self._timers = DeadlineTimers(clock, self._on_due)
+        self._timers = DeadlineTimers(ports.clock, self._on_due)
+        hooks = ShardHooks(arm=self._timers.arm, fail=self._fail)
+        self._offsets = OffsetService(ports, hooks)
+        self._modern = ModernGroups(ports, settings, hooks)
         self._tasks: asyncio.TaskGroup | None = None
         self._joins: dict[int, asyncio.Future[JoinOutcome]] = {}
         self._syncs: dict[int, asyncio.Future[SyncOutcome]] = {}
@@ -118,7 +115,7 @@ class GroupCoordinator:
             await self._load(self._shards[index])
 
     async def _load(self, shard: Shard) -> None:
-        self._answer(shard.leave(ShardStatus.LOADING))
+        self._leave(shard, ShardStatus.LOADING)
         term = shard.term
         try:
             table = OffsetTable()
@@ -132,17 +129,22 @@ class GroupCoordinator:
                     return
         except (LedgerFailed, LedgerRecordError):
             if shard.term == term:
-                self._answer(shard.leave(ShardStatus.FAILED))
+                self._leave(shard, ShardStatus.FAILED)
             raise
         if shard.term == term:
             shard.enter(table, self._settings, now_ms=self._clock.monotonic_ms())
             for group in shard.groups.values():
                 self._arm(group)
+            self._modern.loaded(shard)
 
     async def resign(self, shards: Iterable[int] | None = None) -> None:
         """Stop serving the shards (all by default): who waits is told NOT_COORDINATOR (C23)."""
         for index in range(len(self._shards)) if shards is None else shards:
-            self._answer(self._shards[index].leave(ShardStatus.INACTIVE))
+            self._leave(self._shards[index], ShardStatus.INACTIVE)
+
+    def _leave(self, shard: Shard, status: ShardStatus) -> None:
+        self._answer(shard.leave(status))
+        self._modern.left(shard)
 
     def on_marker_applied(self, shard: int, producer_id: int, commit: bool) -> None:
         """Apply a marker that was appended to ledger partition `shard` (P14, C35, C44, B7).
@@ -155,6 +157,9 @@ class GroupCoordinator:
         """Return the ledger partition of a group (C13)."""
         return ledger_shard(group_id, len(self._shards))
 
+    def _shard_of(self, group_id: str) -> Shard:
+        return self._shards[self.shard_of(group_id)]
+
     # --- membership ---------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinOutcome:
@@ -162,7 +167,7 @@ class GroupCoordinator:
         verdict = self._judge_join(group_id, request)
         if verdict is not GroupVerdict.OK:
             return JoinOutcome(verdict=verdict, member_id=request.member_id)
-        shard = self._shards[self.shard_of(group_id)]
+        shard = self._shard_of(group_id)
         group = shard.groups.get(group_id)
         if group is None:
             if request.member_id:
@@ -202,7 +207,7 @@ class GroupCoordinator:
     async def sync(self, group_id: str, request: SyncRequest) -> SyncOutcome:
         """Return the member's assignment once the generation is durable."""
         verdict = self._judge_group(group_id)
-        shard = self._shards[self.shard_of(group_id)]
+        shard = self._shard_of(group_id)
         group = shard.groups.get(group_id)
         if verdict is GroupVerdict.OK and group is None:
             verdict = GroupVerdict.UNKNOWN_MEMBER
@@ -223,7 +228,7 @@ class GroupCoordinator:
         verdict = self._judge_group(group_id)
         if verdict is not GroupVerdict.OK:
             return verdict
-        group = self._shards[self.shard_of(group_id)].groups.get(group_id)
+        group = self._shard_of(group_id).groups.get(group_id)
         if group is None:
             return GroupVerdict.UNKNOWN_MEMBER
         verdict = group.heartbeat(who, generation, now_ms=self._clock.monotonic_ms())
@@ -235,7 +240,7 @@ class GroupCoordinator:
         verdict = self._judge_group(group_id)
         if verdict is not GroupVerdict.OK:
             return LeaveOutcome(verdict)
-        shard = self._shards[self.shard_of(group_id)]
+        shard = self._shard_of(group_id)
         group = shard.groups.get(group_id)
         if group is None:
             return LeaveOutcome(GroupVerdict.OK, (GroupVerdict.UNKNOWN_MEMBER,) * len(leavers))
@@ -243,11 +248,18 @@ class GroupCoordinator:
         self._perform(shard, group, effects)
         return LeaveOutcome(GroupVerdict.OK, tuple(verdicts))
 
+    async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatOutcome:
+        """Serve a member of the new protocol: join, go on, leave (KIP-848)."""
+        verdict = self._judge_group(request.group_id)
+        if verdict is not GroupVerdict.OK:
+            return HeartbeatOutcome(verdict=verdict)
+        return await self._modern.heartbeat(self._shard_of(request.group_id), request)
+
     # --- offsets ------------------------------------------------------------------------------
 
     async def commit_offsets(self, request: CommitRequest) -> CommitOutcome:
         """Commit offsets; returns when they are durable (B15)."""
-        return await self._commit(request, None)
+        return await self._offsets.commit(self._shard_of(request.group_id), request, None)
 
     async def txn_commit_offsets(
         self, request: CommitRequest, producer: TxnProducer
@@ -257,63 +269,7 @@ class GroupCoordinator:
         The caller has verified the transaction (C46) with no `await` since; none comes here before
         the append either.
         """
-        return await self._commit(request, producer)
-
-    async def _commit(self, request: CommitRequest, producer: TxnProducer | None) -> CommitOutcome:
-        shard = self._shards[self.shard_of(request.group_id)]
-        verdict = self._judge_commit(shard, request, transactional=producer is not None)
-        if verdict is not GroupVerdict.OK:
-            return CommitOutcome(verdict)
-        refused = self._refused_offsets(request)
-        accepted = [wanted for wanted in request.offsets if wanted.tp not in refused]
-        if not accepted:
-            return CommitOutcome(GroupVerdict.OK, refused)
-        wall_ms = self._clock.wall_ms()
-        records = [_offset_record(request.group_id, wanted, wall_ms) for wanted in accepted]
-        term = shard.term
-        try:
-            next_offset = shard.write(self._log, records, producer)
-            await self._log.committed(shard.index, next_offset)
-        except LedgerFailed:
-            self._fail(shard, term)
-            return CommitOutcome(GroupVerdict.NOT_AVAILABLE)
-        return CommitOutcome(GroupVerdict.OK, refused)
-
-    def _judge_commit(
-        self, shard: Shard, request: CommitRequest, *, transactional: bool
-    ) -> GroupVerdict:
-        verdict = shard.status.value
-        group = shard.groups.get(request.group_id)
-        if verdict is not GroupVerdict.OK:
-            return verdict
-        if group is None:
-            # Unknown group: a simple consumer's, or a generation from before a takeover (C42).
-            simple = request.generation < 0
-            return GroupVerdict.OK if simple else GroupVerdict.ILLEGAL_GENERATION
-        verdict = group.judge_commit(
-            request.who,
-            request.generation,
-            transactional=transactional,
-            now_ms=self._clock.monotonic_ms(),
-        )
-        self._arm(group)
-        return verdict
-
-    def _refused_offsets(self, request: CommitRequest) -> dict[TopicPartition, GroupVerdict]:
-        refused: dict[TopicPartition, GroupVerdict] = {}
-        for wanted in request.offsets:
-            if len(wanted.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
-                refused[wanted.tp] = GroupVerdict.METADATA_TOO_LARGE
-            elif request.generation < 0 and self._is_beyond_epoch(wanted):
-                refused[wanted.tp] = GroupVerdict.OFFSET_BEYOND_EPOCH
-        return refused
-
-    def _is_beyond_epoch(self, wanted: OffsetToCommit) -> bool:
-        """Tell whether the record read was cut off by a takeover (T26, no generation to fence)."""
-        if wanted.leader_epoch < 0:
-            return False
-        end_offset = self._ends.end_of_epoch(wanted.tp, wanted.leader_epoch)
-        return end_offset is not None and wanted.committed_offset > end_offset
+        return await self._offsets.commit(self._shard_of(request.group_id), request, producer)
 
     async def fetch_offsets(
         self,
@@ -321,32 +277,15 @@ class GroupCoordinator:
         partitions: Sequence[TopicPartition] | None,
         *,
         require_stable: bool,
+        asker: Asker = ADMINISTRATOR,
     ) -> FetchOutcome:
         """Return committed offsets of these partitions, or of all (None) (C43, B4).
 
         With `require_stable`, a partition with an offset in an open transaction is UNSTABLE_OFFSET,
         also one that the transaction alone knows when all are asked for.
         """
-        shard = self._shards[self.shard_of(group_id)]
-        if shard.status is not ShardStatus.ACTIVE:
-            return FetchOutcome(shard.status.value)
-        table, term = shard.table, shard.term
-        if partitions is None:
-            partitions = table.partitions(group_id)
-            if not require_stable:
-                partitions = [tp for tp in partitions if table.lookup(group_id, tp) is not None]
-        offsets = tuple(
-            _fetched(table, group_id, tp, require_stable=require_stable) for tp in partitions
-        )
-        last_offset = table.last_record_offset.get(group_id)
-        if last_offset is not None:
-            try:
-                await self._log.committed(shard.index, last_offset + 1)
-            except LedgerFailed:
-                self._fail(shard, term)
-        if shard.term != term:
-            return FetchOutcome(shard.status.value)
-        return FetchOutcome(GroupVerdict.OK, offsets)
+        wanted = FetchRequest(group_id, partitions, require_stable, asker)
+        return await self._offsets.fetch(self._shard_of(group_id), wanted)
 
     def expire_offsets(self) -> None:
         """Remove what retention lets go, and groups that hold nothing more (KIP-211, C45)."""
@@ -362,8 +301,9 @@ class GroupCoordinator:
             retention_ms=self._settings.offsets_retention_ms,
         )
         if self._try_write(shard, records) and shard.is_forgettable(group_id):
-            tombstone = (encode_group_key(GroupKey(group_id)), None)
-            if self._try_write(shard, [tombstone]):
+            tombstones = shard.group_tombstones(group_id)
+            group = shard.groups.get(group_id)
+            if self._try_write(shard, tombstones) and group is not None:
                 self._answer(shard.groups.pop(group_id).dissolve(GroupVerdict.NOT_AVAILABLE))
 
     async def forget_topic(self, topic: str) -> None:
@@ -387,6 +327,7 @@ class GroupCoordinator:
             self._answer(effects)
             await self._write_durably(shard, records)
             shard.restore_groups(self._settings, now_ms=self._clock.monotonic_ms())
+            self._modern.loaded(shard)
             clamped += report.clamped
             emptied += report.emptied
         return ClampReport(tuple(clamped), tuple(emptied))
@@ -401,7 +342,11 @@ class GroupCoordinator:
                 return shard.status.value, []
             for group_id in sorted(set(shard.groups) | set(shard.table.group_ids())):
                 group = shard.groups.get(group_id)
-                if group is None:
+                modern = shard.table.modern.get(group_id)
+                if modern is not None:
+                    state = modern.state.value
+                    listings.append(GroupListing(group_id, "consumer", state, "consumer"))
+                elif group is None:
                     listings.append(GroupListing(group_id, "", GroupState.EMPTY.value))
                 else:
                     kind = group.protocol_type or ""
@@ -410,12 +355,12 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> GroupDescription:
         """Return one group; an unknown one is GROUP_NOT_FOUND and Dead."""
-        shard = self._shards[self.shard_of(group_id)]
+        shard = self._shard_of(group_id)
         if shard.status is not ShardStatus.ACTIVE:
             return GroupDescription(shard.status.value, group_id)
         group = shard.groups.get(group_id)
         if group is None:
-            if shard.table.knows(group_id):
+            if shard.table.knows(group_id) and group_id not in shard.table.modern:
                 return GroupDescription(GroupVerdict.OK, group_id, GroupState.EMPTY.value)
             dead = GroupState.DEAD.value
             return GroupDescription(GroupVerdict.GROUP_NOT_FOUND, group_id, dead)
@@ -430,6 +375,10 @@ class GroupCoordinator:
             tuple(_described(member, shown) for member in group.roster.members.values()),
         )
 
+    def describe_modern(self, group_id: str) -> ModernDescription:
+        """Return one group of the new protocol; another is GROUP_NOT_FOUND and Dead."""
+        return self._modern.describe(self._shard_of(group_id), group_id)
+
     # --- parts --------------------------------------------------------------------------------
 
     @property
@@ -440,7 +389,7 @@ class GroupCoordinator:
     def _judge_group(self, group_id: str) -> GroupVerdict:
         if not group_id:
             return GroupVerdict.INVALID_GROUP_ID
-        verdict = self._shards[self.shard_of(group_id)].status.value
+        verdict = self._shard_of(group_id).status.value
         if verdict is GroupVerdict.OK and self._tasks is None:
             return GroupVerdict.LOADING  # `run` has not begun: nobody would end a rebalance
         return verdict
@@ -526,7 +475,7 @@ class GroupCoordinator:
     def _fail(self, shard: Shard, term: int) -> None:
         """Stop serving a shard whose ledger failed: what is in memory may not be on disk."""
         if shard.term == term:
-            self._answer(shard.leave(ShardStatus.FAILED))
+            self._leave(shard, ShardStatus.FAILED)
 
     def _arm(self, group: Group) -> None:
         deadline_ms = group.next_deadline_ms()
@@ -534,28 +483,12 @@ class GroupCoordinator:
             self._timers.arm(group.group_id, deadline_ms)
 
     def _on_due(self, group_id: str) -> None:
-        shard = self._shards[self.shard_of(group_id)]
+        shard = self._shard_of(group_id)
         group = shard.groups.get(group_id)
-        if group is not None:
+        if group_id in shard.table.modern:
+            self._modern.on_due(shard, group_id)
+        elif group is not None:
             self._perform(shard, group, group.on_time(now_ms=self._clock.monotonic_ms()))
-
-
-def _offset_record(group_id: str, wanted: OffsetToCommit, wall_ms: int) -> KeyValue:
-    value = OffsetValue(wanted.committed_offset, wanted.leader_epoch, wanted.metadata, wall_ms)
-    return encode_offset_key(OffsetKey(group_id, wanted.tp)), encode_offset_value(value)
-
-
-def _fetched(
-    table: OffsetTable, group_id: str, tp: TopicPartition, *, require_stable: bool
-) -> FetchedOffset:
-    if require_stable and table.is_pending(group_id, tp):
-        return FetchedOffset(tp, GroupVerdict.UNSTABLE_OFFSET)
-    place = table.lookup(group_id, tp)
-    if place is None:
-        return FetchedOffset(tp, GroupVerdict.OK)
-    return FetchedOffset(
-        tp, GroupVerdict.OK, place.committed_offset, place.leader_epoch, place.metadata
-    )
 
 
 def _described(member: Member, protocol_name: str | None) -> DescribedMember:

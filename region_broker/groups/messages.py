@@ -128,7 +128,8 @@ class CommitRequest:
     group_id: str
     offsets: tuple[OffsetToCommit, ...]
     who: MemberIdentity = field(default_factory=lambda: MemberIdentity(""))
-    generation: int = -1
+    generation: int = -1  # of a group of the new protocol: the member's epoch
+    knows_epochs: bool = True  # whether its version can mean a member's epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
+    kind: str = "classic"
 
 
 @dataclass(frozen=True, slots=True)

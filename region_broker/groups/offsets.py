@@ -18,9 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from idempotency.identity import NO_PRODUCER_ID, TopicPartition
+from region_broker.groups.modern.records import decode_value
+from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
+    ModernKey,
+    ModernKind,
     OffsetKey,
     decode_group_value,
     decode_key,
@@ -63,11 +67,14 @@ class CommittedOffset:
 
 @dataclass(slots=True)
 class OffsetTable:
-    """All groups of one shard; `group_values` holds the last metadata record of each group."""
+    """All groups of one shard; `group_values` holds the last metadata record of each classic group,
+    `modern` the groups of the new protocol.
+    """
 
     committed: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     pending: dict[int, dict[OffsetKey, CommittedOffset]] = field(default_factory=dict)
     group_values: dict[str, GroupValue] = field(default_factory=dict)
+    modern: dict[str, ConsumerGroup] = field(default_factory=dict)
     last_record_offset: dict[str, int] = field(default_factory=dict)
 
     def apply(self, entry: LedgerEntry) -> None:
@@ -85,11 +92,25 @@ class OffsetTable:
                 self.group_values.pop(key.group_id, None)
             else:
                 self.group_values[key.group_id] = decode_group_value(record.value)
+        elif isinstance(key, ModernKey):
+            self._apply_modern(key, record.value)
         elif record.value is None:
             self._remove(key)
         else:
             self._put(key, record, record.value)
         self._note_write(key.group_id, record.offset)
+
+    def _apply_modern(self, key: ModernKey, raw: bytes | None) -> None:
+        """Apply a record of the new protocol; the tombstone of its epoch ends a group."""
+        group = self.modern.get(key.group_id)
+        if raw is not None:
+            if group is None:
+                group = self.modern[key.group_id] = ConsumerGroup(key.group_id)
+            group.apply(key, decode_value(key.kind, raw))
+        elif key.kind is ModernKind.GROUP_EPOCH:
+            self.modern.pop(key.group_id, None)
+        elif group is not None:
+            group.apply(key, None)
 
     def _note_write(self, group_id: str, record_offset: int) -> None:
         if self.knows(group_id):
@@ -170,12 +191,14 @@ class OffsetTable:
 
     def knows(self, group_id: str) -> bool:
         """Tell whether the ledger holds anything of the group."""
-        return group_id in self.group_values or self.has_offsets(group_id)
+        return (
+            group_id in self.group_values or group_id in self.modern or self.has_offsets(group_id)
+        )
 
     def group_ids(self) -> list[str]:
         """Return every group the ledger knows, sorted."""
         staged = {key.group_id for keys in self.pending.values() for key in keys}
-        return sorted(set(self.committed) | set(self.group_values) | staged)
+        return sorted({*self.committed, *self.group_values, *self.modern, *staged})
 
     def expired(
         self, group_id: str, *, now_ms: int, retention_ms: int, empty_since_ms: int | None

@@ -1,15 +1,17 @@
-"""What the group coordinator needs from the node: the offsets ledger, and the ends of partitions.
+"""What the group coordinator needs from the node: offsets ledger, ends of partitions, topics.
 
 `adapters.offsets_log` implements both over `Partition`. `append` is synchronous on purpose: judging
 a request and appending what follows from it is one step, without an `await` between (as T2).
 Not here: the meaning of the records (`offsets`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from idempotency.identity import TopicPartition
+from idempotency.ports import Chance, Clock
 from region_broker.groups.offsets import LedgerEntry
 
 KeyValue = tuple[bytes, bytes | None]
@@ -71,3 +73,47 @@ class PartitionEnds(Protocol):
     def end_of_epoch(self, tp: TopicPartition, leader_epoch: int) -> int | None:
         """Return the offset right behind the last record up to `leader_epoch` here, or None."""
         ...
+
+
+class Topic(Protocol):
+    """One topic of the region's metadata."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """Return its id."""
+        ...
+
+    @property
+    def partition_count(self) -> int:
+        """Return how many partitions it has."""
+        ...
+
+    @property
+    def internal(self) -> bool:
+        """Return whether it is a ledger."""
+        ...
+
+
+class TopicsImage(Protocol):
+    """The region's metadata at one version; `topics` is another object whenever a topic changed."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """Return the topics by name."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Return the version of the metadata."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPorts:
+    """All that the group coordinator is given; `image` returns the topics as of now."""
+
+    log: OffsetsLog
+    ends: PartitionEnds
+    clock: Clock
+    chance: Chance
+    image: Callable[[], TopicsImage]

@@ -5,11 +5,13 @@ INV-GR2  a record that cannot be understood stops the load of its shard; it is n
 
 OffsetCommitKey v1 / OffsetCommitValue v3, GroupMetadataKey v2 / GroupMetadataValue v3 (group
 coordinator of Kafka, `coordinator-key/value` schemas): big endian, non-flexible strings and arrays.
-Not here: batches (`region_broker.wire.batches`), what the records mean (`offsets`).
+Not here: batches (`region_broker.wire.batches`), what the records mean (`offsets`), the values of
+groups of the new protocol (`modern.records`).
 """
 
 import struct
 from dataclasses import dataclass
+from enum import IntEnum, unique
 from typing import Final
 
 from idempotency.identity import TopicName, TopicPartition
@@ -41,6 +43,39 @@ class GroupKey:
     """The metadata of one group."""
 
     group_id: str
+
+
+@unique
+class ModernKind(IntEnum):
+    """What a record says of a group of the new protocol; the number is Kafka's key version."""
+
+    GROUP_EPOCH = 3
+    PARTITION_METADATA = 4
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+    REGEX = 16
+
+
+_MODERN_KINDS: Final = frozenset(ModernKind)
+NAMELESS: Final = (
+    ModernKind.GROUP_EPOCH,
+    ModernKind.PARTITION_METADATA,
+    ModernKind.TARGET_EPOCH,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModernKey:
+    """A record of a group of the new protocol; `name` is a member id, or a pattern of topics."""
+
+    kind: ModernKind
+    group_id: str
+    name: str = ""
+
+
+Key = OffsetKey | GroupKey | ModernKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +127,8 @@ def _bytes(raw: bytes) -> bytes:
     return _I32.pack(len(raw)) + raw
 
 
-class _Reader:
-    """Reads one key or value; every failure is a `LedgerRecordError`."""
+class Reader:
+    """Reads one key or value in order; every failure is a `LedgerRecordError`."""
 
     __slots__ = ("_buffer", "_position", "_what")
 
@@ -170,18 +205,31 @@ def encode_group_key(key: GroupKey) -> bytes:
     return _I16.pack(GROUP_KEY_VERSION) + _string(key.group_id)
 
 
-def decode_key(raw: bytes | None) -> OffsetKey | GroupKey:
+def encode_modern_key(key: ModernKey) -> bytes:
+    """Return the key of that kind: ConsumerGroupMetadataKey, ConsumerGroupMemberMetadataKey, .."""
+    head = _I16.pack(key.kind) + _string(key.group_id)
+    return head if key.kind in NAMELESS else head + _string(key.name)
+
+
+def _read_modern_key(reader: Reader, kind: ModernKind) -> ModernKey:
+    group_id = reader.string()
+    return ModernKey(kind, group_id, "" if kind in NAMELESS else reader.string())
+
+
+def decode_key(raw: bytes | None) -> Key:
     """Return the key; raises `LedgerRecordError`."""
     if raw is None:
         raise LedgerRecordError("offsets ledger: a record without a key")
-    reader = _Reader(raw, "key of the offsets ledger")
+    reader = Reader(raw, "key of the offsets ledger")
     version = reader.i16()
-    key: OffsetKey | GroupKey
+    key: Key
     if version == OFFSET_KEY_VERSION:
         group_id, topic = reader.string(), TopicName(reader.string())
         key = OffsetKey(group_id, TopicPartition(topic, reader.i32()))
     elif version == GROUP_KEY_VERSION:
         key = GroupKey(reader.string())
+    elif version in _MODERN_KINDS:
+        key = _read_modern_key(reader, ModernKind(version))
     else:
         raise LedgerRecordError(
             f"offsets ledger: key version {version} is unknown; "
@@ -206,7 +254,7 @@ def encode_offset_value(value: OffsetValue) -> bytes:
 
 def decode_offset_value(raw: bytes) -> OffsetValue:
     """Return the committed offset; raises `LedgerRecordError`."""
-    reader = _Reader(raw, "committed offset")
+    reader = Reader(raw, "committed offset")
     reader.version(OFFSET_VALUE_VERSION)
     value = OffsetValue(reader.i64(), reader.i32(), reader.string(), reader.i64())
     reader.end()
@@ -242,7 +290,7 @@ def encode_group_value(value: GroupValue) -> bytes:
     return b"".join((*head, *(_encode_member(member) for member in value.members)))
 
 
-def _read_member(reader: _Reader) -> MemberValue:
+def _read_member(reader: Reader) -> MemberValue:
     return MemberValue(
         member_id=reader.string(),
         instance_id=reader.nullable_string(),
@@ -257,7 +305,7 @@ def _read_member(reader: _Reader) -> MemberValue:
 
 def decode_group_value(raw: bytes) -> GroupValue:
     """Return the group; raises `LedgerRecordError`."""
-    reader = _Reader(raw, "group metadata")
+    reader = Reader(raw, "group metadata")
     reader.version(GROUP_VALUE_VERSION)
     value = GroupValue(
         protocol_type=reader.string(),

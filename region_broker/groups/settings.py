@@ -16,6 +16,8 @@ class GroupSettings:
     new_member_join_timeout_ms: int = 300_000  # Kafka's fixed NewMemberJoinTimeoutMs
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes
     retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
+    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -27,3 +29,9 @@ class GroupSettings:
             )
         if self.initial_rebalance_delay_ms < 0 or self.retention_check_interval_ms <= 0:
             raise ValueError("group delays must not be negative, the retention check above 0")
+        if not 0 < self.consumer_heartbeat_interval_ms < self.consumer_session_timeout_ms:
+            raise ValueError(
+                f"a heartbeat every {self.consumer_heartbeat_interval_ms} ms does not keep a session of "
+                f"{self.consumer_session_timeout_ms} ms: set group_consumer_heartbeat_interval_ms "
+                "below group_consumer_session_timeout_ms, and above 0"
+            )

@@ -16,8 +16,11 @@ from enum import Enum, unique
 from typing import Final
 
 from idempotency.identity import NO_PRODUCER_ID, TopicPartition
-from region_broker.groups.group import Group
+from region_broker.groups.classic.group import Group
+from region_broker.groups.classic.states import GroupState
 from region_broker.groups.messages import ClampedOffset, ClampReport, Effect
+from region_broker.groups.modern.records import GroupEpoch, encode_value
+from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.offsets import (
     CommittedOffset,
     LedgerMarker,
@@ -28,15 +31,17 @@ from region_broker.groups.ports import KeyValue, OffsetsLog, TxnProducer
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
+    ModernKey,
+    ModernKind,
     OffsetKey,
     OffsetValue,
     encode_group_key,
     encode_group_value,
+    encode_modern_key,
     encode_offset_key,
     encode_offset_value,
 )
 from region_broker.groups.settings import GroupSettings
-from region_broker.groups.states import GroupState
 from region_broker.groups.verdicts import GroupVerdict
 
 EndOf = Callable[[TopicPartition], int | None]
@@ -53,6 +58,16 @@ class ShardStatus(Enum):
     LOADING = GroupVerdict.LOADING
     ACTIVE = GroupVerdict.OK
     FAILED = GroupVerdict.NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHooks:
+    """What the owner of the shards does: wake a group at a time (monotonic ms), and stop serving a
+    shard whose ledger failed in a term.
+    """
+
+    arm: "Callable[[str, int], None]"
+    fail: "Callable[[Shard, int], None]"
 
 
 @dataclass(slots=True)
@@ -121,6 +136,9 @@ class Shard:
         group = self.groups.get(group_id)
         if group is not None and (group.state is not GroupState.EMPTY or group.roster.invited):
             return []
+        modern = self.table.modern.get(group_id)
+        if modern is not None and modern.metadata:
+            return []
         managed = group is not None and group.protocol_type is not None
         keys = self.table.expired(
             group_id,
@@ -132,6 +150,9 @@ class Shard:
 
     def is_forgettable(self, group_id: str) -> bool:
         """Tell whether nothing is left of a group but its empty metadata."""
+        modern = self.table.modern.get(group_id)
+        if modern is not None:
+            return not modern.metadata and not self.table.has_offsets(group_id)
         group = self.groups.get(group_id)
         return (
             group is not None
@@ -139,6 +160,13 @@ class Shard:
             and not group.roster.invited
             and not self.table.has_offsets(group_id)
         )
+
+    def group_tombstones(self, group_id: str) -> list[KeyValue]:
+        """Return the records that end a group, of either protocol, without its offsets."""
+        modern = self.table.modern.get(group_id)
+        if modern is None:
+            return [(encode_group_key(GroupKey(group_id)), None)]
+        return [(encode_modern_key(key), None) for key in modern.tombstones()]
 
     def topic_tombstones(self, topic: str) -> list[KeyValue]:
         """Return the records that end all offsets of a deleted topic, pending ones too."""
@@ -182,7 +210,18 @@ class Shard:
             )
             key = encode_group_key(GroupKey(group_id))
             records.append((key, encode_group_value(emptied)))
-        return ClampReport(tuple(clamped), tuple(self.table.group_values)), records, effects
+        for modern in self.table.modern.values():
+            records += _emptied_modern(modern)
+        emptied_ids = (*self.table.group_values, *self.table.modern)
+        return ClampReport(tuple(clamped), emptied_ids), records, effects
+
+
+def _emptied_modern(group: ConsumerGroup) -> list[KeyValue]:
+    """Return the records that leave nothing of a group but an epoch that nobody was ever given."""
+    gone = [key for key in group.tombstones() if key.kind is not ModernKind.GROUP_EPOCH]
+    epoch = GroupEpoch((group.group_epoch + GENERATION_JUMP) & GENERATION_MASK)
+    key = encode_modern_key(ModernKey(ModernKind.GROUP_EPOCH, group.group_id))
+    return [*((encode_modern_key(each), None) for each in gone), (key, encode_value(epoch))]
 
 
 def _clamped(

@@ -40,6 +40,13 @@ ERROR_OF: Final = {
     GroupVerdict.UNKNOWN_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
     GroupVerdict.UNSTABLE_OFFSET: 88,
     GroupVerdict.GROUP_NOT_FOUND: 69,
+    GroupVerdict.INVALID_REQUEST: 42,
+    GroupVerdict.FENCED_MEMBER_EPOCH: 110,
+    GroupVerdict.STALE_MEMBER_EPOCH: 113,
+    GroupVerdict.UNRELEASED_INSTANCE: 111,
+    GroupVerdict.UNSUPPORTED_ASSIGNOR: 112,
+    GroupVerdict.INVALID_REGEX: 128,
+    GroupVerdict.UNSUPPORTED_VERSION: 35,
 }
 assert set(ERROR_OF) == set(GroupVerdict), "a group verdict has no Kafka error"
 

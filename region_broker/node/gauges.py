@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.ports import Clock
-from region_broker.groups.states import GroupState
+from region_broker.groups.classic.states import GroupState
 from region_broker.replication.partition_table import PartitionTable
 
 LAG_INTERVAL_MS: Final = 100

@@ -37,6 +37,7 @@ from region_broker.adapters.verdict_service import VerdictService
 from region_broker.config import NodeConfig, split_address
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.groups.coordinator import GroupCoordinator
+from region_broker.groups.ports import GroupPorts
 from region_broker.groups.settings import GroupSettings
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch import Dispatcher
@@ -99,13 +100,18 @@ class Node:
         clock, partitions = self._ports.clock, self.storage.partitions
         offsets_log = PartitionOffsetsLog(partitions, clock)
         self.groups = GroupCoordinator(
-            log=offsets_log,
-            ends=offsets_log,
-            clock=clock,
-            chance=self._ports.chance,
+            GroupPorts(
+                log=offsets_log,
+                ends=offsets_log,
+                clock=clock,
+                chance=self._ports.chance,
+                image=lambda: self.storage.metadata.image,
+            ),
             shard_count=self.config.shard_count,
             settings=GroupSettings(
-                initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms
+                initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms,
+                consumer_session_timeout_ms=self.config.group_consumer_session_timeout_ms,
+                consumer_heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
             ),
         )
         self.transactions = TransactionCoordinator(

@@ -5,14 +5,14 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from region_broker.groups.modern.assignment import (
+from region_broker.groups.modern.assignors.assignment import (
     AssignmentQuestion,
     Partitions,
     Subscriber,
     partition_count,
 )
-from region_broker.groups.modern.range_assignor import assign_range
-from region_broker.groups.modern.uniform_assignor import assign_uniform
+from region_broker.groups.modern.assignors.range_assignor import assign_range
+from region_broker.groups.modern.assignors.uniform_assignor import assign_uniform
 
 TOPICS = [UUID(int=number) for number in range(1, 6)]
 COUNTS = st.fixed_dictionaries({topic_id: st.integers(1, 9) for topic_id in TOPICS})

@@ -13,7 +13,7 @@ from region_broker.adapters.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TopicImage
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
-from region_broker.groups.ports import LedgerFailed, TxnProducer
+from region_broker.groups.ports import GroupPorts, LedgerFailed, TxnProducer
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.log.disk import RealDisk
@@ -22,7 +22,7 @@ from region_broker.log.log_config import NodeLogConfig
 from region_broker.ports.chance import SystemChance
 from region_broker.ports.clock import SystemClock
 from region_broker.replication.partition_table import PartitionTable
-from tests.unit.region_broker.groups.fakes import join_request, sync_request, tp
+from tests.unit.region_broker.groups.fakes import Topics, join_request, sync_request, tp
 
 LEDGER = TopicImage(topic_id=UUID(int=1), name=OFFSETS_LEDGER, partition_count=2, internal=True)
 DATA = TopicImage(topic_id=UUID(int=2), name="orders", partition_count=1)
@@ -35,10 +35,13 @@ class Node:
         self.table = table
         self.log = PartitionOffsetsLog(table, SystemClock())
         self.groups = GroupCoordinator(
-            log=self.log,
-            ends=self.log,
-            clock=SystemClock(),
-            chance=SystemChance(),
+            GroupPorts(
+                log=self.log,
+                ends=self.log,
+                clock=SystemClock(),
+                chance=SystemChance(),
+                image=Topics,
+            ),
             shard_count=2,
             settings=GroupSettings(),
         )

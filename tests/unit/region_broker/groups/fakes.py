@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,14 @@ from region_broker.groups.messages import (
     SyncRequest,
 )
 from region_broker.groups.offsets import LedgerEntry, LedgerMarker, LedgerRecord, OffsetTable
-from region_broker.groups.ports import Appended, KeyValue, LedgerFailed, LedgerSlice, TxnProducer
+from region_broker.groups.ports import (
+    Appended,
+    GroupPorts,
+    KeyValue,
+    LedgerFailed,
+    LedgerSlice,
+    TxnProducer,
+)
 from region_broker.groups.settings import GroupSettings
 
 RANGE = (("range", b"subscription"),)
@@ -149,6 +157,32 @@ class FixedEnds:
         return self.ends.get((partition, leader_epoch))
 
 
+@dataclass(frozen=True)
+class Topic:
+    topic_id: UUID
+    partition_count: int
+    internal: bool = False
+
+
+@dataclass
+class Topics:
+    """The region's topics, as `GroupPorts.image` shows them."""
+
+    topics: dict[str, Topic] = field(default_factory=dict)
+    version: int = 1
+
+    def put(self, name: str, partition_count: int, *, number: int | None = None) -> UUID:
+        topic_id = UUID(int=1000 + len(self.topics) if number is None else number)
+        topic = Topic(topic_id, partition_count, internal=name.startswith("__"))
+        self.topics = {**self.topics, name: topic}
+        self.version += 1
+        return topic_id
+
+    def drop(self, name: str) -> None:
+        self.topics = {each: topic for each, topic in self.topics.items() if each != name}
+        self.version += 1
+
+
 class World:
     """A coordinator with its ports."""
 
@@ -156,11 +190,15 @@ class World:
         self.clock = ManualClock()
         self.ledger = ledger or MemoryLedger()
         self.ends = FixedEnds()
+        self.topics = Topics()
         self.groups = GroupCoordinator(
-            log=self.ledger,
-            ends=self.ends,
-            clock=self.clock,
-            chance=CountingChance(),
+            GroupPorts(
+                log=self.ledger,
+                ends=self.ends,
+                clock=self.clock,
+                chance=CountingChance(),
+                image=lambda: self.topics,
+            ),
             shard_count=len(self.ledger.shards),
             settings=GroupSettings(**settings),
         )

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from region_broker.groups.group import Group
+from region_broker.groups.classic.group import Group
+from region_broker.groups.classic.states import LEGAL, GroupState
 from region_broker.groups.messages import (
     AnswerJoin,
     AnswerSync,
@@ -15,7 +16,6 @@ from region_broker.groups.messages import (
     SyncOutcome,
 )
 from region_broker.groups.settings import GroupSettings
-from region_broker.groups.states import LEGAL, GroupState
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import GROUP_MEMBER_COUNT_MAX, MEMBER_METADATA_BYTES_MAX
 from tests.unit.region_broker.groups.fakes import join_request, sync_request

@@ -11,9 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.groups.modern.assignment import AssignmentQuestion, Assignor, Subscriber
-from region_broker.groups.modern.range_assignor import assign_range
-from region_broker.groups.modern.uniform_assignor import assign_uniform
+from region_broker.groups.modern.assignors.assignment import (
+    AssignmentQuestion,
+    Assignor,
+    Subscriber,
+)
+from region_broker.groups.modern.assignors.range_assignor import assign_range
+from region_broker.groups.modern.assignors.uniform_assignor import assign_uniform
 
 T1, T2, T3, T4 = (UUID(int=number) for number in range(1, 5))
 Owned = Mapping[UUID, Any]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from region_broker.groups.modern.assignment import AssignmentQuestion, Partitions, frozen
+from region_broker.groups.modern.assignors.assignment import AssignmentQuestion, Partitions, frozen
 
 UNIFORM = "uniform"
 ROUNDS_MAX: Final = 16  # Kafka's MAX_ITERATION_COUNT

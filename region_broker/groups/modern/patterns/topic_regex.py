@@ -397,6 +397,11 @@ class TopicRegex:
         self._closures: dict[tuple[frozenset[int], bool, bool, bool], frozenset[int]] = {}
         self._moves: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
+    @property
+    def state_count(self) -> int:
+        """Return how many states the automaton has: the most that one character costs."""
+        return self._program.state_count
+
     def matches(self, name: str) -> bool:
         """Tell whether the whole `name` matches."""
         states = self._begin

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from region_broker.groups.membership import Member, Roster
+from region_broker.groups.classic.membership import Member, Roster
+from region_broker.groups.classic.states import LEGAL, GroupState
 from region_broker.groups.messages import (
     AnswerJoin,
     AnswerSync,
@@ -32,7 +33,6 @@ from region_broker.groups.messages import (
 )
 from region_broker.groups.records import GroupValue
 from region_broker.groups.settings import GroupSettings
-from region_broker.groups.states import LEGAL, GroupState
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import (
     GROUP_MEMBER_COUNT_MAX,

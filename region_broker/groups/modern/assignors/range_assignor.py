@@ -10,7 +10,7 @@ Not here: stickiness; a range follows from who is there (`uniform_assignor` is s
 from collections import Counter
 from uuid import UUID
 
-from region_broker.groups.modern.assignment import AssignmentQuestion, Partitions
+from region_broker.groups.modern.assignors.assignment import AssignmentQuestion, Partitions
 
 RANGE = "range"
 

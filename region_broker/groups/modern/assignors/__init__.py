@@ -1,0 +1,1 @@
+"""Who gets which partitions: pure functions."""

@@ -1,0 +1,1 @@
+"""Patterns of topics: their syntax, and what they stand for."""

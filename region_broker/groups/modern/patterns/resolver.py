@@ -1,0 +1,78 @@
+"""Which topics patterns stand for, as of the region's topics now; remembered until these change.
+
+INV-NX1  the event loop is not held up: what would take long runs in a thread, one at a time
+INV-NX2  ledgers are topics that no pattern stands for
+Not here: the syntax (`topic_regex`), what a change of topics means (`target`).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from region_broker.groups.modern.messages import Refused
+from region_broker.groups.modern.patterns.topic_regex import RegexRefused, TopicRegex
+from region_broker.groups.ports import Topic
+from region_broker.groups.verdicts import GroupVerdict
+
+COMPILED_MAX: Final = 1_000
+INLINE_STEPS_MAX: Final = 20_000  # names times states: about 10 ms at worst
+
+
+class Patterns:
+    """The patterns of all groups of a node."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._compiled: OrderedDict[str, TopicRegex] = OrderedDict()
+        self._topics: Mapping[str, Topic] | None = None
+        self._resolved: dict[str, tuple[str, ...]] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    def check(self, pattern: str) -> None:
+        """Refuse what is not a pattern; raises `Refused`."""
+        _ = self._regex(pattern)
+
+    def known(
+        self, patterns: Collection[str], topics: Mapping[str, Topic]
+    ) -> Mapping[str, tuple[str, ...]] | None:
+        """Return what these patterns stand for in `topics`, None unless `resolve` has found it."""
+        if not patterns:
+            return {}
+        if self._topics is not topics or any(each not in self._resolved for each in patterns):
+            return None
+        return {each: self._resolved[each] for each in patterns}
+
+    async def resolve(self, patterns: Collection[str], topics: Mapping[str, Topic]) -> None:
+        """Find what these patterns stand for in `topics`; raises `Refused`."""
+        async with self._one_at_a_time:
+            if self._topics is not topics:
+                self._topics, self._resolved = topics, {}
+            resolved = self._resolved
+            if len(resolved) > COMPILED_MAX:
+                resolved.clear()
+            names = sorted(name for name, topic in topics.items() if not topic.internal)
+            for pattern in sorted(set(patterns) - set(resolved)):
+                regex = self._regex(pattern)
+                if len(names) * regex.state_count <= INLINE_STEPS_MAX:
+                    resolved[pattern] = _matching(regex, names)
+                else:
+                    resolved[pattern] = await asyncio.to_thread(_matching, regex, names)
+
+    def _regex(self, pattern: str) -> TopicRegex:
+        regex = self._compiled.get(pattern)
+        if regex is None:
+            try:
+                regex = self._compiled[pattern] = TopicRegex(pattern)
+            except RegexRefused as error:
+                raise Refused(
+                    GroupVerdict.INVALID_REGEX,
+                    f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}.",
+                ) from error
+            if len(self._compiled) > COMPILED_MAX:
+                self._compiled.popitem(last=False)
+        return regex
+
+
+def _matching(regex: TopicRegex, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if regex.matches(name))

@@ -1,0 +1,155 @@
+"""What a group shall have: the topics it subscribes to, its epoch, its target assignment.
+
+INV-NT1  the assignment epoch never goes above the group epoch, and a target is computed for the group
+         epoch alone
+INV-NT2  every change is a record; a `Draft` shows what the group will be once they are written
+Not here: who asks (`heartbeat`), the assignors.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from region_broker.groups.modern.assignors.assignment import (
+    AssignmentQuestion,
+    Assignor,
+    Subscriber,
+)
+from region_broker.groups.modern.assignors.range_assignor import RANGE, assign_range
+from region_broker.groups.modern.assignors.uniform_assignor import UNIFORM, assign_uniform
+from region_broker.groups.modern.records import (
+    GroupEpoch,
+    ModernValue,
+    PartitionMetadata,
+    ResolvedRegex,
+    Target,
+    TargetEpoch,
+    TopicShape,
+)
+from region_broker.groups.modern.state import ConsumerGroup
+from region_broker.groups.ports import Topic
+from region_broker.groups.records import ModernKey, ModernKind
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {UNIFORM: assign_uniform, RANGE: assign_range}
+DEFAULT_ASSIGNOR: Final = UNIFORM
+
+Change = tuple[ModernKey, ModernValue | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """The topics as of one version of the metadata, and the patterns resolved at it.
+
+    `is_news` is False when the group has been compared with these very topics before.
+    """
+
+    topics: Mapping[str, Topic]
+    version: int
+    resolved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    wall_ms: int = 0
+    is_news: bool = True
+
+
+@dataclass(slots=True)
+class Draft:
+    """A group on its way to its next records; the group itself is not touched."""
+
+    group: ConsumerGroup
+    changes: list[Change] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, group: ConsumerGroup) -> "Draft":
+        """Begin with nothing changed."""
+        return cls(group.draft())
+
+    def put(self, kind: ModernKind, value: ModernValue | None, name: str = "") -> None:
+        """Write one record, None for its tombstone."""
+        key = ModernKey(kind, self.group.group_id, name)
+        self.group.apply(key, value)
+        self.changes.append((key, value))
+
+    def remove_member(self, member_id: str) -> None:
+        """Write the tombstones of one member."""
+        for kind in (ModernKind.CURRENT, ModernKind.TARGET, ModernKind.MEMBER):
+            self.put(kind, None, member_id)
+
+    def bump_epoch(self) -> None:
+        """Begin the next group epoch: whoever comes next gets a new target."""
+        self.put(ModernKind.GROUP_EPOCH, GroupEpoch(self.group.group_epoch + 1))
+
+
+def shapes(names: Collection[str], view: TopicView) -> dict[str, TopicShape]:
+    """Return those of the topics that exist."""
+    found = ((name, view.topics.get(name)) for name in sorted(names))
+    return {
+        name: TopicShape(topic.topic_id, topic.partition_count)
+        for name, topic in found
+        if topic is not None
+    }
+
+
+def topics_changed(group: ConsumerGroup, view: TopicView) -> bool:
+    """Tell whether the group's topics are others than it last saw."""
+    return any(_is_resolved_anew(group, each, view) for each in group.patterns()) or (
+        group.topics != shapes(group.all_subscribed_names(), view)
+    )
+
+
+def _is_resolved_anew(group: ConsumerGroup, pattern: str, view: TopicView) -> bool:
+    known = group.regexes.get(pattern)
+    return known is None or known.topic_names != view.resolved[pattern]
+
+
+def refresh_topics(draft: Draft, view: TopicView) -> bool:
+    """Write what patterns stand for and the subscribed topics; tell whether anything changed."""
+    changed = False
+    for pattern in sorted(draft.group.patterns()):
+        if _is_resolved_anew(draft.group, pattern, view):
+            value = ResolvedRegex(view.resolved[pattern], view.version, view.wall_ms)
+            draft.put(ModernKind.REGEX, value, pattern)
+            changed = True
+    return write_topics(draft, view) or changed
+
+
+def write_topics(draft: Draft, view: TopicView) -> bool:
+    """Forget unused patterns and write the subscribed topics; tell whether these changed."""
+    group = draft.group
+    for pattern in sorted(set(group.regexes) - group.patterns()):
+        draft.put(ModernKind.REGEX, None, pattern)
+    topics = shapes(group.all_subscribed_names(), view)
+    if topics == group.topics:
+        return False
+    draft.put(ModernKind.PARTITION_METADATA, PartitionMetadata(topics))
+    return True
+
+
+def update_target(draft: Draft) -> None:
+    """Compute the target of the group epoch if the one there is older (INV-NT1)."""
+    group = draft.group
+    if group.group_epoch <= group.assignment_epoch:
+        return
+    assignor = ASSIGNORS[group.preferred_assignor(DEFAULT_ASSIGNOR)]
+    targets = assignor(_question(group))
+    for member_id in sorted(group.metadata):
+        partitions = targets[member_id]
+        if group.target.get(member_id) != partitions:
+            draft.put(ModernKind.TARGET, Target(partitions), member_id)
+    draft.put(ModernKind.TARGET_EPOCH, TargetEpoch(group.group_epoch))
+
+
+def _question(group: ConsumerGroup) -> AssignmentQuestion:
+    known: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
+    members: dict[str, Subscriber] = {}
+    for member_id, member in group.metadata.items():
+        subscription = (member.topic_names, member.topic_regex)
+        if subscription not in known:
+            names = group.subscribed_names(member_id)
+            known[subscription] = frozenset(
+                group.topics[name].topic_id for name in names if name in group.topics
+            )
+        members[member_id] = Subscriber(
+            known[subscription], group.target_of(member_id), member.instance_id
+        )
+    counts = {shape.topic_id: shape.partition_count for shape in group.topics.values()}
+    return AssignmentQuestion(members, counts)
