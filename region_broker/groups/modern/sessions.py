@@ -1,8 +1,8 @@
 """Until when members of one group must be heard, and must have given back what they shall.
 
-INV-NP1  a member is due when its session ended, or when it has been asked for the same partitions at the
+INV-NE1  a member is due when its session ended, or when it has been asked for the same partitions at the
          same epoch for its whole rebalance time-out (KIP-848)
-INV-NP2  a member of the classic protocol is due too when it did not join after it was told to, or did
+INV-NE2  a member of the classic protocol is due too when it did not join after it was told to, or did
          not sync after it joined, within its rebalance time-out
 
 Deadlines are in memory only: after a load they all begin anew.
