@@ -62,7 +62,6 @@ from region_broker.cli.region_client import request
 INPUT_PARTITIONS: Final = 4
 ROWS_PER_ROUND: Final = 500
 WORKERS: Final = 3
-PLAIN_PRODUCERS: Final = 4
 REPLACE_AFTER_S: Final = 15.0
 SHOW_PATIENCE_S: Final = 10.0
 OVER: Final = ("empty", "complete_commit", "complete_abort", "dead")
@@ -72,9 +71,10 @@ READ_TOPICS: Final = {ACCOUNTS_TOPIC: ACCOUNT_PARTITIONS, PLAIN_TOPIC: PLAIN_PAR
 class Soak(SoakStage):
     """One run: the stage, the workload on it, and the judge."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, plain_producers: int) -> None:
         """Plan a cluster in `folder`."""
         super().__init__(seed, folder)
+        self._plain_producers = plain_producers
         self.replaced = 0
         self._transfers: list[Transfer] = []
         self._journal = Journal()
@@ -97,7 +97,7 @@ class Soak(SoakStage):
         self._fleet = Fleet.start(WORKERS, self.cluster.bootstrap, self._journal)
         self._producers = [
             PlainProducer(n, self.cluster.bootstrap, self._plain, self.folder)
-            for n in range(PLAIN_PRODUCERS)
+            for n in range(self._plain_producers)
         ]
         self._readers = {
             name: Reader(self.cluster.place(name).bootstrap, READ_TOPICS) for name in REGIONS
@@ -359,11 +359,18 @@ def _entries(records: frozenset[Shown]) -> list[Entry]:
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--minutes", type=float, default=3.0, show_default=True)
 @click.option("--only", default="", help="Kinds of rounds to play, with commas; all if empty.")
+@click.option(
+    "--producers",
+    type=int,
+    default=4,
+    show_default=True,
+    help="Plain idempotent producers; every other one has five requests in flight.",
+)
 @click.option("--keep", is_flag=True, help="Keep the data folder of a good run, too.")
-def main(seed: int, minutes: float, only: str, keep: bool) -> None:
+def main(seed: int, minutes: float, only: str, producers: int, keep: bool) -> None:
     """Soak two regions in faults drawn from SEED for so many MINUTES."""
     folder = Path(tempfile.mkdtemp(prefix=f"soak-{seed}-"))
-    soak = Soak(seed, folder)
+    soak = Soak(seed, folder, producers)
     kinds = {Kind[name.strip().upper()] for name in only.split(",") if name.strip()} or set(Kind)
     soak.tell(f"seed {seed}, {minutes} minutes, data in {folder}")
     try:
