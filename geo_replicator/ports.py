@@ -105,7 +105,7 @@ class MirrorLogs(Protocol):
         ...
 
     def delete_below(self, key: LogKey, offset: int) -> None:
-        """Delete whole segments below `offset`, if there are any (T14)."""
+        """Let the log start at `offset`, which its readers see at once; delete whole segments below (T14)."""
         ...
 
     def watch(self, on_durable: Callable[[LogKey], None]) -> None:

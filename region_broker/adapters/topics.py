@@ -120,4 +120,4 @@ async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) 
 
 
 def _keeps(partition: Partition) -> bool:
-    return partition.failed is not None or partition.log_end_offset > partition.log_start_offset
+    return partition.failed is not None or partition.log_end_offset > partition.kept_from

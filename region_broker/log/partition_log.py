@@ -411,9 +411,9 @@ class PartitionLog:
         """Return the bytes of [start, end), both batch boundaries; may stop counting at `enough`."""
         return self._list.bytes_between(start, end, enough)
 
-    def first_reaching(self, timestamp_ms: int, limit: int) -> BatchAtTime | None:
-        """Return the first batch below `limit` with a record at or after `timestamp_ms`."""
-        return self._list.first_reaching(timestamp_ms, limit)
+    def first_reaching(self, timestamp_ms: int, limit: int, start: int = 0) -> BatchAtTime | None:
+        """Return the first batch of [start, limit) with a record at or after `timestamp_ms`."""
+        return self._list.first_reaching(timestamp_ms, limit, start)
 
     def aborted_in(self, start: int, end: int, bound: int) -> list[AbortedTxn]:
         """Return the aborted transactions that touch [start, end), markers below `bound` (C38)."""

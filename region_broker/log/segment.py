@@ -221,9 +221,12 @@ class Segment:
             raise LogDamaged(f"{self.path}: the batch at byte {position} is cut off")
         return ReadSlice(whole, header.next_offset, position + header.size_bytes)
 
-    def first_reaching(self, timestamp_ms: int) -> tuple[int, BatchHeader] | None:
-        """Return (position, header) of the first batch with a record at or after the time."""
-        for position, header in self.walk(self.index().position_for_time(timestamp_ms)):
+    def first_reaching(self, timestamp_ms: int, start: int) -> tuple[int, BatchHeader] | None:
+        """Return (position, header) of the first batch behind `start` with a record at or after the time."""
+        first = self.index().position_for_time(timestamp_ms)
+        if start > self.base_offset:
+            first = max(first, self.position_of(start))
+        for position, header in self.walk(first):
             if header.max_timestamp_ms >= timestamp_ms:
                 return position, header
         return None

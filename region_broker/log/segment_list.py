@@ -86,14 +86,16 @@ class SegmentList:
             start = segment.next_offset
         return total
 
-    def first_reaching(self, timestamp_ms: int, limit: int) -> BatchAtTime | None:
-        """Return the first batch below `limit` with a record at or after `timestamp_ms`."""
+    def first_reaching(self, timestamp_ms: int, limit: int, start: int = 0) -> BatchAtTime | None:
+        """Return the first batch that ends behind `start`, below `limit`, with a record at or after the time."""
         for segment in self.segments:
             if segment.base_offset >= limit:
                 break
-            if segment.max_timestamp_ms < timestamp_ms:
+            if segment.max_timestamp_ms < timestamp_ms or segment.next_offset <= start:
                 continue
-            found = segment.first_reaching(timestamp_ms)
+            found = segment.first_reaching(timestamp_ms, start)
+            if found is None and segment.base_offset < start:
+                continue  # what reaches the time lies below `start`
             if found is None or found[1].next_offset > limit:
                 return None
             position, header = found

@@ -8,13 +8,12 @@ INV-PT3  judge, write and apply are one step without `await` (C7); after an appe
         with an error that means "not written" (P18)
 INV-PT4  a duplicate is acknowledged only when the original is below HW (C2)
 INV-PT5  only a leader takes client batches, markers and ledger batches; only a mirror takes mirrored ones
-INV-PT6  no batch leaves the node unless its CRC is right: a bad one is CorruptRange for those who ask for it,
-        a log line and a count, and the batches before and behind it are served
+INV-PT7  the log start never moves back but by a cut below it; it is durable before anybody is told
 
-Not here: bytes and recovery (`log.partition_log`), sequence rules (`PartitionState`), Kafka's error numbers.
+Not here: bytes and recovery (`log.partition_log`), damaged bytes (`sound_reads`), sequence rules (`PartitionState`), Kafka's error numbers.
 """
 
-import logging
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,21 +31,18 @@ from idempotency.record_batch import (
     MarkerFacts,
     build_marker,
     crc_ok,
-    first_unsound,
     iter_headers,
     read_header,
     read_marker,
 )
 from region_broker.log.failures import (
-    CorruptRange,
-    LogDamaged,
     MirrorGap,
     NotLeader,
     OffsetOutOfRange,
     PartitionFailed,
 )
 from region_broker.log.partition_log import PartitionLog
-from region_broker.log.segment import ReadSlice
+from region_broker.log.side_files.log_start import LogStart
 from region_broker.replication.admission import (
     APPEND_VERDICTS,
     AppendOutcome,
@@ -55,13 +51,9 @@ from region_broker.replication.admission import (
 )
 from region_broker.replication.commit_waiters import CommitWaiters
 from region_broker.replication.record_rules import fitted, is_heavy, prepared
-from region_broker.wire.batches import RecordsError, iter_records
-
-logger: Final = logging.getLogger(__name__)
+from region_broker.replication.sound_reads import SoundReads
 
 NO_EPOCH: Final = -1
-CORRUPT_OFFSETS_NAMED: Final = 100
-"""How many damaged places of one partition get a line in the log; all reads of them are counted."""
 
 
 class Isolation(Enum):
@@ -90,7 +82,9 @@ class FetchSlice:
 class Partition:
     """See the module's head. Belongs to the event loop."""
 
-    def __init__(self, tp: TopicPartition, topic_id: UUID, log: PartitionLog) -> None:
+    def __init__(
+        self, tp: TopicPartition, topic_id: UUID, log: PartitionLog, start: LogStart
+    ) -> None:
         """Start as a mirror that shows nothing; `become_leader` or `become_mirror` follows."""
         self.tp = tp
         self.topic_id = topic_id
@@ -101,8 +95,8 @@ class Partition:
         self.shown_cut_offset = 0
         self.whole_end = 0
         """Where the whole cut of a mirror ends here: no transaction is shown in a part of its logs (T17)."""
-        self.corrupt_reads = 0
-        self._corrupt_at: set[int] = set()
+        self._start = start
+        self._reads = SoundReads(tp, log)
         self._waiters = CommitWaiters()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._callback_serial = 0
@@ -127,8 +121,18 @@ class Partition:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that is there."""
+        """The first offset that readers may ask for: what lies below was deleted, by age, size or order."""
+        return max(self.log.log_start_offset, self._start.offset)
+
+    @property
+    def kept_from(self) -> int:
+        """The first offset whose bytes are still there, at or below the log start: a batch begins there."""
         return self.log.log_start_offset
+
+    @property
+    def corrupt_reads(self) -> int:
+        """How many reads were refused because stored bytes are wrong."""
+        return self._reads.corrupt_count
 
     @property
     def log_end_offset(self) -> int:
@@ -141,7 +145,7 @@ class Partition:
         high_watermark = self.log.stable_offset
         if self.is_leader:
             return high_watermark
-        return max(min(self.shown_cut_offset, high_watermark), self.log.log_start_offset)
+        return max(min(self.shown_cut_offset, high_watermark), self.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -150,11 +154,11 @@ class Partition:
         bound = self.visible_end
         if bound < state.forgotten_below:
             # A region just back as a mirror, before it knows its cut: show nothing rather than guess.
-            return self.log.log_start_offset
+            return self.log_start_offset
         stable = state.last_stable_offset(bound)
         if not self.is_leader:
             stable = min(stable, self.whole_end)
-        return max(stable, self.log.log_start_offset)
+        return max(stable, self.log_start_offset)
 
     def readable_end(self, isolation: Isolation) -> int:
         """Return how far a reader sees (C37, T17)."""
@@ -396,8 +400,8 @@ class Partition:
             self.log.check_running()
             data, next_offset = b"", offset
         else:
-            self._check_range(offset)
-            data, next_offset = self._read(offset, max_bytes, self.readable_end(isolation))
+            self._check_range(offset, self.log_start_offset)
+            data, next_offset = self._reads.read(offset, max_bytes, self.readable_end(isolation))
         if not first_batch_always and len(data) > max_bytes:
             data, next_offset = b"", offset
         aborted: list[AbortedTxn] = []
@@ -408,19 +412,20 @@ class Partition:
             aborted=aborted,
             high_watermark=self.visible_end,
             last_stable_offset=self.last_stable_offset,
-            log_start_offset=self.log.log_start_offset,
+            log_start_offset=self.log_start_offset,
             next_offset=next_offset,
         )
 
     def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes:
         """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte.
 
-        At least one batch if there is one. Raises OffsetOutOfRange, PartitionFailed, CorruptRange.
+        At least one batch if there is one; also from below the log start, while the bytes are there: a mirror
+        may be behind. Raises OffsetOutOfRange, PartitionFailed, CorruptRange.
         """
-        self._check_range(offset)
+        self._check_range(offset, self.kept_from)
         high_watermark = self.log.stable_offset
         end = high_watermark if limit is None else min(limit, high_watermark)
-        return self._read(offset, max_bytes, end)[0]
+        return self._reads.read(offset, max_bytes, end)[0]
 
     def readable_bytes(self, offset: int, isolation: Isolation, enough: int) -> int:
         """Return how many bytes a fetch from `offset` could get; stops counting at `enough`.
@@ -430,7 +435,7 @@ class Partition:
         log = self.log
         if log.failed is None and self._is_behind(offset):
             return 0
-        if log.failed is not None or not log.log_start_offset <= offset <= log.log_end_offset:
+        if log.failed is not None or not self.log_start_offset <= offset <= log.log_end_offset:
             return enough
         end = self.readable_end(isolation)
         if offset >= end:
@@ -448,60 +453,10 @@ class Partition:
         """
         return not self.is_leader and offset > self.log.log_end_offset
 
-    def _check_range(self, offset: int) -> None:
+    def _check_range(self, offset: int, start: int) -> None:
         self.log.check_running()
-        if not self.log.log_start_offset <= offset <= self.log.log_end_offset:
-            raise OffsetOutOfRange(offset, self.log.log_start_offset, self.log.log_end_offset)
-
-    def _read(self, offset: int, max_bytes: int, end: int) -> tuple[bytes, int]:
-        try:
-            found = self._read_around_damage(offset, max_bytes, end)
-        except LogDamaged as error:
-            raise self._corrupt(offset, str(error)) from error
-        except OSError as error:
-            self.log.fail(f"reading {self.tp} at {offset} failed: {error}")
-            raise PartitionFailed(self.log.failed) from error
-        if found is None:
-            if offset < end:
-                raise self._corrupt(offset, "the batch there does not end where readers may see")
-            return b"", offset
-        bad_at = first_unsound(found.data, offset, leader_epoch=self._one_epoch(offset, found))
-        if bad_at < 0:
-            return found.data, found.next_offset
-        if bad_at == 0:
-            raise self._corrupt(offset, "the batch there has a wrong CRC")
-        sound = found.data[:bad_at]
-        next_offset = offset
-        for _, header in iter_headers(sound):
-            next_offset = header.next_offset
-        return sound, next_offset
-
-    def _one_epoch(self, offset: int, found: ReadSlice) -> int | None:
-        """Return the leader epoch of all that was read, None if there are several."""
-        epochs = self.log.epochs
-        leader_epoch = epochs.epoch_at(offset)
-        if leader_epoch == NO_EPOCH:
-            return None
-        return leader_epoch if epochs.epoch_at(found.next_offset - 1) == leader_epoch else None
-
-    def _read_around_damage(self, offset: int, max_bytes: int, end: int) -> ReadSlice | None:
-        try:
-            return self.log.read(offset, max_bytes, end)
-        except LogDamaged:
-            if max_bytes <= 1:
-                raise
-            return self.log.read(offset, 1, end)  # the first batch may be sound
-
-    def _corrupt(self, offset: int, reason: str) -> CorruptRange:
-        self.corrupt_reads += 1
-        if offset not in self._corrupt_at and len(self._corrupt_at) < CORRUPT_OFFSETS_NAMED:
-            self._corrupt_at.add(offset)
-            logger.error(
-                "%s: what is stored at offset %d is damaged and is not given out: %s. Restore the segment from "
-                "another region; readers may go on behind it",
-                self.tp, offset, reason,
-            )  # fmt: skip
-        return CorruptRange(offset, f"{self.tp} at {offset}: {reason}")
+        if not start <= offset <= self.log.log_end_offset:
+            raise OffsetOutOfRange(offset, start, self.log.log_end_offset)
 
     def lookup_timestamp(
         self, timestamp_ms: int, isolation: Isolation
@@ -511,32 +466,43 @@ class Partition:
         Raises PartitionFailed, CorruptRange.
         """
         self.log.check_running()
-        try:
-            found = self.log.first_reaching(timestamp_ms, self.readable_end(isolation))
-        except LogDamaged as error:
-            raise self._corrupt(-1, f"looking for {timestamp_ms} ms: {error}") from error
-        except OSError as error:
-            self.log.fail(f"looking for {timestamp_ms} ms in {self.tp} failed: {error}")
-            raise PartitionFailed(self.log.failed) from error
-        if found is None:
-            return None
-        header, batch = found
-        if not crc_ok(batch, 0, header):
-            raise self._corrupt(header.base_offset, "the batch there has a wrong CRC")
-        if header.is_control:
-            return header.base_offset, header.max_timestamp_ms, header.leader_epoch
-        try:
-            for record in iter_records(batch):
-                if record.timestamp_ms >= timestamp_ms:
-                    return record.offset, record.timestamp_ms, header.leader_epoch
-        except RecordsError as error:
-            # The client sent records that nobody can read, under a right CRC: its readers will see that too.
-            logger.warning("%s: records of offset %d: %s", self.tp, header.base_offset, error)
-        return header.base_offset, header.max_timestamp_ms, header.leader_epoch
+        end = self.readable_end(isolation)
+        return self._reads.first_at(timestamp_ms, self.log_start_offset, end)
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""
         return self.log.epochs.end_offset(leader_epoch, self.log.log_end_offset)
+
+    # -- deleting by order -----------------------------------------------------------------------
+
+    async def delete_records(self, offset: int) -> int:
+        """Delete all below `offset`, durably; return the log start. What mirrors still copy stays on disk a while.
+
+        Raises OffsetOutOfRange for an offset beyond HW, NotLeader, PartitionFailed.
+        """
+        self.log.check_running()
+        if not self.is_leader:
+            raise NotLeader(f"{self.tp} is a mirror here")
+        if not 0 <= offset <= self.high_watermark:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
+        if offset > self.log_start_offset:
+            await asyncio.to_thread(self._stopping(self._start.raise_to), offset)
+            self._changed()
+        return self.log_start_offset
+
+    def forget_below(self, offset: int) -> None:
+        """Follow home's log start on a mirror, durably; whole segments below it go (T14). Raises PartitionFailed."""
+        if offset > self.log_start_offset:
+            self._stopping(self._start.raise_to)(offset)
+            self._changed()
+        self.log.delete_segments_below(min(offset, self.log_start_offset))
+
+    def _stopping(self, write: Callable[[int], None]) -> Callable[[int], None]:
+        def run(offset: int) -> None:
+            with self._stops_on_disk_errors("moving the log start"):
+                write(offset)
+
+        return run
 
     # -- cutting ---------------------------------------------------------------------------------
 
@@ -546,6 +512,7 @@ class Partition:
         Waiters for more get NotLeader. Raises NotABatchBoundary, LogDamaged, PartitionFailed.
         """
         cuts = offset < self.log.log_end_offset
+        self._lower_start(offset)
         with self._stops_on_disk_errors(f"cutting at {offset}"):
             self.log.truncate_to(offset)
         if cuts:
@@ -555,6 +522,11 @@ class Partition:
             if not self.is_leader:
                 self.leader_epoch = self.log.epochs.latest
             self._changed()
+
+    def _lower_start(self, offset: int) -> None:
+        """Take an order to delete back that lies beyond a cut: it is no part of the history that goes on."""
+        if self._start.offset > offset:
+            self._stopping(self._start.lower_to)(0)
 
     @contextmanager
     def _stops_on_disk_errors(self, work: str) -> Iterator[None]:
@@ -567,6 +539,7 @@ class Partition:
 
     def start_at(self, offset: int) -> None:
         """Give up all records and go on, empty, at `offset` (a mirror that is seeded, T13, T14)."""
+        self._lower_start(offset)
         self.log.start_at(offset)
         self._waiters.fail(NotLeader(f"{self.tp} starts again at {offset}"))
         self.shown_cut_offset = min(self.shown_cut_offset, offset)
@@ -579,7 +552,7 @@ class Partition:
         """Forget what nobody needs: old segments below `hold_offset`, idle producers (C8). Return deletions.
 
         Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
-        (T14: `log.delete_segments_below`).
+        (T14: `forget_below`).
         """
         if self.log.failed is not None:
             return 0
@@ -592,4 +565,10 @@ class Partition:
         stable = self.last_stable_offset
         hold = stable if hold_offset is None else min(hold_offset, stable)
         with self._stops_on_disk_errors("retention"):
-            return self.log.apply_retention(now_ms=now_ms, hold_offset=hold)
+            deleted = self.log.apply_retention(now_ms=now_ms, hold_offset=hold)
+            if self.log_start_offset > self.kept_from:
+                held = self.log_start_offset if hold_offset is None else hold_offset
+                deleted += self.log.delete_segments_below(min(self.log_start_offset, held))
+        if deleted:
+            self._changed()
+        return deleted

@@ -7,7 +7,7 @@ INV-T3  a partition that cannot be opened is there, failed, with the reason; the
 
     <data_dir>/format                        "tidemark-log 1"
     <data_dir>/<topic id>/topic.json         name and id, for people and offline tools
-    <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, <base>.{log,index,txnindex,snapshot}
+    <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start, <base>.{log,index,txnindex,snapshot}
     <data_dir>/<topic id>.deleted            a topic on its way out
 
 Not here: which topics there are (`controller.metadata_store`), roles (the node tells each partition).
@@ -28,6 +28,7 @@ from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import LogConfig, NodeLogConfig, topic_log_config
 from region_broker.log.partition_log import LogListener, LogSetup, PartitionLog
 from region_broker.log.segment import SealedCache
+from region_broker.log.side_files.log_start import LogStart
 from region_broker.replication.partition import Partition
 
 logger: Final = logging.getLogger(__name__)
@@ -197,15 +198,17 @@ class PartitionTable:
         tp = TopicPartition(TopicName(topic.name), number)
         try:
             log = PartitionLog.open(setup)
+            start = LogStart(self._disk, setup.folder, log.log_end_offset)
         except (LogDamaged, OSError) as error:
             return self._broken(topic, number, config, str(error))
-        return Partition(tp, topic.topic_id, log)
+        return Partition(tp, topic.topic_id, log, start)
 
     def _broken(self, topic: TopicSpec, number: int, config: LogConfig, reason: str) -> Partition:
         tp = TopicPartition(TopicName(topic.name), number)
         logger.error("partition %s cannot be opened: %s", tp, reason)
         log = PartitionLog.broken(self._setup(topic, number, config), reason)
-        return Partition(tp, topic.topic_id, log)
+        start = LogStart.nowhere(self._disk, log.folder)
+        return Partition(tp, topic.topic_id, log, start)
 
     def _setup(self, topic: TopicSpec, number: int, config: LogConfig) -> LogSetup:
         return LogSetup(

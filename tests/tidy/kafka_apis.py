@@ -111,7 +111,6 @@ WHY_NOT: Final[Mapping[int, str]] = {
     17: _NO_SECURITY, 36: _NO_SECURITY, 29: _NO_SECURITY, 30: _NO_SECURITY, 31: _NO_SECURITY,
     50: _NO_SECURITY, 51: _NO_SECURITY,
     38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS, 41: _NO_TOKENS,
-    21: "not built yet",
     42: "not built yet",
     47: "not built yet",
     34: _ONE_DISK,

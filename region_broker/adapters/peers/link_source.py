@@ -142,7 +142,7 @@ class LinkSource:
                     asked.partition,
                     leader_epoch,
                     end_offset,
-                    partition.log_start_offset,
+                    partition.kept_from,
                 )
             )
         return CheckedLogs(logs=tuple(answers))
@@ -319,7 +319,7 @@ class _FetchSession:
         if position is None or partition is None:
             return None
         high_watermark = partition.high_watermark
-        if position >= high_watermark and position >= partition.log_start_offset:
+        if position >= high_watermark and position >= partition.kept_from:
             return None
         try:
             data = partition.read_raw(position, bytes_max, high_watermark)

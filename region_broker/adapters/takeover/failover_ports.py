@@ -48,6 +48,11 @@ class RegionLog(Protocol):
         ...
 
     @property
+    def kept_from(self) -> int:
+        """Return the first offset whose bytes are there, at or below `log_start_offset`."""
+        ...
+
+    @property
     def log_end_offset(self) -> int:
         """Return the next offset to be written."""
         ...

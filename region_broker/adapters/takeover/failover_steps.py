@@ -219,7 +219,7 @@ class FailoverSteps:
         self._parts.quarantine.keep_statement(statement)
         positions = dict(cut.positions)
         for log in role.logs():
-            positions.setdefault(key_of(log), log.log_start_offset)
+            positions.setdefault(key_of(log), log.kept_from)
         entry = LineageEntry(
             region_epoch=takeover.region_epoch,
             acting_region=self._region,

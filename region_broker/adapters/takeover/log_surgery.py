@@ -57,7 +57,7 @@ def key_of(log: RegionLog) -> LogKey:
 
 def extent_of(log: RegionLog) -> LogExtent:
     """Return where a partition's log begins and ends."""
-    return LogExtent(key_of(log), str(log.tp.topic), log.log_start_offset, log.log_end_offset)
+    return LogExtent(key_of(log), str(log.tp.topic), log.kept_from, log.log_end_offset)
 
 
 async def cut_logs(
@@ -127,7 +127,7 @@ class DivergedLogs:
 def _agreed_end(log: RegionLog, divergence: Diverged) -> int:
     _, own_end = log.epoch_end_offset(divergence.home_leader_epoch)
     agreed = min(own_end, divergence.home_end_offset)
-    return max(agreed, log.log_start_offset)
+    return max(agreed, log.kept_from)
 
 
 def _provenance(log: LogExtent, position: int, cut: Cut, reason: CutReason) -> Provenance:
@@ -163,7 +163,7 @@ def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
             topic=str(log.tp.topic),
             topic_id=log.topic_id.hex,
             partition=log.tp.partition,
-            cut=max(cut.position_of(key_of(log)), log.log_start_offset),
+            cut=max(cut.position_of(key_of(log)), log.kept_from),
             copied_end=log.log_end_offset,
         )
         for log in logs
@@ -182,7 +182,7 @@ async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
             continue
         key, topic = key_of(log), str(log.tp.topic)
         await log.wait_committed(log.log_end_offset)
-        start = max(cut.position_of(key), log.log_start_offset)
+        start = max(cut.position_of(key), log.kept_from)
         async for chunk in _chunks_of(log, start):
             collected.add(key, topic, chunk)
     return collected.tail()

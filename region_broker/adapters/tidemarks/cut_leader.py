@@ -409,12 +409,19 @@ class CutLeader:
             self._kick(urgent=False)
 
     def _is_news(self, key: LogKey, partition: Partition) -> bool:
-        """Return whether the log holds something durable that the last tidemark does not (INV-CL2)."""
+        """Return whether the log holds something durable that the last tidemark does not (INV-CL2).
+
+        A log start that moved is news, too: mirrors delete by it (T14).
+        """
         if not self._parts.ledgers.has_cut_offset(key):
             return partition.high_watermark > self._round_ends.get(key, 0)
         newest = self._writer.book.newest
         known = None if newest is None else newest.positions.get(key)
-        return known is None or partition.high_watermark > known.cut_offset
+        return (
+            known is None
+            or partition.high_watermark > known.cut_offset
+            or partition.log_start_offset > known.log_start_offset
+        )
 
     def _kick(self, *, urgent: bool) -> None:
         if not self._kicked or urgent:

@@ -108,7 +108,7 @@ class MirrorPartitions(TidemarkLog):
     def end(self, key: LogKey) -> MirrorLogEnd:
         """Return where the log ends, and its newest leader epoch (-1 for an empty log)."""
         partition = self._of(key)
-        empty = partition.log_end_offset == partition.log_start_offset
+        empty = partition.log_end_offset == partition.kept_from
         leader_epoch = -1 if empty else partition.log.epochs.epoch_at(partition.log_end_offset - 1)
         return MirrorLogEnd(leader_epoch, partition.log_end_offset)
 
@@ -127,7 +127,7 @@ class MirrorPartitions(TidemarkLog):
     def start_at(self, key: LogKey, offset: int) -> None:
         """Let an empty log begin at `offset`, where home's begins; raises `LinkFailed`."""
         partition = self._of(key)
-        if partition.log_end_offset != partition.log_start_offset:
+        if partition.log_end_offset != partition.kept_from:
             raise LinkFailed(f"{key.encode()} holds records: it cannot begin at {offset}")
         try:
             partition.start_at(offset)
@@ -139,12 +139,12 @@ class MirrorPartitions(TidemarkLog):
         return self.view.show(cuts)
 
     def delete_below(self, key: LogKey, offset: int) -> None:
-        """Delete whole segments below `offset`; a log that has stopped keeps them (T14)."""
+        """Let the log start at `offset`, delete whole segments below; a log that has stopped keeps them (T14)."""
         partition = self._partitions.by_id(key.topic_id, key.partition)
         if partition is None or partition.log_start_offset >= offset:
             return
         try:
-            partition.log.delete_segments_below(offset)
+            partition.forget_below(offset)
         except LogError as error:
             _log.warning("%s keeps old segments: %s", partition.tp, error)
 

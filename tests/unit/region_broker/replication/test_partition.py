@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import random
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,39 @@ async def test_cut_ends_waits_and_forgets_what_lay_above() -> None:
     assert some.partition.state.open_transactions() == []
     again = some.partition.append(in_transaction(5, count=2))
     assert (again.verdict, again.base_offset) == (AppendVerdict.APPENDED, 2)
+
+
+async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_them() -> None:
+    some = world(SMALL_SEGMENTS)
+    for _ in range(30):
+        some.partition.append(batch(1, size_bytes=500))
+    some.sync()
+    assert await some.partition.delete_records(20) == 20
+    assert (some.partition.log_start_offset, some.partition.kept_from) == (20, 0)
+    assert some.table.maintain(lambda _: 3) == 0
+    assert some.partition.read_raw(0, 1), "a mirror that is behind may still copy"
+    assert some.table.maintain(lambda _: None) > 0
+    assert 0 < some.partition.kept_from <= 20 == some.partition.log_start_offset
+    some.close_and_reopen()
+    assert some.partition.log_start_offset == 20
+    some.partition.truncate_to(19)
+    assert some.partition.log_start_offset == some.partition.kept_from
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_KIP107_a_lost_end_and_a_damaged_start_file_hide_nothing_new(damage: bool) -> None:
+    some = world(flush_policy=FlushPolicy.OS)
+    some.partition.append(batch(5))
+    some.partition._start.raise_to(5)
+    if damage:
+        some.disk.damage(some.folder / "log-start", 20)
+    some.disk.power_loss(random.Random(1))
+    some.open()
+    assert some.partition.log_start_offset == some.partition.log_end_offset * (not damage)
+    some.partition.append(batch(1))
+    assert some.partition.fetch(
+        some.partition.log_end_offset - 1, 100, Isolation.READ_UNCOMMITTED
+    ).data
 
 
 def test_offsets_out_of_range() -> None:

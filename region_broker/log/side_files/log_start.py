@@ -1,0 +1,75 @@
+"""The log start that an order to delete records left (DeleteRecords), beside the segments.
+
+INV-LOS1  the offset is on disk before it counts; the file is replaced whole, so a crash leaves the old or the new one
+INV-LOS2  it lies at or below the log's end: a log that lost an unsynced end in a power loss begins at its end
+
+Bytes below it may still be there: whole segments go later (retention), or never (the active one).
+Not here: what retention deleted (the first segment's base).
+"""
+
+import logging
+import struct
+import threading
+from pathlib import Path
+from typing import Final
+
+from region_broker.log.disk import Disk
+from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+
+logger: Final = logging.getLogger(__name__)
+
+LOG_START_NAME: Final = "log-start"
+_MAGIC: Final = b"TMLS"
+_VERSION: Final = 1
+_OFFSET: Final = struct.Struct(">q")
+
+
+class LogStart:
+    """The file of one log. `raise_to` may run in any thread; all else belongs to the event loop."""
+
+    __slots__ = ("_disk", "_lock", "_path", "offset")
+
+    def __init__(self, disk: Disk, folder: Path, log_end_offset: int) -> None:
+        """Read the file, if there is one; raises OSError."""
+        self._disk = disk
+        self._path = folder / LOG_START_NAME
+        self._lock = threading.Lock()
+        self.offset = self._read()
+        if self.offset > log_end_offset:
+            self.lower_to(log_end_offset)
+
+    @classmethod
+    def nowhere(cls, disk: Disk, folder: Path) -> "LogStart":
+        """Return that of a log which could not be opened: 0, and nothing is read."""
+        start = cls.__new__(cls)
+        start._disk, start._path, start._lock = disk, folder / LOG_START_NAME, threading.Lock()
+        start.offset = 0
+        return start
+
+    def _read(self) -> int:
+        if not self._disk.exists(self._path):
+            return 0
+        try:
+            payload = unpack_frame(_MAGIC, _VERSION, self._disk.read_file(self._path))
+            (offset,) = _OFFSET.unpack(payload)
+        except (FrameError, struct.error) as error:
+            logger.warning("%s is ignored, deleted records are back: %s", self._path, error)
+            return 0
+        return int(offset)
+
+    def raise_to(self, offset: int) -> None:
+        """Move the start up, durably; a lower one changes nothing. Raises OSError."""
+        with self._lock:
+            if offset > self.offset:
+                self._write(offset)
+
+    def lower_to(self, offset: int) -> None:
+        """Move the start down, durably. Raises OSError."""
+        with self._lock:
+            if offset < self.offset:
+                self._write(offset)
+
+    def _write(self, offset: int) -> None:
+        data = pack_frame(_MAGIC, _VERSION, _OFFSET.pack(offset))
+        self._disk.write_file_atomic(self._path, data)
+        self.offset = offset

@@ -1,0 +1,122 @@
+"""Reads of one log that give out nothing damaged.
+
+INV-PT6  no batch leaves the node unless its CRC is right: a bad one is CorruptRange for those who ask for it,
+        a log line and a count, and the batches before and behind it are served
+
+Not here: how far a reader may see (`partition`), the bytes (`log.partition_log`).
+"""
+
+import logging
+from typing import Final
+
+from idempotency.identity import TopicPartition
+from idempotency.record_batch import crc_ok, first_unsound, iter_headers
+from region_broker.log.failures import CorruptRange, LogDamaged, PartitionFailed
+from region_broker.log.partition_log import PartitionLog
+from region_broker.log.segment import ReadSlice
+from region_broker.wire.batches import RecordsError, iter_records
+
+logger: Final = logging.getLogger(__name__)
+
+CORRUPT_OFFSETS_NAMED: Final = 100
+"""How many damaged places of one partition get a line in the log; all reads of them are counted."""
+_NO_EPOCH: Final = -1
+
+
+class SoundReads:
+    """Reads `log`, which is called `tp` in texts. A disk error stops the log."""
+
+    def __init__(self, tp: TopicPartition, log: PartitionLog) -> None:
+        """Nothing damaged was seen yet."""
+        self._tp = tp
+        self._log = log
+        self.corrupt_count = 0
+        self._corrupt_at: set[int] = set()
+
+    def read(self, offset: int, max_bytes: int, end: int) -> tuple[bytes, int]:
+        """Return whole sound batches from `offset` up to `end`, and where to go on.
+
+        Raises CorruptRange if the first one is damaged, PartitionFailed.
+        """
+        try:
+            found = self._read_around_damage(offset, max_bytes, end)
+        except LogDamaged as error:
+            raise self._corrupt(offset, str(error)) from error
+        except OSError as error:
+            self._log.fail(f"reading {self._tp} at {offset} failed: {error}")
+            raise PartitionFailed(self._log.failed) from error
+        if found is None:
+            if offset < end:
+                raise self._corrupt(offset, "the batch there does not end where readers may see")
+            return b"", offset
+        bad_at = first_unsound(found.data, offset, leader_epoch=self._one_epoch(offset, found))
+        if bad_at < 0:
+            return found.data, found.next_offset
+        if bad_at == 0:
+            raise self._corrupt(offset, "the batch there has a wrong CRC")
+        sound = found.data[:bad_at]
+        next_offset = offset
+        for _, header in iter_headers(sound):
+            next_offset = header.next_offset
+        return sound, next_offset
+
+    def _one_epoch(self, offset: int, found: ReadSlice) -> int | None:
+        """Return the leader epoch of all that was read, None if there are several."""
+        epochs = self._log.epochs
+        leader_epoch = epochs.epoch_at(offset)
+        if leader_epoch == _NO_EPOCH:
+            return None
+        return leader_epoch if epochs.epoch_at(found.next_offset - 1) == leader_epoch else None
+
+    def _read_around_damage(self, offset: int, max_bytes: int, end: int) -> ReadSlice | None:
+        try:
+            return self._log.read(offset, max_bytes, end)
+        except LogDamaged:
+            if max_bytes <= 1:
+                raise
+            return self._log.read(offset, 1, end)  # the first batch may be sound
+
+    def _corrupt(self, offset: int, reason: str) -> CorruptRange:
+        self.corrupt_count += 1
+        if offset not in self._corrupt_at and len(self._corrupt_at) < CORRUPT_OFFSETS_NAMED:
+            self._corrupt_at.add(offset)
+            logger.error(
+                "%s: what is stored at offset %d is damaged and is not given out: %s. Restore the segment from "
+                "another region; readers may go on behind it",
+                self._tp, offset, reason,
+            )  # fmt: skip
+        return CorruptRange(offset, f"{self._tp} at {offset}: {reason}")
+
+    def first_at(self, timestamp_ms: int, start: int, end: int) -> tuple[int, int, int] | None:
+        """Return (offset, timestamp_ms, leader epoch) of the first record at or after a time in [start, end).
+
+        Raises CorruptRange, PartitionFailed.
+        """
+        log = self._log
+        try:
+            found = log.first_reaching(timestamp_ms, end, start)
+        except LogDamaged as error:
+            raise self._corrupt(-1, f"looking for {timestamp_ms} ms: {error}") from error
+        except OSError as error:
+            log.fail(f"looking for {timestamp_ms} ms in {self._tp} failed: {error}")
+            raise PartitionFailed(log.failed) from error
+        if found is None:
+            return None
+        header, batch = found
+        if not crc_ok(batch, 0, header):
+            raise self._corrupt(header.base_offset, "the batch there has a wrong CRC")
+        first_offset = max(header.base_offset, start)
+        if header.is_control:
+            return first_offset, header.max_timestamp_ms, header.leader_epoch
+        try:
+            for record in iter_records(batch):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start:
+                    return record.offset, record.timestamp_ms, header.leader_epoch
+        except RecordsError as error:
+            # The client sent records that nobody can read, under a right CRC: its readers will see that too.
+            logger.warning("%s: records of offset %d: %s", self._tp, header.base_offset, error)
+            return first_offset, header.max_timestamp_ms, header.leader_epoch
+        if start <= header.base_offset:
+            return header.base_offset, header.max_timestamp_ms, header.leader_epoch
+        # The only records of that batch at or after the time are deleted ones.
+        return self.first_at(timestamp_ms, header.next_offset, end)
