@@ -72,6 +72,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tidemark_interval_ms: int = 50
     mirror_whole_wait_ms: int = 120_000
     transaction_max_timeout_ms: int = 900_000
+    connection_order_fence: bool = True
     retention_check_interval_ms: int = 60_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -6,15 +6,25 @@ Composed from the real parts without a process: log, group commit, wire, handler
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
+from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TRANSACTION_LEDGER
+from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch import Dispatcher
+from region_broker.metrics import Metrics
+from region_broker.ports.clock import SystemClock
+from region_broker.ports.network import AsyncioNetwork
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from region_broker.wire.server import KafkaServer
+from tests.geo_world import PlayedIdentity
+from tests.wire_world import LEADER_EPOCH, PlayedRegion, RawClient, WireWorld, wire_world
 from txn_coordinator.driver import TransactionCoordinator, TxnSettings
 
 REGION_EPOCH = 8
@@ -39,7 +49,7 @@ async def txn_broker(
                 image=lambda: services.metadata.image,
                 on_offsets_marker=lambda _shard, _producer_id, _commit: None,
             ),
-            id_blocks=MetadataIdBlocks(services.metadata._store, 1),  # type: ignore[attr-defined]
+            id_blocks=MetadataIdBlocks(world.store, 1),
             clock=services.clock,
             settings=settings,
         )
@@ -50,6 +60,39 @@ async def txn_broker(
                 await txn.load(LEADER_EPOCH, REGION_EPOCH)
             yield world, txn
             running.cancel()
+
+
+@asynccontextmanager
+async def mirror_of(world: WireWorld) -> AsyncIterator[tuple[int, PlayedRegion]]:
+    """Serve Kafka on a port of a region that forwards to `world`'s, over a real peer connection.
+
+    Yields the port, and the region whose address clients are told. What a mirror answers by itself, it answers
+    from the acting region's own parts.
+    """
+    network, clock = AsyncioNetwork(), SystemClock()
+    peers = PeerServer(network, PlayedIdentity("home"))
+    ForwardTarget(Dispatcher(world.services, all_apis()), world.region).register(peers)
+    listener = await peers.start("127.0.0.1", 0)
+    address = ("127.0.0.1", listener.port)
+    forwarder = PeerForwarder(
+        network, PlayedIdentity("mirror"), lambda _region: address, clock, origin=77
+    )
+    region = PlayedRegion(acting=False)
+    metrics = Metrics()
+    services = replace(world.services, region=region, forward=forwarder, metrics=metrics)
+    kafka = KafkaServer(network, clock, Dispatcher(services, all_apis()).answer, metrics)
+    await kafka.start("127.0.0.1", 0)
+    region.kafka_port = kafka.port
+    async with asyncio.TaskGroup() as group:
+        forwarding = group.create_task(forwarder.run())
+        serving = group.create_task(kafka.run())
+        await asyncio.sleep(0)
+        yield kafka.port, region
+        kafka.close()
+        await serving
+        forwarding.cancel()
+    peers.close()
+    await peers.wait_closed()
 
 
 async def init(client: RawClient, name: str | None = "t", version: int = 5, **more: Any) -> Any:

@@ -40,6 +40,7 @@ from region_broker.replication.fetch_sessions import FetchSessions
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.server import KafkaServer
+from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
 LEADER_EPOCH = 8 << 16 | 1
@@ -157,7 +158,7 @@ class PlayedCoordinator:
 
     def verify(
         self, transactional_id: str | None, producer_id: int, producer_epoch: int,
-        partition: TopicPartition,
+        partition: TopicPartition, arrival: Arrival | None = None,
     ) -> TxnVerdict:  # fmt: skip
         return TxnVerdict.OK if partition in self.in_transaction else self.verdict
 

@@ -1,4 +1,4 @@
-"""What a region that takes over must abort: the pure part of ADOPTING (T21).
+"""What a region that takes over must abort: the deciding part of ADOPTING (T21).
 
 INV-TA1  every transaction that is open in a partition of the cut is ended by exactly those decisions that
          reach it: its ledger entry's, or an orphan abort where no entry's decision can
@@ -13,8 +13,13 @@ from dataclasses import dataclass
 from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
-from txn_coordinator.events import AbortOrphan
+from txn_coordinator.events import AbortOrphan, AdoptOngoing
+from txn_coordinator.shard_driver import ShardDriver
 from txn_coordinator.states import PREPARED
+from txn_coordinator.transitions import ORPHAN_PREFIX
+
+Found = tuple[TopicPartition, OpenTxn]
+"""A transaction that is open in a partition of the cut."""
 
 
 class AdoptionBlocked(Exception):
@@ -66,3 +71,37 @@ def orphans_of(
         AbortOrphan(producer_id, epochs[producer_id], tuple(sorted(partitions[producer_id])))
         for producer_id in sorted(partitions)
     ]
+
+
+def abort_open(shards: Sequence[ShardDriver], found: Sequence[Found]) -> tuple[int, int]:
+    """Queue the abort of everything open; return how many entries and orphans that are."""
+    entries = [entry for shard in shards for entry in shard.core.entries.values()]
+    named = [
+        entry.record
+        for entry in entries
+        if not entry.record.transactional_id.startswith(ORPHAN_PREFIX)
+    ]
+    orphans = orphans_of(found, named)
+    by_producer: dict[int, list[TopicPartition]] = {}
+    for tp, txn in found:
+        by_producer.setdefault(txn.producer_id, []).append(tp)
+    aborted = 0
+    for shard in shards:
+        for entry in list(shard.core.ongoing()):
+            partitions = tuple(sorted(by_producer.get(entry.record.producer_id, ())))
+            shard.step(AdoptOngoing(entry.record.transactional_id, partitions))
+            aborted += 1
+    for orphan in orphans:
+        shards[orphan.producer_id % len(shards)].step(orphan)
+    return aborted, len(orphans)
+
+
+def expect_complete(shards: Sequence[ShardDriver]) -> None:
+    """Raise `AdoptionBlocked` if a decided transaction still owes a marker."""
+    left = [entry.record for shard in shards for entry in shard.core.prepared()]
+    if left:
+        raise AdoptionBlocked(
+            f"{len(left)} decided transactions have partitions that refuse their markers, the "
+            f"first is {left[0].transactional_id!r}: a newer region epoch has written there; "
+            "this region must not act, ask for the lineage"
+        )

@@ -1,32 +1,114 @@
-"""Order of connections per transactional id: the TV1 defence against requests that were overtaken.
+"""Order of connections per transactional id: the TV1 defence against requests that arrive too late.
 
-INV-TO1  once a transaction request arrived on connection n, none of an older connection is executed for that
-         transactional id, until InitProducerId starts over (exactly-once, section 3)
-INV-TO2  InitProducerId is exempt: it has its own epoch rules, and some clients send it elsewhere
+Under TV1 one producer epoch serves many transactions, so a request that was held up on an abandoned connection
+could take effect in a later transaction (KAFKA-17754). TCP keeps order within a connection, so what is late
+came over another one than what the producer uses now:
 
-Under TV1 one epoch serves many transactions, so a late EndTxn of an abandoned connection could end the next
-transaction (KAFKA-17754). Off by default: a client that goes back to an older connection would be refused.
-Not here: numbering connections (region_broker.wire).
+1. Txn 1 ends: EndTxn goes out on connection 7, and stays on the way. Connection 7 breaks for the client.
+2. The client sends EndTxn again on connection 8, is answered, begins txn 2, and writes half of it.
+3. The first EndTxn arrives, with the right producer id and epoch, and ends txn 2 in the middle.
+
+INV-TO1  once a coordinator request of a pair (producer id, epoch) was executed on connection n, none of an
+         older connection is executed for that pair
+INV-TO2  only requests with the pair in force count: whoever was fenced cannot fence whoever fenced him
+INV-TO3  connections are compared only with connections that came in the same way (`Sender.origin`): numbers of
+         different regions say nothing about each other
+INV-TO4  after an abort, data on a connection that existed before it is executed when it comes a second time:
+         the first time it is refused with an error that clients retry at once. A late request is never
+         repeated by anybody; a live client repeats. A connection that has repeated is believed
+INV-TO5  what one transactional id makes this remember is bounded
+
+Not needed after a commit: the client had all answers before it, so anything late is a repeat, which the sequence
+numbers show. Not here: numbering connections (`region_broker.wire`), TV2, whose epoch grows per transaction.
 """
+
+from collections.abc import Hashable
+from typing import Final, NamedTuple
+
+_ORIGINS_MAX: Final = 16
+_CHALLENGED_MAX: Final = 1_024
+_PROVEN_MAX: Final = 64
+
+
+class Sender(NamedTuple):
+    """The connection that a request came on."""
+
+    origin: int
+    """How connections came in that may be compared: one listener, in one life of its process."""
+    number: int
+    """Grows with every connection accepted there."""
+    newest: int
+    """The greatest number there when this request came."""
+
+
+class Arrival(NamedTuple):
+    """Data that came in: over which connection, and what a repeat of it has in common with it."""
+
+    sender: Sender
+    sequence: Hashable
+    """Where it stands in the producer's order: a base sequence, a group."""
 
 
 class ConnectionOrder:
-    """Newest connection number seen per transactional id; numbers grow with each accepted one."""
+    """What is known of the connections of one transactional id, for the pair in force."""
 
-    __slots__ = ("_newest",)
+    __slots__ = ("_challenged", "_floors", "_pair", "_proven", "_suspect")
 
     def __init__(self) -> None:
-        """Know nobody."""
-        self._newest: dict[str, int] = {}
+        """Know nothing."""
+        self._pair: tuple[int, int] = (-1, -1)
+        self._floors: dict[int, int] = {}
+        self._suspect: dict[int, int] = {}
+        """By origin: connections up to this number existed when the last abort was asked for."""
+        self._proven: set[tuple[int, int]] = set()
+        self._challenged: set[Hashable] = set()
 
-    def admit(self, transactional_id: str, connection_id: int) -> bool:
-        """Return whether a request of this connection may run; remembers the connection if so."""
-        newest = self._newest.get(transactional_id)
-        if newest is not None and connection_id < newest:
+    def of(self, pair: tuple[int, int]) -> "ConnectionOrder":
+        """Return this order for the pair in force, started over if that is a new one."""
+        if pair != self._pair:
+            self._pair = pair
+            self._floors.clear()
+            self._forget_abort()
+        return self
+
+    def admit(self, sender: Sender) -> bool:
+        """Return whether a coordinator request of this connection may run; remembers the connection if so."""
+        if sender.number < self._floors.get(sender.origin, 0):
             return False
-        self._newest[transactional_id] = connection_id
+        # The origin used last stays: it is the one that a late request would come by.
+        self._floors.pop(sender.origin, None)
+        self._floors[sender.origin] = sender.number
+        if len(self._floors) > _ORIGINS_MAX:
+            del self._floors[next(iter(self._floors))]
         return True
 
-    def start_over(self, transactional_id: str) -> None:
-        """Forget the id: its producer was initialised, the epoch fences what came before."""
-        self._newest.pop(transactional_id, None)
+    def aborting(self, sender: Sender) -> None:
+        """Note that an abort was asked for: data on its way up to now belongs to what is aborted."""
+        self._forget_abort()
+        self._suspect[sender.origin] = sender.newest
+        # What comes behind the abort on its own connection was sent behind it.
+        self._proven.add((sender.origin, sender.number))
+
+    def admit_data(self, tp: Hashable, arrival: Arrival) -> bool:
+        """Return whether data for `tp` may be executed; False: refuse it so that a live client repeats it."""
+        sender = arrival.sender
+        if sender.number > self._suspect.get(sender.origin, -1):
+            return True
+        connection = (sender.origin, sender.number)
+        if connection in self._proven:
+            return True
+        key = (connection, tp, arrival.sequence)
+        if key not in self._challenged:
+            if len(self._challenged) >= _CHALLENGED_MAX:
+                self._challenged.clear()
+            self._challenged.add(key)
+            return False
+        if len(self._proven) >= _PROVEN_MAX:
+            self._proven.clear()
+        self._proven.add(connection)
+        return True
+
+    def _forget_abort(self) -> None:
+        self._suspect.clear()
+        self._proven.clear()
+        self._challenged.clear()

@@ -27,8 +27,8 @@ from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
 from txn_coordinator import expiry, fates
 from txn_coordinator.administration import TransactionAdministration
-from txn_coordinator.adoption import AdoptionBlocked, AdoptionReport, orphans_of
-from txn_coordinator.connection_order import ConnectionOrder
+from txn_coordinator.adoption import AdoptionReport, abort_open, expect_complete
+from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.ports import (
     IdBlocks,
@@ -47,7 +47,6 @@ _REPLAY_SLICE: Final = 2_000
 """Records replayed between two turns of the event loop."""
 _NAME_BYTES_MAX: Final = 32_767
 
-_Found = tuple[TopicPartition, OpenTxn]
 DomainCheck = Callable[[str, Sequence[TopicPartition]], bool]
 """Whether all partitions are of the transactional id's domain (T28)."""
 
@@ -62,7 +61,8 @@ class TxnSettings:
     timeout_max_ms: int = expiry.TIMEOUT_MAX_MS
     id_retention_ms: int = expiry.ID_RETENTION_MS
     offsets_topic: str = "__consumer_offsets"
-    connection_order: bool = False
+    connection_order: bool = True
+    """Refuse what TV1 clients sent before they went on over another connection (KAFKA-17754)."""
 
 
 class _Phase(Enum):
@@ -91,7 +91,6 @@ class TransactionCoordinator:
         self._clock = clock
         self._settings = settings or TxnSettings()
         self._domain_check = domain_check
-        self._order = ConnectionOrder() if self._settings.connection_order else None
         self._phase = _Phase.RESIGNED
         self._shards: list[ShardDriver] = []
         self._coordinator_epoch = -1
@@ -161,7 +160,7 @@ class TransactionCoordinator:
                 shard.step(ev.EnterRound(own_round))
             else:
                 shard.queue_round(shard.core.gate.current)
-        aborted, orphans = self._abort_open(shards, found)
+        aborted, orphans = abort_open(shards, found)
         for shard in shards:
             await shard.settle()
         for shard in shards:
@@ -169,7 +168,7 @@ class TransactionCoordinator:
         await self._resume(shards)
         for shard in shards:
             await shard.settle()
-        self._expect_complete(shards)
+        expect_complete(shards)
         self._serve(shards)
         return AdoptionReport(carried_out, aborted, orphans)
 
@@ -191,7 +190,6 @@ class TransactionCoordinator:
         timeout_ms: int,
         producer_id: int = -1,
         producer_epoch: int = -1,
-        connection_id: int | None = None,
     ) -> InitOutcome:
         """InitProducerId (KIP-98, KIP-360). Without transactional id: a fresh id at epoch 0."""
         if transactional_id is None:
@@ -206,8 +204,6 @@ class TransactionCoordinator:
             number, transactional_id, timeout_ms, producer_id, producer_epoch
         )
         answer = await shard.ask(event, takes_id=True)
-        if self._order is not None and answer.verdict is TxnVerdict.OK:
-            self._order.start_over(transactional_id)
         return InitOutcome(answer.verdict, answer.producer_id, answer.producer_epoch)
 
     async def add_partitions(
@@ -218,7 +214,7 @@ class TransactionCoordinator:
         partitions: Sequence[TopicPartition],
         *,
         implicit: bool,
-        connection_id: int | None = None,
+        sender: Sender | None = None,
     ) -> TxnVerdict:
         """Let partitions join the transaction, durably before OK (B2).
 
@@ -227,7 +223,7 @@ class TransactionCoordinator:
         shard = self._serving(transactional_id)
         if isinstance(shard, TxnVerdict):
             return shard
-        if not self._admit(transactional_id, connection_id):
+        if not self._admit(shard, transactional_id, (producer_id, producer_epoch), sender):
             return TxnVerdict.STALE_CONNECTION
         if self._domain_check is not None and not self._domain_check(transactional_id, partitions):
             return TxnVerdict.WRONG_DOMAIN
@@ -249,9 +245,9 @@ class TransactionCoordinator:
         producer_id: int,
         producer_epoch: int,
         group_id: str,
-        connection_id: int | None = None,
         *,
         implicit: bool = False,
+        sender: Sender | None = None,
     ) -> TxnVerdict:
         """Let the offsets partition of `group_id` join the transaction."""
         return await self.add_partitions(
@@ -260,7 +256,7 @@ class TransactionCoordinator:
             producer_epoch,
             (self.offsets_partition(group_id),),
             implicit=implicit,
-            connection_id=connection_id,
+            sender=sender,
         )
 
     def offsets_partition(self, group_id: str) -> TopicPartition:
@@ -275,13 +271,14 @@ class TransactionCoordinator:
         producer_epoch: int,
         commit: bool,
         tv: int,
-        connection_id: int | None = None,
+        sender: Sender | None = None,
     ) -> EndOutcome:
         """Decide the transaction; OK means that the decision is durable (C17-C19)."""
         shard = self._serving(transactional_id)
         if isinstance(shard, TxnVerdict):
             return EndOutcome(shard)
-        if not self._admit(transactional_id, connection_id):
+        pair = (producer_id, producer_epoch)
+        if tv < 2 and not self._admit(shard, transactional_id, pair, sender, aborting=not commit):
             return EndOutcome(TxnVerdict.STALE_CONNECTION)
         event = ev.EndTxnReceived(
             self._next_request(), transactional_id, producer_id, producer_epoch, commit, tv
@@ -295,9 +292,11 @@ class TransactionCoordinator:
         producer_id: int,
         producer_epoch: int,
         partition: TopicPartition,
+        arrival: Arrival | None = None,
     ) -> TxnVerdict:
         """Tell whether `partition` is in the producer's transaction now (C27).
 
+        `arrival`: data of a TV1 client that is to be written now; ask once per request (INV-TO4).
         Synchronous: a caller that appends without an `await` in between cannot be overtaken by a
         marker (P4).
         """
@@ -312,7 +311,12 @@ class TransactionCoordinator:
             if shard.closed:
                 return shard.closed_verdict
             if entry is not None:
-                return shard.core.verify(entry, producer_id, producer_epoch, partition)
+                verdict = shard.core.verify(entry, producer_id, producer_epoch, partition)
+                if verdict is not TxnVerdict.OK or arrival is None:
+                    return verdict
+                if self._settings.connection_order and not entry.admits_data(partition, arrival):
+                    return TxnVerdict.UNPROVEN_CONNECTION
+                return verdict
         return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
 
     # ---- rounds
@@ -426,10 +430,20 @@ class TransactionCoordinator:
         shard = self._shards[ledger_shard(transactional_id, len(self._shards))]
         return shard.closed_verdict if shard.closed else shard
 
-    def _admit(self, transactional_id: str, connection_id: int | None) -> bool:
-        if self._order is None or connection_id is None:
+    def _admit(
+        self,
+        shard: ShardDriver,
+        name: str,
+        pair: tuple[int, int],
+        sender: Sender | None,
+        *,
+        aborting: bool = False,
+    ) -> bool:
+        """Tell whether a coordinator request came in order (INV-TO1); no `await` follows until its step."""
+        entry = shard.core.entries.get(name)
+        if entry is None or sender is None or not self._settings.connection_order:
             return True
-        return self._order.admit(transactional_id, connection_id)
+        return entry.admits(pair, sender, aborting=aborting)
 
     def _next_request(self) -> int:
         self._request_number += 1
@@ -547,36 +561,3 @@ class TransactionCoordinator:
             async with asyncio.TaskGroup() as group:
                 for shard in shards:
                     shard.resume(group, orphans=orphans)
-
-    @staticmethod
-    def _abort_open(shards: list[ShardDriver], found: list[_Found]) -> tuple[int, int]:
-        """Queue the abort of everything open; return how many entries and orphans that are."""
-        entries = [entry for shard in shards for entry in shard.core.entries.values()]
-        named = [
-            entry.record
-            for entry in entries
-            if not entry.record.transactional_id.startswith(ORPHAN_PREFIX)
-        ]
-        orphans = orphans_of(found, named)
-        by_producer: dict[int, list[TopicPartition]] = {}
-        for tp, txn in found:
-            by_producer.setdefault(txn.producer_id, []).append(tp)
-        aborted = 0
-        for shard in shards:
-            for entry in list(shard.core.ongoing()):
-                partitions = tuple(sorted(by_producer.get(entry.record.producer_id, ())))
-                shard.step(ev.AdoptOngoing(entry.record.transactional_id, partitions))
-                aborted += 1
-        for orphan in orphans:
-            shards[orphan.producer_id % len(shards)].step(orphan)
-        return aborted, len(orphans)
-
-    @staticmethod
-    def _expect_complete(shards: list[ShardDriver]) -> None:
-        left = [entry.record for shard in shards for entry in shard.core.prepared()]
-        if left:
-            raise AdoptionBlocked(
-                f"{len(left)} decided transactions have partitions that refuse their markers, the "
-                f"first is {left[0].transactional_id!r}: a newer region epoch has written there; "
-                "this region must not act, ask for the lineage"
-            )

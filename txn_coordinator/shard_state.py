@@ -18,6 +18,7 @@ from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import expiry
 from txn_coordinator import transitions as tr
+from txn_coordinator.connection_order import Arrival, ConnectionOrder, Sender
 from txn_coordinator.effects import Answer
 from txn_coordinator.events import AddPartitionsReceived, Request
 from txn_coordinator.markers import MarkerFanout
@@ -42,6 +43,8 @@ class Entry:
     """Of the current or the last decided transaction."""
     deadline_ms: int = 0
     """Monotonic time at which an ongoing transaction is aborted."""
+    connections: ConnectionOrder | None = None
+    """Of the process, not of the ledger; None until the first request that is fenced by it."""
 
     def unpark(self, request_id: int) -> bool:
         """Forget a parked request; return whether it was parked."""
@@ -50,6 +53,30 @@ class Entry:
                 del self.parked[index]
                 return True
         return False
+
+    def admits(self, pair: tuple[int, int], sender: Sender, *, aborting: bool) -> bool:
+        """Tell whether a coordinator request of `pair` came in order (INV-TO1), and note it.
+
+        A pair that is not in force is let through: its epoch is what refuses it (INV-TO2).
+        """
+        if pair != (self.record.producer_id, self.record.producer_epoch):
+            return True
+        if self.connections is None:
+            self.connections = ConnectionOrder()
+        order = self.connections.of(pair)
+        if not order.admit(sender):
+            return False
+        if aborting:
+            order.aborting(sender)
+        return True
+
+    def admits_data(self, tp: TopicPartition, arrival: Arrival) -> bool:
+        """Tell whether data of the pair in force may be written now (INV-TO4)."""
+        order = self.connections
+        if order is None:
+            return True
+        pair = (self.record.producer_id, self.record.producer_epoch)
+        return order.of(pair).admit_data(tp, arrival)
 
 
 class ShardState:

@@ -24,6 +24,8 @@ class TxnVerdict(Enum):
     """Another producer epoch is current (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH when old)."""
     STALE_CONNECTION = auto()
     """A newer connection has taken over this transactional id (TV1 connection-order fence)."""
+    UNPROVEN_CONNECTION = auto()
+    """Data on a connection that was there before an abort: a live client repeats it (INV-TO4)."""
     FENCED_BY_TAKEOVER = auto()
     """(producer id, epoch) was given out before a region takeover: repeat the transaction (T22)."""
     FENCED_BY_TAKEOVER_FATAL = auto()

@@ -16,7 +16,7 @@ async def handle_add_offsets_to_txn(ctx: RequestContext, request: Any) -> Fields
         request.producer_id,
         request.producer_epoch,
         request.group_id,
-        connection_id=ctx.connection_id,
+        sender=ctx.sender,
     )
     return {"error_code": ERRORS.error_of(verdict, ctx.version)}
 

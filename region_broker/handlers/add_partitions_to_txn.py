@@ -70,7 +70,7 @@ async def _topics(ctx: RequestContext, asked: _Asked) -> list[Fields]:
         asked.producer_epoch,
         partitions,
         implicit=False,
-        connection_id=ctx.connection_id,
+        sender=ctx.sender,
     )
     error_code = ERRORS.error_of(verdict, ctx.version)
     return _by_topic((tp, error_code) for tp in partitions)

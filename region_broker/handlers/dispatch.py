@@ -102,6 +102,8 @@ class Dispatcher:
         return RequestContext(
             services=self._services,
             connection_id=peer.connection_id,
+            origin=peer.numbering.origin,
+            newest_connection_id=peer.numbering.newest,
             api_key=incoming.api_key,
             version=incoming.version,
             correlation_id=incoming.correlation_id,

@@ -21,7 +21,7 @@ async def handle_end_txn(ctx: RequestContext, request: Any) -> Fields:
         request.producer_epoch,
         bool(request.committed),
         2 if ctx.version >= _TV2_SINCE else 1,
-        connection_id=ctx.connection_id,
+        sender=ctx.sender,
     )
     return {
         "error_code": ERRORS.error_of(outcome.verdict, ctx.version),

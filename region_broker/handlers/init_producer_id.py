@@ -31,7 +31,6 @@ async def handle_init_producer_id(ctx: RequestContext, request: Any) -> Fields:
         request.transaction_timeout // timedelta(milliseconds=1),
         getattr(request, "producer_id", -1),
         getattr(request, "producer_epoch", -1),
-        connection_id=ctx.connection_id,
     )
     return {
         "error_code": ERRORS.error_of(outcome.verdict, ctx.version),

@@ -29,6 +29,7 @@ from region_broker.log.failures import LogError
 from region_broker.replication.admission import AppendOutcome, AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.server import CloseConnection
+from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
 _ABORTABLE_SINCE: Final = 11
@@ -72,6 +73,7 @@ _ERROR_OF_VERIFICATION: Final = {
     TxnVerdict.CONCURRENT: ErrorCode.not_enough_replicas,
     TxnVerdict.FENCED: ErrorCode.invalid_producer_epoch,  # C29, and C6: not PRODUCER_FENCED on Produce
     TxnVerdict.STALE_CONNECTION: ErrorCode.invalid_producer_epoch,
+    TxnVerdict.UNPROVEN_CONNECTION: ErrorCode.not_enough_replicas,
     TxnVerdict.FENCED_BY_TAKEOVER: ErrorCode.invalid_producer_epoch,
     TxnVerdict.FENCED_BY_TAKEOVER_FATAL: ErrorCode.invalid_producer_epoch,
     TxnVerdict.UNKNOWN_PRODUCER_MAPPING: ErrorCode.invalid_producer_id_mapping,
@@ -168,6 +170,8 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 _PRODUCER: Final = struct.Struct(">qh")
 _ATTRIBUTES_AT: Final = 21
 _PRODUCER_AT: Final = 43
+_SEQUENCE: Final = struct.Struct(">i")
+_SEQUENCE_AT: Final = 53
 
 
 def _items(ctx: RequestContext, request: Any) -> list[_Item]:
@@ -227,8 +231,12 @@ def _find(ctx: RequestContext, item: _Item) -> None:
 
 def _verify(ctx: RequestContext, request: Any, item: _Item) -> TxnVerdict:
     assert item.partition is not None
+    arrival = None
+    if ctx.version < _TV2_SINCE:
+        (base_sequence,) = _SEQUENCE.unpack_from(item.data, _SEQUENCE_AT)
+        arrival = Arrival(ctx.sender, base_sequence)
     return ctx.services.txn.verify(
-        request.transactional_id, item.producer_id, item.producer_epoch, item.partition.tp
+        request.transactional_id, item.producer_id, item.producer_epoch, item.partition.tp, arrival
     )
 
 

@@ -14,6 +14,7 @@ from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
 
 if TYPE_CHECKING:  # the packages below are heavy; annotations only
@@ -118,7 +119,7 @@ class TransactionAdmin(Protocol):
 class TransactionService(Protocol):
     """The transaction coordinator as handlers see it (`txn_coordinator.driver`).
 
-    `connection_id` feeds the connection-order fence of TV1 where that is enabled; None: not fenced.
+    `sender` and `arrival` feed the connection-order fence of TV1 where that is enabled; None: not fenced.
     """
 
     @property
@@ -132,7 +133,6 @@ class TransactionService(Protocol):
         timeout_ms: int,
         producer_id: int,
         producer_epoch: int,
-        connection_id: int | None = None,
     ) -> InitOutcome:
         """Return the pair to use from now on, or why there is none."""
         ...
@@ -145,7 +145,7 @@ class TransactionService(Protocol):
         partitions: Sequence[TopicPartition],
         *,
         implicit: bool,
-        connection_id: int | None = None,
+        sender: Sender | None = None,
     ) -> TxnVerdict:
         """Add partitions to the transaction, durably before OK (B2)."""
         ...
@@ -158,7 +158,7 @@ class TransactionService(Protocol):
         group_id: str,
         *,
         implicit: bool = False,
-        connection_id: int | None = None,
+        sender: Sender | None = None,
     ) -> TxnVerdict:
         """Add the offsets partition of `group_id`; `implicit`: it came with TxnOffsetCommit (TV2)."""
         ...
@@ -170,7 +170,7 @@ class TransactionService(Protocol):
         producer_epoch: int,
         commit: bool,
         tv: int,
-        connection_id: int | None = None,
+        sender: Sender | None = None,
     ) -> EndOutcome:
         """Decide the transaction."""
         ...
@@ -181,6 +181,7 @@ class TransactionService(Protocol):
         producer_id: int,
         producer_epoch: int,
         partition: TopicPartition,
+        arrival: Arrival | None = None,
     ) -> TxnVerdict:
         """Return whether `partition` is in the producer's open transaction (C27)."""
         ...
@@ -269,3 +270,12 @@ class RequestContext:
     principal: str = "User:ANONYMOUS"
     peer: str = ""
     connection_state: dict[str, Any] = field(default_factory=dict)
+    origin: int = 0
+    """Tells connection ids apart that cannot be compared: of this listener, of each mirror's."""
+    newest_connection_id: int = 0
+    """The greatest connection id of that origin when the request came."""
+
+    @property
+    def sender(self) -> Sender:
+        """Return the connection as the connection-order fence sees it."""
+        return Sender(self.origin, self.connection_id, self.newest_connection_id)

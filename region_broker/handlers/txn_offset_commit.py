@@ -25,6 +25,7 @@ from region_broker.handlers.group_errors import (
 )
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
 _INVALID_REQUEST: Final = 42
@@ -42,6 +43,7 @@ _TXN_ERROR_OF: Final = {
     TxnVerdict.CONCURRENT: _CONCURRENT_TRANSACTIONS,
     TxnVerdict.FENCED: _INVALID_PRODUCER_EPOCH,
     TxnVerdict.STALE_CONNECTION: _INVALID_PRODUCER_EPOCH,
+    TxnVerdict.UNPROVEN_CONNECTION: COORDINATOR_LOAD_IN_PROGRESS,
     TxnVerdict.FENCED_BY_TAKEOVER: _TRANSACTION_ABORTABLE,
     TxnVerdict.FENCED_BY_TAKEOVER_FATAL: _INVALID_PRODUCER_EPOCH,
     TxnVerdict.UNKNOWN_PRODUCER_MAPPING: _INVALID_PRODUCER_ID_MAPPING,
@@ -66,7 +68,8 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     # From here to the append inside `txn_commit_offsets` nothing is awaited (C46, P4):
     # 1. verified here. 2. were the transaction aborted now, its marker would be appended.
     # 3. an append after it would open a transaction that nobody ends.
-    verified = ctx.services.txn.verify(*producer, ledger)
+    arrival = Arrival(ctx.sender, request.group_id) if ctx.version < 5 else None
+    verified = ctx.services.txn.verify(*producer, ledger, arrival)
     if verified is not TxnVerdict.OK:
         return _on_error(ctx, request, _txn_error(ctx, verified))
     outcome = await groups.txn_commit_offsets(
@@ -93,8 +96,8 @@ def _error(ctx: RequestContext, outcome: CommitOutcome, tp: TopicPartition) -> i
 
 
 def _txn_error(ctx: RequestContext, verdict: TxnVerdict) -> int:
-    if verdict is TxnVerdict.LOADING:
-        return _loading(ctx)
+    if verdict in (TxnVerdict.LOADING, TxnVerdict.UNPROVEN_CONNECTION):
+        return _loading(ctx)  # clients ask again
     if verdict is TxnVerdict.CONCURRENT and ctx.version < 5:
         return COORDINATOR_NOT_AVAILABLE  # retriable for old clients, as C28 does for Produce
     error_code = _TXN_ERROR_OF[verdict]

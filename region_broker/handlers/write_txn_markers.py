@@ -29,6 +29,7 @@ _ERROR_OF: Final = {
     TxnVerdict.CONCURRENT: ErrorCode.concurrent_transactions,
     TxnVerdict.FENCED: ErrorCode.invalid_producer_epoch,
     TxnVerdict.STALE_CONNECTION: ErrorCode.invalid_producer_epoch,
+    TxnVerdict.UNPROVEN_CONNECTION: ErrorCode.not_leader_or_follower,
     TxnVerdict.FENCED_BY_TAKEOVER: ErrorCode.invalid_producer_epoch,
     TxnVerdict.FENCED_BY_TAKEOVER_FATAL: ErrorCode.invalid_producer_epoch,
     TxnVerdict.UNKNOWN_PRODUCER_MAPPING: ErrorCode.invalid_producer_id_mapping,

@@ -124,7 +124,10 @@ class Node:
             ),
             id_blocks=MetadataIdBlocks(self.storage.metadata, self.config.own.ordinal),
             clock=clock,
-            settings=TxnSettings(timeout_max_ms=self.config.transaction_max_timeout_ms),
+            settings=TxnSettings(
+                timeout_max_ms=self.config.transaction_max_timeout_ms,
+                connection_order=self.config.connection_order_fence,
+            ),
         )
 
     def _compose_region(self) -> None:
@@ -204,7 +207,11 @@ class Node:
         self.topics.on_change = self.tidemarks.notice_topics
         self.topics.on_delete = self.groups.forget_topic
         self._forwarder = PeerForwarder(
-            ports.network, self._greeting, self._peer_address, ports.clock
+            ports.network,
+            self._greeting,
+            self._peer_address,
+            ports.clock,
+            origin=ports.chance.uuid().int >> 65,
         )
         services = Services(
             clock=ports.clock,

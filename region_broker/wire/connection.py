@@ -25,12 +25,29 @@ FETCH_KEY: Final = 1
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
+@dataclass(slots=True)
+class Numbering:
+    """Numbers the connections that come in one way, in the order in which they are accepted.
+
+    `origin` tells numberings apart that cannot be compared (`txn_coordinator.connection_order`).
+    """
+
+    origin: int = 0
+    newest: int = 0
+
+    def next(self) -> int:
+        """Return the number of a new connection."""
+        self.newest += 1
+        return self.newest
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """The connection that a request came over; `state` is shared by the requests of one connection."""
 
     connection_id: int
     address: str
+    numbering: Numbering = field(default_factory=Numbering)
     state: dict[str, Any] = field(default_factory=dict)
 
 

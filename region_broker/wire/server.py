@@ -20,7 +20,15 @@ from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
-from region_broker.wire.connection import FETCH_KEY, Buffer, Connection, Incoming, Peer, Slot
+from region_broker.wire.connection import (
+    FETCH_KEY,
+    Buffer,
+    Connection,
+    Incoming,
+    Numbering,
+    Peer,
+    Slot,
+)
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
 
@@ -81,7 +89,6 @@ class KafkaServer:
         answer: Answer,
         metrics: Metrics,
         *,
-        first_connection_id: int = 1,
         connections_max: int = limits.CONNECTIONS_MAX,
     ) -> None:
         """Create a server that is not listening; `answer` serves one request (`Dispatcher.answer`)."""
@@ -90,7 +97,7 @@ class KafkaServer:
         self._answer = answer
         self._metrics = metrics
         self._connections_max = connections_max
-        self._next_connection_id = first_connection_id
+        self._numbering = Numbering()
         self._listener: Listener | None = None
         self._links: set[_Link] = set()
         self._waiting: list[ByteStream] = []
@@ -160,8 +167,7 @@ class KafkaServer:
             logger.warning("refused %s: %d connections are open", stream.peer, len(self._links))
             stream.close()
             return
-        peer = Peer(self._next_connection_id, stream.peer)
-        self._next_connection_id += 1
+        peer = Peer(self._numbering.next(), stream.peer, self._numbering)
         link = _Link(stream, Connection(peer), asyncio.Event(), set(), self._clock.monotonic_ms())
         self._links.add(link)
         self._metrics.connections.set(len(self._links))

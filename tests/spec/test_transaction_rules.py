@@ -14,7 +14,6 @@ from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TxnStatus
 from tests.txn_world import FIRST_ID, LEADER_EPOCH, CoreWorld, record, started, tp, world_with
 from txn_coordinator import events as ev
-from txn_coordinator.connection_order import ConnectionOrder
 from txn_coordinator.shard_state import Entry
 from txn_coordinator.states import VALID_PREVIOUS, check_transition
 from txn_coordinator.verdicts import TxnVerdict as V
@@ -423,13 +422,3 @@ def test_P1_a_delayed_end_txn_under_TV2_cannot_end_a_later_transaction() -> None
     late = world.end(pid, 0, commit=True, tv=2)
     assert world.answers[late].verdict is V.FENCED
     assert world.record().status is S.ONGOING
-
-
-def test_connection_order_refuses_what_was_overtaken() -> None:
-    order = ConnectionOrder()
-    assert order.admit("t", 1)
-    assert order.admit("t", 2)
-    assert not order.admit("t", 1)
-    assert order.admit("u", 1)
-    order.start_over("t")
-    assert order.admit("t", 1)

@@ -29,7 +29,7 @@ from region_broker.adapters.peers.peer_protocol import (
 from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext
 from region_broker.ports.network import Network
-from region_broker.wire.connection import Incoming, Peer
+from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.headers import HeaderError, peek_header
 from region_broker.wire.server import CloseConnection
 
@@ -42,7 +42,9 @@ RETRY_PAUSE_MS: Final = 100
 _PRODUCE_KEY: Final = 0
 _STATE: Final = "forwarding"
 _CLOSE: Final = "close-connection"
-_FIRST_CONNECTION_ID: Final = 1 << 40
+_CHANNEL_BITS: Final = 20
+_CHANNEL_MAX: Final = (1 << _CHANNEL_BITS) - 1
+_ORIGINS_MAX: Final = 64
 
 
 class _Lease:
@@ -61,6 +63,7 @@ class _Channel:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.client: PeerClient | None = None
+        self.number = 0
         self.acting_region = ""
         self.region_epoch = 0
 
@@ -79,8 +82,13 @@ class PeerForwarder:
         identity: PeerIdentity,
         address_of: Callable[[str], tuple[str, int]],
         clock: Clock,
+        origin: int,
     ) -> None:
-        """Forward to the peer listener at `address_of(acting region)`."""
+        """Forward to the peer listener at `address_of(acting region)`.
+
+        `origin`: a number that no other node and no other life of this one has.
+        """
+        self._origin = origin
         self._network = network
         self._identity = identity
         self._address_of = address_of
@@ -115,7 +123,7 @@ class PeerForwarder:
                 # 1. A batch is under way. 2. The region epoch moves, or its connection ends. 3. The next
                 # request opens another one, and meanwhile the first batch is found to have failed.
                 _refuse_behind_failure(ctx)
-                answer = client.begin(_message(channel, ctx), Forwarded, (frame,))
+                answer = client.begin(self._message(channel, ctx), Forwarded, (frame,))
             async with asyncio.timeout(timeout_s):
                 forwarded, attachment = await answer
         except PeerRefused as refused:
@@ -129,6 +137,17 @@ class PeerForwarder:
             reason = f"region {channel.acting_region} did not answer within {timeout_s:.0f} s"
             raise ForwardingFailed(reason) from error
         return None if forwarded.silent else bytes(attachment)
+
+    def _message(self, channel: _Channel, ctx: RequestContext) -> Forward:
+        return Forward(
+            region_epoch=channel.region_epoch,
+            client_origin=self._origin,
+            client_connection_id=ctx.connection_id,
+            newest_connection_id=ctx.newest_connection_id,
+            channel=channel.number,
+            principal=ctx.principal,
+            client_address=ctx.peer,
+        )
 
     async def _opened(self, channel: _Channel) -> PeerClient:
         """Return the channel's connection to the region that acts now; raises as `forward` expects."""
@@ -148,6 +167,7 @@ class PeerForwarder:
         channel.acting_region, channel.region_epoch = ours.acting_region, ours.region_epoch
         try:
             channel.client = await self._connect(ours.acting_region)
+            channel.number += 1
         except PeerUnreachable as error:
             self._failed_at_ms, self._failure = self._clock.monotonic_ms(), str(error)
             raise PeerUnreachable(str(error), sent=False) from error
@@ -181,15 +201,6 @@ def _refuse_behind_failure(ctx: RequestContext) -> None:
     if ORDER_BROKEN in ctx.connection_state:
         reason = "a produce request ahead of this one failed"
         raise ForwardingFailed(reason, may_have_happened=False)
-
-
-def _message(channel: _Channel, ctx: RequestContext) -> Forward:
-    return Forward(
-        region_epoch=channel.region_epoch,
-        client_connection_id=ctx.connection_id,
-        principal=ctx.principal,
-        client_address=ctx.peer,
-    )
 
 
 class AnswersRequests(Protocol):
@@ -226,7 +237,7 @@ class ForwardTarget:
         """Hand requests to `dispatcher` while `region` acts."""
         self._dispatcher = dispatcher
         self._region = region
-        self._connection_id = _FIRST_CONNECTION_ID
+        self._numberings: dict[int, Numbering] = {}
 
     def register(self, server: PeerServer) -> None:
         """Answer `Forward` on `server`."""
@@ -237,9 +248,11 @@ class ForwardTarget:
     ) -> Forwarded | Reply:
         peer: Peer | None = session.state.get(_STATE)
         if peer is None:
-            self._connection_id += 1
-            peer = Peer(self._connection_id, message.client_address)
+            peer = Peer(_number(message), message.client_address, self._numbering(message))
             session.state[_STATE] = peer
+        peer.numbering.newest = max(
+            peer.numbering.newest, message.newest_connection_id << _CHANNEL_BITS | _CHANNEL_MAX
+        )
         try:
             incoming = Incoming(peer, frame, *peek_header(frame))
         except HeaderError as error:
@@ -251,6 +264,15 @@ class ForwardTarget:
         except CloseConnection as closing:
             raise PeerRefused(_CLOSE, str(closing)) from closing
         return Forwarded(silent=True) if answer is None else Reply(Forwarded(), (answer,))
+
+    def _numbering(self, message: Forward) -> Numbering:
+        """Return how the sending node numbers its clients, in its present life."""
+        known = self._numberings.get(message.client_origin)
+        if known is None:
+            while len(self._numberings) >= _ORIGINS_MAX:
+                del self._numberings[next(iter(self._numberings))]
+            known = self._numberings[message.client_origin] = Numbering(message.client_origin)
+        return known
 
     def _admit(self, peer: Peer, region_epoch: int, *, is_produce: bool) -> None:
         """Raise `PeerRefused` unless the request may be executed here and now.
@@ -279,3 +301,8 @@ class ForwardTarget:
                 NOT_ACTING, self._region.reason_not_acting or "this region is behind"
             )
         return None
+
+
+def _number(message: Forward) -> int:
+    """Return a number that grows with the client's connections, and with the channels opened for one."""
+    return message.client_connection_id << _CHANNEL_BITS | min(message.channel, _CHANNEL_MAX)

@@ -326,10 +326,18 @@ class ReachedNoted(PeerMessage, frozen=True, kw_only=True):
 
 
 class Forward(PeerMessage, frozen=True, kw_only=True):
-    """A client's request, verbatim in the attachment (without its size field), and who the client is."""
+    """A client's request, verbatim in the attachment (without its size field), and who the client is.
+
+    `client_connection_id` is the number of the client's connection among those that the sending node accepted
+    in this life, of which `client_origin` is the name; `channel` counts the peer connections that were opened
+    for that one; `newest_connection_id` is the greatest number of this moment.
+    """
 
     region_epoch: int
+    client_origin: int
     client_connection_id: int
+    newest_connection_id: int
+    channel: int
     principal: str
     client_address: str
 

@@ -21,6 +21,7 @@ from tests.txn_world import (
     MemoryMarkers,
     tp,
 )
+from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.driver import TransactionCoordinator, TxnSettings
 from txn_coordinator.ports import LedgerCorrupt, MarkerResult
 from txn_coordinator.verdicts import Fate, TxnVerdict
@@ -494,27 +495,81 @@ async def test_without_producer_ids_only_those_who_need_one_are_refused() -> Non
 async def test_P1_with_the_connection_order_fence_an_overtaken_end_txn_is_not_executed() -> None:
     """KAFKA-17754: EndTxn is delayed on connection 1, the client goes on over connection 2."""
     world = World()
-    txn = TransactionCoordinator(
-        ledger=world.ledger,
-        markers=world.markers,
-        id_blocks=world.ids,
-        clock=world.clock,
-        settings=TxnSettings(connection_order=True),
-    )
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(txn.run())
-        await txn.load(LEADER_EPOCH, REGION_EPOCH)
+    async with running(world) as txn:
         pair = await begin(txn)
-        ended = await txn.end_txn("t", *pair, False, 1, connection_id=2)
+        ended = await txn.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 2))
         assert ended.verdict is OK
         joined = await txn.add_partitions(
-            "t", *pair, [tp("orders", 1)], implicit=False, connection_id=2
+            "t", *pair, [tp("orders", 1)], implicit=False, sender=Sender(0, 2, 2)
         )
         assert joined is OK
-        late = await txn.end_txn("t", *pair, True, 1, connection_id=1)
+        late = await txn.end_txn("t", *pair, True, 1, sender=Sender(0, 1, 2))
         assert late.verdict is TxnVerdict.STALE_CONNECTION
         assert txn.open_transactions == 1
-        task.cancel()
+
+
+async def test_P1_whoever_was_fenced_cannot_fence_by_a_newer_connection() -> None:
+    """INV-TO2: a zombie with the old epoch reconnects, and the new instance keeps its older connection."""
+    world = World()
+    async with running(world) as txn:
+        zombie = await begin(txn)
+        given = await txn.init_producer_id("t", 60_000)
+        pair = (given.producer_id, given.producer_epoch)
+        assert pair == (zombie[0], zombie[1] + 2)  # fenced by the abort, then given the next
+        mine, his = Sender(0, 5, 5), Sender(0, 9, 9)
+        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=mine) is OK
+        refused = await txn.end_txn("t", *zombie, True, 1, sender=his)
+        assert refused.verdict is TxnVerdict.FENCED
+        assert (await txn.end_txn("t", *pair, True, 1, sender=mine)).verdict is OK
+
+
+async def test_P1_a_repeated_init_that_changes_nothing_does_not_lift_the_fence() -> None:
+    world = World()
+    async with running(world) as txn:
+        first = await txn.init_producer_id("t", 60_000)
+        old = (first.producer_id, first.producer_epoch)
+        bumped = await txn.init_producer_id("t", 60_000, *old)
+        pair = (bumped.producer_id, bumped.producer_epoch)
+        newer, older = Sender(0, 8, 8), Sender(0, 3, 8)
+        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=newer) is OK
+        assert (await txn.end_txn("t", *pair, True, 1, sender=newer)).verdict is OK
+        await turns()
+        again = await txn.init_producer_id("t", 60_000, *old)  # KIP-360: the present pair once more
+        assert (again.producer_id, again.producer_epoch) == pair
+        late = await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=older)
+        assert late is TxnVerdict.STALE_CONNECTION
+
+
+async def test_P2_data_of_a_connection_older_than_the_abort_is_asked_for_again() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        ended = await txn.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 6))
+        assert ended.verdict is OK
+        joined = await txn.add_partitions(
+            "t", *pair, [tp("orders")], implicit=False, sender=Sender(0, 2, 6)
+        )
+        assert joined is OK
+        arrival = Arrival(Sender(0, 4, 6), 0)
+        first = txn.verify("t", *pair, tp("orders"), arrival)
+        assert first is TxnVerdict.UNPROVEN_CONNECTION
+        assert txn.verify("t", *pair, tp("orders"), arrival) is OK
+        assert txn.verify(None, *pair, tp("orders"), Arrival(Sender(0, 5, 6), 0)) is (
+            TxnVerdict.UNPROVEN_CONNECTION
+        )
+
+
+async def test_P1_TV2_needs_no_order_of_connections() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        newer, older = Sender(0, 8, 8), Sender(0, 3, 8)
+        ended = await txn.end_txn("t", *pair, False, 2, sender=newer)
+        assert ended.verdict is OK
+        await turns()
+        pair = (ended.producer_id, ended.producer_epoch)
+        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=True) is OK
+        assert (await txn.end_txn("t", *pair, True, 2, sender=older)).verdict is OK
 
 
 async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> None:

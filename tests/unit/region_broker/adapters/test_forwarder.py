@@ -14,7 +14,7 @@ from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext
 from region_broker.ports.clock import SystemClock
 from region_broker.ports.network import AsyncioNetwork
-from region_broker.wire.connection import Incoming
+from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.server import CloseConnection
 from tests.geo_world import PlayedIdentity, until
 
@@ -35,9 +35,11 @@ class Answers:
     """A dispatcher that answers with the frame turned round, and notes who asked."""
 
     seen: list[tuple[int, str, int]] = field(default_factory=list)
+    peers: list[Peer] = field(default_factory=list)
     hangs: asyncio.Event | None = None
 
     async def answer(self, incoming: Incoming) -> bytes | None:
+        self.peers.append(incoming.peer)
         self.seen.append(
             (incoming.peer.connection_id, incoming.peer.address, incoming.correlation_id)
         )
@@ -54,7 +56,7 @@ def request(correlation_id: int, *, key: int = END_TXN, version: int = 3) -> mem
     return memoryview(struct.pack(">hhi", key, version, correlation_id) + b"rest")
 
 
-def context(connection_id: int, state: dict[str, Any]) -> RequestContext:
+def context(connection_id: int, state: dict[str, Any], newest: int = 0) -> RequestContext:
     return RequestContext(
         services=None,  # type: ignore[arg-type]
         connection_id=connection_id,
@@ -63,6 +65,7 @@ def context(connection_id: int, state: dict[str, Any]) -> RequestContext:
         correlation_id=0,
         peer=f"client-{connection_id}",
         connection_state=state,
+        newest_connection_id=newest,
     )
 
 
@@ -85,7 +88,7 @@ async def world(acting: Acting | None = None) -> AsyncIterator[World]:
     ForwardTarget(answers, acting).register(server)
     listener = await server.start("127.0.0.1", 0)
     address = ("127.0.0.1", listener.port)
-    forwarder = PeerForwarder(network, mirror, lambda _region: address, SystemClock())
+    forwarder = PeerForwarder(network, mirror, lambda _region: address, SystemClock(), origin=7)
     running = asyncio.get_running_loop().create_task(forwarder.run())
     await asyncio.sleep(0)
     yield World(forwarder, server, answers, acting, mirror)
@@ -116,6 +119,23 @@ async def test_each_client_connection_is_a_connection_of_its_own_there() -> None
         first, second = made.answers.seen
         assert first[0] < second[0]
         assert (first[1], second[1]) == ("client-1", "client-2")
+
+
+async def test_KAFKA_17754_connections_keep_their_order_and_each_channel_counts() -> None:
+    """The fence compares numbers: a channel opened anew for the same client is newer than the old one."""
+    async with world() as made:
+        state: dict[str, Any] = {}
+        await made.forwarder.forward(context(2, {}, newest=5), request(1))
+        await made.forwarder.forward(context(1, state, newest=5), request(2))
+        state["forwarding"].channel.close()
+        await made.forwarder.forward(context(1, state, newest=6), request(3))
+        later, earlier, reopened = made.answers.peers
+        assert earlier.connection_id < reopened.connection_id < later.connection_id
+        assert {peer.numbering.origin for peer in made.answers.peers} == {7}
+        assert later.numbering is reopened.numbering
+        # Everything that the mirror had accepted by then is at most the newest.
+        assert later.connection_id < later.numbering.newest
+        assert later.numbering.newest >> 20 == 6
 
 
 async def test_no_answer_is_passed_on_where_none_is_due() -> None:

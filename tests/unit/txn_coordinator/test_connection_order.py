@@ -1,0 +1,101 @@
+"""INV-TO1..5: which connections are believed, of which pair, and what an abort makes of them."""
+
+import pytest
+
+from tests.txn_world import tp
+from txn_coordinator.connection_order import Arrival, ConnectionOrder, Sender
+
+HERE, MIRROR = 0, 7
+PAIR = (5, 0)
+ORDERS = tp("orders")
+
+
+def on(number: int, *, newest: int = 0, origin: int = HERE) -> Sender:
+    return Sender(origin, number, max(number, newest))
+
+
+def data(number: int, sequence: int, *, newest: int = 0, origin: int = HERE) -> Arrival:
+    return Arrival(on(number, newest=newest, origin=origin), sequence)
+
+
+@pytest.fixture
+def order() -> ConnectionOrder:
+    return ConnectionOrder().of(PAIR)
+
+
+def test_TO1_an_older_connection_is_refused_once_a_newer_one_was_used(
+    order: ConnectionOrder,
+) -> None:
+    assert [order.admit(on(number)) for number in (3, 3, 8, 3, 7, 8, 9)] == [
+        True, True, True, False, False, True, True
+    ]  # fmt: skip
+
+
+def test_TO1_a_new_pair_starts_over_and_the_same_pair_does_not(order: ConnectionOrder) -> None:
+    assert order.admit(on(8))
+    assert not order.of(PAIR).admit(on(3))
+    assert order.of((5, 1)).admit(on(3))
+
+
+def test_TO3_numbers_of_another_origin_say_nothing(order: ConnectionOrder) -> None:
+    assert order.admit(on(1 << 40, origin=MIRROR))
+    assert order.admit(on(2))
+    assert order.admit(on(1 << 40, origin=MIRROR))  # a client may go back and forth between regions
+    assert not order.admit(on(1, origin=HERE))
+    assert not order.admit(on(1 << 39, origin=MIRROR))
+
+
+def test_TO4_after_an_abort_data_on_an_older_connection_has_to_come_twice(
+    order: ConnectionOrder,
+) -> None:
+    assert order.admit_data(ORDERS, data(4, 10))
+    order.aborting(on(2, newest=6))
+    assert not order.admit_data(ORDERS, data(4, 11))
+    assert not order.admit_data(ORDERS, data(4, 12))  # pipelined behind it, not a repeat
+    assert not order.admit_data(ORDERS, data(3, 11))  # the same from elsewhere is no repeat either
+    assert order.admit_data(ORDERS, data(4, 11))
+    assert order.admit_data(ORDERS, data(4, 12))  # believed from now on
+    assert order.admit_data(tp("orders", 1), data(4, 1))
+    assert not order.admit_data(ORDERS, data(3, 12))
+
+
+def test_TO4_a_connection_that_came_after_the_abort_and_the_aborts_own_are_believed(
+    order: ConnectionOrder,
+) -> None:
+    order.aborting(on(2, newest=6))
+    assert order.admit_data(ORDERS, data(7, 0))
+    assert order.admit_data(ORDERS, data(2, 0))
+    assert order.admit_data(ORDERS, data(3, 0, origin=MIRROR))
+
+
+def test_TO4_the_next_abort_asks_anew(order: ConnectionOrder) -> None:
+    order.aborting(on(2, newest=6))
+    assert not order.admit_data(ORDERS, data(4, 1))
+    assert order.admit_data(ORDERS, data(4, 1))
+    order.aborting(on(2, newest=7))
+    assert not order.admit_data(ORDERS, data(4, 1))
+    assert not order.admit_data(ORDERS, data(7, 1))
+
+
+def test_TO4_a_new_pair_has_nothing_to_fear(order: ConnectionOrder) -> None:
+    order.aborting(on(2, newest=6))
+    assert order.of((5, 1)).admit_data(ORDERS, data(4, 0))
+
+
+def test_TO5_memory_is_bounded_whatever_comes(order: ConnectionOrder) -> None:
+    for origin in range(10_000):
+        assert order.admit(on(1, origin=origin))
+    order.aborting(on(1, newest=1 << 40))
+    for number in range(2, 10_000):
+        order.admit_data(ORDERS, data(number, 0))
+        order.admit_data(ORDERS, data(number, 0))
+    sizes = {name: len(getattr(order, name)) for name in order.__slots__}
+    assert max(sizes.values()) <= 1_024, sizes
+
+
+def test_the_origin_in_use_is_not_the_one_forgotten(order: ConnectionOrder) -> None:
+    assert order.admit(on(9))
+    for origin in range(1, 100):
+        assert order.admit(on(1, origin=origin))
+        assert order.admit(on(9))
+    assert not order.admit(on(8))
