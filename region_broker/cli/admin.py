@@ -1,7 +1,4 @@
-"""`tidemark topic`, `tidemark group`, `tidemark txn`: look at them, and make or remove topics."""
-
-from typing import Any
-from urllib.parse import urlencode
+"""`tidemark topic` and `tidemark group`: look at them, and make or remove topics."""
 
 import click
 
@@ -19,15 +16,7 @@ from region_broker.cli.output import (
     EXIT_USAGE,
     fail,
     output_option,
-    print_object,
     print_rows,
-)
-from region_broker.cli.region_client import (
-    Cluster,
-    parse_urls,
-    reports_errors,
-    request,
-    url_option,
 )
 
 
@@ -194,65 +183,3 @@ def group_describe(group_id: str, bootstrap: str, output: str) -> None:
             )
     reader.close()
     print_rows(rows, output, title=f"committed offsets of {group_id}")
-
-
-@click.group(epilog="Example: tidemark txn list")
-def txn() -> None:
-    """List and describe transactions, and ask for the final word on one."""
-
-
-def _ask(url: str | None, path: str, **query: str | int) -> Any:
-    """Return the acting region's JSON answer."""
-    asked = f"{path}?{urlencode(query)}" if query else path
-    return request(Cluster(parse_urls(url)).acting(), "GET", asked)
-
-
-@txn.command("list", epilog="Example: tidemark txn list -o json")
-@url_option
-@output_option
-@reports_errors
-def txn_list(url: str | None, output: str) -> None:
-    """List transactional ids with their states."""
-    print_rows(_ask(url, "/v1/transactions")["transactions"], output, title="transactions")
-
-
-@txn.command("describe", epilog="Example: tidemark txn describe payments-7")
-@click.argument("transactional_id")
-@url_option
-@output_option
-@reports_errors
-def txn_describe(transactional_id: str, url: str | None, output: str) -> None:
-    """Show the state of TRANSACTIONAL_ID and the partitions of its transaction."""
-    found = _ask(url, "/v1/transactions", transactional_id=transactional_id)["transactions"]
-    if not found:
-        fail(f"no transactional id {transactional_id} is known", EXIT_NOT_FOUND)
-    print_object(found[0], output, title=transactional_id)
-
-
-@txn.command(
-    "verdict",
-    epilog="""\b
-Example, for a record whose delivery report said orders-3@1200 in region epoch 8:
-  tidemark txn verdict orders 3 1200 --region-epoch 8
-""",
-)
-@click.argument("topic_name", metavar="TOPIC")
-@click.argument("partition", type=int)
-@click.argument("offset", type=int)
-@click.option("--region-epoch", type=int, help="The region epoch under which it was written.")
-@url_option
-@output_option
-@reports_errors
-def txn_verdict(
-    topic_name: str,
-    partition: int,
-    offset: int,
-    region_epoch: int | None,
-    url: str | None,
-    output: str,
-) -> None:
-    """Say what became of the transaction of one record: committed, aborted, lost, open."""
-    query: dict[str, str | int] = {"topic": topic_name, "partition": partition, "offset": offset}
-    if region_epoch is not None:
-        query["region_epoch"] = region_epoch
-    print_object(_ask(url, "/v1/verdict", **query), output, title="verdict")

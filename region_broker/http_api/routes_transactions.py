@@ -1,19 +1,29 @@
-"""`/v1/verdict` and `/v1/transactions`: what became of a transaction, and which ones there are.
+"""`/v1/verdict` and `/v1/transactions`: what became of a transaction, which ones there are, ending one.
 
-INV-HV1  both are answered by the acting region alone; any other says who acts (409, with `region` and `url`)
+INV-HV1  all are answered by the acting region alone; any other says who acts (409, with `region` and `url`)
+INV-HV2  an abort must be sent as application/json, so no web page can order one by a plain form
 
     GET  /v1/verdict?topic=orders&partition=3&offset=1200[&region_epoch=8]
     GET  /v1/transactions[?transactional_id=payments-7]
+    GET  /v1/transactions/open             by partition, with those that no transactional id knows
+    POST /v1/transactions/abort            {"transactional_id": "payments-7"}, or
+                                           {"topic": "orders", "partition": 3, "start_offset": 1200}
 
 Not here: where a verdict comes from (the service handed in).
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
+import msgspec
 from aiohttp import web
 
 from region_broker.http_api.problems import answer, problem
+
+_JSON: Final = "application/json"
+_HOW_TO_ABORT: Final = (
+    'send {"transactional_id": "..."}, or {"topic": "...", "partition": 0, "start_offset": 0}'
+)
 
 
 class Verdicts(Protocol):
@@ -43,10 +53,87 @@ class Transactions(Protocol):
         ...
 
 
+class Desk(Protocol):
+    """Open transactions by partition, and ending one (`adapters.transaction_desk`)."""
+
+    def open_transactions(self) -> Sequence[Any]:
+        """Return objects with `tp`, `found` and `transactional_id`; raises the refusal of `Verdicts`."""
+        ...
+
+    async def abort_id(self, transactional_id: str) -> None:
+        """Abort what the id has open."""
+        ...
+
+    async def abort_at(self, topic: str, partition: int, start_offset: int) -> None:
+        """Abort what begins at an offset."""
+        ...
+
+
+class AbortOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an abort: the id, or where the transaction begins."""
+
+    transactional_id: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    start_offset: int | None = None
+
+
+def add_abort_routes(app: web.Application, verdicts: Verdicts, desk: Desk) -> None:
+    """Add what is open by partition, and ending it."""
+
+    async def opened(_request: web.Request) -> web.Response:
+        try:
+            rows = [_open_row(each) for each in desk.open_transactions()]
+        except verdicts.refusal as refused:
+            return _refused(refused)
+        return answer({"open": rows})
+
+    async def abort(request: web.Request) -> web.Response:
+        if request.content_type != _JSON:
+            return problem(415, "not-json", f"send the order as {_JSON}")
+        try:
+            order = msgspec.json.decode(await request.read(), type=AbortOrder)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            return problem(400, "bad-order", f"{error}; {_HOW_TO_ABORT}")
+        place = (order.topic, order.partition, order.start_offset)
+        try:
+            if order.transactional_id is not None and place == (None, None, None):
+                await desk.abort_id(order.transactional_id)
+            elif order.transactional_id is None and None not in place:
+                topic, partition, start_offset = place
+                assert topic is not None
+                assert partition is not None
+                assert start_offset is not None
+                await desk.abort_at(topic, partition, start_offset)
+            else:
+                return problem(400, "bad-order", _HOW_TO_ABORT)
+        except verdicts.refusal as refused:
+            return _refused(refused)
+        return answer({"aborted": True})
+
+    app.router.add_get("/v1/transactions/open", opened)
+    app.router.add_post("/v1/transactions/abort", abort)
+
+
+def _open_row(each: Any) -> dict[str, Any]:
+    return {
+        "topic": each.tp.topic,
+        "partition": each.tp.partition,
+        "start_offset": each.found.first_offset,
+        "producer_id": each.found.producer_id,
+        "producer_epoch": each.found.producer_epoch,
+        "last_timestamp_ms": each.found.last_timestamp_ms,
+        "transactional_id": each.transactional_id,
+    }
+
+
 def add_transaction_routes(
-    app: web.Application, verdicts: Verdicts, transactions: Transactions
+    app: web.Application,
+    verdicts: Verdicts,
+    transactions: Transactions,
+    now_ms: Callable[[], int],
 ) -> None:
-    """Add both routes."""
+    """Add verdicts and the listing, which says this node's time beside its times (`now_ms`: wall time)."""
 
     async def verdict(request: web.Request) -> web.Response:
         query = request.query
@@ -77,7 +164,7 @@ def add_transaction_routes(
             for record in transactions.transactions()
             if wanted is None or record.transactional_id == wanted
         ]
-        return answer({"transactions": rows})
+        return answer({"now_ms": now_ms(), "transactions": rows})
 
     app.router.add_get("/v1/verdict", verdict)
     app.router.add_get("/v1/transactions", listing)

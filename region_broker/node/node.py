@@ -33,6 +33,7 @@ from region_broker.adapters.takeover.region_view import RegionService
 from region_broker.adapters.takeover.role_sides import GroupRole, TransactionRole
 from region_broker.adapters.tidemarks.tidemark_service import TidemarkParts, TidemarkService
 from region_broker.adapters.topics import TopicRegistry, settle_partitions
+from region_broker.adapters.transaction_desk import TransactionDesk
 from region_broker.adapters.verdict_service import VerdictService
 from region_broker.config import NodeConfig, split_address
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
@@ -43,7 +44,7 @@ from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch import Dispatcher
 from region_broker.handlers.services import Services
 from region_broker.http_api.app import HttpServer, make_app
-from region_broker.http_api.routes_transactions import add_transaction_routes
+from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
 from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
@@ -252,7 +253,10 @@ class Node:
             )
         )
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
-        add_transaction_routes(app, verdicts, self.transactions)
+        add_transaction_routes(app, verdicts, self.transactions, self._ports.clock.wall_ms)
+        add_abort_routes(
+            app, verdicts, TransactionDesk(storage.partitions, self.transactions.admin, verdicts)
+        )
         self.http = HttpServer(app)
 
     def _leader_epoch(self) -> int:

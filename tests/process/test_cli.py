@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from region_broker.cli.demo.stage import wait_until
 
@@ -112,13 +113,43 @@ def test_every_command_against_a_live_pair_before_and_after_a_failover(dev: Dev)
     check_errors(where)
 
 
+def check_abort(dev: Dev, bootstrap: str) -> None:
+    """A transaction that its producer leaves open is found and ended by an operator."""
+    run("txn", "abort", "import", "--url", dev.url, "--yes", code=3)  # known, and nothing is open
+    run("txn", "abort", "--topic", "orders", "--url", dev.url, code=2)
+    holder = Producer({"bootstrap.servers": bootstrap, "transactional.id": "stuck"})
+    holder.init_transactions(20)
+    holder.begin_transaction()
+    holder.produce("orders", b"held", partition=0)
+    assert holder.flush(20) == 0
+    (row,) = document("txn", "list", "--state", "ongoing", "--pattern", "stu.k", "--url", dev.url)
+    assert row["partitions"] == ["orders-0"]
+    assert document("txn", "list", "--longer-than", "3600", "--url", dev.url) == []
+    (opened,) = document("txn", "list", "--open", "--url", dev.url)
+    assert (opened["topic"], opened["partition"], opened["transactional_id"]) == (
+        "orders",
+        0,
+        "stuck",
+    )
+    place = ("--topic", "orders", "--partition", "0", "--start-offset", str(opened["start_offset"]))
+    assert document("txn", "abort", *place, "--dry-run", "--url", dev.url) == opened
+    assert document("txn", "abort", *place, "--yes", "--url", dev.url)["aborted"] is True
+    assert document("txn", "list", "--open", "--url", dev.url) == []
+    assert document("txn", "describe", "stuck", "--url", dev.url)["state"] == "complete_abort"
+    run("txn", "abort", *place, "--yes", "--url", dev.url, code=3)
+    with pytest.raises(KafkaException) as fenced:
+        holder.commit_transaction(20)
+    assert fenced.value.args[0].fatal()
+
+
 def check_transactions(dev: Dev, region_epoch: int) -> None:
     acting = dev.regions[0 if region_epoch == 8 else 1]
-    (row,) = document("txn", "list", "--url", dev.url)
+    (row,) = document("txn", "list", "--pattern", "import", "--url", dev.url)
     assert (row["transactional_id"], row["region_epoch"]) == ("import", region_epoch)
     found = document("txn", "describe", "import", url=dev.url)
     assert found["producer_id"] == row["producer_id"]
     run("txn", "describe", "nobody", "--url", dev.url, code=3)
+    check_abort(dev, str(acting["bootstrap"]))
     listed = run("consume", "orders", "--offsets", "--bootstrap", str(acting["bootstrap"]))
     (where,) = [line.split("\t")[0] for line in listed.splitlines() if line.endswith("\t4")]
     partition, _, offset = where.partition("@")

@@ -252,7 +252,7 @@ class Ledger:
 async def served() -> AsyncIterator[tuple[Bench, ClientSession]]:
     bench = Bench()
     app = web.Application()
-    add_transaction_routes(app, bench.service, Ledger())
+    add_transaction_routes(app, bench.service, Ledger(), lambda: 1_000)
     server = HttpServer(app)
     host, port = await server.start("127.0.0.1", 0)
     async with ClientSession(f"http://{host}:{port}") as http:
@@ -286,6 +286,7 @@ async def test_transactions_route(served: tuple[Bench, ClientSession]) -> None:
     status, body = await get(http, "/v1/transactions")
     assert status == 200
     assert [row["transactional_id"] for row in body["transactions"]] == ["a", "b"]
+    assert body["now_ms"] == 1_000
     status, body = await get(http, "/v1/transactions?transactional_id=a")
     (row,) = body["transactions"]
     assert (row["state"], row["partitions"]) == ("ongoing", ["orders-3"])
