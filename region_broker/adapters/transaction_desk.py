@@ -1,7 +1,7 @@
 """Open transactions by partition, and ending one: what an operator does about readers that stand still.
 
-INV-TK1  only the acting region answers: its coordinator is the one that decides
-INV-TK2  an abort names what it ends: a transactional id, or the offset at which a transaction begins in a partition,
+INV-OT1  only the acting region answers: its coordinator is the one that decides
+INV-OT2  an abort names what it ends: a transactional id, or the offset at which a transaction begins in a partition,
          so that a later transaction is not ended in its place
 
 Not here: how an abort is decided (`txn_coordinator.administration`), HTTP (`http_api.routes_transactions`).

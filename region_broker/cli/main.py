@@ -27,7 +27,7 @@ _COMMANDS: Final = {
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
     "top": ("inspect.top:top", "Watch the regions live: requests, latency, tidemarks, lag."),
     "topic": ("admin:topic", "Topics: create, list, describe, delete."),
-    "txn": ("txn:txn", "Transactions: list, describe, abort, verdict."),
+    "txn": ("txn.command:txn", "Transactions: list, describe, abort, verdict."),
 }
 
 

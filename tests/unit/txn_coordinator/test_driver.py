@@ -1,81 +1,22 @@
 """The driver over ports in memory: answers, group append, holding, failure, load, adoption, rounds."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import pytest
 
 from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId, round_of
 from idempotency.identity import TopicPartition
-from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
+from tests.txn_driver_world import OK, World, begin, running, turns
 from tests.txn_world import (
     LEADER_EPOCH,
     REGION_EPOCH,
-    ManualClock,
-    MemoryIds,
-    MemoryLedger,
-    MemoryMarkers,
     tp,
 )
-from txn_coordinator.connection_order import Arrival, Sender
-from txn_coordinator.driver import TransactionCoordinator, TxnSettings
+from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.ports import LedgerCorrupt, MarkerResult
 from txn_coordinator.verdicts import Fate, TxnVerdict
-
-OK = TxnVerdict.OK
-
-
-@dataclass
-class World:
-    """A coordinator and its ports."""
-
-    ledger: MemoryLedger = field(default_factory=MemoryLedger)
-    markers: MemoryMarkers = field(default_factory=MemoryMarkers)
-    ids: MemoryIds = field(default_factory=MemoryIds)
-    clock: ManualClock = field(default_factory=ManualClock)
-
-    def coordinator(self) -> TransactionCoordinator:
-        """Return a new coordinator over the same ports."""
-        return TransactionCoordinator(
-            ledger=self.ledger,
-            markers=self.markers,
-            id_blocks=self.ids,
-            clock=self.clock,
-            settings=TxnSettings(hold_limit_ms=500),
-        )
-
-
-@asynccontextmanager
-async def running(world: World, *, load: bool = True) -> AsyncIterator[TransactionCoordinator]:
-    """Run a coordinator; loaded unless told otherwise."""
-    txn = world.coordinator()
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(txn.run())
-        if load:
-            await txn.load(world.ledger.leader_epoch, REGION_EPOCH)
-        yield txn
-        task.cancel()
-
-
-async def turns(count: int = 20) -> None:
-    """Let the loop run what is ready."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def begin(txn: TransactionCoordinator, name: str = "t") -> tuple[int, int]:
-    """Initialise a producer and let orders-0 join; return its pair."""
-    init = await txn.init_producer_id(name, 60_000)
-    assert init.verdict is OK
-    verdict = await txn.add_partitions(
-        name, init.producer_id, init.producer_epoch, [tp("orders")], implicit=False
-    )
-    assert verdict is OK
-    return init.producer_id, init.producer_epoch
 
 
 async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> None:
@@ -165,23 +106,6 @@ async def test_C14_a_hold_is_bounded() -> None:
             world.clock.advance(1)
         assert add.result() is TxnVerdict.CONCURRENT
         world.markers.gate.set()
-
-
-async def test_P1_a_request_of_a_gone_client_is_not_executed_later() -> None:
-    world = World()
-    async with running(world) as txn:
-        pair = await begin(txn)
-        world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
-        add = asyncio.ensure_future(  # noqa: TID251
-            txn.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
-        )
-        await turns()
-        add.cancel()
-        await turns()
-        world.markers.gate.set()
-        await turns()
-        assert txn.transactions()[0].status is lr.TxnStatus.COMPLETE_COMMIT
 
 
 async def test_a_failed_ledger_closes_the_shard_and_guesses_nothing() -> None:
@@ -409,69 +333,6 @@ async def test_T28_a_partition_of_another_domain_is_refused() -> None:
         task.cancel()
 
 
-async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back() -> None:
-    world = World()
-    async with running(world) as txn:
-        pair = await begin(txn)
-        assert await txn.admin.abort_producer(*pair, lambda: [tp("orders")]) is OK
-        (order,) = world.markers.orders
-        assert (order.producer_epoch, order.commit) == (pair[1] + 1, False)
-        late = await txn.end_txn("t", *pair, True, 1)
-        assert late.verdict is TxnVerdict.FENCED
-        assert await txn.admin.abort_producer(4242, 0, lambda: [tp("orders")]) is OK
-        assert [order.producer_id for order in world.markers.orders] == [pair[0], 4242]
-
-
-async def test_B13_an_abort_ends_what_the_ledger_does_not_know_of_by_a_decision_of_its_own() -> (
-    None
-):
-    world = World()
-    async with running(world) as txn:
-        pair = await begin(txn)
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
-        await turns()
-        world.markers.orders.clear()
-        hanging = [tp("orders", 7)]
-        assert await txn.admin.abort_producer(*pair, lambda: hanging) is OK
-        (order,) = world.markers.orders
-        assert (order.tp, order.commit, order.producer_epoch) == (hanging[0], False, pair[1] + 1)
-        assert world.ledger.records()[-1].status is TxnStatus.COMPLETE_ABORT
-        again = await txn.add_partitions("t", *pair, hanging, implicit=False)
-        assert again is TxnVerdict.FENCED
-
-
-async def test_B13_an_abort_waits_for_markers_under_way_and_looks_again() -> None:
-    world = World()
-    async with running(world) as txn:
-        pair = await begin(txn)
-        world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
-        still_open = [tp("orders")]
-        async with asyncio.TaskGroup() as group:
-            abort = group.create_task(txn.admin.abort_producer(*pair, lambda: list(still_open)))
-            await turns()
-            assert not abort.done()
-            still_open.clear()  # the commit's marker arrives
-            world.markers.gate.set()
-        assert abort.result() is OK
-        assert [order.commit for order in world.markers.orders] == [True]
-        assert (await txn.add_partitions("t", *pair, [tp("a")], implicit=False)) is OK
-
-
-async def test_B13_abort_by_name_ends_what_is_open_and_nothing_else() -> None:
-    world = World()
-    async with running(world) as txn:
-        assert await txn.admin.abort("t") is TxnVerdict.UNKNOWN_PRODUCER_MAPPING
-        pair = await begin(txn)
-        assert await txn.admin.abort("t") is OK
-        assert [order.commit for order in world.markers.orders] == [False]
-        assert await txn.admin.abort("t") is TxnVerdict.INVALID_STATE
-        record = txn.admin.describe("t")
-        assert isinstance(record, TransactionRecord)
-        assert (record.status, record.producer_epoch) == (TxnStatus.COMPLETE_ABORT, pair[1] + 1)
-        assert txn.admin.describe("never") is None
-
-
 async def test_names_that_no_client_may_use_are_refused() -> None:
     world = World()
     async with running(world) as txn:
@@ -490,86 +351,6 @@ async def test_without_producer_ids_only_those_who_need_one_are_refused() -> Non
         assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
         world.ids.broken = False
         assert (await txn.init_producer_id("v", 1000)).verdict is OK
-
-
-async def test_P1_with_the_connection_order_fence_an_overtaken_end_txn_is_not_executed() -> None:
-    """KAFKA-17754: EndTxn is delayed on connection 1, the client goes on over connection 2."""
-    world = World()
-    async with running(world) as txn:
-        pair = await begin(txn)
-        ended = await txn.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 2))
-        assert ended.verdict is OK
-        joined = await txn.add_partitions(
-            "t", *pair, [tp("orders", 1)], implicit=False, sender=Sender(0, 2, 2)
-        )
-        assert joined is OK
-        late = await txn.end_txn("t", *pair, True, 1, sender=Sender(0, 1, 2))
-        assert late.verdict is TxnVerdict.STALE_CONNECTION
-        assert txn.open_transactions == 1
-
-
-async def test_P1_whoever_was_fenced_cannot_fence_by_a_newer_connection() -> None:
-    """INV-TO2: a zombie with the old epoch reconnects, and the new instance keeps its older connection."""
-    world = World()
-    async with running(world) as txn:
-        zombie = await begin(txn)
-        given = await txn.init_producer_id("t", 60_000)
-        pair = (given.producer_id, given.producer_epoch)
-        assert pair == (zombie[0], zombie[1] + 2)  # fenced by the abort, then given the next
-        mine, his = Sender(0, 5, 5), Sender(0, 9, 9)
-        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=mine) is OK
-        refused = await txn.end_txn("t", *zombie, True, 1, sender=his)
-        assert refused.verdict is TxnVerdict.FENCED
-        assert (await txn.end_txn("t", *pair, True, 1, sender=mine)).verdict is OK
-
-
-async def test_P1_a_repeated_init_that_changes_nothing_does_not_lift_the_fence() -> None:
-    world = World()
-    async with running(world) as txn:
-        first = await txn.init_producer_id("t", 60_000)
-        old = (first.producer_id, first.producer_epoch)
-        bumped = await txn.init_producer_id("t", 60_000, *old)
-        pair = (bumped.producer_id, bumped.producer_epoch)
-        newer, older = Sender(0, 8, 8), Sender(0, 3, 8)
-        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=newer) is OK
-        assert (await txn.end_txn("t", *pair, True, 1, sender=newer)).verdict is OK
-        await turns()
-        again = await txn.init_producer_id("t", 60_000, *old)  # KIP-360: the present pair once more
-        assert (again.producer_id, again.producer_epoch) == pair
-        late = await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=older)
-        assert late is TxnVerdict.STALE_CONNECTION
-
-
-async def test_P2_data_of_a_connection_older_than_the_abort_is_asked_for_again() -> None:
-    world = World()
-    async with running(world) as txn:
-        pair = await begin(txn)
-        ended = await txn.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 6))
-        assert ended.verdict is OK
-        joined = await txn.add_partitions(
-            "t", *pair, [tp("orders")], implicit=False, sender=Sender(0, 2, 6)
-        )
-        assert joined is OK
-        arrival = Arrival(Sender(0, 4, 6), 0)
-        first = txn.verify("t", *pair, tp("orders"), arrival)
-        assert first is TxnVerdict.UNPROVEN_CONNECTION
-        assert txn.verify("t", *pair, tp("orders"), arrival) is OK
-        assert txn.verify(None, *pair, tp("orders"), Arrival(Sender(0, 5, 6), 0)) is (
-            TxnVerdict.UNPROVEN_CONNECTION
-        )
-
-
-async def test_P1_TV2_needs_no_order_of_connections() -> None:
-    world = World()
-    async with running(world) as txn:
-        pair = await begin(txn)
-        newer, older = Sender(0, 8, 8), Sender(0, 3, 8)
-        ended = await txn.end_txn("t", *pair, False, 2, sender=newer)
-        assert ended.verdict is OK
-        await turns()
-        pair = (ended.producer_id, ended.producer_epoch)
-        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=True) is OK
-        assert (await txn.end_txn("t", *pair, True, 2, sender=older)).verdict is OK
 
 
 async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> None:
