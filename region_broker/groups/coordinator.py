@@ -170,6 +170,9 @@ class GroupCoordinator:
         shard = self._shard_of(group_id)
         group = shard.groups.get(group_id)
         if group is None:
+            verdict = self._take_over_modern(shard, group_id)
+            if verdict is not GroupVerdict.OK:
+                return JoinOutcome(verdict=verdict, member_id=request.member_id)
             if request.member_id:
                 unknown = GroupVerdict.UNKNOWN_MEMBER
                 return JoinOutcome(verdict=unknown, member_id=request.member_id)
@@ -186,6 +189,16 @@ class GroupCoordinator:
             return await future
         finally:
             del self._joins[token]
+
+    def _take_over_modern(self, shard: Shard, group_id: str) -> GroupVerdict:
+        """End a group of the new protocol that has no members; one that has is not for this one."""
+        modern = shard.table.modern.get(group_id)
+        if modern is None:
+            return GroupVerdict.OK
+        if modern.metadata:
+            return GroupVerdict.INCONSISTENT_PROTOCOL
+        written = self._try_write(shard, shard.group_tombstones(group_id))
+        return GroupVerdict.OK if written else GroupVerdict.NOT_AVAILABLE
 
     def _judge_join(self, group_id: str, request: JoinRequest) -> GroupVerdict:
         verdict = self._judge_group(group_id)
@@ -362,8 +375,13 @@ class GroupCoordinator:
         if group is None:
             if shard.table.knows(group_id) and group_id not in shard.table.modern:
                 return GroupDescription(GroupVerdict.OK, group_id, GroupState.EMPTY.value)
-            dead = GroupState.DEAD.value
-            return GroupDescription(GroupVerdict.GROUP_NOT_FOUND, group_id, dead)
+            modern = group_id in shard.table.modern
+            return GroupDescription(
+                GroupVerdict.GROUP_NOT_FOUND,
+                group_id,
+                GroupState.DEAD.value,
+                message=f"Group {group_id} {'is not a classic group' if modern else 'not found'}.",
+            )
         stable = group.state is GroupState.STABLE
         shown = group.protocol_name if stable else None
         return GroupDescription(

@@ -206,6 +206,7 @@ class GroupDescription:
     protocol_type: str = ""
     protocol_name: str = ""
     members: tuple[DescribedMember, ...] = ()
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from region_broker.handlers.services import RequestContext
 
 KEY: Final = 18
 TRANSACTION_VERSION: Final = 2
-_FEATURES: Final = (("transaction.version", TRANSACTION_VERSION), ("group.version", 0))
+GROUP_VERSION: Final = 1  # the new group protocol (KIP-848), as in Kafka 4.x
+_FEATURES: Final = (("transaction.version", TRANSACTION_VERSION), ("group.version", GROUP_VERSION))
 
 
 def api_rows(apis: Iterable[Api]) -> list[dict[str, int]]:

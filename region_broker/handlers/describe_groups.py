@@ -1,25 +1,22 @@
 """DescribeGroups (15), versions 0-6.  v3: operations.  v4: instance ids.  v6: GROUP_ID_NOT_FOUND.
 
-Before v6 an unknown group is described as Dead without an error (KIP-1043).
+Before v6 an unknown group is described as Dead without an error (KIP-1043); to this API, so is a group of
+the new protocol: ConsumerGroupDescribe tells of it.
 """
 
 from typing import Any, Final
 
 from region_broker.groups.messages import GroupDescription
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.group_errors import ERROR_OF, NONE, coordinator
+from region_broker.handlers.group_errors import ERROR_OF, NONE, coordinator, group_operations
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
-
-# Bits by AclOperation code: READ 3, DELETE 6, DESCRIBE 8. Everyone may do all, without security.
-_GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
-_NOT_ASKED: Final = -(1 << 31)
 
 
 async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:
     """Return the groups asked for."""
     asked = bool(getattr(request, "include_authorized_operations", False))
-    operations = _GROUP_OPERATIONS if asked else _NOT_ASKED
+    operations = group_operations(asked=asked)
     found = [coordinator(ctx).describe(group_id) for group_id in request.groups]
     return {"groups": [_group(ctx, group, operations) for group in found]}
 
@@ -28,7 +25,7 @@ def _group(ctx: RequestContext, group: GroupDescription, operations: int) -> dic
     missing = group.verdict is GroupVerdict.GROUP_NOT_FOUND
     return {
         "error_code": NONE if missing and ctx.version < 6 else ERROR_OF[group.verdict],
-        "error_message": f"Group {group.group_id} not found." if missing else None,
+        "error_message": group.message,
         "group_id": group.group_id,
         "group_state": group.state,
         "protocol_type": group.protocol_type,
@@ -59,7 +56,7 @@ def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
                 "protocol_type": "",
                 "protocol_data": "",
                 "members": [],
-                "authorized_operations": _NOT_ASKED,
+                "authorized_operations": group_operations(asked=False),
             }
             for group_id in request.groups
         ]

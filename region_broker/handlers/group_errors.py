@@ -19,6 +19,10 @@ UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 COORDINATOR_NOT_AVAILABLE: Final = 15
 REBALANCE_IN_PROGRESS: Final = 27
+UNKNOWN_TOPIC_ID: Final = 100
+# Bits by AclOperation code: READ 3, DELETE 6, DESCRIBE 8. Everyone may do all, without security.
+_GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
+_NOT_ASKED: Final = -(1 << 31)
 
 ERROR_OF: Final = {
     GroupVerdict.OK: NONE,
@@ -56,6 +60,11 @@ def coordinator(ctx: RequestContext) -> GroupCoordinator:
     groups = ctx.services.groups
     assert isinstance(groups, GroupCoordinator), type(groups)
     return groups
+
+
+def group_operations(*, asked: bool) -> int:
+    """Return what everyone may do with a group, or that nobody asked."""
+    return _GROUP_OPERATIONS if asked else _NOT_ASKED
 
 
 def duration_ms(duration: timedelta) -> int:

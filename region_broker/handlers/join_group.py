@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from region_broker.groups.messages import JoinOutcome, JoinRequest
 from region_broker.handlers.group_errors import ERROR_OF, coordinator, duration_ms
+from region_broker.handlers.group_names import client_host, client_id
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
-from region_broker.limits import GROUP_NAME_BYTES_MAX
 
 
 async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
@@ -24,8 +24,8 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
             member_id=request.member_id,
             new_member_id="",
             instance_id=instance_id,
-            client_id=_shortened(ctx.client_id or "anonymous"),
-            client_host="/" + _shortened(ctx.peer.rpartition(":")[0] or ctx.peer),
+            client_id=client_id(ctx),
+            client_host=client_host(ctx),
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=(
                 duration_ms(request.rebalance_timeout) if has_own_timeout else session_timeout_ms
@@ -37,10 +37,6 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
         ),
     )
     return _fields(ctx, outcome, ERROR_OF[outcome.verdict])
-
-
-def _shortened(name: str) -> str:
-    return name.encode()[: GROUP_NAME_BYTES_MAX - 1].decode(errors="ignore")
 
 
 def _fields(ctx: RequestContext, outcome: JoinOutcome, error_code: int) -> Fields:

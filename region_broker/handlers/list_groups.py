@@ -6,8 +6,6 @@ from region_broker.handlers.group_errors import ERROR_OF, coordinator
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 
-_TYPE: Final = "classic"
-
 
 async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
     """Return the groups, filtered by state and type without regard to case."""
@@ -21,10 +19,10 @@ async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type,
                 "group_state": group.state,
-                "group_type": _TYPE,
+                "group_type": group.kind,
             }
             for group in listings
-            if (not states or group.state.lower() in states) and (not types or _TYPE in types)
+            if (not states or group.state.lower() in states) and (not types or group.kind in types)
         ],
     }
 

@@ -1,49 +1,103 @@
-"""OffsetCommit (8), versions 2-9.  v6: leader epoch.  v7: static members.  Generation -1: simple.
+"""OffsetCommit (8), versions 2-10.
 
-Answered only when the offsets are durable (B15). Versions 2-4 bring a retention time of their own,
-which is ignored since KIP-211.
+v6: leader epoch.  v7: static members.  v9: member epochs of the new group protocol.  v10: topic ids.
+Generation -1: simple.  Answered only when the offsets are durable (B15). Versions 2-4 bring a retention
+time of their own, which is ignored since KIP-211.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from region_broker.groups.messages import CommitRequest, MemberIdentity
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.groups.messages import (
+    CommitOutcome,
+    CommitRequest,
+    MemberIdentity,
+    OffsetToCommit,
+)
 from region_broker.handlers.group_errors import (
     ERROR_OF,
+    UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    by_topic,
     coordinator,
     is_known,
-    offsets_of,
-    partitions_of,
 )
+from region_broker.handlers.group_names import topic_name, topic_names
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+
+_MEMBER_EPOCHS_FROM: Final = 9
+_TOPIC_IDS_FROM: Final = 10
 
 
 async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Commit offsets of one group."""
+    by_id = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else {}
+    names = [topic_name(topic, by_id) for topic in request.topics]
     outcome = await coordinator(ctx).commit_offsets(
         CommitRequest(
             group_id=request.group_id,
-            offsets=offsets_of(ctx, request),
+            offsets=_offsets(ctx, request, names),
             who=MemberIdentity(request.member_id, getattr(request, "group_instance_id", None)),
             generation=request.generation_id_or_member_epoch,
+            knows_epochs=ctx.version >= _MEMBER_EPOCHS_FROM,
         )
     )
-    return by_topic(
-        (tp, ERROR_OF[outcome.of(tp)] if is_known(ctx, tp) else UNKNOWN_TOPIC_OR_PARTITION)
-        for tp in partitions_of(request)
+    topics = [
+        _answered(topic, [_error(ctx, outcome, name, part) for part in topic.partitions])
+        for topic, name in zip(request.topics, names, strict=True)
+    ]
+    return {"topics": topics}
+
+
+def _offsets(
+    ctx: RequestContext, request: Any, names: list[TopicName | None]
+) -> tuple[OffsetToCommit, ...]:
+    """Return what is committed, without partitions that do not exist."""
+    offsets = (
+        OffsetToCommit(
+            TopicPartition(name, part.partition_index),
+            part.committed_offset,
+            getattr(part, "committed_leader_epoch", -1),
+            part.committed_metadata or "",
+        )
+        for topic, name in zip(request.topics, names, strict=True)
+        if name is not None
+        for part in topic.partitions
     )
+    return tuple(wanted for wanted in offsets if is_known(ctx, wanted.tp))
+
+
+def _error(ctx: RequestContext, outcome: CommitOutcome, name: TopicName | None, part: Any) -> int:
+    if name is None:
+        return UNKNOWN_TOPIC_ID
+    tp = TopicPartition(name, part.partition_index)
+    return ERROR_OF[outcome.of(tp)] if is_known(ctx, tp) else UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _answered(topic: Any, error_codes: list[int]) -> Mapping[str, Any]:
+    return {
+        "name": getattr(topic, "name", ""),
+        "topic_id": getattr(topic, "topic_id", None),
+        "partitions": [
+            {"partition_index": part.partition_index, "error_code": error_code}
+            for part, error_code in zip(topic.partitions, error_codes, strict=True)
+        ],
+    }
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    return by_topic((tp, error_code) for tp in partitions_of(request))
+    return {
+        "topics": [
+            _answered(topic, [error_code] * len(topic.partitions)) for topic in request.topics
+        ]
+    }
 
 
 API: Final = Api(
     key=8,
     name="OffsetCommit",
-    versions=range(2, 10),
+    versions=range(2, 11),
     handle=handle_offset_commit,
     forward=True,
     on_error=_on_error,

@@ -1,76 +1,99 @@
-"""OffsetFetch (9), versions 1-9.
+"""OffsetFetch (9), versions 1-10.
 
 v2: null topics mean all; an error for the whole.  v5: leader epoch.  v7: require_stable (KIP-447).
-v8: several groups.  v9: member id and epoch, of use to KIP-848 groups only.
+v8: several groups.  v9: member id and epoch, for groups of the new protocol.  v10: topic ids.
 `require_stable` counts for every shape: one group or several, listed or all partitions (B4).
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
+from uuid import UUID
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import TopicPartition
 from region_broker.groups.messages import FetchedOffset, FetchOutcome
+from region_broker.groups.offset_service import Asker
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.group_errors import ERROR_OF, coordinator
+from region_broker.handlers.group_errors import ERROR_OF, UNKNOWN_TOPIC_ID, coordinator
+from region_broker.handlers.group_names import topic_name, topic_names
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+
+_TOPIC_IDS_FROM: Final = 10
+NO_NAMES: Final[Mapping[UUID, str]] = {}
 
 
 async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
     """Return committed offsets."""
     require_stable = bool(getattr(request, "require_stable", False))
     if ctx.version >= 8:
-        groups = []
-        for wanted in request.groups:
-            outcome = await _fetch(ctx, wanted.group_id, wanted.topics, require_stable)
-            groups.append(
-                {
-                    "group_id": wanted.group_id,
-                    "topics": _topics(outcome),
-                    "error_code": ERROR_OF[outcome.verdict],
-                }
-            )
-        return {"groups": groups}
-    outcome = await _fetch(ctx, request.group_id, request.topics, require_stable)
+        return {"groups": [await _group(ctx, each, require_stable) for each in request.groups]}
+    asked = _asked(request.topics)
+    outcome = await coordinator(ctx).fetch_offsets(
+        request.group_id, asked, require_stable=require_stable
+    )
     if ctx.version < 2 and outcome.verdict is not GroupVerdict.OK:
         # No place for an error of the whole: each partition carries it.
-        asked = _asked(request.topics) or []
         outcome = FetchOutcome(
-            outcome.verdict, tuple(FetchedOffset(tp, outcome.verdict) for tp in asked)
+            outcome.verdict, tuple(FetchedOffset(tp, outcome.verdict) for tp in asked or [])
         )
-    return {"topics": _topics(outcome), "error_code": ERROR_OF[outcome.verdict]}
+    topics = [{"name": name, "partitions": parts} for name, parts in _by_topic(outcome).items()]
+    return {"topics": topics, "error_code": ERROR_OF[outcome.verdict]}
 
 
-def _asked(topics: Any) -> list[TopicPartition] | None:
+async def _group(ctx: RequestContext, wanted: Any, require_stable: bool) -> dict[str, Any]:
+    by_id = ctx.version >= _TOPIC_IDS_FROM
+    names = topic_names(ctx) if by_id else NO_NAMES
+    asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
+    outcome = await coordinator(ctx).fetch_offsets(
+        wanted.group_id, _asked(wanted.topics, names), require_stable=require_stable, asker=asker
+    )
+    ids = {name: topic_id for topic_id, name in names.items()}
+    topics: list[dict[str, Any]] = [
+        {"name": name, "topic_id": ids.get(name), "partitions": parts}
+        for name, parts in _by_topic(outcome).items()
+        if not by_id or name in ids  # deleted since: nobody could tell which topic it was
+    ]
+    if outcome.verdict is GroupVerdict.OK and by_id:
+        topics += [_unknown(topic) for topic in wanted.topics or () if topic.topic_id not in names]
+    return {
+        "group_id": wanted.group_id,
+        "topics": topics,
+        "error_code": ERROR_OF[outcome.verdict],
+    }
+
+
+def _unknown(topic: Any) -> dict[str, Any]:
+    parts = [_part(index, UNKNOWN_TOPIC_ID) for index in topic.partition_indexes]
+    return {"name": "", "topic_id": topic.topic_id, "partitions": parts}
+
+
+def _asked(topics: Any, names: Mapping[UUID, str] = NO_NAMES) -> list[TopicPartition] | None:
     if topics is None:
         return None
     return [
-        TopicPartition(TopicName(topic.name), partition)
+        TopicPartition(name, partition)
         for topic in topics
+        if (name := topic_name(topic, names)) is not None
         for partition in topic.partition_indexes
     ]
 
 
-async def _fetch(
-    ctx: RequestContext, group_id: str, topics: Any, require_stable: bool
-) -> FetchOutcome:
-    return await coordinator(ctx).fetch_offsets(
-        group_id, _asked(topics), require_stable=require_stable
-    )
-
-
-def _topics(outcome: FetchOutcome) -> list[dict[str, Any]]:
+def _by_topic(outcome: FetchOutcome) -> dict[str, list[dict[str, Any]]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for place in outcome.offsets:
-        topics.setdefault(place.tp.topic, []).append(
-            {
-                "partition_index": place.tp.partition,
-                "committed_offset": place.committed_offset,
-                "committed_leader_epoch": place.leader_epoch,
-                "metadata": place.metadata,
-                "error_code": ERROR_OF[place.verdict],
-            }
-        )
-    return [{"name": name, "partitions": parts} for name, parts in topics.items()]
+        part = _part(place.tp.partition, ERROR_OF[place.verdict], place)
+        topics.setdefault(place.tp.topic, []).append(part)
+    return topics
+
+
+def _part(index: int, error_code: int, place: FetchedOffset | None = None) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "committed_offset": -1 if place is None else place.committed_offset,
+        "committed_leader_epoch": -1 if place is None else place.leader_epoch,
+        "metadata": "" if place is None else place.metadata,
+        "error_code": error_code,
+    }
 
 
 def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
@@ -83,15 +106,7 @@ def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
         }
     topics: dict[str, list[dict[str, Any]]] = {}
     for tp in _asked(request.topics) or [] if ctx.version < 2 else []:
-        topics.setdefault(tp.topic, []).append(
-            {
-                "partition_index": tp.partition,
-                "committed_offset": -1,
-                "committed_leader_epoch": -1,
-                "metadata": "",
-                "error_code": error_code,
-            }
-        )
+        topics.setdefault(tp.topic, []).append(_part(tp.partition, error_code))
     listed = [{"name": name, "partitions": parts} for name, parts in topics.items()]
     return {"topics": listed, "error_code": error_code}
 
@@ -99,7 +114,7 @@ def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
 API: Final = Api(
     key=9,
     name="OffsetFetch",
-    versions=range(1, 10),
+    versions=range(1, 11),
     handle=handle_offset_fetch,
     forward=True,
     on_error=_on_error,

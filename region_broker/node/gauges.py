@@ -17,6 +17,7 @@ from typing_extensions import override
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.ports import Clock
 from region_broker.groups.classic.states import GroupState
+from region_broker.groups.modern.states import ModernState
 from region_broker.replication.partition_table import PartitionTable
 
 LAG_INTERVAL_MS: Final = 100
@@ -55,7 +56,7 @@ class NodeCollector(Collector):
         groups = Counter(self._sources.group_states())
         yield _by_label(
             "groups", "Consumer groups by state", "state",
-            {**{state.value: 0 for state in GroupState}, **groups},
+            {**{state.value: 0 for state in (*GroupState, *ModernState)}, **groups},
         )  # fmt: skip
         held = self._sources.held_back()
         yield _gauge("held_back_logs", "Logs that the whole cut holds back here", held["logs"])

@@ -102,9 +102,6 @@ _ONE_NODE: Final = "a region is one node: there is nothing to move or to elect"
 _ONE_DISK: Final = "a node has one log folder"
 _NO_RAFT: Final = "a region's metadata is in its node's own store: there is no quorum"
 _NO_SHARE: Final = "share groups (KIP-932) are not built"
-_NEW_GROUPS: Final = (
-    "the new consumer groups (KIP-848) are not built yet: classic groups are served"
-)
 
 # By key: why versions, or the whole API, are missing. Only read for what is really missing.
 WHY_NOT: Final[Mapping[int, str]] = {
@@ -118,7 +115,6 @@ WHY_NOT: Final[Mapping[int, str]] = {
     48: "there are no quotas yet", 49: "there are no quotas yet",
     55: _NO_RAFT, 64: _NO_RAFT, 80: _NO_RAFT, 81: _NO_RAFT,
     57: "features follow from the version of the node that runs",
-    68: _NEW_GROUPS, 69: _NEW_GROUPS,
     76: _NO_SHARE, 77: _NO_SHARE, 78: _NO_SHARE, 79: _NO_SHARE, 83: _NO_SHARE, 84: _NO_SHARE,
     85: _NO_SHARE, 86: _NO_SHARE, 87: _NO_SHARE, 90: _NO_SHARE, 91: _NO_SHARE, 92: _NO_SHARE,
 }  # fmt: skip

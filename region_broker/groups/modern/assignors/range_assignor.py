@@ -8,6 +8,7 @@ Not here: stickiness; a range follows from who is there (`uniform_assignor` is s
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from uuid import UUID
 
 from region_broker.groups.modern.assignors.assignment import AssignmentQuestion, Partitions
@@ -15,25 +16,44 @@ from region_broker.groups.modern.assignors.assignment import AssignmentQuestion,
 RANGE = "range"
 
 
+@dataclass(slots=True)
+class _Cut:
+    """One topic on its way into stretches: `served` members have had theirs."""
+
+    share: int
+    extra: int
+    served: int = 0
+
+    def next_stretch(self) -> range:
+        place = self.served
+        self.served += 1
+        start = place * self.share + min(place, self.extra)
+        return range(start, start + self.share + (1 if place < self.extra else 0))
+
+
 def assign_range(question: AssignmentQuestion) -> dict[str, Partitions]:
     """Return the partitions of every member."""
-    subscriber_counts = Counter(
-        topic_id for member in question.members.values() for topic_id in member.topics
-    )
-    served: Counter[UUID] = Counter()
+    subscriber_counts: Counter[UUID] = Counter()
+    for topics, count in Counter(member.topics for member in question.members.values()).items():
+        for topic_id in topics:
+            subscriber_counts[topic_id] += count
+    cuts = {
+        topic_id: _Cut(*divmod(question.partition_counts[topic_id], count))
+        for topic_id, count in subscriber_counts.items()
+    }
+    plans = {
+        topics: [(topic_id, cuts[topic_id]) for topic_id in sorted(topics)]
+        for topics in {member.topics for member in question.members.values()}
+    }
     assigned: dict[str, Partitions] = {}
     for member_id in _in_order(question):
-        own: dict[UUID, frozenset[int]] = {}
-        for topic_id in sorted(question.members[member_id].topics):
-            count = question.partition_counts[topic_id]
-            share, extra = divmod(count, subscriber_counts[topic_id])
-            place = served[topic_id]
-            start = place * share + min(place, extra)
-            end = start + share + (1 if place < extra else 0)
-            served[topic_id] += 1
-            if start < end:
-                own[topic_id] = frozenset(range(start, end))
-        assigned[member_id] = own
+        stretches = [
+            (topic_id, cut.next_stretch())
+            for topic_id, cut in plans[question.members[member_id].topics]
+        ]
+        assigned[member_id] = {
+            topic_id: frozenset(stretch) for topic_id, stretch in stretches if stretch
+        }
     return assigned
 
 

@@ -34,8 +34,8 @@ def _owned(question: AssignmentQuestion, member_id: str) -> list[tuple[UUID, int
     member = question.members[member_id]
     return [
         (topic_id, partition)
-        for topic_id in sorted(member.topics)
-        for partition in sorted(member.owned.get(topic_id, ()))
+        for topic_id in sorted(member.topics.intersection(member.owned))
+        for partition in sorted(member.owned[topic_id])
         if partition < question.partition_counts[topic_id]
     ]
 

@@ -37,6 +37,7 @@ ORDERS = TopicImage(topic_id=UUID(int=9), name="orders", partition_count=3)
 FOLDER = {
     8: "offset_commit", 9: "offset_fetch", 11: "join_group", 12: "heartbeat", 13: "leave_group",
     14: "sync_group", 15: "describe_groups", 16: "list_groups", 28: "txn_offset_commit",
+    68: "consumer_group_heartbeat", 69: "consumer_group_describe",
 }  # fmt: skip
 
 
@@ -201,6 +202,11 @@ async def test_leave_group(client: Client, version: int) -> None:
     assert set(errors) == {25}
 
 
+def named(topic: Any, **values: Any) -> Any:
+    """Make a topic of a request, by name or (OffsetCommit and OffsetFetch v10) by id."""
+    return fill(topic, name="orders", topic_id=ORDERS.topic_id, **values)
+
+
 def commit_of(joined: Any | None, kind: str, offset: int = 5) -> Any:
     def make(m: Any) -> Any:
         part = getattr(m, f"{kind}RequestPartition")
@@ -214,7 +220,7 @@ def commit_of(joined: Any | None, kind: str, offset: int = 5) -> Any:
         )  # fmt: skip
         return fill(
             getattr(m, f"{kind}Request"), transactional_id="t", group_id="g", producer_id=7,
-            producer_epoch=0, topics=(topic(name="orders", partitions=parts),),
+            producer_epoch=0, topics=(named(topic, partitions=parts),),
             member_id=joined.member_id if joined is not None else "",
             generation_id=joined.generation_id if joined is not None else -1,
             generation_id_or_member_epoch=joined.generation_id if joined is not None else -1,
@@ -240,7 +246,7 @@ async def test_offset_commit(client: Client, version: int) -> None:
 def fetch_of(version: int, *, listed: bool, require_stable: bool) -> Any:
     def make(m: Any) -> Any:
         name = "OffsetFetchRequestTopics" if version >= 8 else "OffsetFetchRequestTopic"
-        topics = (getattr(m, name)(name="orders", partition_indexes=(0, 1)),) if listed else None
+        topics = (named(getattr(m, name), partition_indexes=(0, 1)),) if listed else None
         values: dict[str, Any] = {"require_stable": require_stable}
         if version >= 8:
             values["groups"] = (m.OffsetFetchRequestGroup(group_id="g", topics=topics),) * 2
@@ -399,7 +405,9 @@ EVERY_VERSION = [
 
 @pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
 def test_one_error_for_all_that_was_asked_fits_every_version(api: Api, version: int) -> None:
-    asked = SimpleNamespace(name="orders", partitions=[SimpleNamespace(partition_index=0)])
+    asked = SimpleNamespace(
+        name="orders", topic_id=UUID(int=9), partitions=[SimpleNamespace(partition_index=0)]
+    )
     asked.partition_indexes = [0]
     request = SimpleNamespace(member_id="m", group_id="g", topics=[asked], groups=["g"], members=[])
     if api.key == 9:

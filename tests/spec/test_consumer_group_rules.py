@@ -1,0 +1,484 @@
+"""One test per rule of the new group protocol: KIP-848, Kafka's GroupMetadataManagerTest, C42, T26.
+
+The coordinator is the real one; clock, ledger and topics are the ports' fakes.
+"""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
+from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
+from region_broker.groups.offset_service import Asker
+from region_broker.groups.ports import TxnProducer
+from region_broker.groups.verdicts import GroupVerdict as V
+from tests.unit.region_broker.groups.fakes import (
+    MemoryLedger,
+    World,
+    join_request,
+    running,
+    settle,
+    stable_member,
+    tp,
+)
+
+SESSION_MS = 45_000
+PRODUCER = TxnProducer(7, 0)
+Told = dict[UUID, frozenset[int]]
+
+
+def world_of(partition_count: int = 4, **settings: Any) -> tuple[World, UUID]:
+    world = World(**settings)
+    return world, world.topics.put("orders", partition_count)
+
+
+async def beat(world: World, member_id: str, epoch: int, **said: Any) -> HeartbeatOutcome:
+    joining: dict[str, Any] = {}
+    if epoch == 0:
+        joining = {"rebalance_timeout_ms": 60_000, "topic_names": ("orders",), "owned": {}}
+    request = HeartbeatRequest(
+        group_id="g", member_id=member_id, member_epoch=epoch, **(joining | said)
+    )
+    return await world.groups.consumer_heartbeat(request)
+
+
+def own(topic_id: UUID, *partitions: int) -> Told:
+    return {topic_id: frozenset(partitions)} if partitions else {}
+
+
+def state(world: World) -> str:
+    return world.groups.describe_modern("g").state
+
+
+# --- reconciliation -------------------------------------------------------------------------------
+
+
+async def test_KIP848_a_partition_is_given_only_after_its_owner_gave_it_back() -> None:
+    world, orders = world_of()
+    async with running(world):
+        first = await beat(world, "A", 0)
+        assert (first.member_epoch, first.assignment) == (1, own(orders, 0, 1, 2, 3))
+        second = await beat(world, "B", 0)
+        assert (second.member_epoch, second.assignment) == (2, {})
+        assert state(world) == "Reconciling"
+        told = await beat(world, "A", 1)  # stays at its epoch until it has revoked
+        assert (told.member_epoch, told.assignment) == (1, own(orders, 0, 1))
+        waits = await beat(world, "B", 2)
+        assert (waits.member_epoch, waits.assignment) == (2, None)
+        still = await beat(world, "A", 1, owned=own(orders, 0, 1, 2, 3))
+        assert (still.member_epoch, still.assignment) == (1, None)
+        acknowledged = await beat(world, "A", 1, owned=own(orders, 0, 1))
+        assert (acknowledged.member_epoch, acknowledged.assignment) == (2, None)
+        given = await beat(world, "B", 2)
+        assert (given.member_epoch, given.assignment) == (2, own(orders, 2, 3))
+        assert state(world) == "Stable"
+        world.assert_live_is_replay()
+
+
+async def test_KIP848_a_heartbeat_without_news_writes_nothing() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "A", 0)
+        before = [len(shard) for shard in world.ledger.shards]
+        for _ in range(3):
+            assert (await beat(world, "A", 1)).assignment is None
+        full = await beat(
+            world, "A", 1, rebalance_timeout_ms=60_000, topic_names=("orders",),
+            owned=own(orders, 0, 1, 2, 3),
+        )  # fmt: skip
+        assert full.assignment == own(orders, 0, 1, 2, 3)  # a full request is told all
+        assert [len(shard) for shard in world.ledger.shards] == before
+
+
+async def test_KIP848_nothing_is_answered_before_it_is_durable() -> None:
+    world, _ = world_of()
+    async with running(world):
+        world.ledger.hold()
+        joining = asyncio.ensure_future(beat(world, "A", 0))  # noqa: TID251
+        await settle()
+        assert not joining.done()
+        going_on = asyncio.ensure_future(beat(world, "A", 1))  # noqa: TID251
+        await settle()
+        assert not going_on.done()  # it changes nothing, but would tell of what may be lost
+        world.ledger.release()
+        assert (await joining).verdict is V.OK
+        assert (await going_on).verdict is V.OK
+
+
+async def test_KIP848_the_assignor_that_most_members_ask_for_is_used() -> None:
+    world, _ = world_of()
+    bills = world.topics.put("bills", 3)
+    async with running(world):
+        said: dict[str, Any] = {"topic_names": ("bills",), "assignor": "range"}
+        await beat(world, "B", 0, **said)
+        assert world.groups.describe_modern("g").assignor == "range"
+        await beat(world, "A", 0, **said)
+        await beat(world, "B", 1, owned=own(bills))
+        assert (await beat(world, "A", 2)).assignment == own(
+            bills, 0, 1
+        )  # by member id, in stretches
+
+
+# --- fencing --------------------------------------------------------------------------------------
+
+
+async def test_KIP848_members_are_fenced_by_their_epoch() -> None:
+    world, orders = world_of()
+    async with running(world):
+        assert (await beat(world, "A", 3)).verdict is V.UNKNOWN_MEMBER  # no such group
+        await beat(world, "A", 0)
+        assert (await beat(world, "B", 1)).verdict is V.UNKNOWN_MEMBER
+        assert (await beat(world, "A", 2)).verdict is V.FENCED_MEMBER_EPOCH
+        await beat(world, "B", 0)
+        await beat(world, "A", 1, owned={})  # at 2 now, and B has what it gave back
+        lost = await beat(world, "A", 1, owned={})
+        assert (lost.verdict, lost.member_epoch) == (V.OK, 2)
+        more = await beat(world, "A", 1, owned=own(orders, 0, 1, 2, 3))
+        assert more.verdict is V.FENCED_MEMBER_EPOCH
+        assert (await beat(world, "A", 1)).verdict is V.FENCED_MEMBER_EPOCH  # says nothing
+        assert (await beat(world, "A", 0)).verdict is V.FENCED_MEMBER_EPOCH
+
+
+async def test_KIP848_a_join_whose_answer_was_lost_may_be_sent_again() -> None:
+    world, orders = world_of()
+    async with running(world):
+        for instance_id in (None, "i"):
+            member_id = f"member-{instance_id}"
+            first = await beat(world, member_id, 0, instance_id=instance_id)
+            again = await beat(world, member_id, 0, instance_id=instance_id)
+            assert again == first
+            assert first.assignment == own(orders, 0, 1, 2, 3)
+            assert (await beat(world, member_id, -1, instance_id=instance_id)).verdict is V.OK
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "words"),
+    [
+        ({"instance_id": ""}, V.INVALID_REQUEST, "InstanceId can't be empty."),
+        ({"rack_id": ""}, V.INVALID_REQUEST, "RackId can't be empty."),
+        ({"rebalance_timeout_ms": -1}, V.INVALID_REQUEST, "RebalanceTimeoutMs must be provided"),
+        ({"owned": None}, V.INVALID_REQUEST, "TopicPartitions must be empty"),
+        ({"owned": {UUID(int=1): frozenset((1,))}}, V.INVALID_REQUEST, "must be empty"),
+        ({"topic_names": None}, V.INVALID_REQUEST, "Either SubscribedTopicNames"),
+        ({"member_id": "", "must_know_member_id": True}, V.INVALID_REQUEST, "MemberId can't be"),
+        ({"epoch": -3}, V.INVALID_REQUEST, "MemberEpoch is invalid."),
+        ({"epoch": -2}, V.INVALID_REQUEST, "InstanceId can't be null."),
+        ({"member_id": "", "epoch": -1}, V.INVALID_REQUEST, "MemberId can't be empty."),
+        ({"assignor": "bar"}, V.UNSUPPORTED_ASSIGNOR, "Supported assignors: uniform, range."),
+        ({"topic_regex": "["}, V.INVALID_REGEX, "missing closing ]"),
+        ({"member_id": "x" * 250}, V.REQUEST_TOO_LARGE, "249 bytes"),
+        ({"topic_names": tuple(map(str, range(10_001)))}, V.REQUEST_TOO_LARGE, "use a pattern"),
+    ],
+)
+async def test_KIP848_what_contradicts_itself_is_refused(
+    said: dict[str, Any], verdict: V, words: str
+) -> None:
+    world, _ = world_of()
+    async with running(world):
+        asked: dict[str, Any] = {"member_id": "A", "epoch": 0} | said
+        answer = await beat(world, **asked)
+        assert answer.verdict is verdict
+        assert answer.message is not None
+        assert words in answer.message
+        assert not any(world.ledger.shards)
+
+
+# --- static members -------------------------------------------------------------------------------
+
+
+async def test_KIP848_a_static_member_comes_back_to_what_it_had() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "A", 0, instance_id="i")
+        await beat(world, "B", 0)
+        await beat(world, "A", 1, owned=own(orders, 0, 1), instance_id="i")
+        await beat(world, "B", 2)
+        taken = await beat(world, "A2", 0, instance_id="i")
+        assert taken.verdict is V.UNRELEASED_INSTANCE
+        left = await beat(world, "A", -2, instance_id="i")
+        assert (left.verdict, left.member_epoch) == (V.OK, -2)
+        assert (await beat(world, "B", 2)).assignment is None  # nothing moves meanwhile
+        back = await beat(world, "A2", 0, instance_id="i")
+        assert (back.member_epoch, back.assignment) == (2, own(orders, 0, 1))
+        assert (await beat(world, "A", 2, instance_id="i")).verdict is V.FENCED_INSTANCE
+        assert (await beat(world, "A", -1, instance_id="i")).verdict is V.FENCED_INSTANCE
+        assert (await beat(world, "A", 2)).verdict is V.UNKNOWN_MEMBER
+        assert (await beat(world, "X", 2, instance_id="no")).verdict is V.UNKNOWN_MEMBER
+        assert state(world) == "Stable"
+        world.assert_live_is_replay()
+
+
+async def test_KIP848_a_static_member_that_stays_away_loses_its_place_with_its_session() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "A", 0, instance_id="i")
+        await beat(world, "A", -2, instance_id="i")
+        await world.clock.advance(SESSION_MS - 1)
+        assert len(world.groups.describe_modern("g").members) == 1
+        await world.clock.advance(1)
+        assert state(world) == "Empty"
+        assert (await beat(world, "B", 0)).assignment == own(orders, 0, 1, 2, 3)
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+async def test_KIP848_a_silent_member_is_fenced_and_its_partitions_go_to_others() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "A", 0)
+        await world.clock.advance(20_000)
+        await beat(world, "B", 0)
+        await world.clock.advance(SESSION_MS - 20_000)
+        given = await beat(world, "B", 2)
+        assert (given.member_epoch, given.assignment) == (3, own(orders, 0, 1, 2, 3))
+        assert (await beat(world, "A", 1)).verdict is V.UNKNOWN_MEMBER
+        world.assert_live_is_replay()
+
+
+async def test_KIP848_a_member_that_does_not_revoke_in_time_is_fenced() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "A", 0, rebalance_timeout_ms=50_000)
+        await beat(world, "B", 0)
+        await beat(world, "A", 1)  # told to revoke: from here on
+        for _ in range(4):
+            await world.clock.advance(12_400)
+            assert (await beat(world, "A", 1, owned=own(orders, 0, 1, 2, 3))).verdict is V.OK
+            await beat(world, "B", 2)
+        await world.clock.advance(400)
+        assert (await beat(world, "A", 1)).verdict is V.UNKNOWN_MEMBER
+        assert (await beat(world, "B", 2)).assignment == own(orders, 0, 1, 2, 3)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+async def test_KIP848_topics_that_come_grow_and_go_begin_an_epoch() -> None:
+    world, orders = world_of(2)
+    async with running(world):
+        names = ("orders", "bills")
+        first = await beat(world, "A", 0, topic_names=names)
+        assert first.assignment == own(orders, 0, 1)
+        bills = world.topics.put("bills", 1)
+        both = await beat(world, "A", 1)
+        assert (both.member_epoch, both.assignment) == (2, own(orders, 0, 1) | own(bills, 0))
+        world.topics.put("other", 1)
+        assert (await beat(world, "A", 2)).member_epoch == 2
+        world.topics.put("orders", 3, number=orders.int)
+        grown = await beat(world, "A", 2)
+        assert (grown.member_epoch, grown.assignment) == (3, own(orders, 0, 1, 2) | own(bills, 0))
+        world.topics.drop("bills")
+        shrunk = await beat(world, "A", 3)
+        assert (shrunk.member_epoch, shrunk.assignment) == (3, own(orders, 0, 1, 2))
+        done = await beat(world, "A", 3, owned=own(orders, 0, 1, 2))
+        assert done.member_epoch == 4
+        world.assert_live_is_replay()
+
+
+async def test_KIP848_a_topic_created_again_is_another_topic() -> None:
+    world, _ = world_of(1)
+    async with running(world):
+        await beat(world, "A", 0)
+        again = world.topics.put("orders", 1, number=4711)
+        told = await beat(world, "A", 1)
+        assert told.assignment == {}
+        done = await beat(world, "A", 1, owned={})
+        assert done.assignment == own(again, 0)
+
+
+async def test_KIP848_a_pattern_follows_the_topics_and_never_means_ledgers() -> None:
+    world, orders = world_of(1)
+    world.topics.put("__consumer_offsets", 4)
+    async with running(world):
+        first = await beat(world, "A", 0, topic_names=(), topic_regex=".*")
+        assert first.assignment == own(orders, 0)
+        bills = world.topics.put("bills", 1)
+        both = await beat(world, "A", 1)
+        assert both.assignment == own(orders, 0) | own(bills, 0)
+        fewer = await beat(world, "A", 2, topic_regex="b.*")
+        assert fewer.assignment == own(bills, 0)
+        none = await beat(world, "A", 2, topic_regex="", owned=own(bills, 0))
+        assert world.groups.describe_modern("g").members[0].topic_regex is None
+        assert none.assignment == {}
+        world.assert_live_is_replay()
+
+
+async def test_KIP848_a_pattern_over_many_topics_is_resolved_in_a_thread() -> None:
+    world = World()
+    wanted = {world.topics.put(f"orders-{number:04}", 1) for number in range(300)}
+    for number in range(300):
+        world.topics.put(f"other-{number}", 1)
+    async with running(world):
+        joined = await beat(world, "A", 0, topic_names=(), topic_regex=r"(orders|none){1,30}-\d+")
+        assert set(joined.assignment or {}) == wanted
+
+
+# --- life of a group ------------------------------------------------------------------------------
+
+
+async def test_KIP848_a_group_goes_on_after_a_restart_with_fresh_sessions() -> None:
+    ledger = MemoryLedger()
+    world = World(ledger)
+    orders = world.topics.put("orders", 4)
+    async with running(world):
+        await beat(world, "A", 0, rebalance_timeout_ms=20_000)
+        await beat(world, "B", 0)
+        await beat(world, "A", 1)
+    again = World(ledger)
+    again.topics.put("orders", 4)
+    async with running(again):
+        assert state(again) == "Reconciling"
+        assert (await beat(again, "B", 2)).verdict is V.OK
+        await again.clock.advance(19_999)
+        kept = await beat(again, "A", 1, owned=own(orders, 0, 1))
+        assert kept.member_epoch == 2
+        assert (await beat(again, "B", 2)).assignment == own(orders, 2, 3)
+        await again.clock.advance(SESSION_MS)
+        assert state(again) == "Empty"
+
+
+async def test_KIP848_an_empty_classic_group_becomes_one_of_the_new_protocol_and_back() -> None:
+    world, orders = world_of()
+    async with running(world):
+        joined = await stable_member(world)
+        commit = CommitRequest(
+            group_id="g",
+            offsets=(OffsetToCommit(tp(), 5),),
+            who=MemberIdentity(joined.member_id),
+            generation=joined.generation,
+        )
+        assert (await world.groups.commit_offsets(commit)).verdict is V.OK
+        refused = await beat(world, "A", 0)
+        assert refused.verdict is V.GROUP_NOT_FOUND
+        assert refused.message is not None
+        assert "members of the classic protocol" in refused.message
+        await world.groups.leave("g", [MemberIdentity(joined.member_id)])
+        assert (await beat(world, "A", 0)).assignment == own(orders, 0, 1, 2, 3)
+        assert world.groups.describe("g").state == "Dead"
+        assert (await fetched(world)) == [5]  # offsets stay
+        world.assert_live_is_replay()
+        busy = await world.groups.join("g", join_request())
+        assert busy.verdict is V.INCONSISTENT_PROTOCOL
+        await beat(world, "A", -1)
+        await stable_member(world)
+        assert world.groups.describe_modern("g").verdict is V.GROUP_NOT_FOUND
+        assert (await fetched(world)) == [5]
+        world.assert_live_is_replay()
+
+
+async def test_KIP848_a_failed_ledger_ends_the_service_of_its_shard() -> None:
+    world, _ = world_of()
+    async with running(world):
+        await beat(world, "A", 0)
+        world.ledger.fail()
+        assert (await beat(world, "B", 0)).verdict is V.NOT_AVAILABLE
+        assert (await beat(world, "A", 1)).verdict is V.NOT_AVAILABLE
+
+
+async def test_KIP848_an_empty_group_expires_with_its_offsets() -> None:
+    world, _ = world_of(offsets_retention_ms=100_000)
+    async with running(world):
+        await beat(world, "A", 0)
+        request = commit_of("A", 1)
+        assert (await world.groups.commit_offsets(request)).verdict is V.OK
+        await world.clock.advance(30_000)
+        await beat(world, "A", 1)
+        world.groups.expire_offsets()
+        assert await fetched(world) == [5]
+        await beat(world, "A", -1)
+        await world.clock.advance(100_000)
+        world.groups.expire_offsets()
+        assert await fetched(world) == [-1]
+        assert world.groups.list() == (V.OK, [])
+        world.assert_live_is_replay()
+
+
+# --- offsets --------------------------------------------------------------------------------------
+
+
+def commit_of(member_id: str, epoch: int, **changes: Any) -> CommitRequest:
+    return CommitRequest(
+        group_id="g",
+        offsets=(OffsetToCommit(tp(), 5, changes.pop("leader_epoch", -1)),),
+        who=MemberIdentity(member_id),
+        generation=epoch,
+        **changes,
+    )
+
+
+async def fetched(world: World, asker: Asker | None = None) -> list[int] | V:
+    outcome = await world.groups.fetch_offsets(
+        "g", [tp()], require_stable=False, asker=asker or Asker()
+    )
+    if outcome.verdict is not V.OK:
+        return outcome.verdict
+    return [place.committed_offset for place in outcome.offsets]
+
+
+async def test_C42_offsets_are_committed_at_the_members_epoch_only() -> None:
+    world, _ = world_of()
+    async with running(world):
+        await beat(world, "A", 0)
+
+        async def verdict(member_id: str, epoch: int, *, staged: bool = False) -> V:
+            request = commit_of(member_id, epoch)
+            if staged:
+                return (await world.groups.txn_commit_offsets(request, PRODUCER)).verdict
+            return (await world.groups.commit_offsets(request)).verdict
+
+        assert await verdict("A", 1) is V.OK
+        assert await verdict("A", 0) is V.STALE_MEMBER_EPOCH
+        assert await verdict("A", 2) is V.STALE_MEMBER_EPOCH
+        assert await verdict("B", 1) is V.UNKNOWN_MEMBER
+        assert await verdict("", -1) is V.UNKNOWN_MEMBER
+        assert await verdict("A", 1, staged=True) is V.OK
+        assert await verdict("A", 0, staged=True) is V.ILLEGAL_GENERATION
+        assert await verdict("B", 1, staged=True) is V.UNKNOWN_MEMBER
+        assert await verdict("", -1, staged=True) is V.OK  # before v3, which knows no generation
+        await beat(world, "A", -1)
+        assert await verdict("", -1) is V.OK  # an administrator, while nobody is there
+        assert await verdict("A", 1) is V.UNKNOWN_MEMBER
+
+
+async def test_KIP848_offsets_are_told_to_members_of_their_epoch() -> None:
+    world, _ = world_of()
+    async with running(world):
+        await beat(world, "A", 0)
+        await world.groups.commit_offsets(commit_of("A", 1))
+        assert await fetched(world) == [5]
+        assert await fetched(world, Asker("A", 1)) == [5]
+        assert await fetched(world, Asker("A", 0)) is V.STALE_MEMBER_EPOCH
+        assert await fetched(world, Asker("B", 1)) is V.UNKNOWN_MEMBER
+
+
+# --- T26 ------------------------------------------------------------------------------------------
+
+
+async def test_T26_members_of_the_lost_region_rejoin_and_commit_nothing_old() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "A", 0)
+        await world.groups.commit_offsets(commit_of("A", 1))
+        report = await world.groups.clamp({tp(): 3})
+        assert report.emptied == ("g",)
+        assert await fetched(world) == [3]
+        assert (await beat(world, "A", 1)).verdict is V.UNKNOWN_MEMBER
+        assert (await world.groups.commit_offsets(commit_of("A", 1))).verdict is V.UNKNOWN_MEMBER
+        back = await beat(world, "A", 0)
+        assert (back.member_epoch, back.assignment) == (2**16 + 2, own(orders, 0, 1, 2, 3))
+        stale = await world.groups.commit_offsets(commit_of("A", 1))
+        assert stale.verdict is V.STALE_MEMBER_EPOCH
+        world.assert_live_is_replay()
+
+
+async def test_T26_a_commit_beyond_the_cut_is_refused_though_its_epoch_is_known_again() -> None:
+    """The group was made in the lost region, behind the cut: here its epochs begin anew."""
+    world, _ = world_of()
+    async with running(world):
+        world.ends.ends[tp(), 7] = 4
+        await beat(world, "A", 0)
+        outcome = await world.groups.commit_offsets(commit_of("A", 1, leader_epoch=7))
+        assert outcome.of(tp()) is V.OFFSET_BEYOND_EPOCH
