@@ -33,12 +33,16 @@ def figures(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_all_loads_on_a_cluster_of_its_own() -> None:
-    document = figures(run_bench("all", *SHORT, "--producers", "1,2", "-o", "json"))
+    document = figures(
+        run_bench("all", *SHORT, "--producers", "1,2", "--rate", "100", "-o", "json")
+    )
     rows = document["results"]
     assert [(row["what"], row["producers"]) for row in rows] == [
         ("produce", 1),
         ("produce, one at a time", 1),
         ("consume", 1),
+        ("acknowledged at 100 msg/s", 1),
+        ("end to end at 100 msg/s", 1),
         ("transactions", 1),
         ("transactions", 2),
     ]
@@ -48,7 +52,7 @@ def test_all_loads_on_a_cluster_of_its_own() -> None:
         assert row["node_cpu_s"] >= 0
         assert row["node_rss_mb"] > 0
         assert (row["mb_per_s"] is None) == (row["unit"] == "txn/s")
-        timed = row["what"] in ("produce, one at a time", "transactions")
+        timed = row["what"] not in ("produce", "consume")
         assert (row["p50_ms"] is not None) == timed
         assert not timed or 0 < row["p50_ms"] <= row["p99_ms"]
     assert document["machine"]["cores"] > 0
@@ -74,6 +78,38 @@ def test_a_broker_that_is_named_keeps_no_topic(tmp_path: Path) -> None:
             AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=10).topics
         )
         assert [name for name in topics if not name.startswith("__")] == []
+
+
+def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> None:
+    report = tmp_path / "bench.html"
+    with LocalCluster.open(
+        tmp_path / "c", region_count=2, port=0, new_cluster_id=UUID(int=1)
+    ) as cluster:
+        cluster.start()
+        home, mirror = (region.bootstrap for region in cluster.plan.regions)
+        done = run_bench(
+            "latency", *SHORT, "--rate", "50", "--bootstrap", home, "--against", mirror, "-o", "json",
+            "--html", str(report),
+        )  # fmt: skip
+    document = figures(done)
+    assert [(row["broker"], row["what"]) for row in document["results"]] == [
+        (home, "acknowledged at 50 msg/s"),
+        (mirror, "acknowledged at 50 msg/s"),
+        (home, "end to end at 50 msg/s"),
+        (mirror, "end to end at 50 msg/s"),
+    ]
+    assert all(
+        row["median"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in document["results"]
+    )
+    assert [row["what"] for row in document["ratios"]] == [
+        "acknowledged at 50 msg/s",
+        "end to end at 50 msg/s",
+    ]
+    said = [line.partition(",")[0] for line in done.stderr.splitlines() if "run" in line]
+    assert [home in line for line in said] == [True, False, True, False], "run by run, in turn"
+    page = report.read_text()
+    assert page.count("<svg") == 2
+    assert "http" not in page.replace("127.0.0.1", ""), "nothing is fetched"
 
 
 def test_nobody_at_the_address() -> None:

@@ -1,23 +1,24 @@
 """`tidemark bench`: how fast a broker is, on this machine, now.
 
 INV-BC1  without --bootstrap a cluster of our own is started in a temporary folder and removed at the end
+INV-BC3  two brokers are measured in alternation, run by run, so that what the machine does meanwhile meets both
 INV-BC2  any broker that speaks Kafka's protocol is measured in the same way: by confluent-kafka alone
 """
 
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from region_broker.cli.bench.figures import BenchFailed, Plan, Row, Run
+from region_broker.cli.bench.figures import BenchFailed, Plan, Row, Run, ratios
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
 
-LOADS: Final = ("produce", "consume", "transactions")
+LOADS: Final = ("produce", "consume", "latency", "transactions")
 _PRODUCERS_MAX: Final = 256
 
 
@@ -27,7 +28,8 @@ Examples:
   tidemark bench                                        all, on a region of its own
   tidemark bench transactions --producers 1,8 --runs 5
   tidemark bench produce --size 1024 --bootstrap 127.0.0.1:9092 -o json
-  tidemark bench transactions --regions 2               with a mirror that follows
+  tidemark bench latency --regions 2 --rate 500         and how soon a mirror shows it
+  tidemark bench --against 127.0.0.1:9192 --html bench.html
 """
 )
 @click.argument("load", type=click.Choice([*LOADS, "all"]), default="all")
@@ -35,6 +37,12 @@ Examples:
               help="A Kafka address to measure; without it a cluster is started here.")  # fmt: skip
 @click.option("--regions", "region_count", default=1, show_default=True,
               type=click.IntRange(1, 8), help="Regions of the cluster that is started.")  # fmt: skip
+@click.option("--against", metavar="HOST:PORT",
+              help="Another broker that speaks Kafka's protocol: measured in alternation, with ratios.")  # fmt: skip
+@click.option("--rate", "rate_per_s", default=500.0, show_default=True, type=click.FloatRange(1, 1e6),
+              help="Records per second of the latency load; each is timed from when it is due.")  # fmt: skip
+@click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write a report with charts into one file, too.")  # fmt: skip
 @click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1, 600),
               help="Measured length of one run; a warm-up comes before it.")  # fmt: skip
 @click.option("--size", "size_bytes", default=100, show_default=True,
@@ -46,9 +54,9 @@ Examples:
 @click.option("--runs", "run_count", default=3, show_default=True, type=click.IntRange(1, 100),
               help="Runs of each; the median and the spread are shown.")  # fmt: skip
 @output_option
-def bench(load: str, bootstrap: str | None, region_count: int, output: str, producers: str,
-          **numbers: Any) -> None:  # fmt: skip
-    """Measure a broker: records per second in and out, latency of a lone record, transactions.
+def bench(load: str, bootstrap: str | None, against: str | None, region_count: int, output: str,
+          html_path: Path | None, producers: str, **numbers: Any) -> None:  # fmt: skip
+    """Measure a broker: records per second in and out, latencies, transactions.
 
     It makes topics of its own and removes them. Client and broker share this machine's cores if the
     broker runs here: say so when you quote a figure.
@@ -57,21 +65,44 @@ def bench(load: str, bootstrap: str | None, region_count: int, output: str, prod
     loads = LOADS if load == "all" else (load,)
     try:
         with _broker(bootstrap, region_count) as stage:
-            rows = [row.as_dict() for name in loads for row in _measured(name, stage, plan)]
-            address = stage.bootstrap
+            stages = [stage, *_other(against, stage.mark)]
+            rows = [row for name in loads for row in _measured(name, stages, plan)]
     except BenchFailed as error:
         fail(str(error))
+    compared = _ratios(rows) if against else []
+    document = {
+        "bootstrap": stage.bootstrap,
+        "against": against,
+        "own_cluster_regions": None if bootstrap else region_count,
+        "machine": _machine(),
+        "settings": {"seconds": plan.seconds, "size_bytes": plan.size_bytes, "runs": plan.run_count,
+                     "partitions": plan.partition_count, "rate_per_s": plan.rate_per_s},
+        "results": [row.as_dict() for row in rows],
+        "ratios": compared,
+    }  # fmt: skip
+    if html_path is not None:
+        from region_broker.cli.bench.report import render
+
+        html_path.write_text(render(document, rows), encoding="utf-8")
+        _say(f"report: {html_path}")
     if output == "json":
-        print_json({
-            "bootstrap": address,
-            "own_cluster_regions": None if bootstrap else region_count,
-            "machine": _machine(),
-            "settings": {"seconds": plan.seconds, "size_bytes": plan.size_bytes,
-                         "partitions": plan.partition_count, "runs": plan.run_count},
-            "results": rows,
-        })  # fmt: skip
-    else:
-        print_rows([_readable(row) for row in rows], output, title=f"{address}, {_machine_line()}")
+        print_json(document)
+        return
+    title = f"{stage.bootstrap}, {_machine_line()}"
+    print_rows([_readable(row.as_dict(), against) for row in rows], output, title=title)
+    if compared:
+        title = (
+            f"{stage.name} over {against}: rates above 1 and latencies below 1 are in our favour"
+        )
+        print_rows([_readable(row, against) for row in compared], output, title=title)
+
+
+def _other(against: str | None, mark: str) -> list[Any]:
+    from region_broker.cli.bench.stage import Stage
+
+    return (
+        [Stage(bootstrap=against, pids=(), mark=f"{mark}-against", name=against)] if against else []
+    )
 
 
 def _producer_counts(text: str) -> tuple[int, ...]:
@@ -93,7 +124,7 @@ def _broker(bootstrap: str | None, region_count: int) -> Iterator[Any]:
 
     mark = SystemChance().uuid().hex[:8]
     if bootstrap:
-        yield Stage(bootstrap=bootstrap, pids=(), mark=mark)
+        yield Stage(bootstrap=bootstrap, pids=(), mark=mark, name=bootstrap)
         return
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-")))
@@ -108,74 +139,134 @@ def _broker(bootstrap: str | None, region_count: int) -> Iterator[Any]:
             cluster.start()
         except ClusterError as error:
             raise BenchFailed(str(error)) from error
-        home = cluster.plan.regions[0]
-        yield Stage(bootstrap=home.bootstrap, pids=tuple(cluster.pids(home.name)), mark=mark)
+        home, *mirrors = cluster.plan.regions
+        yield Stage(
+            bootstrap=home.bootstrap, pids=tuple(cluster.pids(home.name)), mark=mark, name="tidemark",
+            mirror=mirrors[0].bootstrap if mirrors else "",
+        )  # fmt: skip
 
 
 # --- the loads -----------------------------------------------------------------------------------
 
+Measure = Callable[[int], Sequence[Run]]
+"""One run, by its number: a `Run` for each thing that it measures."""
 
-def _measured(load: str, stage: Any, plan: Plan) -> Iterator[Row]:
+
+def _measured(load: str, stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
     match load:
         case "produce":
-            yield _produce(stage, plan)
-            yield _lone(stage, plan)
+            yield from _produce(stages, plan)
+            yield from _lone(stages, plan)
         case "consume":
-            yield _consume(stage, plan)
+            yield from _consume(stages, plan)
+        case "latency":
+            yield from _latency(stages, plan)
         case _:
             for producer_count in plan.producer_counts:
-                yield _transactions(stage, plan, producer_count)
+                yield from _transactions(stages, plan, producer_count)
 
 
-def _produce(stage: Any, plan: Plan) -> Row:
+def _produce(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.streams import produce_run
 
-    def run(number: int) -> Run:
-        # A topic for each run: the disk never holds more than one run's records.
-        with stage.topic(f"produce-{number}", plan.partition_count) as topic:
-            return produce_run(stage, plan, topic)
+    def measure(stage: Any) -> Measure:
+        def run(number: int) -> Sequence[Run]:
+            # A topic for each run: the disk never holds more than one run's records.
+            with stage.topic(f"produce-{number}", plan.partition_count) as topic:
+                return (produce_run(stage, plan, topic),)
 
-    return _row("produce", "msg/s", 1, plan, run)
+        return run
+
+    yield from _rows(("produce",), "msg/s", 1, plan, {stage: measure(stage) for stage in stages})
 
 
-def _lone(stage: Any, plan: Plan) -> Row:
+def _lone(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.streams import lone_run
 
-    with stage.topic("lone", 1) as topic:
-        return _row(
-            "produce, one at a time", "msg/s", 1, plan, lambda _: lone_run(stage, plan, topic)
-        )
+    def measure(stage: Any, topic: str) -> Measure:
+        return lambda _: (lone_run(stage, plan, topic),)
+
+    with _topics(stages, "lone", 1) as topics:
+        runs = {stage: measure(stage, topic) for stage, topic in topics}
+        yield from _rows(("produce, one at a time",), "msg/s", 1, plan, runs)
 
 
-def _consume(stage: Any, plan: Plan) -> Row:
+def _consume(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.streams import consume_run, fill
 
-    with stage.topic("consume", plan.partition_count) as topic:
+    def measure(stage: Any, topic: str) -> Measure:
         record_count = fill(stage, plan, topic)
-        _say(f"consume: {record_count:,} records to read")
-        return _row(
-            "consume", "msg/s", 1, plan, lambda _: consume_run(stage, plan, topic, record_count)
-        )
+        _say(f"consume: {record_count:,} records to read from {stage.name}")
+        return lambda _: (consume_run(stage, plan, topic, record_count),)
+
+    with _topics(stages, "consume", plan.partition_count) as topics:
+        runs = {stage: measure(stage, topic) for stage, topic in topics}
+        yield from _rows(("consume",), "msg/s", 1, plan, runs)
 
 
-def _transactions(stage: Any, plan: Plan, producer_count: int) -> Row:
+def _latency(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+    from region_broker.cli.bench.open_loop import open_loop_runs
+
+    def measure(stage: Any, topic: str, reader: str) -> Measure:
+        return lambda _: open_loop_runs(stage, plan, topic, reader)
+
+    rate = f"at {plan.rate_per_s:g} msg/s"
+    with _topics(stages, "latency", plan.partition_count) as topics:
+        runs = {stage: measure(stage, topic, stage.bootstrap) for stage, topic in topics}
+        yield from _rows((f"acknowledged {rate}", f"end to end {rate}"), "msg/s", 1, plan, runs)
+        mirrored = {s: measure(s, topic, s.mirror) for s, topic in topics if s.mirror}
+        if mirrored:
+            whats = (f"acknowledged {rate}, mirror read", f"end to end on the mirror {rate}")
+            yield from _rows(whats, "msg/s", 1, plan, mirrored)
+
+
+def _transactions(stages: Sequence[Any], plan: Plan, producer_count: int) -> Iterator[Row]:
     from region_broker.cli.bench.transactions import transactions_run
 
-    with stage.topic(f"txn-{producer_count}", plan.partition_count) as topic:
-        return _row(
-            "transactions", "txn/s", producer_count, plan,
-            lambda _: transactions_run(stage, plan, topic, producer_count),
-        )  # fmt: skip
+    def measure(stage: Any, topic: str) -> Measure:
+        return lambda _: (transactions_run(stage, plan, topic, producer_count),)
+
+    with _topics(stages, f"txn-{producer_count}", plan.partition_count) as topics:
+        runs = {stage: measure(stage, topic) for stage, topic in topics}
+        yield from _rows(("transactions",), "txn/s", producer_count, plan, runs)
 
 
-def _row(what: str, unit: str, producers: int, plan: Plan, run: Callable[[int], Run]) -> Row:
-    runs = []
+@contextmanager
+def _topics(
+    stages: Sequence[Any], purpose: str, partition_count: int
+) -> Iterator[list[tuple[Any, str]]]:
+    """Make a topic at each broker."""
+    with ExitStack() as stack:
+        yield [
+            (stage, stack.enter_context(stage.topic(purpose, partition_count))) for stage in stages
+        ]
+
+
+def _rows(
+    whats: Sequence[str], unit: str, producers: int, plan: Plan, measures: Mapping[Any, Measure]
+) -> Iterator[Row]:
+    """Run in alternation, broker after broker (INV-BC3); yield a row for each thing and broker."""
+    runs: dict[Any, list[Sequence[Run]]] = {stage: [] for stage in measures}
     for number in range(1, plan.run_count + 1):
-        done = run(number)
-        runs.append(done)
-        who = f" ({producers} producers)" if producers > 1 else ""
-        _say(f"{what}{who}, run {number} of {plan.run_count}: {done.per_s:,.0f} {unit}")
-    return Row(what=what, unit=unit, producers=producers, size_bytes=plan.size_bytes, runs=runs)
+        for stage, measure in measures.items():
+            done = measure(number)
+            runs[stage].append(done)
+            who = f" ({producers} producers)" if producers > 1 else ""
+            at = f" at {stage.name}" if len(measures) > 1 else ""
+            rate = f"{done[-1].per_s:,.0f} {unit}"
+            _say(f"{whats[-1]}{who}{at}, run {number} of {plan.run_count}: {rate}")
+    for index, what in enumerate(whats):
+        for stage in measures:
+            yield Row(
+                broker=stage.name, what=what, unit=unit, producers=producers,
+                size_bytes=plan.size_bytes, runs=[done[index] for done in runs[stage]],
+            )  # fmt: skip
+
+
+def _ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return ours over theirs for each pair of rows; rows of one thing follow each other."""
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    return [ratios(ours, theirs) for ours, theirs in pairs]
 
 
 # --- printing ------------------------------------------------------------------------------------
@@ -185,8 +276,9 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def _readable(row: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _number(value) for key, value in row.items() if key != "runs"}
+def _readable(row: Mapping[str, Any], against: str | None) -> dict[str, str]:
+    hidden = {"runs"} if against else {"runs", "broker"}
+    return {key: _number(value) for key, value in row.items() if key not in hidden}
 
 
 def _number(value: Any) -> str:

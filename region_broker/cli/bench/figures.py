@@ -27,6 +27,7 @@ class Plan:
     partition_count: int
     producer_counts: tuple[int, ...]
     run_count: int
+    rate_per_s: float = 500.0
 
     @property
     def warm_up_s(self) -> float:
@@ -66,12 +67,14 @@ class Row:
     producers: int
     size_bytes: int
     runs: Sequence[Run]
+    broker: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as JSON-able values; None where a figure does not apply."""
         rates = [run.per_s for run in self.runs]
         in_records = self.unit == "msg/s"
         return {
+            "broker": self.broker,
             "what": self.what,
             "producers": self.producers,
             "unit": self.unit,
@@ -114,6 +117,27 @@ class Row:
     def _cost(values: Sequence[float | None], digits: int) -> float | None:
         known = [value for value in values if value is not None]
         return round(statistics.median(known), digits) if known else None
+
+
+def ratios(ours: Row, theirs: Row) -> dict[str, Any]:
+    """Return ours over theirs, run by run in the order they alternated, as medians.
+
+    Rates above 1 and latencies below 1 are in our favour. None where a figure does not apply.
+    """
+    assert (ours.what, ours.producers) == (theirs.what, theirs.producers)
+    a, b = ours.as_dict(), theirs.as_dict()
+    pairs = zip(ours.runs, theirs.runs, strict=True)
+    return {
+        "what": ours.what,
+        "producers": ours.producers,
+        "rate": round(statistics.median(mine.per_s / other.per_s for mine, other in pairs), 2),
+        "p50": _over(a["p50_ms"], b["p50_ms"]),
+        "p99": _over(a["p99_ms"], b["p99_ms"]),
+    }
+
+
+def _over(ours: float | None, theirs: float | None) -> float | None:
+    return None if ours is None or not theirs else round(ours / theirs, 2)
 
 
 def percentile(values: Sequence[float], quantile: float) -> float:

@@ -30,11 +30,16 @@ def client(bootstrap: str, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where to measure; `pids` are the broker's processes if they are ours, `mark` names what we make."""
+    """Where to measure; `pids` are the broker's processes if they are ours, `mark` names what we make.
+
+    `mirror` is the bootstrap address of a region that mirrors this one, empty without.
+    """
 
     bootstrap: str
     pids: Sequence[int]
     mark: str
+    name: str
+    mirror: str = ""
 
     @contextlib.contextmanager
     def topic(self, purpose: str, partition_count: int) -> Iterator[str]:

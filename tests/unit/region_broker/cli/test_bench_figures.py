@@ -2,7 +2,7 @@
 
 import pytest
 
-from region_broker.cli.bench.figures import Cost, Row, Run, percentile
+from region_broker.cli.bench.figures import Cost, Row, Run, percentile, ratios
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,23 @@ def test_figures_that_do_not_apply_are_none() -> None:
     ).as_dict()
     for name in ("mb_per_s", "p50_ms", "p99_ms", "node_cpu_s", "node_cpu_us_each", "node_rss_mb"):
         assert row[name] is None
+
+
+def test_ratios_are_of_runs_that_alternated() -> None:
+    def row(rates: tuple[int, ...], latency_ms: float) -> Row:
+        runs = [Run(count=rate, seconds=1.0, latencies_ms=(latency_ms,)) for rate in rates]
+        return Row(what="t", unit="msg/s", producers=1, size_bytes=1, runs=runs)
+
+    found = ratios(row((200, 90, 400), 2.0), row((100, 30, 100), 4.0))
+    assert (found["rate"], found["p50"], found["p99"]) == (3.0, 0.5, 0.5)
+
+
+def test_a_ratio_of_what_does_not_apply_is_none() -> None:
+    bare = Row(what="t", unit="msg/s", producers=1, size_bytes=1, runs=[Run(count=1, seconds=1.0)])
+    assert ratios(bare, bare) == {
+        "what": "t",
+        "producers": 1,
+        "rate": 1.0,
+        "p50": None,
+        "p99": None,
+    }

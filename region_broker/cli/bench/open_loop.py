@@ -1,0 +1,161 @@
+"""Latency at a fixed rate: each record has a time at which it is due, and is measured from that time.
+
+INV-BO1  open loop: a record that could not be sent when it was due counts from when it was due, so a broker that
+         stands still is charged for all that would have been sent meanwhile (no coordinated omission)
+INV-BO2  every record sent is read back, or the run fails: a slow one is not left out
+"""
+
+import struct
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from region_broker.cli.bench.figures import BenchFailed, Plan, Run
+from region_broker.cli.bench.stage import TIMEOUT_S, Stage, client
+
+_DUE: Final = struct.Struct(">d")
+_POLL_S: Final = 0.05
+_AHEAD_S: Final = 0.2
+"""From the start of the schedule to the first record."""
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What sender and reader share; times in seconds of the monotonic clock, latencies in ms."""
+
+    measured_from_s: float
+    acked_ms: list[float] = field(default_factory=list)
+    read_ms: list[float] = field(default_factory=list)
+    read_count: int = 0
+    errors: list[str] = field(default_factory=list)
+    ready: threading.Event = field(default_factory=threading.Event)
+    all_sent: threading.Event = field(default_factory=threading.Event)
+    sent_count: int = 0
+
+
+def open_loop_runs(stage: Stage, plan: Plan, topic: str, reader_bootstrap: str) -> tuple[Run, Run]:
+    """Send `plan.rate_per_s` records a second and read them, committed, at `reader_bootstrap`.
+
+    Return the run by acknowledgement and the run by reading. Raises `BenchFailed`.
+    """
+    starts_s = time.monotonic()
+    shared = _Shared(starts_s)
+    reader = threading.Thread(
+        target=_read, args=(reader_bootstrap, topic, plan, shared), daemon=True
+    )
+    reader.start()
+    if not shared.ready.wait(TIMEOUT_S):
+        raise BenchFailed(f"nothing can be read at {reader_bootstrap} within {TIMEOUT_S:.0f} s")
+    first_s = time.monotonic() + _AHEAD_S
+    shared.measured_from_s = first_s + plan.warm_up_s
+    before = stage.cost()
+    _send(stage, plan, topic, first_s, shared)
+    shared.all_sent.set()
+    reader.join(2 * TIMEOUT_S)
+    cost = stage.cost_since(before)
+    if shared.errors or reader.is_alive():
+        raise BenchFailed(shared.errors[0] if shared.errors else "the reader does not end")
+    return (
+        Run(
+            count=len(shared.acked_ms),
+            seconds=plan.seconds,
+            latencies_ms=shared.acked_ms,
+            cost=cost,
+        ),
+        Run(
+            count=len(shared.read_ms), seconds=plan.seconds, latencies_ms=shared.read_ms, cost=cost
+        ),
+    )
+
+
+def _send(stage: Stage, plan: Plan, topic: str, first_s: float, shared: _Shared) -> None:
+    producer = Producer(client(stage.bootstrap, **{"enable.idempotence": True, "linger.ms": 0}))
+    padding = b"x" * max(plan.size_bytes - _DUE.size, 0)
+    total = int((plan.warm_up_s + plan.seconds) * plan.rate_per_s)
+    for number in range(total):
+        due_s = first_s + number / plan.rate_per_s
+        while (left_s := due_s - time.monotonic()) > 0:
+            producer.poll(min(left_s, _POLL_S))
+        if shared.errors:
+            return
+        producer.produce(
+            topic, _DUE.pack(due_s) + padding, partition=number % plan.partition_count,
+            on_delivery=_acked(due_s, shared),
+        )  # fmt: skip
+        shared.sent_count += 1
+    if producer.flush(TIMEOUT_S):
+        shared.errors.append(f"records were not acknowledged within {TIMEOUT_S:.0f} s")
+
+
+def _acked(due_s: float, shared: _Shared) -> Any:
+    def delivered(error: KafkaError | None, _message: Any) -> None:
+        if error is not None:
+            shared.errors.append(f"a record was refused: {error.str()}")
+        elif due_s >= shared.measured_from_s:
+            shared.acked_ms.append((time.monotonic() - due_s) * 1000)
+
+    return delivered
+
+
+def _read(bootstrap: str, topic: str, plan: Plan, shared: _Shared) -> None:
+    consumer = Consumer(
+        client(
+            bootstrap,
+            **{
+                "group.id": "tidemark-bench",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+            },
+        )
+    )
+    try:
+        consumer.assign(_ends(consumer, topic, plan.partition_count))
+        consumer.poll(_POLL_S)
+        shared.ready.set()
+        deadline_s = None
+        while deadline_s is None or time.monotonic() < deadline_s:
+            message = consumer.poll(_POLL_S)
+            if message is not None:
+                _take(message, shared)
+            if shared.all_sent.is_set():
+                if shared.read_count >= shared.sent_count:
+                    return
+                deadline_s = deadline_s or time.monotonic() + TIMEOUT_S
+        missing = shared.sent_count - shared.read_count
+        shared.errors.append(f"{missing} records were not read within {TIMEOUT_S:.0f} s")
+    except KafkaException as error:
+        shared.errors.append(f"reading failed: {error.args[0].str()}")
+    finally:
+        consumer.close()
+
+
+def _ends(consumer: Consumer, topic: str, partition_count: int) -> list[TopicPartition]:
+    """Return where reading begins: the present end of each partition, once the reader's broker has them."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return [
+                TopicPartition(
+                    topic, number,
+                    consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT_S)[1],
+                )
+                for number in range(partition_count)
+            ]  # fmt: skip
+        except KafkaException:  # a mirror learns of a new topic a moment later
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_POLL_S)
+
+
+def _take(message: Any, shared: _Shared) -> None:
+    if message.error() is not None:
+        raise KafkaException(message.error())
+    read_s = time.monotonic()
+    shared.read_count += 1
+    (due_s,) = _DUE.unpack_from(message.value())
+    if due_s >= shared.measured_from_s:
+        shared.read_ms.append((read_s - due_s) * 1000)
