@@ -180,7 +180,12 @@ def _lose_home(story: Story, cluster: LocalCluster, facts: Facts) -> None:
     operation = stage.fail_over(cluster, OTHER, _SETTLE_TIMEOUT_S)
     # The statement that counts is the one made by the failover itself, before it acted.
     facts.statement = operation["statement"]
-    story.tell(f"region us acts under region epoch {operation['region_epoch']}", "us acts")
+    story.tell(
+        f"region us acts under region epoch {operation['region_epoch']}, from tidemark"
+        f" {facts.statement['tidemark_number']}; the statement it kept before it acted names"
+        f" {facts.statement['transaction_count']}",
+        "us acts",
+    )
 
 
 def _state(statement: Mapping[str, Any]) -> str:
