@@ -207,6 +207,7 @@ async def test_C12_one_producer_id_per_transactional_request(tmp_path: Path) -> 
         (TxnVerdict.UNKNOWN_PRODUCER_MAPPING, 11, 49),
         (TxnVerdict.CONCURRENT, 11, 19),
         (TxnVerdict.LOADING, 11, 19),
+        (TxnVerdict.UNPROVEN_CONNECTION, 11, 19),  # P2: clients send it again at once
         (TxnVerdict.NOT_COORDINATOR, 9, 19),
         (TxnVerdict.FENCED_BY_TAKEOVER, 10, 47),
         (TxnVerdict.FENCED_BY_TAKEOVER, 11, 120),

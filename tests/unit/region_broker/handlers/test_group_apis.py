@@ -31,6 +31,7 @@ from region_broker.handlers.registry import Api
 from region_broker.handlers.services import RequestContext
 from region_broker.wire.kio_codec import decode_request, encode_response
 from tests.unit.region_broker.groups.fakes import World, running
+from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
 ORDERS = TopicImage(topic_id=UUID(int=9), name="orders", partition_count=3)
@@ -48,6 +49,7 @@ class OpenTransaction:
         self.verdict = TxnVerdict.OK
         self.added: list[TopicPartition] = []
         self.verified: list[TopicPartition] = []
+        self.arrivals: list[Arrival | None] = []
 
     async def add_partitions(
         self, tid: str, pid: int, epoch: int, partitions: list[TopicPartition], *, implicit: bool
@@ -56,8 +58,16 @@ class OpenTransaction:
         self.added += partitions
         return self.verdict
 
-    def verify(self, tid: str, pid: int, epoch: int, partition: TopicPartition) -> TxnVerdict:
+    def verify(
+        self,
+        tid: str,
+        pid: int,
+        epoch: int,
+        partition: TopicPartition,
+        arrival: Arrival | None = None,
+    ) -> TxnVerdict:
         self.verified.append(partition)
+        self.arrivals.append(arrival)
         return self.verdict
 
 
@@ -310,6 +320,8 @@ async def test_C46_txn_offset_commit_asks_the_transaction_coordinator(
     assert errors_of(await client.send(txn_offset_commit.API, version, make)) == [0, 3]
     assert client.txn.verified == [ledger]
     assert client.txn.added == ([ledger] if version >= 5 else [])
+    # P2: TV1 says over which connection it came (INV-TO4), TV2 has an epoch of its own per transaction.
+    assert [arrival is not None for arrival in client.txn.arrivals] == [version < 5]
     client.txn.verdict = TxnVerdict.NOT_IN_TRANSACTION
     refused = await client.send(txn_offset_commit.API, version, make)
     assert set(errors_of(refused)) == {120 if version >= 4 else 48}
@@ -323,6 +335,8 @@ async def test_C46_txn_offset_commit_asks_the_transaction_coordinator(
         (TxnVerdict.CONCURRENT, 3, 15),
         (TxnVerdict.LOADING, 1, 15),
         (TxnVerdict.LOADING, 2, 14),
+        (TxnVerdict.UNPROVEN_CONNECTION, 1, 15),
+        (TxnVerdict.UNPROVEN_CONNECTION, 2, 14),
         (TxnVerdict.UNKNOWN_PRODUCER_MAPPING, 3, 49),
         (TxnVerdict.FENCED_BY_TAKEOVER, 5, 120),
         (TxnVerdict.FENCED_BY_TAKEOVER, 3, 47),
