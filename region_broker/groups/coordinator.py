@@ -19,6 +19,12 @@ from idempotency.java_hash import ledger_shard
 from region_broker.groups.classic.group import Group
 from region_broker.groups.classic.membership import Member
 from region_broker.groups.classic.states import GroupState
+from region_broker.groups.deletion import (
+    deletion_records,
+    judge_deletion,
+    judge_offsets,
+    offset_records,
+)
 from region_broker.groups.messages import (
     AnswerJoin,
     AnswerSync,
@@ -318,6 +324,43 @@ class GroupCoordinator:
             group = shard.groups.get(group_id)
             if self._try_write(shard, tombstones) and group is not None:
                 self._answer(shard.groups.pop(group_id).dissolve(GroupVerdict.NOT_AVAILABLE))
+
+    async def delete_group(self, group_id: str) -> GroupVerdict:
+        """Delete a group without members, with all its offsets; returns when that is durable."""
+        verdict = self._judge_group(group_id)
+        shard = self._shard_of(group_id)
+        if verdict is GroupVerdict.OK:
+            verdict = judge_deletion(shard, group_id)
+        if verdict is not GroupVerdict.OK:
+            return verdict
+        group = shard.groups.pop(group_id, None)
+        if group is not None:
+            self._timers.disarm(group_id)
+            self._answer(group.dissolve(GroupVerdict.UNKNOWN_MEMBER))
+        return await self._ordered(shard, deletion_records(shard, group_id))
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> tuple[GroupVerdict, Mapping[TopicPartition, GroupVerdict]]:
+        """Delete the offsets of partitions that no member reads; returns when that is durable."""
+        verdict = self._judge_group(group_id)
+        if verdict is not GroupVerdict.OK:
+            return verdict, {}
+        shard = self._shard_of(group_id)
+        verdict, verdicts = judge_offsets(shard, group_id, partitions)
+        known = set(shard.table.partitions(group_id))
+        gone = [tp for tp, each in verdicts.items() if each is GroupVerdict.OK and tp in known]
+        if verdict is GroupVerdict.OK and gone:
+            verdict = await self._ordered(shard, offset_records(group_id, gone))
+        return verdict, verdicts if verdict is GroupVerdict.OK else {}
+
+    async def _ordered(self, shard: Shard, records: Sequence[KeyValue]) -> GroupVerdict:
+        """Write what an administrator ordered; a ledger that fails may have taken it all the same (P18)."""
+        try:
+            await self._write_durably(shard, records)
+        except LedgerFailed:
+            return GroupVerdict.NOT_AVAILABLE
+        return GroupVerdict.OK
 
     async def forget_topic(self, topic: str) -> None:
         """Remove all offsets of a deleted topic; returns when durable. Raises `LedgerFailed`."""

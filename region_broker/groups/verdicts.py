@@ -36,3 +36,5 @@ class GroupVerdict(Enum):
     UNSUPPORTED_ASSIGNOR = auto()
     INVALID_REGEX = auto()
     UNSUPPORTED_VERSION = auto()
+    NON_EMPTY_GROUP = auto()
+    SUBSCRIBED_TO_TOPIC = auto()

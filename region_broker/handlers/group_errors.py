@@ -51,6 +51,8 @@ ERROR_OF: Final = {
     GroupVerdict.UNSUPPORTED_ASSIGNOR: 112,
     GroupVerdict.INVALID_REGEX: 128,
     GroupVerdict.UNSUPPORTED_VERSION: 35,
+    GroupVerdict.NON_EMPTY_GROUP: 68,
+    GroupVerdict.SUBSCRIBED_TO_TOPIC: 86,
 }
 assert set(ERROR_OF) == set(GroupVerdict), "a group verdict has no Kafka error"
 

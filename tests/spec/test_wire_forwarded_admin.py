@@ -27,6 +27,7 @@ CHANGES: list[tuple[int, int, dict[str, Any], str]] = [
                      "validate_only": False}, "results") for version in range(4)],
     *[(21, version, {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 0}]}],
                      "timeout": 1000}, "topics") for version in range(3)],
+    *[(42, version, {"groups_names": ["g", "h"]}, "results") for version in range(3)],
 ]  # fmt: skip
 READS = {1, 2, 3, 10, 18, 23, 32, 35, 60, 71, 72, 74, 75}
 
@@ -48,6 +49,18 @@ async def test_changes_are_forwarded_and_failures_told(
             found = found[0].partitions
         assert {row.error_code for row in found} == {COORDINATOR_NOT_AVAILABLE}
         assert world.services.metadata.image is before
+
+
+async def test_deleting_offsets_is_forwarded_and_a_failure_is_told_at_the_top(
+    tmp_path: Path,
+) -> None:
+    async with wire_world(tmp_path) as world:
+        world.region.acting = False
+        world.forwarder.failure = ForwardingFailed("the acting region is away")
+        client = await world.connect()
+        answer = await client.call(47, 0, {"group_id": "g", "topics": []})
+        assert len(world.forwarder.frames) == 1
+        assert (answer.error_code, answer.topics) == (COORDINATOR_NOT_AVAILABLE, ())
 
 
 def test_only_what_reads_is_answered_by_a_mirror_itself() -> None:

@@ -108,8 +108,6 @@ WHY_NOT: Final[Mapping[int, str]] = {
     17: _NO_SECURITY, 36: _NO_SECURITY, 29: _NO_SECURITY, 30: _NO_SECURITY, 31: _NO_SECURITY,
     50: _NO_SECURITY, 51: _NO_SECURITY,
     38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS, 41: _NO_TOKENS,
-    42: "not built yet",
-    47: "not built yet",
     34: _ONE_DISK,
     43: _ONE_NODE, 45: _ONE_NODE, 46: _ONE_NODE,
     48: "there are no quotas yet", 49: "there are no quotas yet",

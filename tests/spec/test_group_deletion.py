@@ -1,0 +1,175 @@
+"""Groups and offsets that an administrator deletes: KIP-229 (DeleteGroups), KIP-496 (OffsetDelete).
+
+Sources: the KIPs; Kafka GroupCoordinatorService, ClassicGroup.validateDeleteGroup, validateOffsetDelete,
+isSubscribedToTopic; the layout of ConsumerProtocolSubscription.
+"""
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_broker.groups.deletion import subscription_topics
+from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
+from region_broker.groups.ports import TxnProducer
+from region_broker.groups.verdicts import GroupVerdict as V
+from tests.unit.region_broker.groups.fakes import (
+    World,
+    join_request,
+    running,
+    settle,
+    stable_member,
+    tp,
+)
+from tests.wire_world import wire_world
+
+PRODUCER = TxnProducer(7, 0)
+
+
+def subscription(*topics: str, version: int = 1) -> bytes:
+    """Return a ConsumerProtocolSubscription with user data and owned partitions behind the topics."""
+    names = b"".join(struct.pack(">h", len(t.encode())) + t.encode() for t in topics)
+    return struct.pack(">hi", version, len(topics)) + names + struct.pack(">ii", -1, 0)
+
+
+def commit_of(*partitions: int, group_id: str = "g") -> CommitRequest:
+    offsets = tuple(OffsetToCommit(tp(number, "t"), 5, -1, "") for number in partitions)
+    return CommitRequest(group_id=group_id, offsets=offsets)
+
+
+async def offsets(world: World) -> list[int]:
+    outcome = await world.groups.fetch_offsets("g", None, require_stable=False)
+    return [place.tp.partition for place in outcome.offsets]
+
+
+async def test_KIP229_group_without_members_goes_with_its_offsets() -> None:
+    async with running(World()) as world:
+        await world.groups.commit_offsets(commit_of(0, 1))
+        assert await world.groups.delete_group("g") is V.OK
+        assert await offsets(world) == []
+        assert world.groups.list()[1] == []
+        world.assert_live_is_replay()
+        assert await world.groups.delete_group("g") is V.GROUP_NOT_FOUND
+        assert await world.groups.delete_group("") is V.INVALID_GROUP_ID
+
+
+async def test_KIP229_group_with_members_stays_until_they_left() -> None:
+    async with running(World()) as world:
+        joined = await stable_member(world)
+        mine = replace(
+            commit_of(0),
+            who=MemberIdentity(joined.member_id),
+            generation=joined.generation,
+        )
+        await world.groups.commit_offsets(mine)
+        assert await world.groups.delete_group("g") is V.NON_EMPTY_GROUP
+        assert await offsets(world) == [0]
+        await world.groups.leave("g", [MemberIdentity(joined.member_id)])
+        await settle()
+        assert await world.groups.delete_group("g") is V.OK
+        assert world.groups.describe("g").verdict is V.GROUP_NOT_FOUND
+        world.assert_live_is_replay()
+        again = await stable_member(world)
+        assert again.generation == 1, "it is a new group"
+
+
+async def test_KIP229_offsets_of_open_transactions_do_not_bring_a_group_back() -> None:
+    async with running(World()) as world:
+        await world.groups.txn_commit_offsets(commit_of(0), PRODUCER)
+        assert await world.groups.delete_group("g") is V.OK
+        world.end_transaction("g", PRODUCER.producer_id, commit=True)
+        assert await offsets(world) == []
+        world.assert_live_is_replay()
+
+
+async def test_KIP229_deletion_that_the_ledger_did_not_take_is_no_success() -> None:
+    async with running(World()) as world:
+        await world.groups.commit_offsets(commit_of(0))
+        world.ledger.fail()
+        assert await world.groups.delete_group("g") is V.NOT_AVAILABLE
+
+
+async def test_KIP496_offsets_of_an_empty_group_go() -> None:
+    async with running(World()) as world:
+        await world.groups.commit_offsets(commit_of(0, 1, 2))
+        asked = [tp(0, "t"), tp(2, "t"), tp(9, "t")]
+        verdict, each = await world.groups.delete_offsets("g", asked)
+        assert (verdict, set(each.values())) == (V.OK, {V.OK})
+        assert await offsets(world) == [1]
+        world.assert_live_is_replay()
+        assert await world.groups.delete_offsets("nope", asked) == (V.GROUP_NOT_FOUND, {})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind", "verdict", "partition"),
+    [
+        (subscription("other"), "consumer", V.OK, V.OK),
+        (subscription("other", "t"), "consumer", V.OK, V.SUBSCRIBED_TO_TOPIC),
+        (b"nonsense", "consumer", V.OK, V.SUBSCRIBED_TO_TOPIC),
+        (subscription("other"), "connect", V.NON_EMPTY_GROUP, None),
+    ],
+)
+async def test_KIP496_offsets_that_members_read_stay(
+    metadata: bytes, kind: str, verdict: V, partition: V | None
+) -> None:
+    async with running(World()) as world:
+        await world.groups.commit_offsets(commit_of(0))
+        await stable_member(world, protocol_type=kind, protocols=(("range", metadata),))
+        found, each = await world.groups.delete_offsets("g", [tp(0, "t")])
+        assert found is verdict
+        assert each == ({} if partition is None else {tp(0, "t"): partition})
+        assert await offsets(world) == ([] if partition is V.OK else [0])
+
+
+@pytest.mark.parametrize(
+    ("data", "topics"),
+    [
+        (subscription(), set()),
+        (subscription("a", "b", version=3), {"a", "b"}),
+        (b"", None),
+        (b"\x00\x01", None),
+        (struct.pack(">hi", 0, 1_000_000_000), None),
+        (struct.pack(">hi", 0, -1), None),
+        (struct.pack(">hi", -1, 0), None),
+        (struct.pack(">hih", 0, 1, 50) + b"short", None),
+        (struct.pack(">hih", 0, 1, -3), None),
+        (struct.pack(">hih", 0, 1, 2) + b"\xff\xff", None),
+    ],
+)
+def test_subscriptions_are_read_whatever_a_member_sends(data: bytes, topics: Any) -> None:
+    assert subscription_topics(data) == topics
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_KIP229_through_the_wire(tmp_path: Path, version: int) -> None:
+    async with running(World()) as groups, wire_world(tmp_path) as world:
+        world.services.groups = groups.groups
+        await groups.groups.commit_offsets(commit_of(0))
+        await groups.groups.join("h", join_request())
+        client = await world.connect()
+        answer = await client.call(42, version, {"groups_names": ["g", "h", "nope", "g"]})
+        rows = {row.group_id: row.error_code for row in answer.results}
+        assert rows == {"g": 0, "h": 68, "nope": 69}
+        assert len(answer.results) == 3
+        many = await client.call(42, version, {"groups_names": [f"{n}" for n in range(20_001)]})
+        assert {row.error_code for row in many.results} == {42}
+
+
+async def test_KIP496_through_the_wire(tmp_path: Path) -> None:
+    async with running(World()) as groups, wire_world(tmp_path) as world:
+        world.services.groups = groups.groups
+        await world.topic("t", 2)
+        await groups.groups.commit_offsets(commit_of(0, 1))
+        client = await world.connect()
+        asked = [{"name": "t", "partitions": [{"partition_index": n} for n in (0, 5)]},
+                 {"name": "nope", "partitions": [{"partition_index": 0}]}]  # fmt: skip
+        answer = await client.call(47, 0, {"group_id": "g", "topics": asked})
+        rows = {
+            (t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions
+        }
+        assert (answer.error_code, rows) == (0, {("t", 0): 0, ("t", 5): 3, ("nope", 0): 3})
+        unknown = await client.call(47, 0, {"group_id": "nope", "topics": asked})
+        assert (unknown.error_code, unknown.topics) == (69, ())
+        assert await offsets(groups) == [1]
