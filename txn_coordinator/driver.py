@@ -443,7 +443,15 @@ class TransactionCoordinator:
         entry = shard.core.entries.get(name)
         if entry is None or sender is None or not self._settings.connection_order:
             return True
-        return entry.admits(pair, sender, aborting=aborting)
+        in_order = entry.admits(pair, sender, aborting=aborting)
+        if not in_order:
+            _LOG.warning(
+                "a late request of %s was refused: it came on connection %d, its producer goes on over a"
+                " newer one (KAFKA-17754)",
+                name,
+                sender.number,
+            )
+        return in_order
 
     def _next_request(self) -> int:
         self._request_number += 1

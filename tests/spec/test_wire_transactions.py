@@ -4,6 +4,7 @@ Expected values come from KafkaApis.scala, TransactionCoordinator.scala, Transac
 UnifiedLog.scala and ClientMetricsManager.java (4.x), KIP-664, KIP-714, KIP-890, KIP-939, KIP-994, KIP-1050.
 """
 
+import asyncio
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ import pytest
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.handlers.services import ForwardingFailed
 from region_broker.replication.partition import Isolation
-from tests.txn_wire_world import batch_of, begin, end, init, join, produce, txn_broker
+from tests.txn_wire_world import batch_of, begin, end, init, join, mirror_of, produce, txn_broker
 from tests.wire_world import LEADER_EPOCH, RawClient, wire_world
 
 PRODUCE, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE, LIST = 0, 27, 61, 65, 66
@@ -476,3 +477,25 @@ async def test_KIP714_what_is_pushed_is_checked_and_dropped(
             "terminating": False, "compression_type": 0, "metrics": b"x",
         }  # fmt: skip
         assert (await client.call(72, 0, push | changes)).error_code == error
+
+
+# --- in a mirror region ---------------------------------------------------------------------------
+
+
+async def test_a_mirror_forwards_every_one_of_them(tmp_path: Path) -> None:
+    async with txn_broker(tmp_path) as (world, _txn), mirror_of(world) as (port, _region):
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
+        pair = await begin(client, 0)
+        assert await produce(client, batch_of(pair, b"a")) == 0
+        ((state,),) = [row.active_producers for row in await describe_producers(client, 0)]
+        assert (state.producer_id, state.current_txn_start_offset) == (pair[0], 0)
+        assert await listed(client, 2, transactional_id_pattern="t") == {"t": "Ongoing"}
+        verified = await added(client, 5, asked_of("t", pair, 0, 1, verify=True))
+        assert verified == {"t": [0, ABORTABLE]}
+        assert (await init(client, "t", 6, enable2_pc=True)).error_code == NOT_AUTHORIZED
+        assert await marker(client, pair, 0) == [0]
+        (described,) = await describe(client, "t")
+        assert described.transaction_state == "CompleteAbort"
+        assert world.partition("orders").state.open_transactions() == []
+        client.writer.close()
+        await client.writer.wait_closed()
