@@ -4,7 +4,8 @@ import asyncio
 
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from tests.txn_driver_world import OK, World, begin, running, turns
-from tests.txn_world import tp
+from tests.txn_world import started, tp
+from txn_coordinator import events as ev
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -117,6 +118,10 @@ async def test_P1_whoever_was_fenced_cannot_fence_by_a_newer_connection() -> Non
         assert await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=mine) is OK
         refused = await txn.end_txn("t", *zombie, True, 1, sender=his)
         assert refused.verdict is TxnVerdict.FENCED
+        # Nor does his request make what is known of the new pair forgotten.
+        older = Sender(0, 4, 9)
+        late = await txn.end_txn("t", *pair, True, 1, sender=older)
+        assert late.verdict is TxnVerdict.STALE_CONNECTION
         assert (await txn.end_txn("t", *pair, True, 1, sender=mine)).verdict is OK
 
 
@@ -167,3 +172,18 @@ async def test_P1_TV2_needs_no_order_of_connections() -> None:
         pair = (ended.producer_id, ended.producer_epoch)
         assert await txn.add_partitions("t", *pair, [tp("a")], implicit=True) is OK
         assert (await txn.end_txn("t", *pair, True, 2, sender=older)).verdict is OK
+
+
+def test_B13_an_abort_that_meets_a_decision_is_sent_away_to_look_again() -> None:
+    """It may not wait: what was open when it came has its marker when the decision is carried out."""
+    world, pid = started()
+    world.end(pid, 0, commit=True)
+    world.step(ev.AbortReceived(77, "t", pid, 0, (tp("orders"),)))
+    assert world.answers[77].verdict is TxnVerdict.CONCURRENT
+    world.deliver()
+    assert world.record().status is TxnStatus.COMPLETE_COMMIT
+    world.step(ev.AbortReceived(78, "t", pid, 0))
+    assert world.answers[78].verdict is TxnVerdict.INVALID_STATE
+    world.step(ev.AbortReceived(79, "t", pid, 1, (tp("orders"),)))
+    assert world.answers[79].verdict is TxnVerdict.FENCED  # an epoch that nobody was given yet
+    assert world.record().status is TxnStatus.COMPLETE_COMMIT
