@@ -1,0 +1,85 @@
+"""A consumer of the new group protocol that copies records in transactions, in a process that may be killed.
+
+    python -m tests.compat.new_group_worker BOOTSTRAP TRANSACTIONAL_ID [INSTANCE_ID]
+
+Reads `orders`, writes each value to `out` and its offsets, one transaction per batch; ends at SIGTERM. Prints
+`holds N` whenever it holds another number of partitions. A transaction that cannot go on is aborted, and the
+consumer goes back to what is committed, as Kafka's documentation asks.
+"""
+
+import signal
+import sys
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+
+CALL_S = 20.0
+
+
+class Worker:
+    """One consumer and one transactional producer."""
+
+    def __init__(self, bootstrap: str, transactional_id: str, instance_id: str | None) -> None:
+        self.ends = False
+        static = {} if instance_id is None else {"group.instance.id": instance_id}
+        self.consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "copiers", "group.protocol": "consumer",
+             "auto.offset.reset": "earliest", "enable.auto.commit": False,
+             "isolation.level": "read_committed"} | static
+        )  # fmt: skip
+        self.producer = Producer(
+            {"bootstrap.servers": bootstrap, "transactional.id": transactional_id,
+             "transaction.timeout.ms": 10_000, "log_level": 3}
+        )  # fmt: skip
+
+    def run(self) -> None:
+        self.producer.init_transactions(CALL_S)
+        self.consumer.subscribe(["orders"])
+        held = -1
+        while not self.ends:
+            messages = [each for each in self.consumer.consume(20, 0.1) if each.error() is None]
+            if held != len(self.consumer.assignment()):
+                held = len(self.consumer.assignment())
+                print("holds", held, flush=True)
+            if messages:
+                self._copy(messages)
+        self.consumer.close()
+
+    def _copy(self, messages: list[Message]) -> None:
+        self.producer.begin_transaction()
+        try:
+            moved: dict[int, TopicPartition] = {}
+            for message in messages:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                self.producer.produce("out", value=message.value(), partition=partition)
+                moved[partition] = TopicPartition("orders", partition, offset + 1)
+            self.producer.send_offsets_to_transaction(
+                list(moved.values()), self.consumer.consumer_group_metadata(), CALL_S
+            )
+            self.producer.commit_transaction(CALL_S)
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            self.producer.abort_transaction(CALL_S)
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """Read again from what is committed (the first record, where nothing is)."""
+        for place in self.consumer.committed(self.consumer.assignment(), CALL_S):
+            place.offset = max(place.offset, 0)
+            self.consumer.seek(place)
+
+
+def main() -> None:
+    worker = Worker(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None)
+
+    def end(_signal: int, _frame: object) -> None:
+        worker.ends = True
+
+    signal.signal(signal.SIGTERM, end)
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()

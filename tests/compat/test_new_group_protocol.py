@@ -1,0 +1,267 @@
+"""librdkafka with `group.protocol=consumer` (KIP-848), unmodified, against one region and against a mirror.
+
+On the mirror every heartbeat, commit and transaction is forwarded to the acting region.
+"""
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupType,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from region_broker.cli.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.process
+CALL_S = 20.0
+POLLS_MAX = 600
+PARTITIONS = 4
+SETTINGS = {
+    "group_consumer_heartbeat_interval_ms": 200,
+    "group_consumer_session_timeout_ms": 4_000,
+}
+
+
+@pytest.fixture(params=["one-region", "mirror-of-two"])
+def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    count = 1 if request.param == "one-region" else 2
+    with LocalCluster.open(
+        tmp_path, region_count=count, port=0, new_cluster_id=UUID(int=count), settings=SETTINGS
+    ) as cluster:
+        cluster.start()
+        address = cluster.plan.regions[-1].bootstrap
+        create(address, "orders", "out")
+        yield address
+        assert cluster.dead() == {}
+
+
+def create(bootstrap: str, *names: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+        made.result(CALL_S)
+
+
+def fill(bootstrap: str, first: int, last: int, topic: str = "orders") -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number in range(first, last):
+        producer.produce(topic, value=str(number), partition=number % PARTITIONS)
+    assert producer.flush(CALL_S) == 0
+
+
+def member(
+    bootstrap: str, changes: Mapping[str, Any] | None = None, *, topics: str = "orders"
+) -> Consumer:
+    made = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "group.protocol": "consumer",
+         "auto.offset.reset": "earliest", "enable.auto.commit": False,
+         "topic.metadata.refresh.interval.ms": 200} | dict(changes or {})
+    )  # fmt: skip
+    made.subscribe([topics])
+    return made
+
+
+def poll_until(members: list[Consumer], condition: Callable[[list[str]], bool]) -> list[str]:
+    """Poll and commit until `condition` holds of the values read; return them."""
+    values: list[str] = []
+    for _ in range(POLLS_MAX):
+        for each in members:
+            message = each.poll(0.05)
+            if message is not None:
+                assert message.error() is None, message.error()
+                values.append((message.value() or b"").decode())
+                each.commit(message=message, asynchronous=False)
+        if condition(values):
+            return values
+    pytest.fail(f"{len(values)} records, {[len(each.assignment()) for each in members]} partitions")
+
+
+def shares(members: list[Consumer]) -> list[int]:
+    return sorted(len(each.assignment()) for each in members)
+
+
+def held(each: Consumer) -> set[int]:
+    return {place.partition for place in each.assignment()}
+
+
+def test_members_join_share_and_leave_and_offsets_stay(bootstrap: str) -> None:
+    fill(bootstrap, 0, 40)
+    first = member(bootstrap)
+    seen = poll_until([first], lambda values: len(values) == 40)
+    assert sorted(map(int, seen)) == list(range(40))
+    second, third = member(bootstrap), member(bootstrap, {"group.remote.assignor": "uniform"})
+    everyone = [first, second, third]
+    poll_until(everyone, lambda _: shares(everyone) == [1, 1, 2])
+    assert not held(first) & held(second)
+    fill(bootstrap, 40, 80)
+    more = poll_until(everyone, lambda values: len(values) == 40)
+    assert sorted(map(int, more)) == list(range(40, 80))
+    for each in (third, second):
+        each.close()
+    poll_until([first], lambda _: shares([first]) == [4])
+    places = first.committed([TopicPartition("orders", number) for number in range(PARTITIONS)], 10)
+    assert [place.offset for place in places] == [20] * 4
+    first.close()
+
+
+def test_a_static_member_comes_back_to_its_partitions(bootstrap: str) -> None:
+    pair = [member(bootstrap, {"group.instance.id": name}) for name in ("a", "b")]
+    poll_until(pair, lambda _: shares(pair) == [2, 2])
+    before = held(pair[0])
+    pair[0].close()
+    again = member(bootstrap, {"group.instance.id": "a"})
+    poll_until([again, pair[1]], lambda _: shares([again, pair[1]]) == [2, 2])
+    assert held(again) == before
+    for each in (again, pair[1]):
+        each.close()
+
+
+def test_a_pattern_follows_topics_that_are_created(bootstrap: str) -> None:
+    reader = member(bootstrap, topics="^ord.*")
+    poll_until([reader], lambda _: shares([reader]) == [4])
+    create(bootstrap, "order-lines", "bills")
+    poll_until([reader], lambda _: shares([reader]) == [8])
+    assert {place.topic for place in reader.assignment()} == {"orders", "order-lines"}
+    reader.close()
+
+
+def test_administrators_see_the_group_as_Kafkas(bootstrap: str) -> None:
+    pair = [member(bootstrap), member(bootstrap, {"group.instance.id": "i"})]
+    poll_until(pair, lambda _: shares(pair) == [2, 2])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for kind, expected in ((ConsumerGroupType.CONSUMER, ["g"]), (ConsumerGroupType.CLASSIC, [])):
+        listed = admin.list_consumer_groups(types={kind}).result(CALL_S)
+        assert [each.group_id for each in listed.valid] == expected
+    found = admin.describe_consumer_groups(["g"])["g"].result(CALL_S)
+    assert (found.state, found.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
+    assert {each.group_instance_id for each in found.members} == {None, "i"}
+    places = [
+        (place.topic, place.partition)
+        for each in found.members
+        for place in each.assignment.topic_partitions
+    ]
+    assert sorted(places) == [("orders", number) for number in range(PARTITIONS)]
+    for each in pair:
+        each.close()
+
+
+# --- consume, process, produce ------------------------------------------------------------------
+
+
+class Copier:
+    """A worker process; `holds` follows what it prints."""
+
+    def __init__(self, bootstrap: str, *names: str) -> None:
+        self.holds = -1
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.compat.new_group_worker", bootstrap, *names],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._follow, daemon=True)
+        self._reader.start()
+
+    def _follow(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.holds = int(line.split()[1])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._finish()
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self._finish()
+
+    def _finish(self) -> int:
+        code = self.process.wait(60)
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@contextmanager
+def copiers(bootstrap: str) -> Iterator[Callable[..., Copier]]:
+    started: list[Copier] = []
+
+    def start(*names: str) -> Copier:
+        started.append(Copier(bootstrap, *names))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for each in started:
+            if each.process.poll() is None:
+                each.kill()
+
+
+def copied(reader: Consumer, count: int) -> Counter[int]:
+    """Read `out` until `count` different values came; return how often each did."""
+    found: Counter[int] = Counter()
+    for _ in range(POLLS_MAX):
+        for message in reader.consume(500, 0.2):
+            assert message.error() is None, message.error()
+            found[int(message.value() or b"")] += 1
+        if len(found) == count:
+            return found
+    pytest.fail(f"{len(found)} of {count} values were copied")
+
+
+def wait_for(condition: Callable[[], bool], pace: Consumer) -> None:
+    for _ in range(POLLS_MAX):
+        if condition():
+            return
+        pace.poll(0.1)
+    pytest.fail("it did not come to pass")
+
+
+def test_every_record_is_copied_once_while_members_join_leave_and_are_killed(
+    bootstrap: str,
+) -> None:
+    outside = {
+        "group.id": "outside",
+        "group.protocol": "classic",
+        "isolation.level": "read_committed",
+    }
+    reader = Consumer(
+        {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "log_level": 0} | outside
+    )
+    pace = Consumer({"bootstrap.servers": bootstrap, "group.id": "pace"})
+    with copiers(bootstrap) as start:
+        fill(bootstrap, 0, 400)
+        first, second = start("t1"), start("t2", "static")
+        wait_for(lambda: (first.holds, second.holds) == (2, 2), pace)
+        fill(bootstrap, 400, 800)
+        third = start("t3")
+        wait_for(lambda: sorted((first.holds, second.holds, third.holds)) == [1, 1, 2], pace)
+        first.kill()  # in the middle of something, perhaps: its session has to run out
+        fill(bootstrap, 800, 1200)
+        wait_for(lambda: (second.holds, third.holds) == (2, 2), pace)
+        assert second.end() == 0
+        fill(bootstrap, 1200, 1600)
+        again, replaced = start("t2", "static"), start("t1")
+        wait_for(lambda: sorted((third.holds, again.holds, replaced.holds)) == [1, 1, 2], pace)
+        assert third.end() == 0
+        fill(bootstrap, 1600, 2000)
+        wait_for(lambda: (again.holds, replaced.holds) == (2, 2), pace)
+        reader.subscribe(["out"])
+        found = copied(reader, 2000)
+        assert [again.end(), replaced.end()] == [0, 0]
+    assert found == Counter(range(2000))
+    reader.close()
+    pace.close()
