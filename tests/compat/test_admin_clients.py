@@ -1,0 +1,231 @@
+"""Administration with clients that are not ours, against a broker and against a mirror's broker.
+
+Expected is what Kafka does. What the acting region changed is at a mirror a moment later, so reads there are repeated.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition as AioPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import NewPartitions as AioPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+)
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewPartitions
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as PurePartition
+from kafka.admin import ConfigResource as PureResource
+from kafka.admin import ConfigResourceType
+from kafka.errors import GroupIdNotFoundError, UnsupportedVersionError
+
+from tests.compat.clients import CALL_S, POLLS_MAX
+from tests.compat.confluent_client import ConfluentClient
+from tests.compat.test_client_matrix import await_topic
+
+pytestmark = pytest.mark.process
+Fresh = Callable[[str], str]
+SENDER = ConfluentClient()
+SPEC: Any = OffsetSpec
+
+
+def topic_of(bootstrap: str, fresh: Fresh, values: int = 0) -> str:
+    topic = fresh("administered")
+    SENDER.create_topic(bootstrap, topic, 1, {})
+    await_topic(SENDER, bootstrap, topic, there=True)
+    if values:
+        SENDER.produce(bootstrap, topic, [b"%d" % number for number in range(values)])
+    return topic
+
+
+def confluent(bootstrap: str) -> Any:
+    """Return an admin client; its annotations do not tell what its futures give."""
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def repeated(read: Callable[[], Any], wanted: Any) -> None:
+    """Read until what was changed has come here."""
+    found = None
+    for _ in range(POLLS_MAX):
+        found = read()
+        if found == wanted:
+            return
+    pytest.fail(f"{found}, not {wanted}")
+
+
+def test_confluent_kafka_grows_a_topic_and_writes_to_the_new_partition(
+    bootstrap: str, fresh: Fresh
+) -> None:
+    topic = topic_of(bootstrap, fresh)
+    admin = confluent(bootstrap)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(CALL_S)
+    repeated(lambda: SENDER.partition_count(bootstrap, topic), 3)
+    assert SENDER.produce(bootstrap, topic, [b"a", b"b", b"c"], partitions=3) == [0, 0, 0]
+    again = admin.create_partitions([NewPartitions(topic, 3)])[topic]
+    with pytest.raises(KafkaException, match="already"):
+        again.result(CALL_S)
+
+
+def test_kafka_python_and_aiokafka_grow_a_topic(bootstrap: str, fresh: Fresh) -> None:
+    topic = topic_of(bootstrap, fresh)
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
+        admin.create_partitions({topic: 2})
+
+    async def grow() -> None:
+        aio = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await aio.start()
+        try:
+            await aio.create_partitions({topic: AioPartitions(total_count=4)})
+        finally:
+            await aio.close()
+
+    repeated(lambda: SENDER.partition_count(bootstrap, topic), 2)
+    asyncio.run(grow())
+    repeated(lambda: SENDER.partition_count(bootstrap, topic), 4)
+
+
+def test_confluent_kafka_changes_configs_and_reads_sources(bootstrap: str, fresh: Fresh) -> None:
+    topic = topic_of(bootstrap, fresh)
+    admin = confluent(bootstrap)
+
+    def told() -> tuple[str, int, list[str]]:
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        rows: Any = admin.describe_configs([asked])[asked].result(CALL_S)
+        row = rows["segment.bytes"]
+        return row.value, row.source, sorted(row.synonyms)
+
+    def change(operation: AlterConfigOpType, value: str | None) -> Any:
+        entry = ConfigEntry("segment.bytes", value, incremental_operation=operation)
+        wanted = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        return admin.incremental_alter_configs([wanted])[wanted]
+
+    change(AlterConfigOpType.SET, "2000000").result(CALL_S)
+    names = ["log.segment.bytes", "segment.bytes"]
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    repeated(told, ("2000000", own, names))
+    with pytest.raises(KafkaException, match="whole number"):
+        change(AlterConfigOpType.SET, "many").result(CALL_S)
+    change(AlterConfigOpType.DELETE, None).result(CALL_S)
+    default = ConfigSource.DEFAULT_CONFIG.value
+    repeated(told, ("1073741824", default, names[:1]))
+
+
+def test_kafka_python_changes_configs_in_the_old_way_too(bootstrap: str, fresh: Fresh) -> None:
+    topic = topic_of(bootstrap, fresh)
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
+        for incremental, value in ((True, "111111"), (False, "222222")):
+            wanted = PureResource(ConfigResourceType.TOPIC, topic, {"retention.ms": value})
+            admin.alter_configs([wanted], incremental=incremental)
+            repeated(lambda: SENDER.configs(bootstrap, topic)["retention.ms"], value)
+
+
+def test_records_are_deleted_and_offsets_follow(bootstrap: str, fresh: Fresh) -> None:
+    topic = topic_of(bootstrap, fresh, values=10)
+    admin = confluent(bootstrap)
+
+    def ends() -> tuple[int, int]:
+        found = []
+        for spec in (SPEC.earliest(), SPEC.latest()):
+            place = TopicPartition(topic, 0)
+            found.append(admin.list_offsets({place: spec})[place].result(CALL_S).offset)
+        return found[0], found[1]
+
+    repeated(ends, (0, 10))
+    place = TopicPartition(topic, 0, 4)
+    assert admin.delete_records([place])[place].result(CALL_S).low_watermark == 4
+    repeated(ends, (4, 10))
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as pure:
+        told = pure.delete_records({PurePartition(topic, 0): 6})
+        assert [row["low_watermark"] for row in told.values()] == [6]
+    repeated(ends, (6, 10))
+
+    async def delete() -> int:
+        aio = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await aio.start()
+        try:
+            place = AioPartition(topic, 0)
+            told = await aio.delete_records({place: RecordsToDelete(before_offset=-1)})
+            return int(told[place])
+        finally:
+            await aio.close()
+
+    assert asyncio.run(delete()) == 10
+    repeated(ends, (10, 10))
+    assert SENDER.produce(bootstrap, topic, [b"next"]) == [10]
+
+
+def test_newest_record_by_time(bootstrap: str, fresh: Fresh) -> None:
+    topic = topic_of(bootstrap, fresh, values=3)
+    admin, place = confluent(bootstrap), TopicPartition(topic, 0)
+
+    def newest() -> int:
+        asked = {place: SPEC.max_timestamp()}
+        return int(admin.list_offsets(asked)[place].result(CALL_S).offset >= 0)
+
+    repeated(newest, 1)
+
+
+def test_kafka_python_pages_through_topics_and_reads_log_dirs(bootstrap: str, fresh: Fresh) -> None:
+    topic = topic_of(bootstrap, fresh, values=5)
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
+        admin.create_partitions({topic: 3})
+        repeated(lambda: SENDER.partition_count(bootstrap, topic), 3)
+        first = admin.describe_topic_partitions([topic], response_partition_limit=2)
+        assert [len(row["partitions"]) for row in first["topics"]] == [2]
+        cursor = first["next_cursor"]
+        assert (cursor["topic_name"], cursor["partition_index"]) == (topic, 2)
+        rest = admin.describe_topic_partitions([topic], cursor=cursor)
+        assert [len(row["partitions"]) for row in rest["topics"]] == [1]
+        assert rest["next_cursor"] is None
+        (node,) = admin.describe_log_dirs({topic: [0]})
+        assert topic in str(node)
+
+
+def test_groups_and_offsets_are_deleted(bootstrap: str, fresh: Fresh) -> None:
+    topic, group = topic_of(bootstrap, fresh, values=1), fresh("deleted")
+    admin = confluent(bootstrap)
+
+    def commit() -> None:
+        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1)])
+        admin.alter_consumer_group_offsets([wanted])[group].result(CALL_S)
+
+    def committed() -> list[int]:
+        asked = ConsumerGroupTopicPartitions(group)
+        found: Any = admin.list_consumer_group_offsets([asked])[group].result(CALL_S)
+        return [place.offset for place in found.topic_partitions]
+
+    commit()
+    assert committed() == [1]
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as pure:
+        pure.delete_group_offsets(group, [PurePartition(topic, 0)])
+        assert committed() == []
+        with pytest.raises(GroupIdNotFoundError):
+            pure.delete_group_offsets(fresh("unknown"), [PurePartition(topic, 0)])
+    commit()
+    assert admin.delete_consumer_groups([group])[group].result(CALL_S) is None
+    assert committed() == []
+    with pytest.raises(KafkaException, match="GROUP_ID_NOT_FOUND"):
+        admin.delete_consumer_groups([group])[group].result(CALL_S)
+
+
+def test_what_is_not_served_is_told_by_the_client_and_breaks_nothing(
+    bootstrap: str, fresh: Fresh
+) -> None:
+    topic = topic_of(bootstrap, fresh)
+    admin = confluent(bootstrap)
+    with pytest.raises(KafkaException, match="UNSUPPORTED"):
+        admin.describe_user_scram_credentials().result(CALL_S)
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as pure:
+        for refused in (pure.list_partition_reassignments, pure.describe_metadata_quorum):
+            with pytest.raises(UnsupportedVersionError):
+                refused()
+        assert topic in pure.list_topics()
+    assert topic in admin.list_topics(timeout=CALL_S).topics
