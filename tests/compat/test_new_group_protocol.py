@@ -24,7 +24,9 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from region_broker.cli.demo.stage import wait_mirrored
 from region_broker.cli.local_cluster import LocalCluster
+from tests.process.client_world import fail_over
 
 pytestmark = pytest.mark.process
 CALL_S = 20.0
@@ -265,3 +267,25 @@ def test_every_record_is_copied_once_while_members_join_leave_and_are_killed(
     assert found == Counter(range(2000))
     reader.close()
     pace.close()
+
+
+def test_T26_members_go_on_in_the_region_that_takes_over(tmp_path: Path) -> None:
+    with LocalCluster.open(
+        tmp_path, region_count=2, port=0, new_cluster_id=UUID(int=3), settings=SETTINGS
+    ) as cluster:
+        cluster.start()
+        home, mirror = (place.name for place in cluster.plan.regions)
+        address = cluster.place(mirror).bootstrap
+        create(address, "orders")
+        fill(address, 0, 100)
+        pair = [member(address), member(address, {"group.instance.id": "i"})]
+        read = poll_until(pair, lambda values: len(values) == 100 and shares(pair) == [2, 2])
+        wait_mirrored(cluster, home, mirror, 60)
+        cluster.kill(home)
+        fail_over(cluster, mirror)
+        fill(address, 100, 200)
+        # All was mirrored, offsets too: nothing is read twice, and nobody had to be started anew.
+        read += poll_until(pair, lambda values: len(values) == 100 and shares(pair) == [2, 2])
+        assert sorted(map(int, read)) == list(range(200))
+        for each in pair:
+            each.close()
