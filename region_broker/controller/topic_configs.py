@@ -92,7 +92,10 @@ def _level(codec: str, default: int, low: int, high: int) -> TopicConfig:
     )  # fmt: skip
 
 
-_BY_NODE: Final = "the node's flush.policy decides when data is synced"
+_FLUSHED: Final = (
+    "Honoured by more: with flush_policy = commit all is synced before any answer. A node with another"
+    " policy refuses it."
+)
 _ONE_NODE: Final = "a region is one node: there are no followers"
 _NO_TIERS: Final = "there is no tiered storage yet"
 _NO_COMPACTION: Final = "compaction is not built yet"
@@ -133,8 +136,8 @@ _CONFIGS: Final = (
     _fixed("cleanup.policy", ConfigType.LIST, "delete", _NO_COMPACTION),
     _fixed("min.insync.replicas", ConfigType.INT, "1", "a region is one node yet"),
     _fixed("unclean.leader.election.enable", ConfigType.BOOLEAN, "false", "it would lose data"),
-    _fixed("flush.messages", ConfigType.LONG, str(_INT64_MAX), _BY_NODE),
-    _fixed("flush.ms", ConfigType.LONG, str(_INT64_MAX), _BY_NODE),
+    _number("flush.messages", _INT64_MAX, 1, _FLUSHED),
+    _number("flush.ms", _INT64_MAX, 0, _FLUSHED),
     _fixed("delete.retention.ms", ConfigType.LONG, "86400000", _NO_COMPACTION),
     _fixed("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _NO_COMPACTION),
     _fixed("min.compaction.lag.ms", ConfigType.LONG, "0", _NO_COMPACTION),

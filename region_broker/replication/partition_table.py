@@ -25,7 +25,12 @@ from idempotency.ports import Clock
 from region_broker.log.disk import Disk
 from region_broker.log.failures import LogDamaged, NewerFormat, PartitionFailed, UnsupportedConfig
 from region_broker.log.group_commit import GroupCommit
-from region_broker.log.log_config import LogConfig, NodeLogConfig, topic_log_config
+from region_broker.log.log_config import (
+    FlushPolicy,
+    LogConfig,
+    NodeLogConfig,
+    topic_log_config,
+)
 from region_broker.log.partition_log import LogListener, LogSetup, PartitionLog
 from region_broker.log.segment import SealedCache
 from region_broker.log.side_files.log_start import LogStart
@@ -38,6 +43,7 @@ FORMAT_VERSION: Final = 1
 FORMAT_WORD: Final = "tidemark-log"
 TOPIC_FILE_NAME: Final = "topic.json"
 DELETED_SUFFIX: Final = ".deleted"
+_SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
 
 
 class TopicSpec(Protocol):
@@ -172,7 +178,13 @@ class PartitionTable:
             self._disk.remove_tree(gone)
 
     def config_problem(self, configs: Mapping[str, str]) -> str | None:
-        """Return why no log can be opened with these topic configs, None if one can."""
+        """Return why no topic may get these configs here, None if it may."""
+        asked = [key for key in _SYNCED_BY_NODE if key in configs]
+        if asked and self._group_commit.policy is not FlushPolicy.COMMIT:
+            return (
+                f"{asked[0]} cannot be honoured by a node with flush_policy ="
+                f" {self._group_commit.policy.value}, only with commit"
+            )
         try:
             topic_log_config(self._config, configs)
         except UnsupportedConfig as error:

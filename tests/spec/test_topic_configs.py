@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
+from region_broker.log.log_config import FlushPolicy
 from region_broker.wire.batches import Record, build_batch
 from tests.wire_world import RawClient, WireWorld, wire_world
 
@@ -257,6 +258,20 @@ async def test_change_is_in_effect_at_once(tmp_path: Path) -> None:
         await change(client, resource("t", op(DELETE, "max.message.bytes")))
         answer = await client.call(0, 9, produce)
         assert answer.responses[0].partition_responses[0].error_code == NONE
+
+
+async def test_flush_is_honoured_where_all_is_synced_before_the_answer(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        client = await world.connect()
+        (row,) = await change(client, resource("t", op(SET, "flush.messages", "1")))
+        assert (row.error_code, set_configs(world)) == (NONE, {"flush.messages": "1"})
+        for policy in (FlushPolicy.INTERVAL, FlushPolicy.OS):
+            world.group_commit.policy = policy
+            (row,) = await change(client, resource("t", op(SET, "flush.ms", "1")))
+            assert row.error_code == INVALID_CONFIG
+            assert policy.value in (row.error_message or "")
+        world.group_commit.policy = FlushPolicy.COMMIT
 
 
 async def test_one_request_names_a_bounded_number_of_keys(tmp_path: Path) -> None:
