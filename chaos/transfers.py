@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from chaos.history import Attempt, Outcome, Seen, record_value, seen
+from region_broker.client.retirement import retire
 
 TOPIC = "accounts"
 ACCOUNTS = 4
@@ -70,6 +71,7 @@ class Teller(threading.Thread):
             if producer is None:
                 producer = self._begin_anew()
             elif not self._transfer(producer):
+                retire(producer)
                 producer = None
 
     def _begin_anew(self) -> Producer | None:

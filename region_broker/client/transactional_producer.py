@@ -39,6 +39,7 @@ from region_broker.client.errors import (
     kafka_error,
     unmasked,
 )
+from region_broker.client.retirement import retire
 from region_broker.client.transaction import Attempt, Record, Transaction
 from region_broker.client.verdicts import Position, Verdict, VerdictClient
 
@@ -123,7 +124,7 @@ class TransactionalProducer:
     async def close(self) -> None:
         """Let go of the connections."""
         self._started = self._usable = False
-        self._kafka = None
+        self._retire()
         self._thread.shutdown(wait=False)
 
     @property
@@ -265,8 +266,12 @@ class TransactionalProducer:
         """Use this librdkafka producer no more: what it does after an error is its own business."""
         self._usable = False
         self._last_error = error
+        self._retire()
+
+    def _retire(self) -> None:
+        """Let the librdkafka producer go, in its thread: before the next one is built there (INV-CP13)."""
         if self._kafka is not None:
-            self._kafka.purge()
+            self._thread.submit(retire, self._kafka)
             self._kafka = None
 
     def _check_repeatable(

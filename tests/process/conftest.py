@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.process.own_process import run_until_no_signal
+from tests.process.own_process import aborted, run_until_no_signal
 
 _INSIDE = "TIDEMARK_TEST_IN_OWN_PROCESS"
 
@@ -18,3 +18,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         environment={**os.environ, _INSIDE: "1"},
     )
     return True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not aborted:
+        return
+    terminalreporter.section(
+        "CLIENT PROCESSES THAT ABORTED (see docs/TESTING.md)", red=True, bold=True
+    )
+    for text in aborted:
+        terminalreporter.write_line(text)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from region_broker.cli.demo.dataset import Transfer
+from region_broker.client.retirement import retire
 
 INPUT_TOPIC: Final = "transfers"
 ACCOUNTS_TOPIC: Final = "accounts"
@@ -128,13 +129,15 @@ class Worker(threading.Thread):
     def run(self) -> None:
         """Work until stopped, starting anew after each fatal error."""
         while not self._stopping.is_set():
-            consumer = self._consumer()
+            consumer, producer = self._consumer(), self._producer()
             try:
-                self._work(self._producer(), consumer)
+                self._init(producer)
+                self._work(producer, consumer)
             except KafkaException as error:
                 inner = error.args[0]
                 self._journal.fail(f"{inner.name()}: {inner.str()}")
             finally:
+                retire(producer)
                 consumer.close()
 
     def _consumer(self) -> Consumer:
@@ -151,13 +154,15 @@ class Worker(threading.Thread):
         return consumer
 
     def _producer(self) -> Producer:
-        producer = Producer(
+        return Producer(
             {"bootstrap.servers": self._addresses, "transactional.id": transactional_id_of(f"{self._number}"),
              "linger.ms": 0, "log_level": 0, "reconnect.backoff.max.ms": 500,
              "transaction.timeout.ms": 20_000, "message.timeout.ms": 10_000,
              "connections.max.idle.ms": 5_000},  # what frees a call that librdkafka forgot (5511)
             logger=_QUIET,
         )  # fmt: skip
+
+    def _init(self, producer: Producer) -> None:
         while not self._stopping.is_set():
             try:
                 producer.init_transactions(_CALL_TIMEOUT_S)
@@ -166,7 +171,6 @@ class Worker(threading.Thread):
                     raise
             else:
                 break
-        return producer
 
     def _work(self, producer: Producer, consumer: Consumer) -> None:
         while not self._stopping.is_set():
