@@ -138,6 +138,7 @@ class Link:
         self.book, self._read_to = read.book, read.next_offset
         self.frontier = Frontier(facts.ledgers, facts.lineage, reached)
         for key in self._ports.logs.keys():  # noqa: SIM118 -- a port's method, no mapping
+            self.frontier.seeded(key, self._ports.logs.whole_from(key))
             self.frontier.advanced(key, self._ports.logs.high_watermark(key))
         for tidemark in read.above:
             self.frontier.observe(tidemark)
@@ -273,7 +274,9 @@ class Link:
         for part in answer.parts:
             next_position = part.position
             if self.core.cursor.check(part.key, part.position) and part.data:
+                self._ports.logs.cleaned_at_home(part.key, part.cleaned_below)
                 next_position = self._ports.logs.append(part.key, part.data)
+                self.frontier.seeded(part.key, self._ports.logs.whole_from(part.key))
             slices.append(
                 FetchedSlice(
                     part.key,

@@ -7,6 +7,8 @@ INV-FR4  a void tidemark is never complete, nor is any behind it of the same epo
 INV-FR5  a tidemark whose bytes were deleted at home before they came is skipped, with all up to the one
          that no longer names the deleted log; what else they need is needed still
 INV-FR6  only logs that were checked against home under the tidemark's region epoch count for it (T23)
+INV-FR7  a log that was copied with the holes of a cleaning counts for no tidemark inside them: its keys have their
+         newest values only from the end of what was cleaned on (T13)
 
 Cost: one counter per pending tidemark, one queue of awaited positions per log; O(moved) altogether.
 Not here: reading `__tidemarks` (`tidemark.TidemarkBook`), durability (`ports.ReachedStore`), showing.
@@ -35,6 +37,8 @@ class _Log:
 
     high_watermark: int = 0
     reconciled_region_epoch: int = 0
+    whole_from: int = 0
+    cut: int = 0
     awaited: deque[tuple[int, _Pending]] = field(default_factory=deque)
 
 
@@ -52,6 +56,7 @@ class Frontier:
     void_count: int = 0
     _pending: deque[_Pending] = field(default_factory=deque)
     _logs: dict[LogKey, _Log] = field(default_factory=dict)
+    _seeded: dict[LogKey, _Log] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start from what was durable before."""
@@ -73,6 +78,7 @@ class Frontier:
         assert not self._pending or self._pending[-1].point < tidemark.point, tidemark.point
         self._give_up(tidemark.removed)
         pending = _Pending(tidemark.point, 0)
+        pending.unreachable = self._inside_holes(tidemark)
         for key, position in self._needs(tidemark).items():
             if not self._has(key, position, tidemark.region_epoch):
                 pending.missing += 1
@@ -94,6 +100,27 @@ class Frontier:
             first = min(pending.point for pending in lost)
             for pending in self._pending:
                 pending.unreachable = pending.unreachable or pending.point >= first
+
+    def seeded(self, key: LogKey, whole_from: int) -> None:
+        """Say that offsets below `whole_from` may be missing in a log; to be called before they count as durable."""
+        log = self._logs.setdefault(key, _Log())
+        if whole_from <= log.whole_from:
+            return
+        log.whole_from = whole_from
+        self._seeded[key] = log
+        named = {id(pending): position for position, pending in log.awaited}
+        for pending in self._pending:
+            log.cut = named.get(id(pending), log.cut)
+            pending.unreachable = pending.unreachable or 0 < log.cut < whole_from
+
+    def _inside_holes(self, tidemark: Tidemark) -> bool:
+        inside = False
+        for key, log in self._seeded.items():
+            place = tidemark.moved.get(key)
+            if place is not None:
+                log.cut = place.cut_offset
+            inside = inside or 0 < log.cut < log.whole_from
+        return inside
 
     def _needs(self, tidemark: Tidemark) -> Mapping[LogKey, int]:
         needs = {key: place.cut_offset for key, place in tidemark.moved.items()}
@@ -141,6 +168,7 @@ class Frontier:
     def removed(self, key: LogKey) -> None:
         """Forget a log whose topic was deleted on the mirror."""
         log = self._logs.pop(key, None)
+        self._seeded.pop(key, None)
         assert log is None or not log.awaited, f"{key.encode()} is still awaited"
 
     def _serve(self, log: _Log) -> None:

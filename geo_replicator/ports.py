@@ -33,6 +33,7 @@ class SentSlice:
     high_watermark: int
     log_start_offset: int
     unsent_bytes: int
+    cleaned_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,14 @@ class MirrorLogs(Protocol):
 
     def high_watermark(self, key: LogKey) -> int:
         """Return below which offset the log is durable; 0 for a log that is not open."""
+        ...
+
+    def whole_from(self, key: LogKey) -> int:
+        """Return below which offset the log may lack others, because it or its original was cleaned; 0: none."""
+        ...
+
+    def cleaned_at_home(self, key: LogKey, cleaned_below: int) -> None:
+        """Note how far home has cleaned the log: so far it may have holes, and may be cleaned here."""
         ...
 
     def append(self, key: LogKey, data: Buffer) -> int:

@@ -325,6 +325,14 @@ class PartitionState:
         """Return every known producer, by rising id."""
         return [_facts(entry) for entry in self._producers]
 
+    def last_data_offsets(self) -> dict[int, int]:
+        """Return the last offset of each known producer's newest batch in its epoch, -1 without one."""
+        newest = {entry.producer_id: entry.window.newest for entry in self._producers}
+        return {
+            producer_id: -1 if batch is None else batch.last_offset
+            for producer_id, batch in newest.items()
+        }
+
     # -- bounding memory -----------------------------------------------------------------------
 
     def prune_cut_index(self, below_stamp: int) -> None:

@@ -48,6 +48,11 @@ DECOMPRESSED_BYTES_MAX: Final = 64 * MIB
 RECORD_COUNT_MAX: Final = 1_000_000
 RECORD_HEADER_COUNT_MAX: Final = 10_000
 
+# Compaction: keys in the cleaner's memory at once (about 120 bytes each; more are done in several passes), and
+# what it reads a second (Kafka's log.cleaner.io.max.bytes.per.second has no limit by default).
+CLEANER_KEYS_MAX: Final = 250_000
+CLEANER_BYTES_PER_S: Final = 32 * MIB
+
 TOPIC_NAME_LENGTH_MAX: Final = 249  # Kafka: Topic.MAX_NAME_LENGTH
 PARTITION_COUNT_MAX: Final = 1_000
 CREATE_TOPICS_MAX: Final = 1_000

@@ -117,6 +117,8 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str = ""
     bound: int = NO_BOUND
     is_compacted: bool = False
+    cleaned_below: int = 0
+    """Below it a side was compacted, each by its own clock: only damage is looked for there."""
     fork_offset: int = -1
     fork_region_epoch: int = -1
     until: Until = Until.END
@@ -162,12 +164,17 @@ def make_plan(
     stopped_parts = {(finding.topic, finding.partition) for finding in mismatches}
     partitions: dict[str, PartitionPlan] = {}
     segments: list[SegmentSpec] = []
+    cleaned: dict[tuple[str, int], int] = {}
+    for files in (*source.partitions, *mirror.partitions):
+        place = (files.topic, files.partition)
+        cleaned[place] = max(cleaned.get(place, 0), files.cleaned_below)
     for side, region in ((Side.SOURCE, source), (Side.MIRROR, mirror)):
         for files in region.partitions:
             place = (files.topic, files.partition)
             if not options.takes(files.topic) or files.topic in stopped or place in stopped_parts:
                 continue
-            plan = _partition_plan(files, source, bounded, fork)
+            cleaned_below = cleaned.get((files.topic, files.partition), 0)
+            plan = _partition_plan(files, source, bounded, fork, cleaned_below)
             if bounded is not None and plan.bound == 0:
                 continue  # younger than the tidemark: nothing of it has to be there (T15)
             partitions[f"{files.topic}/{files.partition}"] = plan
@@ -187,7 +194,11 @@ def make_plan(
 
 
 def _partition_plan(
-    files: PartitionFiles, source: RegionInput, cut: Cut | None, fork: Fork | None
+    files: PartitionFiles,
+    source: RegionInput,
+    cut: Cut | None,
+    fork: Fork | None,
+    cleaned_below: int,
 ) -> PartitionPlan:
     facts = (source.topics or {}).get(files.topic)
     place = f"{files.topic}/{files.partition}"
@@ -197,6 +208,7 @@ def _partition_plan(
         topic_id=files.topic_id,
         bound=NO_BOUND if cut is None else cut.bound(files.topic, files.partition),
         is_compacted=facts is not None and "compact" in facts.configs.get("cleanup.policy", ""),
+        cleaned_below=cleaned_below,
         fork_offset=-1 if fork is None else fork.positions.get(place, -1),
         fork_region_epoch=-1 if fork is None else fork.region_epoch,
         until=Until.END if cut is None else Until.CUT,

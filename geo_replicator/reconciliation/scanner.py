@@ -57,6 +57,7 @@ _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 _HEADER_COLUMNS: Final = np.arange(HEADER_BYTES)
 LOGS_FOLDER: Final = "logs"
 FORMAT_FILE: Final = "format"
+CLEANED_FILE: Final = "cleaned"
 TOPIC_FILE: Final = "topic.json"
 SIDECAR_SUFFIX: Final = ".hdr"
 
@@ -249,6 +250,8 @@ class PartitionFiles:
     topic_id: str
     """32 hexadecimal digits."""
     segments: tuple[SegmentFile, ...]
+    cleaned_below: int = 0
+    """Up to here compaction may have removed records on this side."""
 
 
 def find_logs(data_dir: Path) -> Path:
@@ -290,7 +293,18 @@ def _partitions(topic: str, folder: Path) -> Iterator[PartitionFiles]:
     except FileNotFoundError:
         return
     for number in numbers:
-        yield PartitionFiles(topic, number, folder.name, _segments(folder / str(number)))
+        cleaned_below = _cleaned_below(folder / str(number))
+        segments = _segments(folder / str(number))
+        yield PartitionFiles(topic, number, folder.name, segments, cleaned_below)
+
+
+def _cleaned_below(folder: Path) -> int:
+    """Read how far a log was cleaned (docs/reference/on-disk.md: `cleaned`); 0 if it never was."""
+    try:
+        data = (folder / CLEANED_FILE).read_bytes()
+    except FileNotFoundError:
+        return 0
+    return int.from_bytes(data[-8:], "big")
 
 
 def _segments(folder: Path) -> tuple[SegmentFile, ...]:

@@ -56,12 +56,13 @@ class TopicConfig:
             return f"{self.name}={value} is not served, only {served}: {self.reason}"
         if self.choices and value.strip() not in self.choices:
             return f"{self.name}={value} is not served, only {', '.join(self.choices)}"
-        if self.type not in (ConfigType.INT, ConfigType.LONG):
+        if self.type not in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
             return None
         try:
-            number = int(value)
+            number = float(value) if self.type is ConfigType.DOUBLE else int(value)
         except ValueError:
-            return f"{self.name}={value!r} is not a whole number"
+            kind = "number" if self.type is ConfigType.DOUBLE else "whole number"
+            return f"{self.name}={value!r} is not a {kind}"
         if not self.low <= number <= self.high:
             return f"{self.name}={number} is not in {self.low}..{self.high}"
         return None
@@ -98,11 +99,22 @@ _FLUSHED: Final = (
 )
 _ONE_NODE: Final = "a region is one node: there are no followers"
 _NO_TIERS: Final = "there is no tiered storage yet"
-_NO_COMPACTION: Final = "compaction is not built yet"
 
 _CONFIGS: Final = (
     _number("retention.ms", _WEEK_MS, -1, "How long records are kept; -1: for ever."),
     _number("retention.bytes", -1, -1, "Bytes kept per partition; -1: no limit."),
+    TopicConfig(
+        name="cleanup.policy", type=ConfigType.LIST, default="delete",
+        text="What becomes of old records: deleted by age and size, compacted by key, or both.",
+        choices=("delete", "compact", "compact,delete", "delete,compact"),
+    ),
+    _number("delete.retention.ms", 86_400_000, 0, "How long a tombstone stays once it was cleaned."),
+    TopicConfig(
+        name="min.cleanable.dirty.ratio", type=ConfigType.DOUBLE, default="0.5", high=1,
+        text="The part of a log that must be new before it is cleaned.",
+    ),
+    _number("min.compaction.lag.ms", 0, 0, "How old a record is at least when it is cleaned."),
+    _number("max.compaction.lag.ms", _INT64_MAX, 1, "How old a record is at most before it is cleaned."),
     _number("segment.bytes", 1 << 30, 4096, "Size at which a segment is sealed.", _INT32_MAX),
     _number("segment.ms", _WEEK_MS, 1, "Age at which a segment is sealed."),
     _number(
@@ -133,15 +145,10 @@ _CONFIGS: Final = (
         name=DOMAIN_KEY, type=ConfigType.STRING, default="main",
         text="The domain that the topic fails over with; fixed at creation.",
     ),
-    _fixed("cleanup.policy", ConfigType.LIST, "delete", _NO_COMPACTION),
     _fixed("min.insync.replicas", ConfigType.INT, "1", "a region is one node yet"),
     _fixed("unclean.leader.election.enable", ConfigType.BOOLEAN, "false", "it would lose data"),
     _number("flush.messages", _INT64_MAX, 1, _FLUSHED),
     _number("flush.ms", _INT64_MAX, 0, _FLUSHED),
-    _fixed("delete.retention.ms", ConfigType.LONG, "86400000", _NO_COMPACTION),
-    _fixed("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _NO_COMPACTION),
-    _fixed("min.compaction.lag.ms", ConfigType.LONG, "0", _NO_COMPACTION),
-    _fixed("max.compaction.lag.ms", ConfigType.LONG, str(_INT64_MAX), _NO_COMPACTION),
     _fixed("file.delete.delay.ms", ConfigType.LONG, "60000", "segments are deleted at once"),
     _fixed("index.interval.bytes", ConfigType.INT, "4096", "the index keeps its own spacing"),
     _fixed("segment.index.bytes", ConfigType.INT, "10485760", "indexes have no fixed size"),

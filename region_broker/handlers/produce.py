@@ -112,6 +112,7 @@ class _Item:
     error: ErrorCode = ErrorCode.none
     text: str | None = None
     outcome: AppendOutcome | None = None
+    is_prepared: bool = False
 
     @property
     def transactional(self) -> bool:
@@ -302,13 +303,14 @@ async def _turn(ctx: RequestContext) -> AsyncIterator[None]:
 
 
 async def _prepare(item: _Item) -> None:
-    """Let a thread do what takes long with a batch (another codec), in the order of the connection."""
+    """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
     assert item.partition is not None
     changed = await asyncio.to_thread(item.partition.prepared, item.data)
     if isinstance(changed, AppendOutcome):
         item.refuse(ERROR_OF_VERDICT[changed.verdict], changed.detail)
     else:
         item.data = bytes(changed)
+        item.is_prepared = True
 
 
 # --- append, wait, answer ------------------------------------------------------------------------
@@ -320,7 +322,9 @@ def _append(ctx: RequestContext, items: Sequence[_Item]) -> None:
         if not item.open:
             continue
         assert item.partition is not None
-        outcome = item.partition.append(item.data, tv2=tv2 and item.transactional)
+        outcome = item.partition.append(
+            item.data, tv2=tv2 and item.transactional, is_prepared=item.is_prepared
+        )
         error = ERROR_OF_VERDICT[outcome.verdict]
         if error is ErrorCode.none:
             item.outcome = outcome

@@ -59,6 +59,16 @@ class RecordRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRules:
+    """How a topic is compacted: Kafka's min.cleanable.dirty.ratio, delete.retention.ms, min and max.compaction.lag.ms."""
+
+    dirty_ratio_min: float = 0.5
+    tombstones_ms: int = 86_400_000
+    lag_min_ms: int = 0
+    lag_max_ms: int = INT64_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """Settings of one topic's logs. -1 for `retention_ms` and `retention_bytes`: without limit."""
 
@@ -69,6 +79,9 @@ class LogConfig:
     message_bytes_max: int
     index_interval_bytes: int
     records: RecordRules = RecordRules()
+    compacts: bool = False
+    deletes: bool = True
+    cleaning: CleaningRules = CleaningRules()
 
 
 def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConfig:
@@ -77,16 +90,32 @@ def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConf
     Raises UnsupportedConfig for a value that is not served.
     """
     values = _Values(configs)
+    policies = {word.strip() for word in configs.get("cleanup.policy", "delete").split(",")}
+    if not policies <= {"compact", "delete", ""}:
+        raise UnsupportedConfig(
+            f"cleanup.policy={configs['cleanup.policy']} is not served, only delete, compact and both"
+        )
+    lag_max_ms = values.number("max.compaction.lag.ms", INT64_MAX, 1, INT64_MAX)
+    segment_ms = values.number("segment.ms", node.segment_ms, 1, INT64_MAX)
     return LogConfig(
         segment_bytes=values.number(
             "segment.bytes", node.segment_bytes, SEGMENT_BYTES_MIN, INT32_MAX
         ),
-        segment_ms=values.number("segment.ms", node.segment_ms, 1, INT64_MAX),
+        # What lies in the active segment is never cleaned: it must be full in time (Kafka LogConfig).
+        segment_ms=min(segment_ms, lag_max_ms) if "compact" in policies else segment_ms,
         retention_ms=values.number("retention.ms", node.retention_ms, -1, INT64_MAX),
         retention_bytes=values.number("retention.bytes", node.retention_bytes, -1, INT64_MAX),
         message_bytes_max=values.number("max.message.bytes", node.message_bytes_max, 0, INT32_MAX),
         index_interval_bytes=node.index_interval_bytes,
         records=_record_rules(values),
+        compacts="compact" in policies,
+        deletes="delete" in policies,
+        cleaning=CleaningRules(
+            dirty_ratio_min=values.ratio("min.cleanable.dirty.ratio", 0.5),
+            tombstones_ms=values.number("delete.retention.ms", 86_400_000, 0, INT64_MAX),
+            lag_min_ms=values.number("min.compaction.lag.ms", 0, 0, INT64_MAX),
+            lag_max_ms=lag_max_ms,
+        ),
     )
 
 
@@ -134,6 +163,16 @@ class _Values:
             value = low - 1
         if not low <= value <= high:
             raise UnsupportedConfig(f"{key}={text} is not a whole number from {low} to {high}")
+        return value
+
+    def ratio(self, key: str, default: float) -> float:
+        text = self.configs.get(key)
+        try:
+            value = default if text is None else float(text)
+        except ValueError:
+            value = -1.0
+        if not 0.0 <= value <= 1.0:
+            raise UnsupportedConfig(f"{key}={text} is not a number from 0 to 1")
         return value
 
     def one_of(self, key: str, default: str, *others: str) -> str:

@@ -1,7 +1,7 @@
 """The log of one partition: a folder of segments, the state that their replay gives, and what of it is durable.
 
-INV-PL1  offsets are contiguous from `log_start_offset` to `log_end_offset`; bytes once written never change, except
-        that `truncate_to` cuts the end off
+INV-PL1  offsets are contiguous from `log_start_offset` to `log_end_offset`, but for holes below `cleaning.holes_below`;
+        bytes once written never change, except that `truncate_to` cuts the end off
 INV-PL2  synced_offset <= stable_offset <= log_end_offset; under `flush.policy=commit` stable is synced
 INV-PL3  state == replay(log) after every call
 INV-PL4  after the first failed write or sync the log takes nothing more and says why in `failed`; nothing is retried
@@ -23,8 +23,9 @@ from typing import Final
 
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import HEADER_BYTES, BatchHeader, Buffer, MarkerFacts, stamp
+from region_broker.log.cleaning.state import CleaningState
 from region_broker.log.disk import DiskFile
-from region_broker.log.failures import LogDamaged, NotABatchBoundary, PartitionFailed
+from region_broker.log.failures import NotABatchBoundary, PartitionFailed
 from region_broker.log.log_config import INT32_MAX, FlushPolicy, LogConfig
 from region_broker.log.recovery import (
     CHECKPOINT_NAME,
@@ -56,19 +57,13 @@ from region_broker.log.sync_job import Seal, SyncJob, write_seal
 
 logger: Final = logging.getLogger(__name__)
 
-POSITIONS_REMEMBERED: Final = 64
-
-
-def _nothing() -> None:
-    return None
-
 
 @dataclass(slots=True)
 class LogListener:
     """Who is told: `on_dirty` after an append, `on_stable` when `stable_offset` moved or the log failed."""
 
     on_dirty: Callable[["PartitionLog"], None]
-    on_stable: Callable[[], None] = _nothing
+    on_stable: Callable[[], None] = field(default=lambda: None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +107,7 @@ class PartitionLog:
         self._sealed: list[Path] = []
         self._disk_lock = threading.Lock()
         self._checkpoint_file: DiskFile | None = None
+        self.cleaning = CleaningState(self._disk, setup.folder, recovered.mark)
 
     @classmethod
     def open(cls, setup: LogSetup) -> "PartitionLog":
@@ -152,6 +148,11 @@ class PartitionLog:
         """Whether a full segment waits for its seal."""
         return bool(self._pending_seals)
 
+    @property
+    def segments(self) -> SegmentList:
+        """The segments (read access; `cleaning` replaces sealed ones)."""
+        return self._list
+
     def sealed_paths(self) -> list[Path]:
         """Return the paths of the sealed segments, oldest first."""
         return [segment.path for segment in self._list.segments if segment.file is None]
@@ -187,7 +188,7 @@ class PartitionLog:
         """
         assert batches
         first, last = batches[0][0], batches[-1][0]
-        assert first.base_offset == self.log_end_offset, (first.base_offset, self.log_end_offset)
+        assert self.log_end_offset <= first.base_offset, (first.base_offset, self.log_end_offset)
         self._write(len(data), last.last_offset, data)
         for header, marker in batches:
             self._applied(header, marker)
@@ -205,7 +206,7 @@ class PartitionLog:
 
     def _applied(self, header: BatchHeader, marker: MarkerFacts | None) -> None:
         assert self._active is not None
-        assert header.base_offset == self.log_end_offset, (header.base_offset, self.log_end_offset)
+        assert header.base_offset >= self.log_end_offset, (header.base_offset, self.log_end_offset)
         if header.leader_epoch > self.epochs.latest:
             self.epochs.note(header.leader_epoch, header.base_offset)
         self._active.note_batch(header)
@@ -370,14 +371,14 @@ class PartitionLog:
             try:
                 self.sync_now()
                 with self._disk_lock:
+                    self.cleaning.interrupt()
                     self._write_clean_state()
             except OSError as error:
                 self.fail(f"closing {self.folder} failed: {error}")
             except PartitionFailed:
                 logger.warning("%s is not closed cleanly", self.folder)
         with self._disk_lock:
-            self._closed = True
-            self._generation += 1
+            self._closed, self._generation = True, self._generation + 1
             self._close_files()
 
     def _write_clean_state(self) -> None:
@@ -389,7 +390,8 @@ class PartitionLog:
         self._disk.write_file_atomic(active.index_path(), data)
         self._disk.write_file_atomic(self.folder / EPOCHS_NAME, self.epochs.encode())
         write_snapshot(self._disk, self.folder, self.log_end_offset, self.state.encode())
-        remove_between(self._disk, self.folder, [*self._list.bases, self.log_end_offset])
+        kept = [*self._list.bases, self.log_end_offset, self.cleaning.holes_below]
+        remove_between(self._disk, self.folder, kept)
         self._checkpoint_file.pwrite(0, self._checkpoint_now(clean=True).encode())
         self._checkpoint_file.fdatasync()
 
@@ -437,6 +439,7 @@ class PartitionLog:
         with self._disk_lock:
             self._generation += 1
             try:
+                self.cleaning.interrupt()
                 self._cut(segment, position, offset)
             except OSError as error:
                 self.fail(f"cutting {self.folder} at {offset} failed: {error}")
@@ -518,11 +521,8 @@ class PartitionLog:
     def delete_segments_below(self, offset: int) -> int:
         """Delete the sealed segments that lie wholly below `offset` (mirror, T14); return how many."""
         self.check_running()
-        count = 0
-        for segment in self._list.segments[:-1]:
-            if segment.next_offset > offset or segment.file is not None:
-                break
-            count += 1
+        kept = (s for s in self._list.segments if s.next_offset > offset or s.file is not None)
+        count = self._list.segments.index(next(kept))  # the active one at the latest
         self._delete_oldest(count)
         return count
 
@@ -531,6 +531,7 @@ class PartitionLog:
             return
         try:
             with self._disk_lock:
+                self.cleaning.interrupt()
                 self._keep_state_at(self._list.bases[count])
                 deleted = self._list.keep(count, len(self._list.segments))
                 assert all(segment.file is None for segment in deleted)
@@ -577,6 +578,8 @@ class PartitionLog:
         self.listener.on_stable()
 
     def _restart_at(self, offset: int) -> None:
+        self.cleaning.interrupt()
+        self.cleaning.forget()
         self._close_files()
         emptied = Checkpoint(
             synced_offset=offset, segment_base=offset, segment_bytes=0, log_start_offset=offset
@@ -595,6 +598,3 @@ class PartitionLog:
         self._sealed.clear()
         self.state, self.epochs = PartitionState(), LeaderEpochs()
         self.log_end_offset = self.synced_offset = offset
-
-
-__all__ = ["BatchAtTime", "LogDamaged", "LogListener", "LogSetup", "PartitionLog", "SyncJob"]

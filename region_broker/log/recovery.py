@@ -27,6 +27,7 @@ from idempotency.record_batch import (
     read_header,
     read_marker,
 )
+from region_broker.log.cleaning.state import NEVER_CLEANED, CleanMark, finish_swap, read_mark
 from region_broker.log.disk import TEMPORARY_SUFFIX, DiskFile
 from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig
@@ -60,6 +61,7 @@ class RecoveredLog:
     epochs: LeaderEpochs
     clean: bool
     cut_bytes: int = 0
+    mark: CleanMark = NEVER_CLEANED
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,13 @@ def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog
     """Open or create the log in `folder`; raises LogDamaged, or OSError of the disk."""
     disk = cache.disk
     disk.make_dirs(folder)
+    try:
+        finish_swap(disk, folder)
+        mark = read_mark(disk, folder)
+    except FrameError as error:
+        raise LogDamaged(
+            f"{folder}: what says how far it was cleaned is damaged: {error}"
+        ) from error
     names = disk.list_dir(folder)
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX):
@@ -92,7 +101,7 @@ def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog
         return _create(folder, cache, config, checkpoint.segment_base)
     if checkpoint is None and not any(_log_bytes(folder, cache, base) for base in bases):
         return _create(folder, cache, config, bases[0] if bases else 0)
-    recovery = _Recovery(folder, cache, config, checkpoint)
+    recovery = _Recovery(folder, cache, config, checkpoint, mark)
     return recovery.run(bases)
 
 
@@ -147,13 +156,19 @@ class _Recovery:
     """One run over a folder that holds a log."""
 
     def __init__(
-        self, folder: Path, cache: SealedCache, config: LogConfig, checkpoint: Checkpoint | None
+        self,
+        folder: Path,
+        cache: SealedCache,
+        config: LogConfig,
+        checkpoint: Checkpoint | None,
+        mark: CleanMark,
     ) -> None:
         self._folder = folder
         self._cache = cache
         self._disk = cache.disk
         self._config = config
         self._checkpoint = checkpoint
+        self._mark = mark
         self._cut_bytes = 0
         self._epochs = LeaderEpochs()
 
@@ -188,6 +203,7 @@ class _Recovery:
             epochs=self._epochs,
             clean=clean,
             cut_bytes=self._cut_bytes,
+            mark=self._mark,
         )
 
     def _list_segments(self, bases: list[int]) -> list[Segment]:
@@ -286,7 +302,8 @@ class _Recovery:
         segment.size_bytes, segment.next_offset = 0, segment.base_offset
         segment.file = self._disk.open(segment.path)
         segment.live_index = SparseIndex(self._config.index_interval_bytes)
-        for item in scan(segment.file, size_bytes, segment.base_offset):
+        holes_below = self._mark.holes_below
+        for item in scan(segment.file, size_bytes, segment.base_offset, holes_below):
             if isinstance(item, TornAt):
                 return item
             segment.note_batch(item)
@@ -376,8 +393,13 @@ class _Recovery:
                 write_aborted_file(self._folder, segments, segment)
 
 
-def scan(file: DiskFile, size_bytes: int, base_offset: int) -> Iterator[BatchHeader | TornAt]:
-    """Yield the header of each whole, sound batch in order, then a TornAt if the file goes on behind them."""
+def scan(
+    file: DiskFile, size_bytes: int, base_offset: int, holes_below: int = 0
+) -> Iterator[BatchHeader | TornAt]:
+    """Yield the header of each whole, sound batch in order, then a TornAt if the file goes on behind them.
+
+    Offsets may be missing below `holes_below`, where the log, or the one that it mirrors, was cleaned.
+    """
     position = 0
     expected_offset = base_offset
     window_bytes = SCAN_WINDOW_BYTES
@@ -395,7 +417,7 @@ def scan(file: DiskFile, size_bytes: int, base_offset: int) -> Iterator[BatchHea
             end = at + header.size_bytes
             if end > len(window) and position + end <= size_bytes:
                 break
-            reason = _fault(window, at, header, expected_offset)
+            reason = _fault(window, at, header, expected_offset, holes_below)
             if reason:
                 yield TornAt(position + at, reason)
                 return
@@ -408,10 +430,13 @@ def scan(file: DiskFile, size_bytes: int, base_offset: int) -> Iterator[BatchHea
         position += at
 
 
-def _fault(window: bytes, at: int, header: BatchHeader, expected_offset: int) -> str:
+def _fault(
+    window: bytes, at: int, header: BatchHeader, expected_offset: int, holes_below: int
+) -> str:
     if at + header.size_bytes > len(window):
         return f"the batch of offset {header.base_offset} is cut off"
-    if header.base_offset != expected_offset:
+    hole = expected_offset < header.base_offset <= holes_below
+    if header.base_offset != expected_offset and not hole:
         return f"a batch of offset {header.base_offset} where {expected_offset} follows"
     if not crc_ok(window, at, header):
         return f"the batch of offset {header.base_offset} has a wrong CRC"

@@ -1,6 +1,7 @@
 """The segments of one log in order, and reading over them.
 
-INV-SL1  segments are contiguous: each begins where the one before ends; the last one is active
+INV-SL1  segments are contiguous: each begins where the one before ends; the last one is active. Cleaned ones have
+         holes inside, never at their end
 INV-SL2  a remembered position is the start of the batch at that offset, or the end of its segment
 
 Not here: writing, syncing, deleting (`partition_log`).
@@ -8,7 +9,7 @@ Not here: writing, syncing, deleting (`partition_log`).
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -54,6 +55,17 @@ class SegmentList:
         self.bases = self.bases[start:stop]
         self._positions.clear()
         return dropped
+
+    def replace(self, old: Sequence[Segment], fresh: Segment) -> None:
+        """Put a cleaned segment in the place of `old`, which are neighbours in the list."""
+        start = self.segments.index(old[0])
+        stop = start + len(old)
+        assert self.segments[start:stop] == list(old)
+        for segment in old:
+            self._cache.forget(segment.path)
+        self.segments[start:stop] = [fresh]
+        self.bases[start:stop] = [fresh.base_offset]
+        self._positions.clear()
 
     def read(self, offset: int, max_bytes: int, limit: int) -> ReadSlice | None:
         """Return whole batches of one segment, from the one that holds `offset` to at most `limit`.

@@ -46,6 +46,7 @@ from region_broker.handlers.services import Services
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
 from region_broker.metrics import Metrics
+from region_broker.node.cleaning import compose_cleaner
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.replication.fetch_sessions import FetchSessions
@@ -202,6 +203,7 @@ class Node:
 
     def _compose_servers(self) -> None:
         storage, ports, config = self.storage, self._ports, self.config
+        self.cleaner = compose_cleaner(config.region, storage, ports, self._source, self.tidemarks)
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch
         )
@@ -302,6 +304,7 @@ class Node:
                         ("forwarder", self._forwarder.run()),
                         ("failover", self.failover.run()),
                         ("retention", self._maintain()),
+                        ("cleaner", self.cleaner.run()),
                         ("digests", self.storage.complete_digests()),
                         ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),
                     )

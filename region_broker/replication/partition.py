@@ -95,6 +95,8 @@ class Partition:
         self.shown_cut_offset = 0
         self.whole_end = 0
         """Where the whole cut of a mirror ends here: no transaction is shown in a part of its logs (T17)."""
+        self.cleaned_at_home = 0
+        """How far the acting region has cleaned this log, as it said last: a mirror goes no further (T13)."""
         self._start = start
         self._reads = SoundReads(tp, log)
         self._waiters = CommitWaiters()
@@ -209,8 +211,13 @@ class Partition:
 
     # -- appending -------------------------------------------------------------------------------
 
-    def append(self, data: Buffer, *, tv2: bool = False) -> AppendOutcome:
-        """Take one client batch: check, judge, stamp, write. Answer when `next_offset` is below HW."""
+    def append(
+        self, data: Buffer, *, tv2: bool = False, is_prepared: bool = False
+    ) -> AppendOutcome:
+        """Take one client batch: check, judge, stamp, write. Answer when `next_offset` is below HW.
+
+        `is_prepared`: it comes from `prepared`.
+        """
         refused = self._refusal()
         if refused is not None:
             return refused
@@ -219,7 +226,7 @@ class Partition:
             return header
         judgement = self.log.state.judge(header, tv2=tv2)
         if judgement.verdict is Verdict.FRESH:
-            return self._write_fitted(data, header)
+            return self._write_fitted(data, header, is_prepared=is_prepared)
         if judgement.verdict is Verdict.DUPLICATE:
             return AppendOutcome(
                 AppendVerdict.DUPLICATE,
@@ -229,9 +236,11 @@ class Partition:
             )
         return AppendOutcome(APPEND_VERDICTS[judgement.verdict], detail=judgement.detail)
 
-    def _write_fitted(self, data: Buffer, header: BatchHeader) -> AppendOutcome:
+    def _write_fitted(
+        self, data: Buffer, header: BatchHeader, *, is_prepared: bool
+    ) -> AppendOutcome:
         config = self.log.config
-        found = fitted(data, header, config, self.log.wall_ms())
+        found = fitted(data, header, config, self.log.wall_ms(), is_prepared=is_prepared)
         if isinstance(found, AppendOutcome):
             return found
         outcome = self._write(*found)
@@ -309,8 +318,8 @@ class Partition:
     def append_mirrored(self, data: Buffer) -> int:
         """Write whole batches of the acting region as they are; return the new log end offset.
 
-        Raises MirrorGap if they do not continue this log, BatchError if one is damaged, NotLeader if this
-        partition leads, PartitionFailed. All of `data` is written, or nothing.
+        Offsets may be missing where the acting region has cleaned. Raises MirrorGap if the batches do not continue
+        this log, BatchError if one is damaged, NotLeader, PartitionFailed. All of `data` is written, or nothing.
         """
         if self.is_leader:
             raise NotLeader(f"{self.tp} leads here: it takes no mirrored batches")
@@ -326,8 +335,11 @@ class Partition:
         expected_offset = self.log.log_end_offset
         epoch = self.log.epochs.latest
         end = 0
+        holes = False
         for position, header in iter_headers(data):
-            if header.base_offset != expected_offset or header.leader_epoch < epoch:
+            hole = expected_offset < header.base_offset <= self.cleaned_at_home
+            holes = holes or hole
+            if (header.base_offset != expected_offset and not hole) or header.leader_epoch < epoch:
                 raise MirrorGap(
                     f"{self.tp}: a batch of offset {header.base_offset} and leader epoch "
                     f"{header.leader_epoch} cannot follow offset {expected_offset}, epoch {epoch}"
@@ -340,6 +352,11 @@ class Partition:
             expected_offset, epoch = header.next_offset, header.leader_epoch
         if end != len(data):
             raise MirrorGap(f"{self.tp}: {len(data) - end} bytes behind the last whole batch")
+        if holes and self.cleaned_at_home > self.log.cleaning.holes_below:
+            # Durable before the first hole: a start must tell holes from losses (INV-CLS3).
+            with self._stops_on_disk_errors("noting holes"):
+                mark = replace(self.log.cleaning.mark, holes_below=self.cleaned_at_home)
+                self.log.cleaning.note(mark)
         return batches
 
     # -- waiting ---------------------------------------------------------------------------------
@@ -565,7 +582,9 @@ class Partition:
         stable = self.last_stable_offset
         hold = stable if hold_offset is None else min(hold_offset, stable)
         with self._stops_on_disk_errors("retention"):
-            deleted = self.log.apply_retention(now_ms=now_ms, hold_offset=hold)
+            deleted = 0
+            if self.log.config.deletes:
+                deleted = self.log.apply_retention(now_ms=now_ms, hold_offset=hold)
             if self.log_start_offset > self.kept_from:
                 held = self.log_start_offset if hold_offset is None else hold_offset
                 deleted += self.log.delete_segments_below(min(self.log_start_offset, held))

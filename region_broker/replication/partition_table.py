@@ -66,7 +66,7 @@ class TopicSpec(Protocol):
 
     @property
     def internal(self) -> bool:
-        """Whether it is a ledger: kept for ever (there is no compaction yet)."""
+        """Whether it is a ledger: kept for ever (ledgers are not compacted)."""
         ...
 
     @property
@@ -201,8 +201,6 @@ class PartitionTable:
         configs = dict(topic.configs)
         if topic.internal:
             configs |= {"retention.ms": "-1", "retention.bytes": "-1"}
-        elif "compact" in configs.get("cleanup.policy", "delete"):
-            raise UnsupportedConfig("cleanup.policy=compact is not served yet: only delete is")
         return topic_log_config(self._config, configs)
 
     def _open_partition(self, topic: TopicSpec, number: int, config: LogConfig) -> Partition:

@@ -1,7 +1,7 @@
 """What a topic makes of a fresh batch before it is written: its times judged or stamped, its codec changed.
 
-INV-FIT1  a batch is judged by its header: per-record work is done by the codec alone, and only where
-         `compression.type` asks for another one than the batch has
+INV-FIT1  a batch is judged by its header; records are looked at only where `compression.type` asks for another codec
+         than the batch has, by that codec, and in compacted topics, for their keys
 INV-FIT2  what takes long is done ahead and off the event loop (`is_heavy`, `prepared`); a batch that was not prepared
          is treated all the same when it is appended
 
@@ -20,6 +20,7 @@ from idempotency.record_batch import (
     Buffer,
     read_header,
 )
+from region_broker.log.cleaning.batch_filter import open_body, walk
 from region_broker.log.log_config import LogConfig, RecordRules
 from region_broker.replication.admission import AppendOutcome, AppendVerdict, check_client_batch
 from region_broker.wire.batch_rewrite import recompressed, with_append_time
@@ -33,34 +34,40 @@ RECOMPRESSED_INLINE_BYTES_MAX: Final = 8 * 1024
 def is_heavy(data: Buffer, config: LogConfig) -> bool:
     """Tell whether `prepared` should be run for the batch, in a thread, before it is appended."""
     codec = config.records.codec
-    if codec is None:
+    if codec is None and not config.compacts:
         return False
     try:
         header = read_header(data)
     except BatchError:
         return False
-    if header.codec == codec:
+    if header.codec == codec and not config.compacts:
         return False
     # How much a compressed batch holds is known only when it is open.
     return header.codec != Codec.NONE or len(data) > RECOMPRESSED_INLINE_BYTES_MAX
 
 
 def prepared(data: Buffer, config: LogConfig) -> Buffer | AppendOutcome:
-    """Return the batch in the topic's codec, or why it is refused."""
+    """Return the batch in the topic's codec, its keys looked at, or why it is refused."""
     header = check_client_batch(data, config.message_bytes_max)
     if isinstance(header, AppendOutcome):
         return header
+    problem = _key_problem(data, header) if config.compacts else ""
+    if problem:
+        return AppendOutcome(AppendVerdict.INVALID_RECORD, detail=problem)
     return _in_codec(data, header, config.records)
 
 
 def fitted(
-    data: Buffer, header: BatchHeader, config: LogConfig, now_ms: int
+    data: Buffer, header: BatchHeader, config: LogConfig, now_ms: int, *, is_prepared: bool = False
 ) -> tuple[Buffer, BatchHeader] | AppendOutcome:
     """Return a fresh batch as it is to be written, with its header, or why it is refused."""
     rules = config.records
     problem = _time_problem(header, rules, now_ms)
     if problem:
         return AppendOutcome(AppendVerdict.INVALID_TIMESTAMP, detail=problem)
+    problem = _key_problem(data, header) if config.compacts and not is_prepared else ""
+    if problem:
+        return AppendOutcome(AppendVerdict.INVALID_RECORD, detail=problem)
     if rules.codec is not None and rules.codec != header.codec:
         changed = _in_codec(data, header, rules)
         if isinstance(changed, AppendOutcome):
@@ -81,6 +88,19 @@ def fitted(
         data = with_append_time(data, header, now_ms)
         header = read_header(data)
     return data, header
+
+
+def _key_problem(data: Buffer, header: BatchHeader) -> str:
+    """Return why a compacted topic does not take the batch: it would lose what has no key (Kafka validateKey)."""
+    with memoryview(data) as view:
+        batch = bytes(view[: header.size_bytes])
+    try:
+        for record in walk(open_body(batch, header), header.record_count):
+            if record.key is None:
+                return f"record {record.offset_delta} has no key: a compacted topic keeps records by key"
+    except RecordsError as error:
+        return str(error)
+    return ""
 
 
 def _in_codec(data: Buffer, header: BatchHeader, rules: RecordRules) -> Buffer | AppendOutcome:

@@ -49,7 +49,12 @@ class SoundReads:
             if offset < end:
                 raise self._corrupt(offset, "the batch there does not end where readers may see")
             return b"", offset
-        bad_at = first_unsound(found.data, offset, leader_epoch=self._one_epoch(offset, found))
+        bad_at = first_unsound(
+            found.data,
+            offset,
+            leader_epoch=self._one_epoch(offset, found),
+            gap_below=self._log.cleaning.holes_below,
+        )
         if bad_at < 0:
             return found.data, found.next_offset
         if bad_at == 0:

@@ -2,7 +2,7 @@
 
 INV-SD1  after `power_loss` a file holds what was synced, and of each later write any subset of its 4 KiB pages, some
          of them torn: a subset of their 512-byte sectors; a name holds what `fsync_dir` made of it, or what it was
-         changed to since
+         changed to since, but a rename happens as a whole or not at all
 INV-SD2  after `process_killed` everything written is there: the page cache outlives a process
 INV-SD3  a failed `fdatasync` drops the file's dirty pages as clean: a later one succeeds and they are not durable
 
@@ -175,6 +175,7 @@ class SimulatedDisk:
         self._names: dict[Path, Inode] = {}
         self._durable_names: dict[Path, Inode] = {}
         self._folders: set[Path] = {Path("/")}
+        self._renames: dict[Path, Path] = {}
 
     def step(self, operation: str, path: Path) -> None:
         """Count an operation; crash or fail if that was asked for."""
@@ -207,9 +208,11 @@ class SimulatedDisk:
     def power_loss(self, rng: random.Random) -> None:
         """Lose what was not synced, by chance in part kept."""
         self.process_killed()
+        coins: dict[Path, bool] = {}
         for path in sorted({*self._names, *self._durable_names}):
             was, became = self._durable_names.get(path), self._names.get(path)
-            kept = became if was is became or rng.random() < 0.5 else was
+            coin = coins.setdefault(self._renamed_with(path), rng.random() < 0.5)
+            kept = became if was is became or coin else was
             if kept is None:
                 self._names.pop(path, None)
             else:
@@ -217,6 +220,13 @@ class SimulatedDisk:
         for inode in dict.fromkeys(self._names.values()):
             inode.lose_power(rng)
         self._durable_names = dict(self._names)
+        self._renames.clear()
+
+    def _renamed_with(self, path: Path) -> Path:
+        """Return one path for all that renames have tied together: a rename happens as a whole, or not."""
+        while path in self._renames:
+            path = self._renames[path]
+        return path
 
     def process_killed(self) -> None:
         """End the process: handles are dead, faults are over, the page cache stays."""
@@ -272,6 +282,9 @@ class SimulatedDisk:
             self._move_folder(source, target)
         else:
             self._names[target] = self._names.pop(source)
+            tied, to = self._renamed_with(source), self._renamed_with(target)
+            if tied != to:
+                self._renames[tied] = to
 
     def _move_folder(self, source: Path, target: Path) -> None:
         def moved(path: Path) -> Path:
@@ -304,6 +317,7 @@ class SimulatedDisk:
         for name, inode in list(self._names.items()):  # syncs run in threads
             if name.parent == path:
                 self._durable_names[name] = inode
+        self._renames = {old: new for old, new in self._renames.items() if old.parent != path}
 
     def read_file(self, path: Path) -> bytes:
         """See `Disk`."""

@@ -244,3 +244,28 @@ def test_T16_tidemarks_that_need_a_deleted_log_are_skipped() -> None:
     assert made.complete == TidemarkPoint(0, 0)
     copy_ledgers(made, 31)
     assert made.complete == TidemarkPoint(8, 3)
+
+
+# T13: what a cleaning left out.
+
+
+@pytest.mark.parametrize("told_first", [True, False])
+def test_T13_a_log_copied_with_holes_counts_for_no_tidemark_inside_them(told_first: bool) -> None:
+    """x@0 was cleaned by x@9: a mirror that copies only x@9 has no x at D = 5, and must never show that cut."""
+    _, tidemarks = written(cut(1, p1=1), cut(2, p0=5), cut(3, p1=2), cut(4, p0=10))
+    made = frontier_of()
+    if told_first:
+        made.seeded(P0, 10)
+    for tidemark in tidemarks:
+        made.observe(tidemark)
+    made.seeded(P0, 10)
+    made.advanced(P1, 2)
+    made.advanced(P0, 7)
+    copy_ledgers(made, 31)
+    assert made.complete == TidemarkPoint(
+        8, 1
+    )  # D of p0 is 0 there: nothing is missing from nothing
+    made.advanced(P0, 10)
+    assert made.complete == TidemarkPoint(8, 1)  # 2 and 3 lie inside, and 4 waits for the ledgers
+    copy_ledgers(made, 41)
+    assert made.complete == TidemarkPoint(8, 4)

@@ -166,6 +166,7 @@ async def test_T15_growth_is_durable_before_the_tidemark_counts_as_reached(pair:
     link._ports.reached.save = saving  # type: ignore[method-assign]
     await pair.eu.grow(3)
     await pair.eu.write("young", number=2)
+    await until(lambda: pair.us.table.get("orders", 2) is not None)
     await until(lambda: b"young" in pair.us.raw(2) and pair.us.partition(2).visible_end == 1)
     assert counts
     assert set(counts) == {3}

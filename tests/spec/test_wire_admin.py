@@ -63,7 +63,7 @@ async def test_created_topic_is_in_the_metadata(tmp_path: Path, version: int) ->
         (create_of(no_such_key="1"), INVALID_CONFIG, "no.such.key"),
         (create_of(retention_ms="soon"), INVALID_CONFIG, "whole number"),
         (create_of(retention_ms="-5"), INVALID_CONFIG, "-1.."),
-        (create_of(cleanup_policy="compact"), INVALID_CONFIG, "delete"),
+        (create_of(cleanup_policy="shrink"), INVALID_CONFIG, "delete"),
         (create_of(tidemark_domain="elsewhere"), INVALID_CONFIG, "domain"),
         (create_of(retention_ms=None), INVALID_CONFIG, "default"),
     ],

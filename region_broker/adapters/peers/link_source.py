@@ -346,6 +346,7 @@ class _FetchSession:
             high_watermark,
             partition.log_start_offset,
             unsent_bytes,
+            partition.log.cleaning.holes_below,
         )
         return part, data
 

@@ -297,6 +297,7 @@ class FetchedPartition(msgspec.Struct, frozen=True, array_like=True):
     high_watermark: int
     log_start_offset: int
     unsent_bytes: int
+    cleaned_below: int = 0
 
 
 class FetchedLogs(PeerMessage, frozen=True, kw_only=True):

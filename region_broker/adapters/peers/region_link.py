@@ -202,6 +202,7 @@ def fetch_answer(fetched: FetchedLogs, attachment: memoryview) -> FetchAnswer:
                 high_watermark=part.high_watermark,
                 log_start_offset=part.log_start_offset,
                 unsent_bytes=part.unsent_bytes,
+                cleaned_below=part.cleaned_below,
             )
         )
         start = end

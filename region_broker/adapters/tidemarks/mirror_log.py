@@ -124,6 +124,17 @@ class MirrorPartitions(TidemarkLog):
         except (LogError, BatchError) as error:
             raise LinkFailed(f"{key.encode()} does not take what home sent: {error}") from error
 
+    def whole_from(self, key: LogKey) -> int:
+        """Return below which offset others may be missing; 0 for a log that is not open."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        return 0 if partition is None else partition.log.cleaning.holes_below
+
+    def cleaned_at_home(self, key: LogKey, cleaned_below: int) -> None:
+        """Note how far home has cleaned the log (T13)."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is not None:
+            partition.cleaned_at_home = max(partition.cleaned_at_home, cleaned_below)
+
     def start_at(self, key: LogKey, offset: int) -> None:
         """Let an empty log begin at `offset`, where home's begins; raises `LinkFailed`."""
         partition = self._of(key)

@@ -370,7 +370,7 @@ async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
     "configs",
     [
         {"message.timestamp.type": "EventTime"},
-        {"cleanup.policy": "compact"},
+        {"cleanup.policy": "shrink"},
         {"segment.bytes": "many"},
         {"retention.ms": "-2"},
     ],

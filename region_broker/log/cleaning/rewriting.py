@@ -1,0 +1,277 @@
+"""One cleaning of one log: read what is new, then write each group of segments anew without what it supersedes.
+
+INV-CLW1  a record goes only if a later record of its key lies below the bound, is not aborted, and stays; a
+         tombstone also when its delete horizon has passed, aborted data at once, records without a key at once
+INV-CLW2  the last data batch and the last marker of each producer that the partition knows stay, the batch
+         without records if need be: sequences, epochs and decisions are those of the replay (T6)
+INV-CLW3  the last batch of each new segment stays, without records if need be: a segment ends where it ended, so
+         no offset is given out twice
+INV-CLW4  batches behind what the map covers, and damaged ones, are never rewritten: the latter end the run
+
+Runs in a thread, on files that do not change; a generator, so that its driver may slow it down and take part.
+Source: Kafka LogCleaner.scala `doClean`, `cleanSegments`, `shouldRetainRecord`, `checkBatchRetention`.
+Not here: names and the durable step (`state`), when and how far (`planning`), the driver (`replication.cleaner`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from idempotency.partition_state import AbortedTxn
+from idempotency.record_batch import (
+    BatchError,
+    BatchHeader,
+    crc_ok,
+    iter_headers,
+    read_header,
+    read_marker,
+)
+from region_broker.log.cleaning.batch_filter import (
+    delete_horizon_ms,
+    emptied,
+    filtered,
+    open_body,
+    walk,
+    with_delete_horizon,
+)
+from region_broker.log.cleaning.key_map import KeyMap
+from region_broker.log.cleaning.state import Swap, cleaned_path
+from region_broker.log.cleaning.transactions import CleanedTransactions
+from region_broker.log.disk import DiskFile
+from region_broker.log.failures import LogDamaged
+from region_broker.log.log_config import LogConfig
+from region_broker.log.segment import (
+    ABORTED_SUFFIX,
+    INDEX_SUFFIX,
+    SealedCache,
+    Segment,
+)
+from region_broker.log.side_files.aborted_index import encode_aborted
+from region_broker.log.side_files.sparse_index import SegmentSummary, SparseIndex
+from region_broker.wire.batches import RecordsError
+
+WINDOW_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningTask:
+    """What is to be cleaned, fixed on the event loop. Offsets; times in ms.
+
+    `segments` are all sealed ones that may be cleaned; `last_data` names the last batch of each known producer.
+    """
+
+    folder: Path
+    config: LogConfig
+    segments: Sequence[Segment]
+    first_dirty_offset: int
+    aborted: Sequence[AbortedTxn]
+    last_data: Mapping[int, int]
+    now_ms: int
+    keys_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """So many bytes were read since the last step."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A group is written and synced: `fresh` is to take the place of `old`."""
+
+    old: tuple[Segment, ...]
+    fresh: Segment
+    summary: SegmentSummary
+    swap: Swap
+
+
+class Cleaning:
+    """One run: `fill_map` first, then `rewrite` group by group."""
+
+    def __init__(self, task: CleaningTask, cache: SealedCache) -> None:
+        """Use `cache` for files of this run only."""
+        self._task = task
+        self._disk = cache.disk
+        self._cache = cache
+        self._map = KeyMap(task.keys_max)
+        self._last_marker: dict[int, int] = {}
+        self.removed_bytes = 0
+
+    @property
+    def clean_to(self) -> int:
+        """Below it every key has one value when the run is done."""
+        return self._map.end_offset
+
+    # -- what supersedes -------------------------------------------------------------------------
+
+    def fill_map(self) -> Iterator[Read]:
+        """Note the newest offset of each key from the first dirty offset on, as far as the memory goes."""
+        task = self._task
+        txns = CleanedTransactions(task.aborted)
+        end_offset = task.first_dirty_offset
+        for segment in task.segments:
+            dirty = segment.next_offset > task.first_dirty_offset
+            for read_bytes, batches in self._windows(segment):
+                for header, batch in batches:
+                    aborted = False
+                    if header.is_control:
+                        self._last_marker[header.producer_id] = header.base_offset
+                        txns.marker(header, read_marker(batch))
+                    else:
+                        aborted = txns.data(header)
+                    if not dirty or header.next_offset <= task.first_dirty_offset:
+                        continue
+                    if self._map.full:
+                        # Whole segments if any: then the state at the end is there as a snapshot.
+                        whole = segment.base_offset > task.first_dirty_offset
+                        self._map.end_offset = segment.base_offset if whole else end_offset
+                        return
+                    if not aborted and not header.is_control:
+                        self._note_keys(header, batch)
+                    end_offset = header.next_offset
+                yield Read(read_bytes)
+        self._map.end_offset = task.segments[-1].next_offset
+
+    def _note_keys(self, header: BatchHeader, batch: bytes) -> None:
+        for record in walk(open_body(batch, header), header.record_count):
+            if record.key is not None:
+                self._map.put(record.key, header.base_offset + record.offset_delta)
+
+    # -- what stays ------------------------------------------------------------------------------
+
+    def rewrite(
+        self, old: Sequence[Segment], txns: CleanedTransactions
+    ) -> Iterator[Read | Rewritten]:
+        """Write one group anew; the last thing yielded is what came of it, unless nothing changed."""
+        first, last = old[0], old[-1]
+        path = cleaned_path(first.path)
+        file = self._disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            fresh = Segment(path, first.base_offset, self._cache, self._task.config)
+            fresh.next_offset = first.base_offset
+            fresh.file, fresh.live_index = file, SparseIndex(self._task.config.index_interval_bytes)
+            for segment in old:
+                for read_bytes, batches in self._windows(segment):
+                    self._copy(fresh, batches, txns, last.next_offset)
+                    yield Read(read_bytes)
+            file.fdatasync()
+        finally:
+            file.close()
+        assert fresh.next_offset == last.next_offset, (fresh.next_offset, last.next_offset)
+        index, summary = fresh.live_index, fresh.summary()
+        self._write(first.path, INDEX_SUFFIX, index.encode(summary))
+        self._write(first.path, ABORTED_SUFFIX, encode_aborted(txns.take_index()))
+        self._disk.fsync_dir(self._task.folder)
+        self.removed_bytes += sum(segment.size_bytes for segment in old) - fresh.size_bytes
+        swap = Swap(tuple(segment.base_offset for segment in old))
+        yield Rewritten(tuple(old), fresh, summary, swap)
+
+    def _write(self, path: Path, suffix: str, data: bytes) -> None:
+        self._disk.write_file_atomic(cleaned_path(path.with_suffix(suffix)), data)
+
+    def transactions(self) -> CleanedTransactions:
+        """Return what a walk over all groups needs to know."""
+        return CleanedTransactions(self._task.aborted)
+
+    def _copy(
+        self,
+        fresh: Segment,
+        batches: Sequence[tuple[BatchHeader, bytes]],
+        txns: CleanedTransactions,
+        group_end: int,
+    ) -> None:
+        parts: list[bytes] = []
+        position = fresh.size_bytes
+        for header, batch in batches:
+            kept = self._kept(header, batch, txns)
+            if kept is None and (self._names_a_producer(header) or header.next_offset == group_end):
+                # A marker stays whole: it is what a reader's, and our own, replay goes by.
+                kept = batch if header.is_control else emptied(header)
+            if kept is not None:
+                parts.append(kept)
+                fresh.note_batch(header if kept is batch else read_header(kept))
+        if parts:
+            assert fresh.file is not None
+            fresh.file.pwrite(position, *parts)
+
+    def _kept(self, header: BatchHeader, batch: bytes, txns: CleanedTransactions) -> bytes | None:
+        if header.is_control:
+            return self._kept_marker(header, batch, txns)
+        aborted = txns.data(header)
+        if header.next_offset > self._map.end_offset:
+            return batch
+        if aborted:
+            return None
+        horizon_ms = delete_horizon_ms(header)
+        spent = horizon_ms is not None and horizon_ms <= self._task.now_ms
+        newest = self._map.newest
+
+        def keeps(offset: int, key: bytes | None, has_value: bool) -> bool:
+            return key is not None and offset >= newest(key) and (has_value or not spent)
+
+        return filtered(
+            batch, header, keeps, self._task.now_ms + self._task.config.cleaning.tombstones_ms
+        )
+
+    def _kept_marker(
+        self, header: BatchHeader, batch: bytes, txns: CleanedTransactions
+    ) -> bytes | None:
+        alone = txns.marker(header, read_marker(batch))
+        if not alone or header.next_offset > self._map.end_offset:
+            return batch
+        horizon_ms = delete_horizon_ms(header)
+        if horizon_ms is None:
+            tombstones_ms = self._task.config.cleaning.tombstones_ms
+            return with_delete_horizon(batch, header, self._task.now_ms + tombstones_ms)
+        return batch if horizon_ms > self._task.now_ms else None
+
+    def _names_a_producer(self, header: BatchHeader) -> bool:
+        last_data = self._task.last_data.get(header.producer_id)
+        if last_data is None:
+            return False  # expired: nobody may go on with that sequence
+        if header.is_control:
+            return self._last_marker.get(header.producer_id) == header.base_offset
+        return last_data == header.last_offset
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _windows(self, segment: Segment) -> Iterator[tuple[int, list[tuple[BatchHeader, bytes]]]]:
+        """Yield (bytes, whole sound batches) of a segment; raises LogDamaged."""
+        file = self._disk.open(segment.path)
+        try:
+            position, lowest = 0, segment.base_offset
+            while position < segment.size_bytes:
+                data = self._window(file, segment, position)
+                batches: list[tuple[BatchHeader, bytes]] = []
+                end = 0
+                for at, header in iter_headers(data):
+                    end = at + header.size_bytes
+                    in_place = (
+                        lowest <= header.base_offset <= header.last_offset < segment.next_offset
+                    )
+                    if not in_place or not crc_ok(data, at, header):
+                        raise LogDamaged(
+                            f"{segment.path}: the batch at byte {position + at} is wrong"
+                        )
+                    lowest = header.next_offset
+                    batches.append((header, data[at:end]))
+                if not batches:
+                    raise LogDamaged(f"{segment.path}: no whole batch at byte {position}")
+                position += end
+                yield end, batches
+        except (BatchError, RecordsError) as error:
+            raise LogDamaged(f"{segment.path}: {error}") from error
+        finally:
+            file.close()
+
+    def _window(self, file: DiskFile, segment: Segment, position: int) -> bytes:
+        left_bytes = segment.size_bytes - position
+        data = file.pread(min(WINDOW_BYTES, left_bytes), position)
+        size_bytes = read_header(data).size_bytes
+        if size_bytes > len(data):
+            data = file.pread(min(size_bytes, left_bytes), position)
+        return data

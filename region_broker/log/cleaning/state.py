@@ -1,0 +1,198 @@
+"""How cleaned segments take the place of others, in one durable step, and how far a log has been cleaned.
+
+    <base>.log.cleaned, .index.cleaned, .txnindex.cleaned    synced before anything names them
+    swap                                                     the durable step: from here on the new ones count
+    cleaned                                                  where holes may lie, and up to where it is clean
+
+INV-CLS1  a crash at any point leaves the old segments or the new one: `swap` is done again at the next start if it is
+         there, else what is called `.cleaned` is removed
+INV-CLS2  before anything else changes which segments there are, a swap under way is either given up or finished, and its
+         `swap` file is durably gone: done again later it would remove segments that came after
+INV-CLS3  offsets are missing only below `holes_below`, which is durable before the first of them is
+
+Not here: what is kept (`rewriting`).
+"""
+
+import struct
+import threading
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final
+
+from region_broker.log.disk import Disk
+from region_broker.log.segment import ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, file_name
+from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+
+SWAP_NAME: Final = "swap"
+MARK_NAME: Final = "cleaned"
+CLEANED_SUFFIX: Final = ".cleaned"
+DIGEST_SUFFIX: Final = ".hdr"
+SEGMENT_SUFFIXES: Final = (ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
+_SWAP_MAGIC: Final = b"TMSW"
+_MARK_MAGIC: Final = b"TMCL"
+_VERSION: Final = 1
+_OFFSET: Final = struct.Struct(">q")
+_MARK: Final = struct.Struct(">qq")
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """The cleaned segment `bases[0]` takes the place of all segments of `bases`."""
+
+    bases: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        """Return the content of the swap file."""
+        return pack_frame(_SWAP_MAGIC, _VERSION, b"".join(map(_OFFSET.pack, self.bases)))
+
+
+@dataclass(frozen=True, slots=True)
+class CleanMark:
+    """Offsets may be missing below `holes_below`; no key has two values below `first_dirty_offset`."""
+
+    first_dirty_offset: int = 0
+    holes_below: int = 0
+
+
+NEVER_CLEANED: Final = CleanMark()
+
+
+class _Stage(Enum):
+    NONE = auto()
+    PREPARED = auto()
+    APPLIED = auto()
+
+
+class CleaningState:
+    """The swap under way and the mark of one log. Its lock keeps a run's thread apart from what changes the log."""
+
+    def __init__(self, disk: Disk, folder: Path, mark: CleanMark) -> None:
+        """Go on from a durable mark."""
+        self._disk = disk
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._stage = _Stage.NONE
+        self._swap: Swap | None = None
+        self.mark = mark
+        self.interruptions = 0
+        """Grows whenever the log was cut, shortened or closed: a run that began before is void."""
+
+    @property
+    def holes_below(self) -> int:
+        """Below it offsets may be missing."""
+        return self.mark.holes_below
+
+    def note(self, mark: CleanMark, interruptions: int | None = None) -> bool:
+        """Make a mark durable, unless the log was interrupted since; tell which. Raises OSError."""
+        with self._lock:
+            if interruptions not in (None, self.interruptions):
+                return False
+            frame = pack_frame(
+                _MARK_MAGIC, _VERSION, _MARK.pack(mark.first_dirty_offset, mark.holes_below)
+            )
+            self._disk.write_file_atomic(self._folder / MARK_NAME, frame)
+            self.mark = mark
+            return True
+
+    def prepare(self, swap: Swap, interruptions: int) -> bool:
+        """The durable step: from here on a crash ends with the new segment.
+
+        Nothing is done, and False returned, if the log was interrupted since. Raises OSError.
+        """
+        with self._lock:
+            if interruptions != self.interruptions:
+                return False
+            assert self._stage is _Stage.NONE, self._stage
+            self._disk.write_file_atomic(self._folder / SWAP_NAME, swap.encode())
+            self._swap = swap
+            self._stage = _Stage.PREPARED
+            return True
+
+    def apply(self, swap: Swap) -> bool:
+        """Let names follow, a few renames; False if this swap was given up meanwhile. Raises OSError."""
+        with self._lock:
+            if self._stage is not _Stage.PREPARED or self._swap is not swap:
+                return False
+            _apply(self._disk, self._folder, swap)
+            self._stage = _Stage.APPLIED
+            return True
+
+    def settle(self) -> None:
+        """Durably end the swap under way: give it up unless it was applied. Raises OSError."""
+        with self._lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._stage is _Stage.NONE:
+            return
+        if self._stage is _Stage.APPLIED:
+            self._disk.fsync_dir(self._folder)
+        self._disk.remove(self._folder / SWAP_NAME)
+        self._disk.fsync_dir(self._folder)
+        self._stage = _Stage.NONE
+        self._swap = None
+
+    def interrupt(self) -> None:
+        """Settle, and make void what a run has prepared: the log is about to change. Raises OSError."""
+        with self._lock:
+            self.interruptions += 1
+            self._settle()
+
+    def forget(self) -> None:
+        """Start without holes: the log has been emptied. Durable with the next sync of the folder."""
+        if self._disk.exists(self._folder / MARK_NAME):
+            self._disk.remove(self._folder / MARK_NAME)
+        self.mark = NEVER_CLEANED
+
+
+def read_mark(disk: Disk, folder: Path) -> CleanMark:
+    """Return the mark of a log, that of a log never cleaned if there is none.
+
+    Raises FrameError if it is damaged: without it, holes could not be told from losses.
+    """
+    path = folder / MARK_NAME
+    if not disk.exists(path):
+        return NEVER_CLEANED
+    try:
+        return CleanMark(*_MARK.unpack(unpack_frame(_MARK_MAGIC, _VERSION, disk.read_file(path))))
+    except struct.error as error:
+        raise FrameError(f"{path}: {error}") from error
+
+
+def finish_swap(disk: Disk, folder: Path) -> None:
+    """At a start: do what `swap` says, remove what nothing names (INV-CLS1). Raises OSError, FrameError."""
+    names = disk.list_dir(folder)
+    if SWAP_NAME in names:
+        payload = unpack_frame(_SWAP_MAGIC, _VERSION, disk.read_file(folder / SWAP_NAME))
+        bases = tuple(base for (base,) in _OFFSET.iter_unpack(payload))
+        _apply(disk, folder, Swap(bases))
+        disk.fsync_dir(folder)
+        disk.remove(folder / SWAP_NAME)
+        disk.fsync_dir(folder)
+    for name in disk.list_dir(folder):
+        if name.endswith(CLEANED_SUFFIX):
+            disk.remove(folder / name)
+
+
+def _apply(disk: Disk, folder: Path, swap: Swap) -> None:
+    first, *others = swap.bases
+    for suffix in SEGMENT_SUFFIXES:
+        path = folder / file_name(first, suffix)
+        cleaned = cleaned_path(path)
+        if disk.exists(cleaned):
+            disk.rename(cleaned, path)
+    stale = [folder / file_name(first, DIGEST_SUFFIX)]
+    stale += [
+        folder / file_name(base, suffix)
+        for base in others
+        for suffix in (*SEGMENT_SUFFIXES, DIGEST_SUFFIX)
+    ]
+    for path in stale:
+        if disk.exists(path):
+            disk.remove(path)
+
+
+def cleaned_path(path: Path) -> Path:
+    """Return what a segment's file is called until it counts."""
+    return path.with_name(path.name + CLEANED_SUFFIX)

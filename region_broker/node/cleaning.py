@@ -1,0 +1,53 @@
+"""The node's cleaner, joined: what it may clean, where it runs.
+
+Not here: any rule (`replication.cleaner`, `adapters.tidemarks.clean_bounds`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from region_broker.adapters.peers.link_source import LinkSource
+from region_broker.adapters.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
+from region_broker.adapters.tidemarks.tidemark_service import TidemarkService
+from region_broker.node.storage import Ports, Storage
+from region_broker.replication.cleaner import Cleaner, CleanerParts
+
+
+class CleanerThread:
+    """A `Worker`: one thread, started when there is something to clean."""
+
+    def __init__(self) -> None:
+        """Start no thread yet."""
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="log-cleaner")
+
+    def start(self, work: Callable[[], None]) -> Awaitable[None]:
+        """See `Worker`."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def compose_cleaner(
+    region: str, storage: Storage, ports: Ports, source: LinkSource, tidemarks: TidemarkService
+) -> Cleaner:
+    """Return the cleaner of this node; `run` is its task."""
+    bounds = CleanBounds(
+        CleanBoundParts(
+            partitions=lambda: storage.partitions,
+            published_cut=lambda: (
+                None if tidemarks.cut_leader is None else tidemarks.cut_leader.published_cut()
+            ),
+            mirrors=lambda: [name for name in storage.metadata.image.regions if name != region],
+            reached=lambda name: source.reports[name].reached if name in source.reports else None,
+            copied_to=source.hold_offset,
+        )
+    )
+    return Cleaner(
+        CleanerParts(
+            partitions=lambda: iter(storage.partitions),
+            bound_of=bounds.bound_of,
+            disk=ports.disk,
+            clock=ports.clock,
+            worker=CleanerThread(),
+            on_sealed=storage.group_commit.on_sealed or (lambda _: None),
+        )
+    )

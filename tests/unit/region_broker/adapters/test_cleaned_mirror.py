@@ -1,0 +1,127 @@
+"""Compacted logs over a link (T13): who may clean how far, and what a mirror that starts later copies and shows."""
+
+import itertools
+
+import pytest
+
+from geo_replicator.lineage import Cut, TidemarkPoint
+from idempotency.record_batch import iter_headers
+from region_broker.adapters.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
+from region_broker.adapters.tidemarks.mirror_log import key_of
+from region_broker.log.failures import MirrorGap
+from tests.log_world import World, all_bytes, world
+from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, put, roll
+
+POINTS = [TidemarkPoint(8, number) for number in range(5)]
+
+
+class Mirrors:
+    """What one partition's home knows of its mirrors."""
+
+    def __init__(self, some: World) -> None:
+        self.partition = some.partition
+        self.cut: Cut | None = None
+        self.reached: dict[str, TidemarkPoint] = {}
+        self.names = ["us"]
+        self.copied: int | None = None
+        self.bounds = CleanBounds(
+            CleanBoundParts(
+                partitions=lambda: [some.partition],
+                published_cut=lambda: self.cut,
+                mirrors=lambda: self.names,
+                reached=lambda name: self.reached.get(name, None),
+                copied_to=lambda _: self.copied,
+            )
+        )
+
+    def publish(self, number: int, cut_offset: int) -> None:
+        self.cut = Cut(POINTS[number], {key_of(self.partition): cut_offset})
+
+    def bound(self) -> int:
+        return self.bounds.bound_of(self.partition)
+
+
+def filled() -> World:
+    some = world(COMPACT)
+    for number in range(12):
+        put(some, (f"k{number % 3}", f"{number}" + "v" * 900))
+    roll(some)
+    return some
+
+
+def test_T13_home_cleans_below_what_every_mirror_has_reached() -> None:
+    some = filled()
+    mirrors = Mirrors(some)
+    mirrors.names = ["us", "asia"]
+    assert mirrors.bound() == 0  # nothing was published
+    mirrors.publish(1, 5)
+    assert mirrors.bound() == 0  # nobody has said a word
+    mirrors.reached = {"us": POINTS[1]}
+    assert mirrors.bound() == 0
+    mirrors.publish(2, 9)
+    mirrors.reached = {"us": POINTS[2], "asia": POINTS[1]}
+    assert mirrors.bound() == 5  # the oldest last-reached one
+    mirrors.reached = {"us": POINTS[2], "asia": POINTS[2]}
+    assert mirrors.bound() == 9
+
+
+def test_T13_a_mirror_that_starts_anew_stops_all_cleaning() -> None:
+    some = filled()
+    mirrors = Mirrors(some)
+    mirrors.publish(1, 9)
+    assert mirrors.bound() == 0
+    mirrors.reached = {"us": POINTS[1]}
+    assert mirrors.bound() == 9
+    mirrors.copied = 3  # it copies from the beginning again and has not reported yet
+    assert mirrors.bound() == 3
+    mirrors.reached = {"us": POINTS[0]}
+    assert mirrors.bound() == 0
+
+
+def test_a_region_without_mirrors_cleans_what_is_decided() -> None:
+    some = filled()
+    mirrors = Mirrors(some)
+    mirrors.names = []
+    assert mirrors.bound() == some.partition.last_stable_offset
+
+
+def test_T13_a_mirror_cleans_no_further_than_home() -> None:
+    home = filled()
+    assert clean(home)
+    mirror = world(COMPACT, leads=False)
+    mirror.partition.become_mirror()
+    mirror.partition.cleaned_at_home = 6
+    bounds = Mirrors(mirror)
+    assert bounds.bound() == 0  # it shows nothing yet
+    mirror.partition.append_mirrored(all_bytes(filled().partition))
+    mirror.sync()
+    mirror.partition.show_up_to(9, 9)
+    assert bounds.bound() == 6
+
+
+def test_a_new_mirror_takes_the_holes_of_a_cleaning_and_no_others() -> None:
+    home = filled()
+    assert clean(home)
+    cleaned_below = home.partition.log.cleaning.holes_below
+    data = all_bytes(home.partition)
+    headers = [header for _, header in iter_headers(data)]
+    assert any(b.base_offset != a.next_offset for a, b in itertools.pairwise(headers))
+    mirror = world(COMPACT, leads=False)
+    mirror.partition.become_mirror()
+    with pytest.raises(MirrorGap):
+        mirror.partition.append_mirrored(data)
+    mirror.partition.cleaned_at_home = cleaned_below
+    assert mirror.partition.append_mirrored(data) == home.partition.log_end_offset
+    mirror.sync()
+    for reopen in (mirror.kill_and_reopen, mirror.close_and_reopen):
+        reopen()
+        assert mirror.partition.failed is None
+        assert all_bytes(mirror.partition) == data
+        assert mirror.partition.log_end_offset == home.partition.log_end_offset
+    mirror.partition.become_mirror()
+    above = mirror.partition.log_end_offset
+    put(home, ("a", "1"), ("b", "1"))
+    put(home, ("a", "2"))
+    home.sync()
+    with pytest.raises(MirrorGap):  # a hole where nothing was cleaned
+        mirror.partition.append_mirrored(home.partition.read_raw(above + 2, 1 << 20))
