@@ -213,6 +213,13 @@ class VerdictService:
 def _batch_at(partition: Partition, offset: int) -> tuple[BatchHeader, bytes]:
     data = partition.read_raw(offset, 1)  # one whole batch
     for start, header in iter_headers(data):
+        if header.base_offset > offset:
+            raise VerdictRefused(
+                410,
+                "compacted",
+                f"the record at {offset} was compacted away: a later one of its key took its place, or its"
+                " transaction was aborted",
+            )
         if header.last_offset >= offset:
             return header, data[start : start + header.size_bytes]
     raise AssertionError((partition.tp, offset, len(data)))

@@ -49,6 +49,10 @@ class NotABatchBoundary(LogError):
     """A log can only be cut between two batches that it holds."""
 
 
+class CutIntoCleaned(LogError):
+    """A log was to be cut where compaction has removed what the cut-off records superseded: both would be lost."""
+
+
 class OffsetOutOfRange(LogError):
     """The offset is neither in the log nor its end."""
 

@@ -459,7 +459,7 @@ class PartitionLog:
         position = segment.position_of(offset)
         if position < segment.size_bytes:
             _, header = next(segment.walk(position))
-            if header.base_offset != offset:
+            if header.base_offset < offset:
                 raise NotABatchBoundary(
                     f"cannot cut {self.folder} at {offset}: it lies inside the batch "
                     f"[{header.base_offset}, {header.next_offset})"

@@ -13,7 +13,7 @@ Not here: what is kept (`log.cleaning`).
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -210,7 +210,11 @@ class _Run:
             return
         clean_to = self.cleaning.clean_to
         count = sum(segment.base_offset < clean_to for segment in own)
-        before = CleanMark(state.mark.first_dirty_offset, max(clean_to, state.mark.holes_below))
+        before = CleanMark(
+            first_dirty_offset=state.mark.first_dirty_offset,
+            cleaned_here_below=max(clean_to, state.mark.cleaned_here_below),
+            holes_below=max(clean_to, state.mark.holes_below),
+        )
         yield _Step(lambda: self._keep_state(own, clean_to))
         yield _Step(lambda: self._mark(before))
         txns = self.cleaning.transactions()
@@ -229,7 +233,7 @@ class _Run:
                 yield _Step(state.settle)
                 yield _Step(partial(self._digest, path))
         if not self.is_void():
-            yield _Step(lambda: self._mark(CleanMark(clean_to, before.holes_below)))
+            yield _Step(lambda: self._mark(replace(before, first_dirty_offset=clean_to)))
 
     def _in_thread(self, work: Iterator[Read | Rewritten]) -> Iterator[_Step]:
         """Yield steps until the generator has ended; `_next` is the last thing that it yielded."""

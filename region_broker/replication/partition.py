@@ -526,12 +526,16 @@ class Partition:
     def truncate_to(self, offset: int) -> None:
         """Cut the log off at `offset`, a batch boundary, durably; the state is rebuilt (C9, T20).
 
-        Waiters for more get NotLeader. Raises NotABatchBoundary, LogDamaged, PartitionFailed.
+        Waiters for more get NotLeader. Raises NotABatchBoundary, CutIntoCleaned, LogDamaged, PartitionFailed.
         """
         cuts = offset < self.log.log_end_offset
+        if cuts and self.kept_from < offset:
+            self.log.cleaning.check_cut(offset)
         self._lower_start(offset)
         with self._stops_on_disk_errors(f"cutting at {offset}"):
             self.log.truncate_to(offset)
+            if offset == self.kept_from:
+                self.log.cleaning.forget()
         if cuts:
             self._waiters.fail(NotLeader(f"{self.tp} was cut at {offset}: what lay above is gone"))
             self.shown_cut_offset = min(self.shown_cut_offset, offset)

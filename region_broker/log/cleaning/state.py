@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from region_broker.log.disk import Disk
+from region_broker.log.failures import CutIntoCleaned
 from region_broker.log.segment import ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 
@@ -33,7 +34,7 @@ _SWAP_MAGIC: Final = b"TMSW"
 _MARK_MAGIC: Final = b"TMCL"
 _VERSION: Final = 1
 _OFFSET: Final = struct.Struct(">q")
-_MARK: Final = struct.Struct(">qq")
+_MARK: Final = struct.Struct(">qqq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,14 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class CleanMark:
-    """Offsets may be missing below `holes_below`; no key has two values below `first_dirty_offset`."""
+    """Offsets may be missing below `holes_below`; no key has two values below `first_dirty_offset`.
+
+    Below `cleaned_here_below` this region itself removed what records up to there superseded: without those, it has
+    lost both. What a mirror copied with holes is not so: the log it came from has the rest.
+    """
 
     first_dirty_offset: int = 0
+    cleaned_here_below: int = 0
     holes_below: int = 0
 
 
@@ -83,14 +89,21 @@ class CleaningState:
         """Below it offsets may be missing."""
         return self.mark.holes_below
 
+    def check_cut(self, offset: int) -> None:
+        """Raise CutIntoCleaned if a cut at `offset` would lose values with what took their place."""
+        if offset < self.mark.cleaned_here_below:
+            raise CutIntoCleaned(
+                f"{self._folder} was compacted up to {self.mark.cleaned_here_below} and cannot be cut at {offset}: stop "
+                "the node, remove that folder, and it is copied again from the acting region"
+            )
+
     def note(self, mark: CleanMark, interruptions: int | None = None) -> bool:
         """Make a mark durable, unless the log was interrupted since; tell which. Raises OSError."""
         with self._lock:
             if interruptions not in (None, self.interruptions):
                 return False
-            frame = pack_frame(
-                _MARK_MAGIC, _VERSION, _MARK.pack(mark.first_dirty_offset, mark.holes_below)
-            )
+            offsets = (mark.first_dirty_offset, mark.cleaned_here_below, mark.holes_below)
+            frame = pack_frame(_MARK_MAGIC, _VERSION, _MARK.pack(*offsets))
             self._disk.write_file_atomic(self._folder / MARK_NAME, frame)
             self.mark = mark
             return True

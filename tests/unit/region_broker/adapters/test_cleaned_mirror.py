@@ -8,7 +8,7 @@ from geo_replicator.lineage import Cut, TidemarkPoint
 from idempotency.record_batch import iter_headers
 from region_broker.adapters.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
 from region_broker.adapters.tidemarks.mirror_log import key_of
-from region_broker.log.failures import MirrorGap
+from region_broker.log.failures import CutIntoCleaned, MirrorGap
 from tests.log_world import World, all_bytes, world
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, put, roll
 
@@ -125,3 +125,20 @@ def test_a_new_mirror_takes_the_holes_of_a_cleaning_and_no_others() -> None:
     home.sync()
     with pytest.raises(MirrorGap):  # a hole where nothing was cleaned
         mirror.partition.append_mirrored(home.partition.read_raw(above + 2, 1 << 20))
+
+
+def test_a_log_is_not_cut_below_what_it_cleaned_itself() -> None:
+    """T25, after force only: the old value is gone here, and the cut would take the new one."""
+    some = filled()
+    assert clean(some)
+    cleaned_below = some.partition.log.cleaning.holes_below
+    end = some.partition.log_end_offset
+    with pytest.raises(CutIntoCleaned, match="copied again"):
+        some.partition.truncate_to(cleaned_below - 1)
+    some.close_and_reopen()
+    with pytest.raises(CutIntoCleaned):
+        some.partition.truncate_to(cleaned_below - 1)
+    some.partition.truncate_to(end - 1)
+    some.partition.truncate_to(cleaned_below)
+    some.partition.truncate_to(0)  # nothing is left that could be missing
+    assert some.partition.log.cleaning.holes_below == 0
