@@ -88,7 +88,12 @@ class GroupCoordinator:
         self._settings = settings
         self._shards = [Shard(index) for index in range(shard_count)]
         self._timers = DeadlineTimers(ports.clock, self._on_due)
-        hooks = ShardHooks(arm=self._timers.arm, fail=self._fail)
+        hooks = ShardHooks(
+            arm=self._timers.arm,
+            fail=self._fail,
+            ended_classic=self._ended_classic,
+            became_classic=self._became_classic,
+        )
         self._offsets = OffsetService(ports, hooks)
         self._modern = ModernGroups(ports, settings, hooks)
         self._tasks: asyncio.TaskGroup | None = None
@@ -174,11 +179,12 @@ class GroupCoordinator:
         if verdict is not GroupVerdict.OK:
             return JoinOutcome(verdict=verdict, member_id=request.member_id)
         shard = self._shard_of(group_id)
+        if group_id in shard.table.modern:
+            outcome = await self._modern.classic_join(shard, group_id, request)
+            if outcome is not None:
+                return outcome
         group = shard.groups.get(group_id)
         if group is None:
-            verdict = self._take_over_modern(shard, group_id)
-            if verdict is not GroupVerdict.OK:
-                return JoinOutcome(verdict=verdict, member_id=request.member_id)
             if request.member_id:
                 unknown = GroupVerdict.UNKNOWN_MEMBER
                 return JoinOutcome(verdict=unknown, member_id=request.member_id)
@@ -195,16 +201,6 @@ class GroupCoordinator:
             return await future
         finally:
             del self._joins[token]
-
-    def _take_over_modern(self, shard: Shard, group_id: str) -> GroupVerdict:
-        """End a group of the new protocol that has no members; one that has is not for this one."""
-        modern = shard.table.modern.get(group_id)
-        if modern is None:
-            return GroupVerdict.OK
-        if modern.metadata:
-            return GroupVerdict.INCONSISTENT_PROTOCOL
-        written = self._try_write(shard, shard.group_tombstones(group_id))
-        return GroupVerdict.OK if written else GroupVerdict.NOT_AVAILABLE
 
     def _judge_join(self, group_id: str, request: JoinRequest) -> GroupVerdict:
         verdict = self._judge_group(group_id)
@@ -227,6 +223,8 @@ class GroupCoordinator:
         """Return the member's assignment once the generation is durable."""
         verdict = self._judge_group(group_id)
         shard = self._shard_of(group_id)
+        if verdict is GroupVerdict.OK and group_id in shard.table.modern:
+            return await self._modern.classic_sync(shard, group_id, request)
         group = shard.groups.get(group_id)
         if verdict is GroupVerdict.OK and group is None:
             verdict = GroupVerdict.UNKNOWN_MEMBER
@@ -247,7 +245,10 @@ class GroupCoordinator:
         verdict = self._judge_group(group_id)
         if verdict is not GroupVerdict.OK:
             return verdict
-        group = self._shard_of(group_id).groups.get(group_id)
+        shard = self._shard_of(group_id)
+        if group_id in shard.table.modern:
+            return self._modern.classic_heartbeat(shard, group_id, who, generation)
+        group = shard.groups.get(group_id)
         if group is None:
             return GroupVerdict.UNKNOWN_MEMBER
         verdict = group.heartbeat(who, generation, now_ms=self._clock.monotonic_ms())
@@ -260,6 +261,8 @@ class GroupCoordinator:
         if verdict is not GroupVerdict.OK:
             return LeaveOutcome(verdict)
         shard = self._shard_of(group_id)
+        if group_id in shard.table.modern:
+            return await self._modern.classic_leave(shard, group_id, leavers)
         group = shard.groups.get(group_id)
         if group is None:
             return LeaveOutcome(GroupVerdict.OK, (GroupVerdict.UNKNOWN_MEMBER,) * len(leavers))
@@ -322,7 +325,10 @@ class GroupCoordinator:
         if self._try_write(shard, records) and shard.is_forgettable(group_id):
             tombstones = shard.group_tombstones(group_id)
             group = shard.groups.get(group_id)
-            if self._try_write(shard, tombstones) and group is not None:
+            if not self._try_write(shard, tombstones):
+                return
+            self._modern.ended(shard, group_id)
+            if group is not None:
                 self._answer(shard.groups.pop(group_id).dissolve(GroupVerdict.NOT_AVAILABLE))
 
     async def delete_group(self, group_id: str) -> GroupVerdict:
@@ -537,6 +543,20 @@ class GroupCoordinator:
         """Stop serving a shard whose ledger failed: what is in memory may not be on disk."""
         if shard.term == term:
             self._leave(shard, ShardStatus.FAILED)
+
+    def _ended_classic(self, shard: Shard, group_id: str) -> None:
+        """Let a group go whose records say that it is of the new protocol now."""
+        group = shard.groups.pop(group_id, None)
+        if group is not None:
+            self._answer(group.dissolve(GroupVerdict.REBALANCE_IN_PROGRESS))
+
+    def _became_classic(self, shard: Shard, group_id: str) -> None:
+        """Take over a group whose records say that it is classic now: its members shall rejoin."""
+        now_ms = self._clock.monotonic_ms()
+        shard.restore_groups(self._settings, now_ms=now_ms)
+        group = shard.groups.get(group_id)
+        if group is not None:
+            self._perform(shard, group, group.rebalance(now_ms=now_ms))
 
     def _arm(self, group: Group) -> None:
         deadline_ms = group.next_deadline_ms()

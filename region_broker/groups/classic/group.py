@@ -267,6 +267,10 @@ class Group:
             skip_assignment=skip,
         )
 
+    def rebalance(self, *, now_ms: int) -> list[Effect]:
+        """Have all members rejoin: the group was one of the new protocol a moment ago."""
+        return self._rebalance(now_ms)
+
     # --- the join phase -----------------------------------------------------------------------
 
     def _rebalance(self, now_ms: int) -> list[Effect]:

@@ -10,10 +10,29 @@ INV-ND4  after every `await` the shard's term is compared before anything is rea
 Not here: rules (`heartbeat`, `classic_members`), Kafka's numbers and shapes (`handlers`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from region_broker.groups.messages import (
+    JoinOutcome,
+    JoinRequest,
+    LeaveOutcome,
+    MemberIdentity,
+    SyncOutcome,
+    SyncRequest,
+)
+from region_broker.groups.modern.classic_members import (
+    can_downgrade,
+    check_generation,
+    downgrade,
+    identify,
+    join,
+    must_rejoin,
+    sync,
+    upgrade,
+)
+from region_broker.groups.modern.classic_members import leave as classic_leave
 from region_broker.groups.modern.heartbeat import (
     beat,
     check,
@@ -31,11 +50,16 @@ from region_broker.groups.modern.messages import (
 from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.records import encode_value
 from region_broker.groups.modern.sessions import Sessions
-from region_broker.groups.modern.state import ConsumerGroup
+from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import ModernState
-from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, TopicView
+from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, TopicView
 from region_broker.groups.ports import GroupPorts, KeyValue, LedgerFailed, Topic
-from region_broker.groups.records import GroupKey, encode_group_key, encode_modern_key
+from region_broker.groups.records import (
+    GroupKey,
+    encode_group_key,
+    encode_group_value,
+    encode_modern_key,
+)
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import Shard, ShardHooks, ShardStatus
 from region_broker.groups.verdicts import GroupVerdict
@@ -72,6 +96,10 @@ class ModernGroups:
         for group_id, group in shard.table.modern.items():
             runtimes[group_id] = self._new_runtime(group, now_ms)
             self._arm(group_id, runtimes[group_id])
+
+    def ended(self, shard: Shard, group_id: str) -> None:
+        """Forget what was in memory of a group that is no more."""
+        self._runtimes.get(shard.index, {}).pop(group_id, None)
 
     def left(self, shard: Shard) -> None:
         """Forget what was in memory of a shard's groups."""
@@ -126,31 +154,74 @@ class ModernGroups:
     def _act(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
         """Judge and append, in one step (INV-ND1); raises `Refused`, `LedgerFailed`."""
         group = shard.table.modern.get(request.group_id)
-        first: list[KeyValue] = []
         if group is None:
-            if request.member_epoch != 0:
-                # Kafka says GROUP_ID_NOT_FOUND, which ends a client. After a takeover a group may be
-                # gone that a member of the lost region knows: that member shall come back (T26).
-                raise Refused(
-                    GroupVerdict.UNKNOWN_MEMBER, f"Group {request.group_id} has no such member."
-                )
-            first = self._take_over_classic(shard, request.group_id)
-            group = ConsumerGroup(request.group_id)
+            return self._begin(shard, request)
         runtime = self._runtime(shard, group)
         view = self._view(runtime, patterns_needed(group, request))
         if request.member_epoch < 0:
-            step = leave(group, request, view)
-        else:
-            interval_ms = self._settings.consumer_heartbeat_interval_ms
-            step = beat(group, request, view, interval_ms=interval_ms)
-        self._write(shard, [*first, *encoded(step.changes)])
-        if first:
-            shard.groups.pop(request.group_id, None)
+            return self._leave(shard, group, request, view)
+        step = beat(group, request, view, interval_ms=self._settings.consumer_heartbeat_interval_ms)
+        self._write(shard, encoded(step.changes))
         runtime.seen = view.topics
-        self._heard(shard, request)
+        self._heard(shard, group.group_id, request.member_id)
         return step.outcome
 
-    def _view(self, runtime: _Runtime, patterns: Iterable[str]) -> TopicView:
+    def _begin(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
+        """Make a group with its first member, out of a classic one if there is one."""
+        group_id = request.group_id
+        if request.member_epoch != 0:
+            # Kafka says GROUP_ID_NOT_FOUND, which ends a client. After a takeover a group may be
+            # gone that a member of the lost region knows: that member shall come back (T26).
+            raise Refused(GroupVerdict.UNKNOWN_MEMBER, f"Group {group_id} has no such member.")
+        view = self._view(None, patterns_needed(None, request))
+        classic = shard.groups.get(group_id)
+        records: list[KeyValue] = []
+        draft = Draft(ConsumerGroup(group_id))
+        if classic is not None:
+            records.append((encode_group_key(GroupKey(group_id)), None))
+            if classic.roster.members:
+                draft = upgrade(classic, view)
+        step = beat(
+            draft.group, request, view,
+            interval_ms=self._settings.consumer_heartbeat_interval_ms,
+        )  # fmt: skip
+        self._write(shard, [*records, *encoded(draft.changes), *encoded(step.changes)])
+        self._hooks.ended_classic(shard, group_id)
+        self._runtime(shard, shard.table.modern[group_id]).seen = view.topics
+        self._heard(shard, group_id, request.member_id)
+        return step.outcome
+
+    def _leave(
+        self, shard: Shard, group: ConsumerGroup, request: HeartbeatRequest, view: TopicView
+    ) -> HeartbeatOutcome:
+        step = leave(group, request, view)
+        if request.member_epoch != LEFT_FOR_NOW and can_downgrade(group, [request.member_id]):
+            self._downgrade(shard, group, [request.member_id])
+        else:
+            self._write(shard, encoded(step.changes))
+            self._runtime(shard, group).sessions.forget(group)
+        return step.outcome
+
+    def _fence(self, shard: Shard, group: ConsumerGroup, member_ids: list[str]) -> None:
+        """Remove members; if none of the new protocol is left, the group becomes a classic one."""
+        if can_downgrade(group, member_ids):
+            self._downgrade(shard, group, member_ids)
+            return
+        image = self._ports.image()
+        changes = fence(group, member_ids, TopicView(image.topics, image.version))
+        self._write(shard, encoded(changes))
+        self._runtime(shard, group).sessions.forget(group)
+
+    def _downgrade(self, shard: Shard, group: ConsumerGroup, leaving: list[str]) -> None:
+        wall_ms = self._ports.clock.wall_ms()
+        value = downgrade(group, leaving, self._ports.image().topics, wall_ms=wall_ms)
+        ended: list[KeyValue] = [(encode_modern_key(key), None) for key in group.tombstones()]
+        begun = (encode_group_key(GroupKey(group.group_id)), encode_group_value(value))
+        self._write(shard, [*ended, begun])
+        self._runtimes[shard.index].pop(group.group_id, None)
+        self._hooks.became_classic(shard, group.group_id)
+
+    def _view(self, runtime: _Runtime | None, patterns: Iterable[str]) -> TopicView:
         image = self._ports.image()
         resolved = self._patterns.known(set(patterns), image.topics)
         if resolved is None:
@@ -163,7 +234,7 @@ class ModernGroups:
             image.version,
             resolved,
             self._ports.clock.wall_ms(),
-            is_news=runtime.seen is not image.topics,
+            is_news=runtime is None or runtime.seen is not image.topics,
         )
 
     def _write(self, shard: Shard, records: list[KeyValue]) -> None:
@@ -176,14 +247,14 @@ class ModernGroups:
             self._hooks.fail(shard, term)
             raise
 
-    def _heard(self, shard: Shard, request: HeartbeatRequest) -> None:
-        group = shard.table.modern[request.group_id]
+    def _heard(self, shard: Shard, group_id: str, member_id: str) -> _Runtime:
+        """Note that a member was heard, and what it must do until when."""
+        group = shard.table.modern[group_id]
         runtime = self._runtime(shard, group)
         runtime.sessions.forget(group)
-        if request.member_epoch >= 0:
-            now_ms = self._ports.clock.monotonic_ms()
-            deadline_ms = runtime.sessions.heard(group, request.member_id, now_ms=now_ms)
-            self._hooks.arm(request.group_id, deadline_ms)
+        now_ms = self._ports.clock.monotonic_ms()
+        self._hooks.arm(group_id, runtime.sessions.heard(group, member_id, now_ms=now_ms))
+        return runtime
 
     async def wait_durable(self, shard: Shard, group_id: str) -> GroupVerdict:
         """Return OK once all records of the group are durable (INV-ND2)."""
@@ -197,18 +268,105 @@ class ModernGroups:
                 return GroupVerdict.NOT_AVAILABLE
         return GroupVerdict.OK if shard.term == term else shard.status.value
 
-    def _take_over_classic(self, shard: Shard, group_id: str) -> list[KeyValue]:
-        """Return the records that end an empty classic group of that name; raises `Refused`."""
-        classic = shard.groups.get(group_id)
-        if classic is None:
-            return []
-        if classic.roster.members or classic.roster.invited:
-            raise Refused(
-                GroupVerdict.GROUP_NOT_FOUND,
-                f"Group {group_id} is not a consumer group: it has members of the classic protocol. "
-                "Stop them, or give the new members group.protocol=classic.",
-            )
-        return [(encode_group_key(GroupKey(group_id)), None)]
+    # --- members of the classic protocol ------------------------------------------------------
+
+    async def classic_join(
+        self, shard: Shard, group_id: str, request: JoinRequest
+    ) -> JoinOutcome | None:
+        """Let a classic member in; None if the group is a classic one, or none, by now."""
+        if not request.member_id:
+            prefix = request.instance_id or request.client_id
+            drawn = f"{prefix}-{self._ports.chance.uuid()}"
+            if request.must_know_member_id and request.instance_id is None:
+                return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
+            request = replace(request, member_id=drawn)
+        try:
+            await self._resolve(shard, HeartbeatRequest(
+                group_id=group_id, member_id=request.member_id, member_epoch=0
+            ))  # fmt: skip
+            group = shard.table.modern.get(group_id)
+            if shard.status is not ShardStatus.ACTIVE or group is None:
+                return None
+            if self._gave_way(shard, group, request.instance_id):
+                return None
+            runtime = self._runtime(shard, group)
+            changes, outcome = join(group, request, self._view(runtime, group.patterns()))
+            self._write(shard, encoded(changes))
+        except Refused as refusal:
+            return JoinOutcome(verdict=refusal.verdict, member_id=request.member_id)
+        except LedgerFailed:
+            return JoinOutcome(verdict=GroupVerdict.NOT_AVAILABLE, member_id=request.member_id)
+        sessions = self._heard(shard, group_id, outcome.member_id).sessions
+        sync_ms = self._ports.clock.monotonic_ms() + max(request.rebalance_timeout_ms, 0)
+        self._hooks.arm(group_id, sessions.joined(outcome.member_id, sync_ms))
+        verdict = await self.wait_durable(shard, group_id)
+        if verdict is GroupVerdict.OK:
+            return outcome
+        return JoinOutcome(verdict=verdict, member_id=outcome.member_id)
+
+    def _gave_way(self, shard: Shard, group: ConsumerGroup, instance_id: str | None) -> bool:
+        """End the group where it has no member of the new protocol once this instance has joined."""
+        held_by = group.instances.get(instance_id or "")
+        others = [each for each in group.metadata if each != held_by]
+        if any(not group.uses_classic(each) for each in others):
+            return False
+        if held_by is not None and can_downgrade(group, [held_by]):
+            self._downgrade(shard, group, [held_by])
+            return True
+        if others:
+            return False
+        self._write(shard, [(encode_modern_key(key), None) for key in group.tombstones()])
+        self._runtimes[shard.index].pop(group.group_id, None)
+        return True
+
+    async def classic_sync(self, shard: Shard, group_id: str, request: SyncRequest) -> SyncOutcome:
+        """Tell a classic member what it has."""
+        group = shard.table.modern[group_id]
+        try:
+            outcome = sync(group, request, self._ports.image().topics)
+        except Refused as refusal:
+            if refusal.verdict is GroupVerdict.REBALANCE_IN_PROGRESS:
+                self._expect_join(shard, group, request.member_id)
+            return SyncOutcome(verdict=refusal.verdict)
+        sessions = self._heard(shard, group_id, request.member_id).sessions
+        sessions.synced(request.member_id)
+        verdict = await self.wait_durable(shard, group_id)
+        return outcome if verdict is GroupVerdict.OK else SyncOutcome(verdict=verdict)
+
+    def classic_heartbeat(
+        self, shard: Shard, group_id: str, who: MemberIdentity, generation: int
+    ) -> GroupVerdict:
+        """Keep a classic member alive, and tell it whether to rejoin."""
+        group = shard.table.modern[group_id]
+        try:
+            member_id = identify(group, who)
+            check_generation(group, member_id, generation)
+        except Refused as refusal:
+            return refusal.verdict
+        _ = self._heard(shard, group_id, member_id)
+        if not must_rejoin(group, member_id):
+            return GroupVerdict.OK
+        self._expect_join(shard, group, member_id)
+        return GroupVerdict.REBALANCE_IN_PROGRESS
+
+    def _expect_join(self, shard: Shard, group: ConsumerGroup, member_id: str) -> None:
+        sessions = self._runtime(shard, group).sessions
+        timeout_ms = max(group.metadata[member_id].rebalance_timeout_ms, 0)
+        deadline_ms = self._ports.clock.monotonic_ms() + timeout_ms
+        self._hooks.arm(group.group_id, sessions.expect_join(member_id, deadline_ms))
+
+    async def classic_leave(
+        self, shard: Shard, group_id: str, leavers: Sequence[MemberIdentity]
+    ) -> LeaveOutcome:
+        """Remove classic members."""
+        group = shard.table.modern[group_id]
+        verdicts, gone = classic_leave(group, leavers)
+        if gone:
+            try:
+                self._fence(shard, group, list(dict.fromkeys(gone)))
+            except LedgerFailed:
+                return LeaveOutcome(GroupVerdict.NOT_AVAILABLE)
+        return LeaveOutcome(GroupVerdict.OK, tuple(verdicts))
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -220,15 +378,13 @@ class ModernGroups:
         runtime = self._runtime(shard, group)
         due = runtime.sessions.due(now_ms=self._ports.clock.monotonic_ms())
         due = [member_id for member_id in due if member_id in group.metadata]
-        if due:
-            image = self._ports.image()
-            changes = fence(group, due, TopicView(image.topics, image.version))
-            try:
-                self._write(shard, encoded(changes))
-            except LedgerFailed:
-                return  # the shard has failed, and says so
-        runtime.sessions.forget(group)
-        self._arm(group_id, runtime)
+        try:
+            if due:
+                self._fence(shard, group, due)
+        except LedgerFailed:
+            return  # the shard has failed, and says so
+        if group_id in shard.table.modern:
+            self._arm(group_id, runtime)
 
     # --- looking ------------------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ def beat(
         return Step((), _told(request, current, current, interval_ms))
     draft = Draft.of(group)
     if before is not None and before != request.member_id:
-        _replace(draft, before, request.member_id)
+        take_place(draft, before, request.member_id)
     had = draft.group.current_of(request.member_id)
     _subscribe(draft, request, view)
     update_target(draft)
@@ -274,7 +274,7 @@ def metadata_bytes(member: MemberMetadata) -> int:
     return sum(map(len, member.topic_names)) + sum(len(raw) for _, raw in protocols)
 
 
-def _replace(draft: Draft, old_id: str, new_id: str) -> None:
+def take_place(draft: Draft, old_id: str, new_id: str) -> None:
     """Give a static member's place to its next life: same target, nothing owned yet."""
     group = draft.group
     target, member = group.target_of(old_id), group.metadata[old_id]

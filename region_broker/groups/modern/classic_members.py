@@ -1,0 +1,310 @@
+"""Members of the classic protocol in a group of the new one, and groups that change their protocol.
+
+INV-NB1  a classic member rejoins (REBALANCE_IN_PROGRESS) when it must give something up, when it can
+         be given something, and when the group's epoch is not its own
+INV-NB2  a group changes its protocol in one batch of records: it is never of both, and never of none
+INV-NB3  a group has the new protocol as long as one member speaks it; when the last one goes, the
+         classic ones are left a classic group, and rejoin it
+
+To a classic member its epoch is the generation; nobody leads, since the coordinator assigns. What it
+has given up is what its subscription does not name as owned (KIP-848, "Online migration").
+Not here: waiting for durability and time (`coordinator`), the classic group (`groups.classic`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from region_broker.groups.classic.group import Group
+from region_broker.groups.messages import (
+    JoinOutcome,
+    JoinRequest,
+    MemberIdentity,
+    SyncOutcome,
+    SyncRequest,
+)
+from region_broker.groups.modern.assignors.assignment import NOTHING, Partitions, frozen
+from region_broker.groups.modern.consumer_protocol import (
+    PROTOCOL_TYPE,
+    MalformedProtocol,
+    Subscription,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
+from region_broker.groups.modern.heartbeat import (
+    check_instance,
+    put_member,
+    settle,
+    take_place,
+    unknown_member,
+)
+from region_broker.groups.modern.messages import HeartbeatRequest, Refused
+from region_broker.groups.modern.records import (
+    ClassicMember,
+    Current,
+    GroupEpoch,
+    MemberMetadata,
+    Target,
+    TargetEpoch,
+)
+from region_broker.groups.modern.state import ConsumerGroup
+from region_broker.groups.modern.states import MemberState
+from region_broker.groups.modern.target import Change, Draft, TopicView, update_target, write_topics
+from region_broker.groups.ports import Topic
+from region_broker.groups.records import GroupValue, MemberValue, ModernKind
+from region_broker.groups.verdicts import GroupVerdict as V
+from region_broker.limits import GROUP_MEMBER_COUNT_MAX
+
+Topics = Mapping[str, Topic]
+
+
+# --- joining and going on ---------------------------------------------------------------------------
+
+
+def join(
+    group: ConsumerGroup, request: JoinRequest, view: TopicView
+) -> tuple[tuple[Change, ...], JoinOutcome]:
+    """Let a classic member in or back in; raises `Refused`. `request.member_id` is set."""
+    member_id = request.member_id
+    if len(group.metadata) >= GROUP_MEMBER_COUNT_MAX and member_id not in group.metadata:
+        raise Refused(V.GROUP_FULL, "The group is full.")
+    subscription = _common_subscription(group, request)
+    draft = Draft.of(group)
+    held_by = group.instances.get(request.instance_id or "")
+    if held_by is not None and held_by != member_id:
+        take_place(draft, held_by, member_id)
+    known = draft.group.metadata.get(member_id)
+    put_member(draft, member_id, known, _joining(request, subscription), view)
+    update_target(draft)
+    owned = _by_id(subscription.owned, view.topics)
+    said = HeartbeatRequest(
+        group_id=group.group_id, member_id=member_id, member_epoch=0, owned=owned
+    )
+    current = settle(draft, said)
+    outcome = JoinOutcome(
+        verdict=V.OK,
+        member_id=member_id,
+        generation=current.member_epoch,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=request.protocols[0][0],
+    )
+    return tuple(draft.changes), outcome
+
+
+def _joining(request: JoinRequest, subscription: Subscription) -> MemberMetadata:
+    return MemberMetadata(
+        instance_id=request.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        topic_names=tuple(sorted(set(subscription.topic_names))),
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        classic=ClassicMember(request.session_timeout_ms, request.protocols),
+    )
+
+
+def _common_subscription(group: ConsumerGroup, request: JoinRequest) -> Subscription:
+    """Return what the member subscribes to; it must share a protocol with other classic members."""
+    offered = {name for name, _ in request.protocols}
+    for member_id, member in group.metadata.items():
+        if member.classic is not None and member_id != request.member_id:
+            offered &= {name for name, _ in member.classic.protocols}
+    if request.protocol_type != PROTOCOL_TYPE or not offered:
+        raise Refused(V.INCONSISTENT_PROTOCOL, "The member's protocols are not supported.")
+    try:
+        return read_subscription(request.protocols[0][1])
+    except MalformedProtocol as error:
+        raise Refused(
+            V.INCONSISTENT_PROTOCOL, f"The member's subscription cannot be read: {error}."
+        ) from error
+
+
+def identify(group: ConsumerGroup, who: MemberIdentity) -> str:
+    """Return the id of the classic member that speaks; raises `Refused`."""
+    if who.instance_id is not None:
+        check_instance(group, who.member_id, who.instance_id)
+    if not group.uses_classic(who.member_id):
+        raise unknown_member(who.member_id)
+    return who.member_id
+
+
+def check_generation(group: ConsumerGroup, member_id: str, generation: int) -> None:
+    """Refuse a generation that is not the member's epoch; raises `Refused`."""
+    if generation != group.current_of(member_id).member_epoch:
+        raise Refused(V.ILLEGAL_GENERATION, "The generation is not the member's epoch.")
+
+
+def must_rejoin(group: ConsumerGroup, member_id: str) -> bool:
+    """Tell whether a heartbeat is answered with REBALANCE_IN_PROGRESS (INV-NB1)."""
+    current = group.current_of(member_id)
+    if current.member_epoch < group.group_epoch:
+        return True
+    match current.state:
+        case MemberState.STABLE:
+            return False
+        case MemberState.UNREVOKED_PARTITIONS:
+            return True
+        case MemberState.UNRELEASED_PARTITIONS:
+            return not _waits_for_others(group, member_id)
+
+
+def _waits_for_others(group: ConsumerGroup, member_id: str) -> bool:
+    return any(
+        group.owners.get((topic_id, partition), member_id) != member_id
+        for topic_id, partitions in group.target_of(member_id).items()
+        for partition in partitions
+    )
+
+
+def sync(group: ConsumerGroup, request: SyncRequest, topics: Topics) -> SyncOutcome:
+    """Return a classic member's assignment; raises `Refused`."""
+    member_id = identify(group, MemberIdentity(request.member_id, request.instance_id))
+    check_generation(group, member_id, request.generation)
+    classic = group.metadata[member_id].classic
+    assert classic is not None, member_id
+    name, raw = classic.protocols[0]
+    if request.protocol_type not in (None, PROTOCOL_TYPE) or (
+        request.protocol_name not in (None, name)
+    ):
+        raise Refused(V.INCONSISTENT_PROTOCOL, "Another protocol was agreed on.")
+    current = group.current_of(member_id)
+    behind = group.group_epoch > current.member_epoch
+    if behind and current.state is not MemberState.UNREVOKED_PARTITIONS:
+        raise Refused(V.REBALANCE_IN_PROGRESS, "The member shall rejoin to catch up.")
+    assignment = write_assignment(
+        read_subscription(raw).version, _by_name(current.assigned, topics)
+    )
+    return SyncOutcome(
+        verdict=V.OK, protocol_type=PROTOCOL_TYPE, protocol_name=name, assignment=assignment
+    )
+
+
+def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity]) -> tuple[list[V], list[str]]:
+    """Judge who leaves by the classic protocol; return a verdict each, and the members that go."""
+    verdicts: list[V] = []
+    gone: list[str] = []
+    for who in leavers:
+        try:
+            held_by = group.instances.get(who.instance_id or "")
+            anyone = not who.member_id and held_by is not None
+            member_id = identify(group, replace(who, member_id=held_by or "") if anyone else who)
+        except Refused as refusal:
+            verdicts.append(refusal.verdict)
+        else:
+            verdicts.append(V.OK if member_id not in gone else V.UNKNOWN_MEMBER)
+            gone.append(member_id)
+    return verdicts, gone
+
+
+def _by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> Partitions:
+    return frozen(
+        {topics[name].topic_id: held for name, held in partitions.items() if name in topics}
+    )
+
+
+def _by_name(partitions: Partitions, topics: Topics) -> dict[str, frozenset[int]]:
+    names: dict[UUID, str] = {topic.topic_id: name for name, topic in topics.items()}
+    return {names[topic_id]: held for topic_id, held in partitions.items() if topic_id in names}
+
+
+# --- changing the protocol --------------------------------------------------------------------------
+
+
+def upgrade(classic: Group, view: TopicView) -> Draft:
+    """Return a classic group as one of the new protocol, its members with what they have.
+
+    Raises `Refused` if the group is not one of consumers.
+    """
+    if classic.protocol_type != PROTOCOL_TYPE:
+        raise Refused(
+            V.GROUP_NOT_FOUND,
+            f"Group {classic.group_id} is not a consumer group: its members speak "
+            f"{classic.protocol_type}, not {PROTOCOL_TYPE}.",
+        )
+    draft = Draft(ConsumerGroup(classic.group_id))
+    draft.put(ModernKind.GROUP_EPOCH, GroupEpoch(classic.generation))
+    for member in classic.roster.members.values():
+        try:
+            subscription = read_subscription(member.protocols[0][1])
+            assigned = _by_id(read_assignment(member.assignment), view.topics)
+        except MalformedProtocol as error:
+            raise Refused(
+                V.GROUP_NOT_FOUND,
+                f"Group {classic.group_id} cannot change its protocol: what member "
+                f"{member.member_id} says cannot be read ({error}).",
+            ) from error
+        metadata = MemberMetadata(
+            instance_id=member.instance_id,
+            rack_id=subscription.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            topic_names=tuple(sorted(set(subscription.topic_names))),
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            classic=ClassicMember(member.session_timeout_ms, member.protocols),
+        )
+        draft.put(ModernKind.MEMBER, metadata, member.member_id)
+        draft.put(ModernKind.TARGET, Target(assigned), member.member_id)
+        current = Current(
+            member_epoch=classic.generation,
+            previous_epoch=classic.generation,
+            assigned=assigned,
+            revoking=NOTHING,
+        )
+        draft.put(ModernKind.CURRENT, current, member.member_id)
+    write_topics(draft, view)
+    draft.put(ModernKind.TARGET_EPOCH, TargetEpoch(classic.generation))
+    return draft
+
+
+def can_downgrade(group: ConsumerGroup, leaving: Iterable[str]) -> bool:
+    """Tell whether only classic members are left when these go, and at least one (INV-NB3)."""
+    going = set(leaving)
+    left = [member_id for member_id in group.metadata if member_id not in going]
+    return bool(left) and all(group.uses_classic(member_id) for member_id in left)
+
+
+def downgrade(
+    group: ConsumerGroup, leaving: Iterable[str], topics: Topics, *, wall_ms: int
+) -> GroupValue:
+    """Return the classic group that is left when these members go."""
+    going = set(leaving)
+    kept = {each: member for each, member in group.metadata.items() if each not in going}
+    common = _common_protocol([member.classic for member in kept.values() if member.classic])
+    members = [
+        _as_classic(member_id, member, group, common, topics) for member_id, member in kept.items()
+    ]
+    return GroupValue(
+        protocol_type=PROTOCOL_TYPE,
+        generation=group.group_epoch,
+        protocol_name=common,
+        leader=next(iter(kept)),
+        state_timestamp_ms=wall_ms,
+        members=tuple(members),
+    )
+
+
+def _common_protocol(members: Sequence[ClassicMember]) -> str:
+    offered = [[name for name, _ in member.protocols] for member in members]
+    common = [name for name in offered[0] if all(name in names for names in offered)]
+    assert common, "a member was let in without a common protocol"
+    return common[0]
+
+
+def _as_classic(
+    member_id: str, member: MemberMetadata, group: ConsumerGroup, protocol: str, topics: Topics
+) -> MemberValue:
+    classic = member.classic
+    assert classic is not None, member_id
+    subscription = dict(classic.protocols)[protocol]
+    held = _by_name(group.current_of(member_id).assigned, topics)
+    return MemberValue(
+        member_id=member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=classic.session_timeout_ms,
+        subscription=subscription,
+        assignment=write_assignment(read_subscription(subscription).version, held),
+    )

@@ -1,0 +1,338 @@
+"""Groups that change their protocol, and members of both in one group (KIP-848, "Online migration").
+
+What members say is written by hand, after ConsumerProtocolSubscription and ConsumerProtocolAssignment.
+"""
+
+import asyncio
+import struct
+
+import pytest
+
+from region_broker.groups.messages import (
+    CommitRequest,
+    JoinOutcome,
+    MemberIdentity,
+    OffsetToCommit,
+    SyncOutcome,
+    SyncRequest,
+)
+from region_broker.groups.modern.consumer_protocol import (
+    MalformedProtocol,
+    read_assignment,
+    read_subscription,
+)
+from region_broker.groups.modern.messages import ModernMemberDescription
+from region_broker.groups.verdicts import GroupVerdict as V
+from tests.spec.test_consumer_group_rules import SESSION_MS, Told, beat, own, state, world_of
+from tests.unit.region_broker.groups.fakes import World, join_request, running, settle, tp
+
+NOBODY: dict[str, tuple[int, ...]] = {}
+
+
+def named(name: str) -> bytes:
+    return struct.pack(">h", len(name)) + name.encode()
+
+
+def parts(held: dict[str, tuple[int, ...]]) -> bytes:
+    out = struct.pack(">i", len(held))
+    for name, numbers in held.items():
+        out += named(name) + struct.pack(f">{len(numbers) + 1}i", len(numbers), *numbers)
+    return out
+
+
+def subscription(owned: dict[str, tuple[int, ...]] = NOBODY, topic: str = "orders") -> bytes:
+    """Return version 1: topics, no user data, what is owned."""
+    return struct.pack(">hi", 1, 1) + named(topic) + struct.pack(">i", -1) + parts(owned)
+
+
+def assignment(*numbers: int) -> bytes:
+    """Return version 1: partitions of `orders`, no user data."""
+    held = {"orders": numbers} if numbers else NOBODY
+    return struct.pack(">h", 1) + parts(held) + struct.pack(">i", -1)
+
+
+async def join(
+    world: World, member_id: str = "", owned: tuple[int, ...] = (), instance_id: str | None = None
+) -> JoinOutcome:
+    offered = (("cooperative-sticky", subscription({"orders": owned} if owned else NOBODY)),)
+    return await world.groups.join(
+        "g", join_request(member_id, protocols=offered, instance_id=instance_id)
+    )
+
+
+async def sync(
+    world: World, joined: JoinOutcome, assigned: dict[str, bytes] | None = None
+) -> SyncOutcome:
+    return await world.groups.sync(
+        "g",
+        SyncRequest(
+            member_id=joined.member_id,
+            instance_id=None,
+            generation=joined.generation,
+            protocol_type="consumer",
+            protocol_name="cooperative-sticky",
+            assignments=tuple((assigned or {}).items()),
+        ),
+    )
+
+
+async def classic_group(world: World) -> JoinOutcome:
+    """Return the only member of a classic group: it has all four partitions."""
+    joined = await join(world)
+    assert joined.leader == joined.member_id
+    synced = await sync(world, joined, {joined.member_id: assignment(0, 1, 2, 3)})
+    assert synced.assignment == assignment(0, 1, 2, 3)
+    return joined
+
+
+def members(world: World) -> tuple[ModernMemberDescription, ...]:
+    return world.groups.describe_modern("g").members
+
+
+async def alive(world: World, joined: JoinOutcome) -> V:
+    who = MemberIdentity(joined.member_id)
+    return await world.groups.heartbeat("g", who, joined.generation)
+
+
+# --- upgrade --------------------------------------------------------------------------------------
+
+
+async def test_KIP848_a_member_of_the_new_protocol_upgrades_the_group() -> None:
+    world, orders = world_of()
+    async with running(world):
+        old = await classic_group(world)
+        new = await beat(world, "B", 0)
+        assert (new.member_epoch, new.assignment) == (old.generation + 1, {})
+        assert state(world) == "Reconciling"
+        world.assert_live_is_replay()
+        # The classic member is told to rejoin; it says that it owns all, and is left two.
+        assert await alive(world, old) is V.REBALANCE_IN_PROGRESS
+        again = await join(world, old.member_id, (0, 1, 2, 3))
+        assert (again.verdict, again.generation, again.leader) == (V.OK, old.generation, "")
+        assert (await sync(world, again)).assignment == assignment(0, 1)
+        assert (await beat(world, "B", new.member_epoch)).assignment is None  # nothing is free yet
+        # It has revoked two, and says so by rejoining.
+        assert await alive(world, again) is V.REBALANCE_IN_PROGRESS
+        last = await join(world, old.member_id, (0, 1))
+        assert last.generation == new.member_epoch
+        assert (await sync(world, last)).assignment == assignment(0, 1)
+        assert await alive(world, last) is V.OK
+        given = await beat(world, "B", new.member_epoch)
+        assert given.assignment == own(orders, 2, 3)
+        assert state(world) == "Stable"
+        kinds = {each.member_id: each.is_classic for each in members(world)}
+        assert kinds == {old.member_id: True, "B": False}
+        world.assert_live_is_replay()
+
+
+async def test_KIP848_a_classic_member_waits_until_its_partitions_are_free() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "B", 0)
+        asked = await world.groups.join(
+            "g", join_request(protocols=(("r", subscription()),), must_know_member_id=True)
+        )
+        assert asked.verdict is V.MEMBER_ID_REQUIRED
+        joined = await join(world, asked.member_id)
+        assert (joined.verdict, joined.generation) == (V.OK, 2)
+        assert (await sync(world, joined)).assignment == assignment()
+        assert await alive(world, joined) is V.OK  # waits: B has not given anything back
+        told = await beat(world, "B", 1, owned=own(orders, 0, 1, 2, 3))
+        kept: Told = dict(told.assignment or {})
+        await beat(world, "B", 1, owned=kept)
+        assert await alive(world, joined) is V.REBALANCE_IN_PROGRESS
+        again = await join(world, joined.member_id)
+        free = sorted({0, 1, 2, 3} - kept[orders])
+        assert (await sync(world, again)).assignment == assignment(*free)
+        assert state(world) == "Stable"
+
+
+async def test_KIP848_members_who_wait_in_a_join_are_sent_to_rejoin_by_the_upgrade() -> None:
+    world, _ = world_of()
+    async with running(world):
+        await classic_group(world)
+        waiting = asyncio.ensure_future(join(world))  # noqa: TID251
+        await settle()
+        assert not waiting.done()  # for the first member
+        assert (await beat(world, "B", 0)).verdict is V.OK
+        assert (await waiting).verdict is V.REBALANCE_IN_PROGRESS
+
+
+async def test_KIP848_a_group_that_is_not_of_consumers_keeps_its_protocol() -> None:
+    world, _ = world_of()
+    async with running(world):
+        request = join_request(protocol_type="connect", protocols=(("v", b"x"),))
+        assert (await world.groups.join("g", request)).verdict is V.OK
+        refused = await beat(world, "B", 0)
+        assert refused.verdict is V.GROUP_NOT_FOUND
+        assert refused.message is not None
+        assert "connect" in refused.message
+        world.assert_live_is_replay()
+
+
+# --- members of both ------------------------------------------------------------------------------
+
+
+async def test_KIP848_classic_members_are_judged_by_generation() -> None:
+    world, _ = world_of()
+    async with running(world):
+        await beat(world, "B", 0)
+        joined = await join(world)
+        who = MemberIdentity(joined.member_id)
+        groups = world.groups
+        assert await groups.heartbeat("g", who, joined.generation + 1) is V.ILLEGAL_GENERATION
+        assert await groups.heartbeat("g", MemberIdentity("X"), 2) is V.UNKNOWN_MEMBER
+        assert await groups.heartbeat("g", MemberIdentity("B"), 1) is V.UNKNOWN_MEMBER
+        assert await groups.heartbeat("g", MemberIdentity("X", "i"), 2) is V.UNKNOWN_MEMBER
+        for generation, verdict in ((2, V.OK), (1, V.ILLEGAL_GENERATION)):
+            commit = CommitRequest(
+                group_id="g", offsets=(OffsetToCommit(tp(), 5),), who=who, generation=generation,
+                knows_epochs=False,
+            )  # fmt: skip
+            assert (await groups.commit_offsets(commit)).verdict is verdict
+        other = join_request(protocols=(("range", subscription()),))
+        assert (await groups.join("g", other)).verdict is V.INCONSISTENT_PROTOCOL
+        broken = join_request(protocols=(("cooperative-sticky", b"\0\1\0"),))
+        assert (await groups.join("g", broken)).verdict is V.INCONSISTENT_PROTOCOL
+        left = await groups.leave("g", [who, MemberIdentity("B"), MemberIdentity("X")])
+        assert left.members == (V.OK, V.UNKNOWN_MEMBER, V.UNKNOWN_MEMBER)
+        assert [each.member_id for each in members(world)] == ["B"]
+        world.assert_live_is_replay()
+
+
+@pytest.mark.parametrize("sin", ["silent", "does not rejoin", "does not sync"])
+async def test_KIP848_classic_members_are_fenced_by_their_own_times(sin: str) -> None:
+    world, _ = world_of()
+    async with running(world):
+        await beat(world, "B", 0)
+        joined = await join(world)
+        if sin != "does not sync":
+            await sync(world, joined)
+        if sin == "does not rejoin":
+            await beat(world, "C", 0)
+            assert await alive(world, joined) is V.REBALANCE_IN_PROGRESS
+        limit_ms = 10_000 if sin == "silent" else 60_000
+        for _ in range(limit_ms // 5_000 - 1):
+            await world.clock.advance(5_000)
+            if sin != "silent":
+                await alive(world, joined)
+            for each in members(world):
+                if not each.is_classic:
+                    await beat(world, each.member_id, each.member_epoch)
+        await world.clock.advance(4_999)
+        assert joined.member_id in {each.member_id for each in members(world)}
+        await world.clock.advance(1)
+        assert joined.member_id not in {each.member_id for each in members(world)}
+
+
+async def test_KIP848_a_classic_member_that_beats_stays() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "B", 0)
+        joined = await join(world)
+        await sync(world, joined)
+        await beat(world, "B", 1, owned=own(orders, 0, 1))
+        joined = await join(world, joined.member_id)
+        await sync(world, joined)
+        for _ in range(20):  # longer than every time-out
+            await world.clock.advance(5_000)
+            assert (await beat(world, "B", 2)).verdict is V.OK
+            assert await alive(world, joined) is V.OK
+
+
+async def test_KIP848_a_static_member_may_change_its_protocol_without_leaving() -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "B", 0)
+        old = await join(world, instance_id="i")
+        taken = await beat(world, "N", 0, instance_id="i")
+        assert taken.verdict is V.OK
+        assert {each.member_id for each in members(world)} == {"B", "N"}
+        assert await alive(world, old) is V.UNKNOWN_MEMBER
+        back = await join(world, instance_id="i")
+        assert back.verdict is V.OK
+        assert {each.member_id: each.is_classic for each in members(world)} == {
+            "B": False,
+            back.member_id: True,
+        }
+        world.assert_live_is_replay()
+        assert orders in world.groups.describe_modern("g").members[0].target
+
+
+# --- downgrade ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["leaves", "is silent", "is replaced"])
+async def test_KIP848_the_group_is_classic_again_when_its_last_new_member_goes(how: str) -> None:
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "B", 0, instance_id="i")
+        joined = await join(world)
+        await beat(world, "B", 1, owned=own(orders, 0, 1))
+        again = await join(world, joined.member_id)
+        had = (await sync(world, again)).assignment
+        replacing: asyncio.Future[JoinOutcome] | None = None
+        if how == "leaves":
+            assert (await beat(world, "B", -1, instance_id="i")).verdict is V.OK
+        elif how == "is silent":
+            for _ in range(SESSION_MS // 5_000):
+                await world.clock.advance(5_000)
+                await alive(world, again)
+        else:
+            replacing = asyncio.ensure_future(join(world, instance_id="i"))  # noqa: TID251
+            await settle()
+        assert world.groups.describe_modern("g").verdict is V.GROUP_NOT_FOUND
+        described = world.groups.describe("g")
+        assert described.state == "PreparingRebalance"
+        world.assert_live_is_replay()
+        assert had == assignment(2, 3)
+        assert await alive(world, again) is V.REBALANCE_IN_PROGRESS
+        rejoining = asyncio.ensure_future(join(world, again.member_id, (2, 3)))  # noqa: TID251
+        await settle()
+        rejoined = await rejoining
+        assert rejoined.generation == again.generation + 1
+        if replacing is not None:
+            assert (await replacing).verdict is V.OK
+        synced = await sync(world, rejoined, {rejoined.member_id: assignment(0, 1, 2, 3)})
+        assert synced.assignment == assignment(0, 1, 2, 3)
+        world.assert_live_is_replay()
+
+
+async def test_KIP848_a_restart_keeps_members_of_both() -> None:
+    world, _ = world_of()
+    async with running(world):
+        await beat(world, "B", 0)
+        joined = await join(world)
+        await sync(world, joined)
+    again = World(world.ledger)
+    again.topics.topics = world.topics.topics
+    async with running(again):
+        assert await alive(again, joined) is V.OK
+        assert (await beat(again, "B", 1)).verdict is V.OK
+        await again.clock.advance(10_000)
+        assert [each.member_id for each in members(again)] == ["B"]
+
+
+# --- what classic members say ---------------------------------------------------------------------
+
+
+def test_subscriptions_of_every_version_are_read() -> None:
+    base = struct.pack(">i", 1) + named("orders") + struct.pack(">i", 2) + b"ud"
+    owned = parts({"orders": (1, 2)})
+    raw = {
+        0: struct.pack(">h", 0) + base,
+        1: struct.pack(">h", 1) + base + owned,
+        2: struct.pack(">h", 2) + base + owned + struct.pack(">i", 9),
+        3: struct.pack(">h", 3) + base + owned + struct.pack(">i", 9) + named("rack"),
+    }
+    for version, bytes_of in raw.items():
+        found = read_subscription(bytes_of)
+        assert (found.version, found.topic_names) == (version, ("orders",))
+        assert found.owned == ({} if version == 0 else {"orders": frozenset((1, 2))})
+        assert found.rack_id == ("rack" if version == 3 else None)
+        for cut in range(len(bytes_of)):
+            with pytest.raises(MalformedProtocol):
+                read_subscription(bytes_of[:cut])
+    assert read_subscription(struct.pack(">h", 4) + raw[3][2:] + b"more").rack_id == "rack"
+    assert read_assignment(b"") == {}
+    assert read_assignment(assignment(3)) == {"orders": frozenset((3,))}
