@@ -170,6 +170,7 @@ class _Recovery:
         self._checkpoint = checkpoint
         self._mark = mark
         self._cut_bytes = 0
+        self._read_from = 0
         self._epochs = LeaderEpochs()
 
     def run(self, bases: list[int]) -> RecoveredLog:
@@ -191,7 +192,7 @@ class _Recovery:
         else:
             self._check(segments)
             self._make_durable(segments)
-        if not epochs_known:
+        if not epochs_known and (clean or self._read_from > 0):
             self._rebuild_epochs(segments)
         end_offset = segments[-1].next_offset
         state = rebuild_state(self._folder, segments, end_offset)
@@ -246,6 +247,7 @@ class _Recovery:
     def _check(self, segments: list[Segment]) -> None:
         """Prove the durable part, read the rest, cut behind the last whole batch."""
         first, durable_bytes = self._first_unsynced(segments)
+        self._read_from = first
         for at, segment in enumerate(segments[:first]):
             self._check_sealed(segment, segments[at + 1].base_offset)
         self._epochs.truncate_end(segments[first].base_offset)

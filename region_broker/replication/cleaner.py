@@ -1,6 +1,7 @@
 """The node's cleaner: compacts the dirtiest log, again and again, slowly, beside everything else.
 
-INV-CLN1  one log at a time; reading and writing in a thread, in small steps with pauses between (`CLEANER_BYTES_PER_S`)
+INV-CLN1  one log at a time; reading and writing in a thread, in small steps with pauses between: so that no more than
+         `CLEANER_BYTES_PER_S` is read, and no more than a third of the time is worked
 INV-CLN2  what a step prepared is void once the log was cut, shortened by retention or closed
 INV-CLN3  a log is cleaned below the bound it is given only: the last stable offset, and what every mirror of the
          domain has reached (T13)
@@ -36,6 +37,8 @@ logger: Final = logging.getLogger(__name__)
 
 PAUSE_MS: Final = 15_000  # Kafka's log.cleaner.backoff.ms
 RUN_FILES_MAX: Final = 8
+RESTS_PER_WORK: Final = 2
+"""How long it rests after each step, in times of the step: its thread shares the interpreter with the event loop."""
 
 BoundOf = Callable[[Partition], int]
 """Below which offset a partition may be cleaned now; 0: nowhere."""
@@ -130,11 +133,16 @@ class Cleaner:
         return True
 
     async def _step(self, step: "_Step") -> None:
+        clock = self._parts.clock
+        started_ms = clock.monotonic_ms()
         if step.work is not None:
             await self._parts.worker.start(step.work)
         read_bytes = step.read_bytes()
         if read_bytes:
-            await self._parts.clock.sleep_ms(read_bytes * 1000 / self._parts.bytes_per_s)
+            worked_ms = clock.monotonic_ms() - started_ms
+            await clock.sleep_ms(
+                max(read_bytes * 1000 / self._parts.bytes_per_s, worked_ms * RESTS_PER_WORK)
+            )
 
 
 def filth_of(partition: Partition, bound_offset: int, now_ms: int) -> Filth:

@@ -51,7 +51,7 @@ from region_broker.log.side_files.aborted_index import encode_aborted
 from region_broker.log.side_files.sparse_index import SegmentSummary, SparseIndex
 from region_broker.wire.batches import RecordsError
 
-WINDOW_BYTES: Final = 256 * 1024
+WINDOW_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
