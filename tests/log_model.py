@@ -23,6 +23,7 @@ from idempotency.record_batch import (
     stamp,
 )
 from region_broker.log.failures import CorruptRange, PartitionFailed
+from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.segment import LOG_SUFFIX
 from region_broker.replication.admission import AppendOutcome, AppendVerdict
 from region_broker.replication.partition import Isolation
@@ -51,7 +52,7 @@ class LogModel:
         if retention:
             configs["retention.bytes"] = "6000"
         self.retention = retention
-        self.world: World = world(configs)
+        self.world: World = world(configs, journal_bytes=8 * ALIGN_BYTES)
         self.written: list[Written] = []
         self.acknowledged = 0
         self.sequences: dict[int, int] = {}
@@ -121,6 +122,18 @@ class LogModel:
             partition.high_watermark == partition.log_end_offset
         )
         self.acknowledged = max(self.acknowledged, partition.high_watermark)
+
+    def catch_up(self) -> None:
+        """What a full half of the journal asks for, here at any time."""
+        self.world.catch_up()
+
+    def sync_files(self) -> None:
+        """Sync the log's own files."""
+        try:
+            self.world.sync_files()
+        except PartitionFailed:
+            return
+        self.acknowledged = self.world.partition.high_watermark
 
     def cut(self, choice: float) -> None:
         partition = self.world.partition

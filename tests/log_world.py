@@ -1,20 +1,21 @@
 """A node's partitions on a simulated disk, driven by hand: one thread, no clock of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 from idempotency.record_batch import BatchHeader, MarkerFacts, iter_headers, read_marker
-from region_broker.log.group_commit import GroupCommit
+from region_broker.log.group_commit import GroupCommit, SyncWork
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
-from region_broker.log.sync_job import SyncJob
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch
 from tests.simulation.disk import SimulatedDisk
 
+R = TypeVar("R")
 DATA_DIR = Path("/data")
 TOPIC_ID = UUID("5a0f6c1e-6f0f-4f27-9d9a-0c6d3e0f9b11")
 LEADER_EPOCH = 8 << 16 | 1
@@ -59,7 +60,7 @@ class ManualClock:
 class InlineRunner:
     """A `SyncRunner` without threads."""
 
-    async def sync_all(self, jobs: Sequence[SyncJob]) -> list[OSError | None]:
+    async def sync_all(self, jobs: Sequence[SyncWork]) -> list[OSError | None]:
         """See `SyncRunner`."""
         return [job.run() for job in jobs]
 
@@ -72,6 +73,16 @@ class InlineRunner:
 
     def close(self) -> None:
         """See `SyncRunner`."""
+
+
+def run_now(coroutine: Coroutine[None, None, R]) -> R:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: R = done.value
+        return result
+    raise AssertionError("the inline runner never waits")
 
 
 @dataclass(frozen=True)
@@ -124,13 +135,16 @@ class World:
 
     def sync(self) -> list[Path]:
         """Run one group commit; return what was sealed."""
-        coroutine = self.group_commit.sync_group()
-        try:
-            coroutine.send(None)
-        except StopIteration as done:
-            sealed: list[Path] = done.value
-            return sealed
-        raise AssertionError("the inline runner never waits")
+        return run_now(self.group_commit.sync_group())
+
+    def sync_files(self) -> None:
+        """Sync all logs' own files: nothing is left that only the journal holds."""
+        for partition in self.partitions:
+            partition.log.sync_now()
+
+    def catch_up(self) -> None:
+        """Sync the files of the logs that the journal waits for."""
+        run_now(self.group_commit.catch_up())
 
     def kill_and_reopen(self) -> None:
         """Kill the process, start it again."""
@@ -150,12 +164,18 @@ def world(
     partition_count: int = 1,
     flush_policy: FlushPolicy = FlushPolicy.COMMIT,
     leads: bool = True,
+    journal_bytes: int = 64 * 1024,
 ) -> World:
     """Return a world with one topic."""
     return World(
         SimulatedDisk(),
         Topic(partition_count=partition_count, configs=configs or {}),
-        NodeLogConfig(flush_policy=flush_policy, index_interval_bytes=256, open_files_max=2),
+        NodeLogConfig(
+            flush_policy=flush_policy,
+            index_interval_bytes=256,
+            open_files_max=2,
+            journal_bytes=journal_bytes,
+        ),
         leads=leads,
     )
 

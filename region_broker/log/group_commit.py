@@ -1,15 +1,20 @@
-"""Group commit: one sync of each dirty log for all that was appended since the last one.
+"""Group commit: one sync of the journal for all that was appended since the last one.
+
+What is too much for the journal, or fills a segment, is synced in its log's own files, as everything is without a
+journal.
 
 INV-CM1  while a group is synced the next one gathers; a log is in at most one running group
-INV-CM2  a log's `finish_sync` is called once for each job, on the loop, with its own outcome: one bad disk file
-        stops one partition
+INV-CM2  a log hears of each job once, on the loop, with its own outcome: a bad log file stops one partition, a bad
+        journal all that were in that block
 INV-CM3  a job is never run again after an error
 INV-CM4  nothing large and nothing with a full segment is synced on the loop, and nothing at all for a while
         after syncs there have become slow: the while doubles each time, so a slow disk is rarely tried
 INV-CM5  all files of a group begin to be written out before the first is waited for
 
+INV-CM6  as soon as one half of the journal is full, the files of the logs in it are synced in the background
+
 Policies: `commit` starts a group as soon as anything is dirty; `interval` each `flush_interval_ms`; `os` syncs only
-segments that are full. Full segments are handed to `on_sealed` in a thread of its own, so that a slow digest
+segments that are full; neither uses the journal. Full segments are handed to `on_sealed` in a thread of its own, so that a slow digest
 delays no ack.
 Why on the loop: handing a group to threads costs more than the syncs of a fast disk, as each `fdatasync` that
 returns there needs the interpreter back from the loop; meanwhile requests gather in the sockets and are served
@@ -24,6 +29,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from idempotency.ports import Clock
+from region_broker.log.journal.writer import BLOCK_BYTES_MAX, Journal, JournalBlock
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.sync_job import SyncJob
@@ -40,10 +46,32 @@ _WEIGHT: Final = 1 / 8
 SealedCallback = Callable[[Path], None]
 
 
+class SyncWork(Protocol):
+    """One piece of blocking work: a log's `SyncJob`, or a `JournalBlock` for many."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it makes durable."""
+        ...
+
+    @property
+    def seals(self) -> Sequence[object]:
+        """Full segments among it."""
+        ...
+
+    def start_writeback(self) -> None:
+        """Let the disk begin."""
+        ...
+
+    def run(self) -> OSError | None:
+        """Do it; return the error instead of raising it. Never called twice."""
+        ...
+
+
 class SyncRunner(Protocol):
     """Where the blocking work runs: threads, or inline in a simulation."""
 
-    async def sync_all(self, jobs: Sequence[SyncJob]) -> list[OSError | None]:
+    async def sync_all(self, jobs: Sequence[SyncWork]) -> list[OSError | None]:
         """Run each job once; return their outcomes in order."""
         ...
 
@@ -87,16 +115,16 @@ class SyncPace:
 
 
 class DiskRunner:
-    """A `SyncRunner` for a real disk: the loop, one thread for groups, one for full segments and digests."""
+    """A `SyncRunner` for a real disk: the loop, threads for groups, and for what nobody waits for."""
 
     def __init__(self, clock: Clock) -> None:
         """Start no thread before one is needed."""
         self._clock = clock
         self._pace = SyncPace()
         self._sync_pool = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-sync")
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="log-seal")
+        self._background = ThreadPoolExecutor(2, thread_name_prefix="log-later")
 
-    async def sync_all(self, jobs: Sequence[SyncJob]) -> list[OSError | None]:
+    async def sync_all(self, jobs: Sequence[SyncWork]) -> list[OSError | None]:
         """See `SyncRunner`."""
         started_ms = self._clock.monotonic_ms()
         if self._pace.on_loop(started_ms) and _is_small(jobs):
@@ -120,13 +148,13 @@ class DiskRunner:
         self._background.shutdown()
 
 
-def _is_small(jobs: Sequence[SyncJob]) -> bool:
+def _is_small(jobs: Sequence[SyncWork]) -> bool:
     return sum(job.size_bytes for job in jobs) <= INLINE_BYTES_MAX and not any(
         job.seals for job in jobs
     )
 
 
-def _run(jobs: Sequence[SyncJob]) -> list[OSError | None]:
+def _run(jobs: Sequence[SyncWork]) -> list[OSError | None]:
     if len(jobs) > 1:
         for job in jobs:
             job.start_writeback()
@@ -152,6 +180,12 @@ class GroupCommit:
         self._runner = runner if runner is not None else DiskRunner(clock)
         self._dirty: dict[PartitionLog, None] = {}
         self._wake = asyncio.Event()
+        self._journal: Journal | None = None
+        self._catching_up = False
+
+    def use(self, journal: Journal) -> None:
+        """Write small appends into `journal` from now on."""
+        self._journal = journal
 
     def mark_dirty(self, log: PartitionLog) -> None:
         """Note that a log has something to sync; called after each append."""
@@ -170,6 +204,8 @@ class GroupCommit:
                     await self._clock.sleep_ms(self._interval_ms)
                 for path in await self.sync_group():
                     background.create_task(self._seal(path))
+                if self.journal_lags:
+                    background.create_task(self.catch_up())
 
     async def sync_group(self) -> list[Path]:
         """Sync all that is dirty now; return the segments that are sealed by it."""
@@ -178,12 +214,68 @@ class GroupCommit:
         jobs = [job for job in (log.begin_sync() for log in logs) if job is not None]
         if not jobs:
             return []
+        journaled, rest = self._share_out(jobs)
+        block = self._begin_block(journaled)
+        if block is None:
+            journaled, rest = [], jobs
+        work: list[SyncWork] = [*rest] if block is None else [block, *rest]
+        outcomes = await self._runner.sync_all(work)
+        if block is not None:
+            self._finish_block(journaled, outcomes.pop(0))
         sealed: list[Path] = []
-        outcomes = await self._runner.sync_all(jobs)
-        for job, error in zip(jobs, outcomes, strict=True):
+        for job, error in zip(rest, outcomes, strict=True):
             job.log.finish_sync(job, error)
             sealed.extend(job.log.take_sealed())
         return sealed
+
+    # -- the journal -----------------------------------------------------------------------------
+
+    def _share_out(self, jobs: list[SyncJob]) -> tuple[list[SyncJob], list[SyncJob]]:
+        """Return what goes into the journal, and what is synced by itself."""
+        if self._journal is None or self.policy is not FlushPolicy.COMMIT:
+            return [], jobs
+        journaled, rest, room_bytes = [], [], BLOCK_BYTES_MAX
+        for job in jobs:
+            if job.piece is not None and job.piece.size_bytes <= room_bytes:
+                room_bytes -= job.piece.size_bytes
+                journaled.append(job)
+            else:
+                rest.append(job)
+        return journaled, rest
+
+    def _begin_block(self, jobs: list[SyncJob]) -> JournalBlock | None:
+        if self._journal is None or not jobs:
+            return None
+        pieces = [job.piece for job in jobs if job.piece is not None]
+        return self._journal.begin([job.log for job in jobs], pieces)
+
+    def _finish_block(self, jobs: list[SyncJob], error: OSError | None) -> None:
+        assert self._journal is not None
+        if error is not None:
+            self._journal.stop(f"writing or syncing it failed: {error}")
+        for job in jobs:
+            job.log.finish_journaled(job, error)
+
+    @property
+    def journal_lags(self) -> bool:
+        """Whether `catch_up` has something to do and is not running."""
+        return self._journal is not None and not self._catching_up and bool(self._journal.lagging())
+
+    async def catch_up(self) -> None:
+        """Sync the files of the logs that keep the journal from going on (INV-CM6)."""
+        assert self._journal is not None
+        found = [log.begin_file_sync() for log in self._journal.lagging()]
+        jobs = [job for job in found if job is not None]
+        if not jobs:
+            return  # the next group commit does it; or a log has stopped, and its half is kept for the restart
+        outcomes: list[OSError | None] = []
+        self._catching_up = True
+        try:
+            await self._runner.start(lambda: outcomes.extend(_run(jobs)))
+        finally:
+            self._catching_up = False
+        for job, error in zip(jobs, outcomes, strict=True):
+            job.log.finish_sync(job, error)
 
     async def _seal(self, path: Path) -> None:
         callback = self.on_sealed

@@ -34,6 +34,8 @@ class NodeLogConfig:
 
     flush_policy: FlushPolicy = FlushPolicy.COMMIT
     flush_interval_ms: int = 1000
+    journal_bytes: int = 32 << 20
+    """Size of the node's journal; 0: none is used."""
     open_files_max: int = 512
     index_interval_bytes: int = 8192
     segment_bytes: int = 1 << 30

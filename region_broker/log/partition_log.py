@@ -3,19 +3,20 @@
 INV-PL1  offsets are contiguous from `log_start_offset` to `log_end_offset`, but for holes below `cleaning.holes_below`;
         bytes once written never change, except that `truncate_to` cuts the end off
 INV-PL2  synced_offset <= stable_offset <= log_end_offset; under `flush.policy=commit` stable is synced
+INV-PL6  what is synced but not in the log's own files is in the journal, behind the fence of its checkpoint
 INV-PL3  state == replay(log) after every call
 INV-PL4  after the first failed write or sync the log takes nothing more and says why in `failed`; nothing is retried
 INV-PL5  a segment is sealed once it, its index, its aborted index, the state at its end and a checkpoint past it
         are durable; only then is it handed to the seal callback, and only sealed segments are ever deleted
 
 Appending is synchronous (into the page cache); making durable is in two steps around a thread: `begin_sync` on the
-loop, `SyncJob.run` in the thread, `finish_sync` on the loop (`group_commit`). `_disk_lock` keeps such a job apart
-from cutting, deleting and closing; it is the only lock.
+loop, `SyncJob.run` in the thread, `finish_sync` on the loop (`group_commit`). A small job's bytes go into the node's
+journal instead (`finish_journaled`); the log's own files are then synced later (`begin_file_sync`). `FileSync.lock`
+keeps jobs apart from each other, from cutting, deleting and closing; it is the only lock.
 Not here: judging a client's batch, roles, waiters (`replication.partition`).
 """
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,14 +25,15 @@ from typing import Final
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import HEADER_BYTES, BatchHeader, Buffer, MarkerFacts, stamp
 from region_broker.log.cleaning.state import CleaningState
-from region_broker.log.disk import DiskFile
-from region_broker.log.failures import NotABatchBoundary, PartitionFailed
+from region_broker.log.failures import PartitionFailed
+from region_broker.log.journal.blocks import LogId
+from region_broker.log.journal.tail import LogTail
 from region_broker.log.log_config import INT32_MAX, FlushPolicy, LogConfig
 from region_broker.log.recovery import (
-    CHECKPOINT_NAME,
     EPOCHS_NAME,
     RecoveredLog,
     aborted_with_marker_in,
+    keep_state_at,
     new_segment,
     rebuild_state,
     recover,
@@ -45,15 +47,15 @@ from region_broker.log.segment import (
 )
 from region_broker.log.segment_list import BatchAtTime, SegmentList
 from region_broker.log.side_files.aborted_index import encode_aborted
-from region_broker.log.side_files.checked_file import Checkpoint
+from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, JournalMark
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
 from region_broker.log.side_files.leader_epochs import LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import (
-    load_newest,
     remove_between,
     remove_outside,
     write_snapshot,
 )
-from region_broker.log.sync_job import Seal, SyncJob, write_seal
+from region_broker.log.sync_job import FileSync, Seal, SyncJob, write_side_files
 
 logger: Final = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class LogListener:
 
 @dataclass(slots=True, kw_only=True)
 class LogSetup:
-    """What a log is opened with."""
+    """What a log is opened with. Without `log_id` it never uses the journal; `journal_mark` names its last block."""
 
     folder: Path
     cache: SealedCache
@@ -76,6 +78,8 @@ class LogSetup:
     flush_policy: FlushPolicy
     listener: LogListener
     wall_ms: Callable[[], int] = field(default=lambda: 0)
+    log_id: LogId | None = None
+    journal_mark: Callable[[], JournalMark] = field(default=lambda: NO_MARK)
 
 
 class PartitionLog:
@@ -98,23 +102,27 @@ class PartitionLog:
         self._active = recovered.segments[-1] if recovered.segments else None
         self.log_end_offset = self._active.next_offset if self._active is not None else 0
         self.synced_offset = self.log_end_offset
-        self._generation = 0
+        self._file_offset = self.log_end_offset
+        """All below is synced in the log's own files."""
+        self._tail = LogTail(setup.log_id)
+        self._journal_mark = setup.journal_mark
         self._closed = False
         self._folder_version = 0  # grows with each new name in the folder
-        self._folder_synced = 0
-        self._sync_error: OSError | None = None
         self._pending_seals: list[Seal] = []
         self._sealed: list[Path] = []
-        self._disk_lock = threading.Lock()
-        self._checkpoint_file: DiskFile | None = None
+        self._files = FileSync(self._disk, self.folder)
         self.cleaning = CleaningState(self._disk, setup.folder, recovered.mark)
 
     @classmethod
     def open(cls, setup: LogSetup) -> "PartitionLog":
         """Open or create the log; raises LogDamaged, or OSError of the disk."""
-        log = cls(setup, recover(setup.folder, setup.cache, setup.config))
-        log._checkpoint_file = log._disk.open(setup.folder / CHECKPOINT_NAME)
+        recovered = recover(setup.folder, setup.cache, setup.config)
+        log = cls(setup, recovered)
+        log._open_checkpoint(recovered.fence)
         return log
+
+    def _open_checkpoint(self, fence: JournalMark) -> None:
+        self._files.checkpoint = CheckpointFile(self._disk, self.folder, fence, self._file_offset)
 
     @classmethod
     def broken(cls, setup: LogSetup, reason: str) -> "PartitionLog":
@@ -132,6 +140,11 @@ class PartitionLog:
     def log_start_offset(self) -> int:
         """The first offset that is still there."""
         return self._list.bases[0] if self._list.bases else 0
+
+    @property
+    def generation(self) -> int:
+        """Grows with each cut and with closing: what was begun before is void."""
+        return self._files.generation
 
     @property
     def stable_offset(self) -> int:
@@ -173,8 +186,8 @@ class PartitionLog:
         head = bytearray(batch[:HEADER_BYTES])
         stamp(head, 0, base_offset=self.log_end_offset, leader_epoch=leader_epoch)
         stamped = header.stamped(base_offset=self.log_end_offset, leader_epoch=leader_epoch)
-        with memoryview(batch) as view, view[HEADER_BYTES:] as body:
-            self._write(header.size_bytes, stamped.last_offset, head, body)
+        body = memoryview(batch)[HEADER_BYTES:]
+        self._write(header.size_bytes, stamped.last_offset, head, body)
         self._applied(stamped, marker)
         self._appended()
         return stamped
@@ -203,6 +216,7 @@ class PartitionLog:
         except OSError as error:
             self.fail(f"writing to {self.folder} failed: {error}")
             raise PartitionFailed(self.failed) from error
+        self._tail.add(active.base_offset, active.size_bytes, buffers)
 
     def _applied(self, header: BatchHeader, marker: MarkerFacts | None) -> None:
         assert self._active is not None
@@ -275,59 +289,50 @@ class PartitionLog:
     # -- making durable --------------------------------------------------------------------------
 
     def begin_sync(self) -> SyncJob | None:
-        """Return what is to be synced now; None if nothing is."""
+        """Return what is to be made durable now; None if nothing is."""
+        if self.synced_offset == self.log_end_offset and not self._pending_seals:
+            return None
+        return self._begin(tuple(self._pending_seals), journal=True)
+
+    def begin_file_sync(self) -> SyncJob | None:
+        """Return what brings the log's own files up to the journal; None if a group commit does that anyway."""
+        return None if self._pending_seals else self._begin((), journal=False)
+
+    def _begin(self, seals: tuple[Seal, ...], *, journal: bool) -> SyncJob | None:
         active = self._active
         if self.failed is not None or self._closed or active is None:
             return None
-        if self.synced_offset == self.log_end_offset and not self._pending_seals:
-            return None
-        seals = tuple(self._pending_seals)
         files = [seal.segment.file for seal in seals] + [active.file]
-        self._list.remember(self.log_end_offset, active, active.size_bytes)
+        piece = None
+        if journal:
+            self._list.remember(self.log_end_offset, active, active.size_bytes)
+            piece = self._tail.take(self.log_end_offset)
+        if seals or self._folder_version > self._files.folder_synced:
+            piece = None
         return SyncJob(
             log=self,
-            generation=self._generation,
+            generation=self.generation,
             files=tuple(file for file in files if file is not None),
             folder_version=self._folder_version,
             seals=seals,
             checkpoint=self._checkpoint_now(),
-            size_bytes=active.take_unsynced_bytes(),
+            size_bytes=active.take_unsynced_bytes() if journal else 0,
+            piece=piece,
         )
 
     def run_sync(self, job: SyncJob) -> OSError | None:
-        """Do the job's I/O, in a thread; return the error. After one, no later job may succeed (INV-DK3)."""
-        with self._disk_lock:
-            if job.generation != self._generation:
-                return None  # cut or closed meanwhile: the files may be gone
-            if self._sync_error is None:
-                self._sync_error = self._sync_locked(job)
-            return self._sync_error
-
-    def _sync_locked(self, job: SyncJob) -> OSError | None:
-        assert self._checkpoint_file is not None
-        try:
-            for file in job.files:
-                file.fdatasync()
-            if job.folder_version > self._folder_synced:
-                self._disk.fsync_dir(self.folder)
-            for seal in job.seals:
-                write_seal(self._disk, self.folder, seal)
-            self._checkpoint_file.pwrite(0, job.checkpoint.encode())
-            if job.seals:
-                self._checkpoint_file.fdatasync()
-        except OSError as error:
-            return error
-        return None
+        """Do the job's I/O, in a thread; return the error."""
+        return self._files.run(job)
 
     def finish_sync(self, job: SyncJob, error: OSError | None) -> None:
         """Take the outcome of a job in."""
-        if job.generation != self._generation or self.failed is not None:
+        if job.generation != self.generation or self.failed is not None:
             return
         if error is not None:
             self.fail(f"syncing {self.folder} failed: {error}")
             return
-        self.synced_offset = max(self.synced_offset, job.checkpoint.synced_offset)
-        self._folder_synced = max(self._folder_synced, job.folder_version)
+        self._file_offset = max(self._file_offset, job.checkpoint.synced_offset)
+        self._files.folder_synced = max(self._files.folder_synced, job.folder_version)
         self._pending_seals = [seal for seal in self._pending_seals if seal not in job.seals]
         for seal in job.seals:
             segment = seal.segment
@@ -337,8 +342,29 @@ class PartitionLog:
         self._sealed.extend(seal.segment.path for seal in job.seals)
         if job.seals:
             self.state.forget_aborted_below(job.seals[-1].segment.next_offset)
+        self._synced(job)
+
+    def finish_journaled(self, job: SyncJob, error: OSError | None) -> None:
+        """Take in that the job's piece is in the journal, or is not: then the log stops."""
+        if job.generation != self.generation or self.failed is not None:
+            return
+        if error is not None:
+            self.fail(
+                f"writing what was appended to {self.folder} into the journal failed: {error}"
+            )
+            return
+        self._synced(job)
+
+    def _synced(self, job: SyncJob) -> None:
+        self.synced_offset = max(self.synced_offset, job.checkpoint.synced_offset)
         if self._policy is FlushPolicy.COMMIT:
             self.listener.on_stable()
+
+    def in_file(self, generation: int, offset: int) -> bool:
+        """Whether what a generation had below `offset` is synced in the log's own files, or given up."""
+        if generation == self.generation:
+            return self._file_offset >= offset
+        return self.failed is None  # cut or closed, and synced before that
 
     def _checkpoint_now(self, *, clean: bool = False) -> Checkpoint:
         assert self._active is not None
@@ -356,11 +382,12 @@ class PartitionLog:
         return sealed
 
     def sync_now(self) -> None:
-        """Make all durable on the caller's thread. Raises PartitionFailed."""
+        """Make all durable in the log's own files, on the caller's thread. Raises PartitionFailed."""
         self.check_running()
-        job = self.begin_sync()
-        if job is not None:
-            self.finish_sync(job, job.run())
+        if self._file_offset < self.log_end_offset or self._pending_seals:
+            job = self._begin(tuple(self._pending_seals), journal=False)
+            if job is not None:
+                self.finish_sync(job, job.run())
         self.check_running()
 
     def close(self) -> None:
@@ -370,38 +397,34 @@ class PartitionLog:
         if self.failed is None and self._active is not None:
             try:
                 self.sync_now()
-                with self._disk_lock:
+                with self._files.lock:
                     self.cleaning.interrupt()
                     self._write_clean_state()
             except OSError as error:
                 self.fail(f"closing {self.folder} failed: {error}")
             except PartitionFailed:
                 logger.warning("%s is not closed cleanly", self.folder)
-        with self._disk_lock:
-            self._closed, self._generation = True, self._generation + 1
+        with self._files.lock:
+            self._closed = True
+            self._files.generation += 1
             self._close_files()
 
     def _write_clean_state(self) -> None:
-        active = self._active
-        assert active is not None
-        assert active.live_index is not None
-        assert self._checkpoint_file is not None
-        data = active.live_index.encode(active.summary())
-        self._disk.write_file_atomic(active.index_path(), data)
-        self._disk.write_file_atomic(self.folder / EPOCHS_NAME, self.epochs.encode())
+        assert self._active is not None
+        assert self._files.checkpoint is not None
+        write_side_files(self._disk, self.folder, self._active, self.epochs.encode())
         write_snapshot(self._disk, self.folder, self.log_end_offset, self.state.encode())
         kept = [*self._list.bases, self.log_end_offset, self.cleaning.holes_below]
         remove_between(self._disk, self.folder, kept)
-        self._checkpoint_file.pwrite(0, self._checkpoint_now(clean=True).encode())
-        self._checkpoint_file.fdatasync()
+        self._files.checkpoint.force(self._checkpoint_now(clean=True))
 
     def _close_files(self) -> None:
         for segment in self._list.segments:
             self._cache.forget(segment.path)
             if segment.file is not None:
                 segment.file.close()
-        if self._checkpoint_file is not None:
-            self._checkpoint_file.close()
+        if self._files.checkpoint is not None:
+            self._files.checkpoint.close()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -432,12 +455,12 @@ class PartitionLog:
         old or the cut one, or between: call it again.
         """
         self.check_running()
-        segment, position = self._cut_position(offset)
+        segment, position = self._list.boundary(offset)
         self.sync_now()
         if offset == self.log_end_offset:
             return
-        with self._disk_lock:
-            self._generation += 1
+        with self._files.lock:
+            self._files.generation += 1
             try:
                 self.cleaning.interrupt()
                 self._cut(segment, position, offset)
@@ -449,34 +472,17 @@ class PartitionLog:
         self.state.forget_aborted_below(segment.base_offset)
         self.listener.on_stable()
 
-    def _cut_position(self, offset: int) -> tuple[Segment, int]:
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise NotABatchBoundary(
-                f"cannot cut {self.folder} at {offset}: it holds "
-                f"[{self.log_start_offset}, {self.log_end_offset})"
-            )
-        segment = self._list.segments[self._list.slot(offset)]
-        position = segment.position_of(offset)
-        if position < segment.size_bytes:
-            _, header = next(segment.walk(position))
-            if header.base_offset < offset:
-                raise NotABatchBoundary(
-                    f"cannot cut {self.folder} at {offset}: it lies inside the batch "
-                    f"[{header.base_offset}, {header.next_offset})"
-                )
-        return segment, position
-
     def _cut(self, segment: Segment, position: int, offset: int) -> None:
-        assert self._checkpoint_file is not None
+        assert self._files.checkpoint is not None
         lowered = Checkpoint(
             synced_offset=offset,
             segment_base=segment.base_offset,
             segment_bytes=position,
             log_start_offset=self.log_start_offset,
         )
-        # The checkpoint first: it must never claim bytes that are gone (INV-K2).
-        self._checkpoint_file.pwrite(0, lowered.encode())
-        self._checkpoint_file.fdatasync()
+        # The checkpoint first: it must never claim bytes that are gone (INV-K2), and it says that what the
+        # journal holds of this log is void (INV-K4): all of it that stays was synced by `truncate_to`.
+        self._files.checkpoint.lower(lowered, self._journal_mark())
         kept = self._list.slot(offset) + 1
         for removed in reversed(self._list.keep(0, kept)):
             if removed.file is not None:
@@ -490,7 +496,8 @@ class PartitionLog:
         remove_outside(self._disk, self.folder, self.log_start_offset, offset)
         self._disk.fsync_dir(self.folder)
         self._active = segment
-        self.log_end_offset = self.synced_offset = offset
+        self._tail.clear()
+        self.log_end_offset = self.synced_offset = self._file_offset = offset
 
     def _reopen_as_active(self, segment: Segment) -> None:
         if segment.file is not None:
@@ -530,12 +537,14 @@ class PartitionLog:
         if count == 0:
             return
         try:
-            with self._disk_lock:
+            with self._files.lock:
                 self.cleaning.interrupt()
-                self._keep_state_at(self._list.bases[count])
+                # What is deleted can not be replayed any more.
+                keep_state_at(self.folder, self._list.segments, self._list.bases[count])
                 deleted = self._list.keep(count, len(self._list.segments))
                 assert all(segment.file is None for segment in deleted)
-                self._note_log_start()
+                assert self._files.checkpoint is not None
+                self._files.checkpoint.note_log_start(self.log_start_offset)
                 for segment in deleted:
                     remove_segment_files(self.folder, self._cache, segment.base_offset)
                 remove_outside(self._disk, self.folder, self.log_start_offset, self.log_end_offset)
@@ -546,30 +555,11 @@ class PartitionLog:
         self.epochs.truncate_start(self.log_start_offset)
         self.state.forget_aborted_below(self.log_start_offset)
 
-    def _keep_state_at(self, offset: int) -> None:
-        """Make sure of a snapshot at the new log start: what is deleted can not be replayed any more."""
-        if load_newest(self._disk, self.folder, offset, offset) is None:
-            state = rebuild_state(self.folder, self._list.segments, offset)
-            write_snapshot(self._disk, self.folder, offset, state.encode())
-
-    def _note_log_start(self) -> None:
-        """Durably say what is about to be deleted, so that a crash in between leaves no hole."""
-        assert self._checkpoint_file is not None
-        known = Checkpoint.decode(self._checkpoint_file.pread(64, 0))
-        noted = Checkpoint(
-            synced_offset=known.synced_offset,
-            segment_base=known.segment_base,
-            segment_bytes=known.segment_bytes,
-            log_start_offset=self.log_start_offset,
-        )
-        self._checkpoint_file.pwrite(0, noted.encode())
-        self._checkpoint_file.fdatasync()
-
     def start_at(self, offset: int) -> None:
         """Give up all records and go on, empty, at `offset` (a mirror that is seeded again, T14)."""
         self.check_running()
-        with self._disk_lock:
-            self._generation += 1
+        with self._files.lock:
+            self._files.generation += 1
             try:
                 self._restart_at(offset)
             except OSError as error:
@@ -581,8 +571,13 @@ class PartitionLog:
         self.cleaning.interrupt()
         self.cleaning.forget()
         self._close_files()
+        fence = self._journal_mark()
         emptied = Checkpoint(
-            synced_offset=offset, segment_base=offset, segment_bytes=0, log_start_offset=offset
+            synced_offset=offset,
+            segment_base=offset,
+            segment_bytes=0,
+            log_start_offset=offset,
+            fence=fence,
         )
         self._disk.write_file_atomic(self.folder / CHECKPOINT_NAME, emptied.encode())
         for segment in self._list.segments:
@@ -592,9 +587,10 @@ class PartitionLog:
             self._disk.remove(self.folder / EPOCHS_NAME)
         self._active = new_segment(self.folder, self._cache, self.config, offset)
         self._disk.fsync_dir(self.folder)
-        self._checkpoint_file = self._disk.open(self.folder / CHECKPOINT_NAME)
         self._list = SegmentList(self.folder, self._cache, [self._active])
         self._pending_seals.clear()
         self._sealed.clear()
+        self._tail.clear()
         self.state, self.epochs = PartitionState(), LeaderEpochs()
-        self.log_end_offset = self.synced_offset = offset
+        self.log_end_offset = self.synced_offset = self._file_offset = offset
+        self._open_checkpoint(fence)

@@ -40,21 +40,28 @@ from region_broker.log.segment import (
     file_name,
 )
 from region_broker.log.side_files.aborted_index import encode_aborted
-from region_broker.log.side_files.checked_file import Checkpoint, FrameError
+from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.leader_epochs import LeaderEpochs
-from region_broker.log.side_files.producer_snapshots import load_newest, remove_outside
+from region_broker.log.side_files.producer_snapshots import (
+    load_newest,
+    remove_outside,
+    write_snapshot,
+)
 from region_broker.log.side_files.sparse_index import SparseIndex
 
 logger: Final = logging.getLogger(__name__)
 
-CHECKPOINT_NAME: Final = "checkpoint"
 EPOCHS_NAME: Final = "leader-epochs"
 SCAN_WINDOW_BYTES: Final = 8 << 20
 
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredLog:
-    """A log ready for use: at least one segment, the last one active with file and index in memory."""
+    """A log ready for use: at least one segment, the last one active with file and index in memory.
+
+    `fence`: that of its checkpoint, to be kept in those that follow (INV-K4).
+    """
 
     segments: list[Segment]
     state: PartitionState
@@ -62,6 +69,7 @@ class RecoveredLog:
     clean: bool
     cut_bytes: int = 0
     mark: CleanMark = NEVER_CLEANED
+    fence: JournalMark = NO_MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog
         and checkpoint.segment_bytes == 0
         and checkpoint.segment_base not in bases
     ):
-        return _create(folder, cache, config, checkpoint.segment_base)
+        return _create(folder, cache, config, checkpoint.segment_base, checkpoint.fence)
     if checkpoint is None and not any(_log_bytes(folder, cache, base) for base in bases):
         return _create(folder, cache, config, bases[0] if bases else 0)
     recovery = _Recovery(folder, cache, config, checkpoint, mark)
@@ -121,7 +129,13 @@ def _log_bytes(folder: Path, cache: SealedCache, base: int) -> int:
     return cache.disk.file_size(folder / file_name(base, LOG_SUFFIX))
 
 
-def _create(folder: Path, cache: SealedCache, config: LogConfig, base_offset: int) -> RecoveredLog:
+def _create(
+    folder: Path,
+    cache: SealedCache,
+    config: LogConfig,
+    base_offset: int,
+    fence: JournalMark = NO_MARK,
+) -> RecoveredLog:
     """Start an empty log at `base_offset`; whatever else is in the folder belongs to a log given up."""
     disk = cache.disk
     disk.write_file_atomic(
@@ -131,6 +145,7 @@ def _create(folder: Path, cache: SealedCache, config: LogConfig, base_offset: in
             segment_base=base_offset,
             segment_bytes=0,
             log_start_offset=base_offset,
+            fence=fence,
         ).encode(),
     )
     for name in disk.list_dir(folder):
@@ -139,7 +154,11 @@ def _create(folder: Path, cache: SealedCache, config: LogConfig, base_offset: in
     segment = new_segment(folder, cache, config, base_offset)
     disk.fsync_dir(folder)
     return RecoveredLog(
-        segments=[segment], state=PartitionState(), epochs=LeaderEpochs(), clean=False
+        segments=[segment],
+        state=PartitionState(),
+        epochs=LeaderEpochs(),
+        clean=False,
+        fence=fence,
     )
 
 
@@ -169,6 +188,7 @@ class _Recovery:
         self._config = config
         self._checkpoint = checkpoint
         self._mark = mark
+        self._fence = NO_MARK if checkpoint is None else checkpoint.fence
         self._cut_bytes = 0
         self._read_from = 0
         self._epochs = LeaderEpochs()
@@ -205,6 +225,7 @@ class _Recovery:
             clean=clean,
             cut_bytes=self._cut_bytes,
             mark=self._mark,
+            fence=self._fence,
         )
 
     def _list_segments(self, bases: list[int]) -> list[Segment]:
@@ -357,6 +378,7 @@ class _Recovery:
                 segment_base=active.base_offset,
                 segment_bytes=active.size_bytes,
                 log_start_offset=segments[0].base_offset,
+                fence=self._fence,
             ).encode(),
         )
 
@@ -468,6 +490,14 @@ def rebuild_state(folder: Path, segments: list[Segment], end_offset: int) -> Par
     offset, state = found if found is not None else (start_offset, PartitionState())
     replay(segments, state, offset, end_offset)
     return state
+
+
+def keep_state_at(folder: Path, segments: list[Segment], offset: int) -> None:
+    """Make sure of a snapshot at `offset`, durably."""
+    disk = segments[0].cache.disk
+    if load_newest(disk, folder, offset, offset) is None:
+        state = rebuild_state(folder, segments, offset)
+        write_snapshot(disk, folder, offset, state.encode())
 
 
 def replay(segments: list[Segment], state: PartitionState, start: int, end: int) -> None:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from idempotency.partition_state import AbortedTxn
 from idempotency.record_batch import BatchHeader
+from region_broker.log.failures import NotABatchBoundary
 from region_broker.log.recovery import write_aborted_file
 from region_broker.log.segment import ABORTED_SUFFIX, ReadSlice, SealedCache, Segment
 from region_broker.log.side_files.aborted_index import decode_aborted, overlapping
@@ -97,6 +98,24 @@ class SegmentList:
             total += stop - position
             start = segment.next_offset
         return total
+
+    def boundary(self, offset: int) -> tuple[Segment, int]:
+        """Return segment and position of `offset`; raises NotABatchBoundary if no batch begins or ends there."""
+        start, end = self.bases[0], self.segments[-1].next_offset
+        if not start <= offset <= end:
+            raise NotABatchBoundary(
+                f"cannot cut {self._folder} at {offset}: it holds [{start}, {end})"
+            )
+        segment = self.segments[self.slot(offset)]
+        position = segment.position_of(offset)
+        if position < segment.size_bytes:
+            _, header = next(segment.walk(position))
+            if header.base_offset < offset:
+                raise NotABatchBoundary(
+                    f"cannot cut {self._folder} at {offset}: it lies inside the batch "
+                    f"[{header.base_offset}, {header.next_offset})"
+                )
+        return segment, position
 
     def first_reaching(self, timestamp_ms: int, limit: int, start: int = 0) -> BatchAtTime | None:
         """Return the first batch that ends behind `start`, below `limit`, with a record at or after the time."""

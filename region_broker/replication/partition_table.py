@@ -4,8 +4,10 @@ INV-T1  the folder says its format version; a newer one is refused before anythi
 INV-T2  a partition lives in `<topic id, 32 hex digits>/<partition>`: a topic that was deleted and created again is
         another topic
 INV-T3  a partition that cannot be opened is there, failed, with the reason; the others go on
+INV-T4  the journal is replayed before any partition is opened
 
-    <data_dir>/format                        "tidemark-log 1"
+    <data_dir>/format                        "tidemark-log 2"
+    <data_dir>/journal                       small appends of all partitions, synced before they are acknowledged
     <data_dir>/<topic id>/topic.json         name and id, for people and offline tools
     <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start, <base>.{log,index,txnindex,snapshot}
     <data_dir>/<topic id>.deleted            a topic on its way out
@@ -25,6 +27,7 @@ from idempotency.ports import Clock
 from region_broker.log.disk import Disk
 from region_broker.log.failures import LogDamaged, NewerFormat, PartitionFailed, UnsupportedConfig
 from region_broker.log.group_commit import GroupCommit
+from region_broker.log.journal.replay import open_journal
 from region_broker.log.log_config import (
     FlushPolicy,
     LogConfig,
@@ -39,7 +42,8 @@ from region_broker.replication.partition import Partition
 logger: Final = logging.getLogger(__name__)
 
 FORMAT_NAME: Final = "format"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""2: appends may be in the journal only. A folder of version 1 is one whose journal is empty."""
 FORMAT_WORD: Final = "tidemark-log"
 TOPIC_FILE_NAME: Final = "topic.json"
 DELETED_SUFFIX: Final = ".deleted"
@@ -86,7 +90,7 @@ class PartitionTable:
         config: NodeLogConfig,
         group_commit: GroupCommit,
     ) -> None:
-        """Take the folder, creating it if need be; raises NewerFormat, OSError."""
+        """Take the folder, creating it if need be; raises NewerFormat, LogDamaged (the journal), OSError."""
         self._disk = disk
         self._data_dir = data_dir
         self._clock = clock
@@ -99,6 +103,11 @@ class PartitionTable:
         for name in disk.list_dir(data_dir):
             if name.endswith(DELETED_SUFFIX):
                 disk.remove_tree(data_dir / name)
+        opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
+        self._journal = opened.journal
+        self._refused = opened.refused
+        if config.journal_bytes > 0:
+            group_commit.use(self._journal)
 
     def __iter__(self) -> Iterator[Partition]:
         """Yield all partitions, by topic in the order of opening, then by number."""
@@ -206,6 +215,9 @@ class PartitionTable:
     def _open_partition(self, topic: TopicSpec, number: int, config: LogConfig) -> Partition:
         setup = self._setup(topic, number, config)
         tp = TopicPartition(TopicName(topic.name), number)
+        refused = self._refused.get((topic.topic_id.bytes, number))
+        if refused is not None:
+            return self._broken(topic, number, config, refused)
         try:
             log = PartitionLog.open(setup)
             start = LogStart(self._disk, setup.folder, log.log_end_offset)
@@ -228,6 +240,8 @@ class PartitionTable:
             flush_policy=self._group_commit.policy,
             listener=LogListener(on_dirty=self._group_commit.mark_dirty),
             wall_ms=self._clock.wall_ms,
+            log_id=(topic.topic_id.bytes, number) if self._config.journal_bytes else None,
+            journal_mark=lambda: self._journal.mark,
         )
 
     def _write_topic_file(self, folder: Path, topic: TopicSpec) -> None:
@@ -288,6 +302,7 @@ class PartitionTable:
         """Close all partitions cleanly; `GroupCommit.run` must have ended."""
         for partition in self:
             partition.close("the node stops")
+        self._journal.close()
         self._cache.close()
 
 
@@ -302,7 +317,7 @@ def check_format(disk: Disk, data_dir: Path) -> None:
                 f"{data_dir} is not empty ({', '.join(others[:3])}) but has no {FORMAT_NAME!r} file: it is "
                 "not a Tidemark log folder; choose another data folder"
             )
-        disk.write_file_atomic(path, f"{FORMAT_WORD} {FORMAT_VERSION}\n".encode())
+        _write_format(disk, path)
         return
     word, _, version = disk.read_file(path).decode("utf-8", "replace").strip().partition(" ")
     if word != FORMAT_WORD or not version.isdecimal():
@@ -312,3 +327,9 @@ def check_format(disk: Disk, data_dir: Path) -> None:
             f"{data_dir} was written in log format {version}, this version knows {FORMAT_VERSION}: "
             "start the newer Tidemark that wrote it; nothing was changed"
         )
+    if int(version) < FORMAT_VERSION:
+        _write_format(disk, path)
+
+
+def _write_format(disk: Disk, path: Path) -> None:
+    disk.write_file_atomic(path, f"{FORMAT_WORD} {FORMAT_VERSION}\n".encode())

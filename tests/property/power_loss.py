@@ -36,6 +36,8 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
         lambda model, rng: model.end_transaction(rng.randint(1, 3), commit=rng.random() < 0.5),
     ),
     "sync": (6, lambda model, rng: model.sync()),
+    "catch up": (2, lambda model, rng: model.catch_up()),
+    "sync files": (1, lambda model, rng: model.sync_files()),
     "cut": (1, lambda model, rng: model.cut(rng.random())),
     "retain": (1, lambda model, rng: model.retain()),
 }

@@ -45,6 +45,14 @@ class LogMachine(RuleBasedStateMachine):
     def sync(self) -> None:
         self.model.sync()
 
+    @rule()
+    def catch_up(self) -> None:
+        self.model.catch_up()
+
+    @rule()
+    def sync_files(self) -> None:
+        self.model.sync_files()
+
     @rule(choice=st.floats(0, 1))
     def cut(self, choice: float) -> None:
         self.model.cut(choice)

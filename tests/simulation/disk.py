@@ -36,7 +36,7 @@ class Inode:
     def __init__(self) -> None:
         """Start empty."""
         self.cached = bytearray()
-        self.durable = b""
+        self.durable = bytearray()
         self.unsynced: list[tuple[int, bytes] | int] = []
 
     def write(self, position: int, data: bytes) -> None:
@@ -52,19 +52,19 @@ class Inode:
     def sync(self) -> None:
         """Replay the writes since the last sync onto the platter; those of a failed sync are lost."""
         written, self.unsynced = self.unsynced, []  # syncs run in threads, beside new writes
-        self.durable = bytes(_after(self.durable, written, None))
+        _apply(self.durable, written, None)
 
     def lose_power(self, rng: random.Random) -> None:
         """Keep the platter and some of the unsynced pages."""
-        self.cached = _after(self.durable, self.unsynced, rng)
-        self.durable = bytes(self.cached)
+        _apply(self.durable, self.unsynced, rng)
+        self.cached = bytearray(self.durable)
         self.unsynced.clear()
 
 
-def _after(
-    start: bytes, changes: list[tuple[int, bytes] | int], rng: random.Random | None
-) -> bytearray:
-    content = bytearray(start)
+def _apply(
+    content: bytearray, changes: list[tuple[int, bytes] | int], rng: random.Random | None
+) -> None:
+    """Change `content` as the platter is: whole without `rng`, in part with it."""
     keep_chance = 1.0 if rng is None else rng.choice([0.0, 0.5, 0.9, 1.0])
     for change in changes:
         if isinstance(change, int):
@@ -72,17 +72,19 @@ def _after(
                 _cut(content, change)
             continue
         position, data = change
+        if rng is None:
+            _write_into(content, position, data)
+            continue
         while data:
             room = PAGE_BYTES - position % PAGE_BYTES
-            if rng is None or rng.random() < keep_chance:
+            if rng.random() < keep_chance:
                 _write_page(content, position, data[:room], rng)
             position, data = position + len(data[:room]), data[room:]
-    return content
 
 
-def _write_page(content: bytearray, position: int, data: bytes, rng: random.Random | None) -> None:
+def _write_page(content: bytearray, position: int, data: bytes, rng: random.Random) -> None:
     """Write within one page; a page that is written as the power goes may be torn between its sectors."""
-    if rng is None or rng.random() >= TORN_CHANCE:
+    if rng.random() >= TORN_CHANCE:
         _write_into(content, position, data)
         return
     while data:
@@ -114,9 +116,12 @@ class SimulatedFile:
         self._life = disk.life
         self._open = True
 
-    def _use(self, operation: str) -> Inode:
+    def _expect_open(self, operation: str) -> None:
         if not self._open or self._life != self._disk.life:
             raise OSError(errno.EBADF, f"{operation} on a closed file: {self._path}")
+
+    def _use(self, operation: str) -> Inode:
+        self._expect_open(operation)
         self._disk.step(operation, self._path)
         return self._inode
 
@@ -129,6 +134,7 @@ class SimulatedFile:
     def pwrite(self, position: int, *buffers: Buffer) -> int:
         """See `DiskFile`; a full disk takes half of the bytes."""
         data = b"".join(buffers)
+        self._expect_open("pwrite")  # a process that was killed writes nothing, not even half
         try:
             inode = self._use("pwrite")
         except OSError:
@@ -150,6 +156,7 @@ class SimulatedFile:
 
     def fdatasync(self) -> None:
         """See `DiskFile`; a failure drops the dirty pages for good (INV-SD3)."""
+        self._expect_open("fdatasync")
         try:
             inode = self._use("fdatasync")
         except OSError:
@@ -242,10 +249,8 @@ class SimulatedDisk:
         """Flip one bit, in cache and on the platter."""
         inode = self._names[path]
         inode.cached[position] ^= 0x10
-        platter = bytearray(inode.durable)
-        if position < len(platter):
-            platter[position] ^= 0x10
-        inode.durable = bytes(platter)
+        if position < len(inode.durable):
+            inode.durable[position] ^= 0x10
 
     def open(self, path: Path, *, create: bool = False) -> SimulatedFile:
         """See `Disk`."""

@@ -4,20 +4,22 @@ INV-K1  a frame is magic, version, length and CRC-32 before its payload; anythin
 INV-K2  a checkpoint never claims more than was synced: it is written after the fdatasync it speaks of
 INV-K3  a clean checkpoint also names the last segment and its exact size, so that any later append, and
         any loss, makes it a plain one without another write
+INV-K4  a checkpoint written after a cut names the last journal block begun before it: that one and all before
+        it are nothing to this log any more
 
-The checkpoint is one record of 64 bytes at position 0, overwritten in place after each sync without a sync of
-its own: after kill -9 it is exact, after a power loss it is older but still true. It is synced when a segment is
-sealed, when the log is cut and when it is closed.
-Not here: what recovery does with it.
+The checkpoint is one record of 64 bytes at position 0, overwritten in place after each sync of the log's own files
+without a sync of its own: after a crash it is older but still true. It is synced when a segment is sealed, when
+the log is cut and when it is closed.
+Not here: what recovery does with it; writing it (`checkpoint_file`).
 """
 
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 _FRAME: Final = struct.Struct(">4sBIQ")
-_CHECKPOINT: Final = struct.Struct(">4sBBqqqQ")
+_CHECKPOINT: Final = struct.Struct(">4sBBqqqQQQ")
 _CHECKPOINT_BYTES: Final = 64
 _CHECKPOINT_VERSION: Final = 1
 
@@ -49,15 +51,29 @@ def unpack_frame(magic: bytes, version: int, data: bytes) -> bytes:
     return payload
 
 
+class JournalMark(NamedTuple):
+    """A block of the node's journal: the journal's serial (a life of it), and the number in that life."""
+
+    serial: int = 0
+    number: int = 0
+
+
+NO_MARK: Final = JournalMark()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What is known synced: all below `synced_offset`, that is `segment_bytes` of segment `segment_base`."""
+    """What is known synced: all below `synced_offset`, that is `segment_bytes` of segment `segment_base`.
+
+    `fence`: journal blocks up to it hold nothing that counts for this log (INV-K4).
+    """
 
     synced_offset: int
     segment_base: int
     segment_bytes: int
     log_start_offset: int = 0
     clean: bool = False
+    fence: JournalMark = NO_MARK
 
     def encode(self) -> bytes:
         """Return the 64 bytes of the record."""
@@ -69,6 +85,7 @@ class Checkpoint:
             self.segment_base,
             self.log_start_offset,
             self.segment_bytes,
+            *self.fence,
         )
         body = body.ljust(_CHECKPOINT_BYTES - 4, b"\0")
         return body + zlib.crc32(body).to_bytes(4, "big")
@@ -80,7 +97,7 @@ class Checkpoint:
             raise FrameError(f"checkpoint has {len(data)} bytes, not {_CHECKPOINT_BYTES}")
         if zlib.crc32(data[:-4]).to_bytes(4, "big") != data[-4:]:
             raise FrameError("checkpoint CRC does not match")
-        magic, version, clean, offset, base, start, size = _CHECKPOINT.unpack_from(data)
+        magic, version, clean, offset, base, start, size, *fence = _CHECKPOINT.unpack_from(data)
         if magic != b"TMCP" or version != _CHECKPOINT_VERSION:
             raise FrameError(f"checkpoint is {magic!r} version {version}, not TMCP version 1")
         return cls(
@@ -89,4 +106,5 @@ class Checkpoint:
             segment_bytes=size,
             log_start_offset=start,
             clean=clean == 1,
+            fence=JournalMark(*fence),
         )

@@ -37,7 +37,7 @@ def test_clean_start_reads_nothing_of_the_log() -> None:
     some.disk.process_killed()
     some.disk.bytes_read = 0
     some.open()
-    assert some.disk.bytes_read == 0
+    assert some.disk.bytes_read < 100  # the journal's heads
     assert some.partition.log.recovered_clean
     assert some.partition.log_end_offset == 40
     assert all_bytes(some.partition) == before
@@ -92,7 +92,7 @@ def test_garbage_behind_the_synced_end_is_cut_also_over_a_segment_border() -> No
 def test_bit_flip_in_the_synced_part_fails_the_partition_and_changes_nothing() -> None:
     some = world(partition_count=2)
     fill(some, 10)
-    some.sync()
+    some.sync_files()
     path = last_segment(some)
     some.disk.damage(path, 700)
     size_bytes = some.disk.file_size(path)
@@ -111,7 +111,7 @@ def test_bit_flip_in_the_synced_part_fails_the_partition_and_changes_nothing() -
 def test_missing_synced_bytes_fail_the_partition() -> None:
     some = world()
     fill(some, 10)
-    some.sync()
+    some.sync_files()
     del some.disk.content(last_segment(some))[-400:]
     some.kill_and_reopen()
     assert some.partition.failed is not None
@@ -199,8 +199,8 @@ def test_newer_format_is_refused_and_untouched() -> None:
     fill(some, 3)
     some.table.close()
     some.disk.process_killed()
-    some.disk.write_file_atomic(DATA_DIR / "format", b"tidemark-log 2\n")
-    with pytest.raises(NewerFormat, match="format 2, this version knows 1"):
+    some.disk.write_file_atomic(DATA_DIR / "format", b"tidemark-log 3\n")
+    with pytest.raises(NewerFormat, match="format 3, this version knows 2"):
         some.open()
 
 

@@ -30,6 +30,18 @@ class Target:
 
     error: OSError | None = None
     ran_in: list[str] = field(default_factory=list)
+    generation: int = 0
+
+    def in_file(self, generation: int, offset: int) -> bool:
+        """See `SyncTarget`."""
+        return True
+
+    def begin_file_sync(self) -> SyncJob | None:
+        """See `SyncTarget`."""
+        return None
+
+    def finish_journaled(self, job: SyncJob, error: OSError | None) -> None:
+        """See `SyncTarget`."""
 
     def run_sync(self, job: SyncJob) -> OSError | None:
         """See `SyncTarget`."""

@@ -149,7 +149,7 @@ async def test_full_disk_stops_one_partition_loudly() -> None:
 
 
 async def test_failed_sync_is_never_repeated_and_acknowledges_nothing() -> None:
-    some = world(partition_count=2)
+    some = world(partition_count=2, journal_bytes=0)
     outcome = some.partition.append(batch())
     some.partitions[1].append(batch())
     syncs: list[Path] = []

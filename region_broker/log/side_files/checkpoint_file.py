@@ -1,0 +1,61 @@
+"""A log's open checkpoint file.
+
+INV-KF1  no checkpoint is overwritten by an older one, but by `lower`
+INV-KF2  every checkpoint that is written carries the fence of the last cut (INV-K4)
+
+Called under the log's disk lock. Not here: the record (`checked_file`), what it may claim (`partition_log`).
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from region_broker.log.disk import Disk, DiskFile
+from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
+
+CHECKPOINT_NAME = "checkpoint"
+
+
+class CheckpointFile:
+    """See the module's head."""
+
+    def __init__(self, disk: Disk, folder: Path, fence: JournalMark, written_offset: int) -> None:
+        """Open the file of `folder`, which says `written_offset`; OSError of the disk."""
+        self._file: DiskFile = disk.open(folder / CHECKPOINT_NAME)
+        self._fence = fence
+        self._written_offset = written_offset
+
+    def covers(self, offset: int) -> bool:
+        """Return whether all below `offset` was synced."""
+        return self._written_offset >= offset
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Write, unless what is there says more."""
+        if not self.covers(checkpoint.synced_offset + 1):
+            self._put(checkpoint)
+
+    def force(self, checkpoint: Checkpoint) -> None:
+        """Write and sync."""
+        self._put(checkpoint)
+        self.sync()
+
+    def lower(self, checkpoint: Checkpoint, fence: JournalMark) -> None:
+        """Write and sync the checkpoint of a log that is about to be cut; journal blocks up to `fence` are void."""
+        self._fence = fence
+        self.force(checkpoint)
+
+    def note_log_start(self, log_start_offset: int) -> None:
+        """Durably say what is about to be deleted, so that a crash in between leaves no hole."""
+        known = Checkpoint.decode(self._file.pread(64, 0))
+        self.force(replace(known, log_start_offset=log_start_offset, clean=False))
+
+    def sync(self) -> None:
+        """Make what was written last durable."""
+        self._file.fdatasync()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _put(self, checkpoint: Checkpoint) -> None:
+        self._file.pwrite(0, replace(checkpoint, fence=self._fence).encode())
+        self._written_offset = checkpoint.synced_offset
