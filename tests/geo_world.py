@@ -233,7 +233,12 @@ class Site:
         self.metadata.image = msgspec.structs.replace(image, regions=regions)
 
     async def create_topic(
-        self, name: str, count: int = 1, *, internal: bool = False
+        self,
+        name: str,
+        count: int = 1,
+        *,
+        internal: bool = False,
+        configs: dict[str, str] | None = None,
     ) -> TopicImage:
         """Create a topic at home."""
         topic = TopicImage(
@@ -241,6 +246,7 @@ class Site:
             name=name,
             partition_count=count,
             internal=internal,
+            configs=configs or {},
         )
         await self.metadata.apply(CreateTopic(topic))
         for partition in self.partitions.open_topic(topic):

@@ -1,6 +1,7 @@
 """Compacted logs over a link (T13): who may clean how far, and what a mirror that starts later copies and shows."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +9,14 @@ from geo_replicator.lineage import Cut, TidemarkPoint
 from idempotency.record_batch import iter_headers
 from region_broker.adapters.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
 from region_broker.adapters.tidemarks.mirror_log import key_of
+from region_broker.log.disk import RealDisk
 from region_broker.log.failures import CutIntoCleaned, MirrorGap
+from region_broker.replication.cleaner import Cleaner, CleanerParts
+from region_broker.wire.batches import Record, build_batch
+from tests.geo_world import Site, until
 from tests.log_world import World, all_bytes, world
-from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, put, roll
+from tests.unit.region_broker.adapters.test_mirror_link import running
+from tests.unit.region_broker.log.test_cleaning import COMPACT, Inline, clean, put, roll
 
 POINTS = [TidemarkPoint(8, number) for number in range(5)]
 
@@ -125,6 +131,52 @@ def test_a_new_mirror_takes_the_holes_of_a_cleaning_and_no_others() -> None:
     home.sync()
     with pytest.raises(MirrorGap):  # a hole where nothing was cleaned
         mirror.partition.append_mirrored(home.partition.read_raw(above + 2, 1 << 20))
+
+
+async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside_it(
+    tmp_path: Path,
+) -> None:
+    """Home has published cuts all along the log, then cleaned it before the mirror was there."""
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        await home.create_topic("orders", configs=COMPACT)
+        ours = home.partition("orders")
+        for number in range(20):
+            record = Record(b"k%d" % (number % 3), b"%d" % number + b"v" * 900, timestamp_ms=number)
+            outcome = ours.append(build_batch([record]))
+            await ours.wait_committed(outcome.next_offset)
+            await leader.final_round()
+        parts = CleanerParts(
+            partitions=lambda: iter([ours]), bound_of=lambda p: p.high_watermark,
+            disk=RealDisk(), clock=home.clock, worker=Inline(), bytes_per_s=1 << 40,
+        )  # fmt: skip
+        assert await Cleaner(parts).clean_dirtiest()
+        cleaned_below = ours.log.cleaning.holes_below
+        assert cleaned_below > 8
+        _ = mirror.mirror(tasks, await home.listen())
+        link = mirror.tidemarks.link
+        assert link is not None
+        shown: list[int] = []
+        save = link._ports.reached.save
+
+        async def saving(point: TidemarkPoint) -> None:
+            vector = link.book.vector(point)
+            assert vector is not None
+            shown.extend(p.cut_offset for key, p in vector.positions.items() if key == key_of(ours))
+            await save(point)
+
+        link._ports.reached.save = saving  # type: ignore[method-assign]
+        point = await leader.final_round()
+        await until(lambda: link.reached >= point, what="the last tidemark is reached")
+        theirs = mirror.partition("orders")
+        assert all_bytes(theirs) == all_bytes(ours)
+        assert theirs.visible_end == ours.high_watermark == 20
+        assert [cut for cut in shown if 0 < cut < cleaned_below] == []
+        assert theirs.log.cleaning.holes_below == theirs.cleaned_at_home == cleaned_below
+        home.server.close()
 
 
 def test_a_log_is_not_cut_below_what_it_cleaned_itself() -> None:
