@@ -17,6 +17,12 @@ from typing import Any, Literal, Self
 import msgspec
 
 from region_broker.controller.metadata_image import RegionImage
+from region_broker.limits import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_ADDRESS_DEFAULT,
+    REQUEST_MEMORY_BYTES_DEFAULT,
+    REQUEST_MEMORY_BYTES_MIN,
+)
 
 REGION_COUNT_MAX = 8
 
@@ -74,6 +80,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     transaction_max_timeout_ms: int = 900_000
     connection_order_fence: bool = True
     retention_check_interval_ms: int = 60_000
+    request_memory_bytes: int = REQUEST_MEMORY_BYTES_DEFAULT
+    connections_per_address_max: int = CONNECTIONS_PER_ADDRESS_DEFAULT
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod
@@ -119,6 +127,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                      if not 0 <= region.ordinal < REGION_COUNT_MAX]  # fmt: skip
         if not 1 <= self.shard_count <= 64:
             problems.append(f"shard_count = {self.shard_count} is not in 1..64")
+        if self.request_memory_bytes < REQUEST_MEMORY_BYTES_MIN:
+            problems.append(
+                f"request_memory_bytes = {self.request_memory_bytes} is below {REQUEST_MEMORY_BYTES_MIN}"
+            )
+        if not 1 <= self.connections_per_address_max <= CONNECTIONS_MAX:
+            problems.append(
+                f"connections_per_address_max = {self.connections_per_address_max} is not in "
+                f"1..{CONNECTIONS_MAX}"
+            )
         if problems:
             raise ConfigError(f"{origin}: " + "; ".join(problems))
         for region in self.regions:

@@ -22,13 +22,25 @@ REQUEST_STRING_BYTES_MAX: Final = 32_767
 IN_FLIGHT_REQUESTS_MAX: Final = 64
 # Bytes of requests of one connection that are being served at once (one more frame may exceed it).
 IN_FLIGHT_BYTES_MAX: Final = 128 * MIB
+# What requests and answers of all connections may hold together, unless the operator says otherwise
+# (`request_memory_bytes`). When it is full, sockets are left unread; a connection that holds no more than
+# FREE_HELD_BYTES is read all the same, and counts for nothing.
+REQUEST_MEMORY_BYTES_DEFAULT: Final = 256 * MIB
+REQUEST_MEMORY_BYTES_MIN: Final = 1 * MIB
+FREE_HELD_BYTES: Final = 64 * KIB
 
 SOCKET_READ_BYTES: Final = 256 * KIB
 CONNECTIONS_MAX: Final = 10_000
+# Unless the operator says otherwise (`connections_per_address_max`).
+CONNECTIONS_PER_ADDRESS_DEFAULT: Final = 1_000
+# Descriptors that connections leave to the files of partitions: half of what the process may open.
+DESCRIPTORS_PER_CONNECTION: Final = 2
 # A frame that has begun must be complete within this time, and a peer that does not read its answers is
 # cut off after it.
 FRAME_TIMEOUT_MS: Final = 60_000
 WRITE_TIMEOUT_MS: Final = 60_000
+# The same two while the memory budget is full: for the one frame whose turn it is, and for answers.
+PRESSED_TIMEOUT_MS: Final = 10_000
 # Kafka's connections.max.idle.ms.
 IDLE_TIMEOUT_MS: Final = 600_000
 
@@ -79,6 +91,9 @@ SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to
 assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must be persistable"
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
+assert FREE_HELD_BYTES < REQUEST_MEMORY_BYTES_MIN <= REQUEST_MEMORY_BYTES_DEFAULT
+assert PRESSED_TIMEOUT_MS < min(FRAME_TIMEOUT_MS, WRITE_TIMEOUT_MS) <= IDLE_TIMEOUT_MS
+assert CONNECTIONS_PER_ADDRESS_DEFAULT < CONNECTIONS_MAX, "one address must not take every place"
 assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
     "a full answer and one oversized first batch must fit an answer"
 )

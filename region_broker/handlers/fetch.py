@@ -6,6 +6,8 @@ INV-H8  what was read before a wait is thrown away: data, offsets and the aborte
 INV-H9  the first batch of the first partition that has one is returned whatever its size (C39, KIP-74)
 INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
 INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
+INV-H17 while the memory budget is full nothing is read: the request waits for room, then is answered empty; else
+        an answer takes half of what is left at most
 On a mirror "the end" is what the last tidemark reached shows: `Partition.readable_end`.
 Not here: waiting (`replication.purgatory`), what a session remembers (`replication.fetch_sessions`).
 """
@@ -197,9 +199,12 @@ def _max_bytes(request: Any) -> int:
 async def _read_when_ready(
     ctx: RequestContext, request: Any, wanted: Sequence[Wanted], isolation: Isolation
 ) -> _Reading:
-    max_bytes = _max_bytes(request)
-    reading = _read(ctx, wanted, isolation, max_bytes)
     max_wait_ms = min(round(request.max_wait.total_seconds() * 1000), FETCH_WAIT_MS_MAX)
+    memory = ctx.services.memory
+    if memory.full and not await memory.wait_room(ctx.services.clock, max_wait_ms):
+        return _read(ctx, wanted, isolation, 0, first_batch_always=False)
+    max_bytes = min(_max_bytes(request), memory.left_bytes // 2)
+    reading = _read(ctx, wanted, isolation, max_bytes)
     if reading.size_bytes >= request.min_bytes or reading.failed or max_wait_ms <= 0:
         return reading
     targets = _targets(ctx, wanted, isolation)
@@ -212,7 +217,7 @@ async def _read_when_ready(
         )
     else:
         await ctx.services.clock.sleep_ms(max_wait_ms)
-    return _read(ctx, wanted, isolation, max_bytes)
+    return _read(ctx, wanted, isolation, max_bytes, first_batch_always=not memory.full)
 
 
 def _find(ctx: RequestContext, item: Wanted) -> Partition | ErrorCode:
@@ -235,14 +240,19 @@ def _targets(
 
 
 def _read(
-    ctx: RequestContext, wanted: Iterable[Wanted], isolation: Isolation, left_bytes: int
+    ctx: RequestContext,
+    wanted: Iterable[Wanted],
+    isolation: Isolation,
+    left_bytes: int,
+    *,
+    first_batch_always: bool = True,
 ) -> _Reading:
     """Read every partition, in the order given, until the request's budget is used up."""
     size_bytes = 0
     failed = False
     rows: list[tuple[Wanted, dict[str, Any]]] = []
     for item in wanted:
-        row = _partition(ctx, item, isolation, (left_bytes, size_bytes == 0))
+        row = _partition(ctx, item, isolation, (left_bytes, first_batch_always and size_bytes == 0))
         found_bytes = len(row["records"])
         size_bytes += found_bytes
         left_bytes -= found_bytes

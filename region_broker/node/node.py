@@ -50,7 +50,8 @@ from region_broker.node.cleaning import compose_cleaner
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.replication.fetch_sessions import FetchSessions
-from region_broker.wire.server import KafkaServer
+from region_broker.wire.memory_budget import MemoryBudget
+from region_broker.wire.server import ConnectionCaps, KafkaServer
 from txn_coordinator.driver import TransactionCoordinator, TxnSettings
 
 _log: Final = logging.getLogger("tidemark.node")
@@ -228,9 +229,17 @@ class Node:
             forward=self._forwarder,
             config=config,
             metrics=self.metrics,
+            memory=MemoryBudget(config.request_memory_bytes),
         )
         self._dispatcher = Dispatcher(services, all_apis())
-        self.kafka = KafkaServer(ports.network, ports.clock, self._dispatcher.answer, self.metrics)
+        self.kafka = KafkaServer(
+            ports.network,
+            ports.clock,
+            self._dispatcher.answer,
+            self.metrics,
+            caps=ConnectionCaps(per_address=config.connections_per_address_max),
+            memory=services.memory,
+        )
         self.peers = PeerServer(ports.network, self._greeting)
         self._source.register(self.peers)
         self.failover.register(self.peers)

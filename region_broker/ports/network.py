@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from typing_extensions import override
 
-READ_AHEAD_BYTES: Final = 1024 * 1024
+READ_AHEAD_BYTES: Final = 256 * 1024
 WRITE_HIGH_WATER_BYTES: Final = 1024 * 1024
 LISTEN_BACKLOG: Final = 1024
 
@@ -28,6 +28,11 @@ class ByteStream(Protocol):
     @property
     def peer(self) -> str:
         """Return ``host:port`` of the other side, for logs."""
+        ...
+
+    @property
+    def unread_bytes(self) -> int:
+        """Return how many bytes have come that nobody asked for yet."""
         ...
 
     async def read(self, max_bytes: int) -> bytes:
@@ -115,6 +120,11 @@ class AsyncioStream(asyncio.Protocol):
     def peer(self) -> str:
         """Return ``host:port`` of the other side, for logs."""
         return self._peer
+
+    @property
+    def unread_bytes(self) -> int:
+        """Return how many bytes have come that nobody asked for yet."""
+        return self._buffered_bytes
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -68,6 +68,7 @@ class Slot:
 
     incoming: Incoming
     done: bool = False
+    answer_bytes: int = 0
     answer: Buffer | None = None  # None when done: no answer is due (Produce with acks=0)
 
 
@@ -75,6 +76,7 @@ class Connection:
     """The sans-IO core of one client connection."""
 
     __slots__ = (
+        "_answer_bytes",
         "_fetches",
         "_frames",
         "_in_flight_bytes",
@@ -94,12 +96,19 @@ class Connection:
         self._next: Incoming | None = None  # framed, but held back by a cap
         self._unsent: list[Slot] = []
         self._in_flight_bytes = 0
+        self._answer_bytes = 0
         self._fetches = 0
 
     @property
     def mid_frame(self) -> bool:
         """Return whether a frame has begun and is not complete."""
         return self._next is None and self._frames.mid_frame
+
+    @property
+    def held_bytes(self) -> int:
+        """Return what this connection holds: bytes read, requests in flight, answers not taken."""
+        waiting = 0 if self._next is None else len(self._next.frame)
+        return self._frames.held_bytes + waiting + self._in_flight_bytes + self._answer_bytes
 
     @property
     def stalled(self) -> bool:
@@ -145,6 +154,8 @@ class Connection:
         assert not slot.done, "a request is answered once"
         slot.done = True
         slot.answer = answer
+        slot.answer_bytes = 0 if answer is None else len(answer)
+        self._answer_bytes += slot.answer_bytes
 
     def take_answers(self) -> list[Buffer]:
         """Return the buffers that may be sent now, in order; call `sent` when the socket took them."""
@@ -162,6 +173,7 @@ class Connection:
         for slot in self._unsent:
             self.in_flight -= 1
             self._in_flight_bytes -= len(slot.incoming.frame)
+            self._answer_bytes -= slot.answer_bytes
             self._fetches -= slot.incoming.api_key == FETCH_KEY
         self._unsent.clear()
         assert self.in_flight >= len(self._slots), (self.in_flight, len(self._slots))

@@ -60,6 +60,11 @@ class FrameReader:
         """Return whether bytes of an incomplete frame are held (for the frame time-out)."""
         return self._available_bytes > 0 or self._frame_bytes >= 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Return how many bytes are held that no frame was made of yet."""
+        return self._available_bytes
+
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream."""
         if chunk:

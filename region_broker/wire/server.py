@@ -7,11 +7,15 @@ INV-WS2  a peer that does not read its answers is not read from, and cut off aft
 INV-WS3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
         end the process
 INV-WS4  only a waiting Fetch is cancelled when its peer has gone: every other handler runs to its end
+INV-WS5  what all connections hold is kept near the memory budget by reading none that holds much, but one
+        (`wire.memory_budget`); while it is full, that one and peers that do not read their answers have
+        PRESSED_TIMEOUT_MS
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch`).
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -31,6 +35,7 @@ from region_broker.wire.connection import (
 )
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
+from region_broker.wire.memory_budget import MemoryBudget, Share
 
 logger: Final = logging.getLogger(__name__)
 _SWEEP_INTERVAL_MS: Final = 1_000
@@ -59,9 +64,11 @@ class _Link:
     core: Connection
     wake: asyncio.Event
     fetches: set[asyncio.Task[None]]
+    share: Share
     last_activity_ms: int
     frame_since_ms: int = -1
     writing_since_ms: int = -1
+    held_back: bool = False  # left unread for want of memory
     closing: bool = False
     reader: asyncio.Task[None] | None = None
 
@@ -79,6 +86,14 @@ class _Link:
         self.stream.close()
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionCaps:
+    """How many connections may be open, in all and from one address."""
+
+    in_all: int = limits.CONNECTIONS_MAX
+    per_address: int = limits.CONNECTIONS_PER_ADDRESS_DEFAULT
+
+
 class KafkaServer:
     """Serves one listening address: `await start()`, then `await run()` inside a task group."""
 
@@ -89,14 +104,17 @@ class KafkaServer:
         answer: Answer,
         metrics: Metrics,
         *,
-        connections_max: int = limits.CONNECTIONS_MAX,
+        caps: ConnectionCaps = ConnectionCaps(),
+        memory: MemoryBudget | None = None,
     ) -> None:
         """Create a server that is not listening; `answer` serves one request (`Dispatcher.answer`)."""
         self._network = network
         self._clock = clock
         self._answer = answer
         self._metrics = metrics
-        self._connections_max = connections_max
+        self._caps = caps
+        self._of_address: Counter[str] = Counter()
+        self._memory = memory or MemoryBudget()
         self._numbering = Numbering()
         self._listener: Listener | None = None
         self._links: set[_Link] = set()
@@ -162,13 +180,15 @@ class KafkaServer:
             self._group.create_task(self._serve(stream))
 
     async def _serve(self, stream: ByteStream) -> None:
-        if len(self._links) >= self._connections_max:
-            self._metrics.connections_refused.labels("too_many").inc()
-            logger.warning("refused %s: %d connections are open", stream.peer, len(self._links))
-            stream.close()
+        address = stream.peer.rpartition(":")[0]
+        if self._has_too_many(stream, address):
+            stream.abort()
             return
+        self._of_address[address] += 1
         peer = Peer(self._numbering.next(), stream.peer, self._numbering)
-        link = _Link(stream, Connection(peer), asyncio.Event(), set(), self._clock.monotonic_ms())
+        link = _Link(
+            stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
+        )
         self._links.add(link)
         self._metrics.connections.set(len(self._links))
         try:
@@ -181,8 +201,26 @@ class KafkaServer:
             stream.abort()
             peer.state.clear()  # what was bound to the connection ends with it (a forwarder's channel)
             self._links.discard(link)
+            self._memory.hold(link.share, 0)
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
             self._metrics.connections.set(len(self._links))
             self._closed_one.set()
+
+    def _has_too_many(self, stream: ByteStream, address: str) -> bool:
+        of_address = self._of_address[address]
+        if len(self._links) < self._caps.in_all and of_address < self._caps.per_address:
+            if not of_address:
+                del self._of_address[address]
+            return False
+        full = len(self._links) >= self._caps.in_all
+        self._metrics.connections_refused.labels("too_many" if full else "address").inc()
+        logger.warning(
+            "refused %s: %d connections are open, %d of its address (connections_per_address_max is %d)",
+            stream.peer, len(self._links), of_address, self._caps.per_address,
+        )  # fmt: skip
+        return True
 
     async def _read_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         """Read and start requests until the peer is gone, misbehaves, or the server closes."""
@@ -193,6 +231,7 @@ class KafkaServer:
                     link.wake.clear()
                     await link.wake.wait()
                     continue
+                await self._wait_for_memory(link)
                 if not await self._read_chunk(link):
                     break
         except (FramingError, HeaderError) as error:
@@ -213,12 +252,24 @@ class KafkaServer:
                 link.fetches.add(task)
                 task.add_done_callback(link.fetches.discard)
 
+    async def _wait_for_memory(self, link: _Link) -> None:
+        core = link.core
+        while not self._memory.may_read(
+            link.share, self._clock.monotonic_ms(), unfinished=core.mid_frame and not core.in_flight
+        ):
+            link.held_back = True
+            await self._memory.changed()
+        if link.held_back:
+            link.held_back = False
+            link.frame_since_ms = -1  # its time begins anew
+
     async def _read_chunk(self, link: _Link) -> bool:
         if link.frame_since_ms < 0 and link.core.mid_frame:
             link.frame_since_ms = self._clock.monotonic_ms()
         chunk = await link.stream.read(limits.SOCKET_READ_BYTES)
         link.last_activity_ms = self._clock.monotonic_ms()
         link.core.receive(chunk)
+        self._memory.hold(link.share, link.core.held_bytes)
         return bool(chunk)
 
     async def _handle(self, link: _Link, slot: Slot) -> None:
@@ -246,6 +297,7 @@ class KafkaServer:
             link.shut()
             return
         link.core.finish(slot, answer)
+        self._memory.hold(link.share, link.core.held_bytes)
         await self._send(link)
 
     async def _send(self, link: _Link) -> None:
@@ -257,14 +309,18 @@ class KafkaServer:
                 link.writing_since_ms = self._clock.monotonic_ms()
                 link.stream.write(*buffers)
                 await link.stream.drain()
-                link.core.sent()
-                link.wake.set()
+                self._note_sent(link)
         except OSError as error:
             logger.debug("connection %s broke: %s", link.core.peer.address, error)
             link.shut()
         finally:
             link.writing_since_ms = -1
-        link.core.sent()  # requests that no answer was due to
+        self._note_sent(link)  # requests that no answer was due to
+
+    def _note_sent(self, link: _Link) -> None:
+        link.core.sent()
+        if link in self._links:
+            self._memory.hold(link.share, link.core.held_bytes)
         link.wake.set()
 
     def _refuse(self, link: _Link, reason: str, error: Exception) -> None:
@@ -277,7 +333,7 @@ class KafkaServer:
             await self._clock.sleep_ms(_SWEEP_INTERVAL_MS)
             now_ms = self._clock.monotonic_ms()
             for link in tuple(self._links):
-                reason = _overdue(link, now_ms)
+                reason = _overdue(link, now_ms, pressed=self._memory.full)
                 if reason is not None:
                     self._metrics.connections_refused.labels("timeout").inc()
                     logger.info("closing the connection of %s: %s", link.core.peer.address, reason)
@@ -285,9 +341,23 @@ class KafkaServer:
                     link.stream.abort()
 
 
-def _overdue(link: _Link, now_ms: int) -> str | None:
-    if 0 <= link.writing_since_ms < now_ms - limits.WRITE_TIMEOUT_MS:
-        return f"it took no answer for {limits.WRITE_TIMEOUT_MS} ms"
+def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
+    """Return why a connection is to be cut off; `pressed`: the memory budget is full."""
+    write_ms = limits.PRESSED_TIMEOUT_MS if pressed else limits.WRITE_TIMEOUT_MS
+    if 0 <= link.writing_since_ms < now_ms - write_ms:
+        return f"it took no answer for {write_ms} ms"
+    unfinished = link.core.mid_frame and not link.core.in_flight
+    if unfinished and 0 <= link.share.turn_since_ms < now_ms - limits.PRESSED_TIMEOUT_MS:
+        return (
+            f"its request was not complete after {limits.PRESSED_TIMEOUT_MS} ms while others waited for "
+            "memory (request_memory_bytes)"
+        )
+    # What a peer sent while it was held back waits in the stream; who sent nothing is slow by itself.
+    silent = unfinished and link.share.counted_bytes and not link.stream.unread_bytes
+    if pressed and silent and link.last_activity_ms < now_ms - limits.PRESSED_TIMEOUT_MS:
+        return f"it sent no more of a request for {limits.PRESSED_TIMEOUT_MS} ms while memory was scarce"
+    if link.held_back:
+        return None
     if 0 <= link.frame_since_ms < now_ms - limits.FRAME_TIMEOUT_MS:
         return f"a request was not complete after {limits.FRAME_TIMEOUT_MS} ms"
     idle = link.core.in_flight == 0 and link.last_activity_ms < now_ms - limits.IDLE_TIMEOUT_MS

@@ -48,6 +48,11 @@ class SimulatedStream:
         """Return the other site's name."""
         return f"{self.peer_site}:0"
 
+    @property
+    def unread_bytes(self) -> int:
+        """See `ByteStream`."""
+        return sum(map(len, self._arrived))
+
     async def read(self, max_bytes: int) -> bytes:
         """See `ByteStream`."""
         while not self._arrived:

@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from region_broker.limits import FRAME_TIMEOUT_MS, IDLE_TIMEOUT_MS, WRITE_TIMEOU
 from region_broker.metrics import Metrics
 from region_broker.ports.network import AsyncioNetwork
 from region_broker.wire.connection import Buffer, Incoming
-from region_broker.wire.server import KafkaServer
+from region_broker.wire.server import ConnectionCaps, KafkaServer
 from tests.log_world import ManualClock
 from tests.wire_world import RawClient
 
@@ -20,15 +21,18 @@ HUGE_BYTES = 64 << 20
 
 
 class Served:
-    """A server on a manual clock; API 60 is answered shortly, API 61 with HUGE_BYTES."""
+    """A server on a manual clock; API 60 is answered shortly, API 61 with HUGE_BYTES, API 62 once `gate` is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.clock = ManualClock()
         self.metrics = Metrics()
-        self.server = KafkaServer(AsyncioNetwork(), self.clock, self.answer, self.metrics)
+        self.server = KafkaServer(AsyncioNetwork(), self.clock, self.answer, self.metrics, **limits)
+        self.gate = asyncio.Event()
         self.clients: list[RawClient] = []
 
     async def answer(self, incoming: Incoming) -> Buffer | None:
+        if incoming.api_key == 62:
+            await self.gate.wait()
         return bytes(HUGE_BYTES if incoming.api_key == 61 else 4)
 
     async def connect(self) -> RawClient:
@@ -38,8 +42,8 @@ class Served:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[Served]:
-    world = Served()
+async def served(**limits: Any) -> AsyncIterator[Served]:
+    world = Served(**limits)
     await world.server.start("127.0.0.1", 0)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(world.server.run())
@@ -86,22 +90,29 @@ async def test_idle_connection_is_closed_in_the_end() -> None:
 
 
 async def test_connections_beyond_the_limit_are_refused() -> None:
-    world = Served()
-    world.server = KafkaServer(
-        AsyncioNetwork(), world.clock, world.answer, world.metrics, connections_max=1
-    )
-    await world.server.start("127.0.0.1", 0)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(world.server.run())
+    async with served(caps=ConnectionCaps(in_all=1)) as world:
         first = await world.connect()
         first.send_raw(REQUEST)
         await first.receive_raw()
         second = await world.connect()
         assert await second.closed()
-        for client in world.clients:
-            client.writer.close()
-        world.server.close()
-        await running
+
+
+async def test_one_address_cannot_take_every_place() -> None:
+    async with served(caps=ConnectionCaps(per_address=2)) as world:
+        first, second = await world.connect(), await world.connect()
+        for client in (first, second):
+            client.send_raw(REQUEST)
+            await client.receive_raw()
+        for _ in range(20):  # a reconnect storm: each is closed at once
+            assert await (await world.connect()).closed()
+        assert world.server.connection_count == 2
+        assert b'connections_refused_total{reason="address"} 20.0' in world.metrics.render()
+        first.writer.close()
+        await world.server.wait_connections(1)
+        again = await world.connect()  # and a place that is left is given again
+        again.send_raw(REQUEST)
+        await again.receive_raw()
 
 
 async def test_port_in_use_is_an_oserror_at_start() -> None:

@@ -1,0 +1,57 @@
+"""Fetch under a memory budget: nothing is read while it is full, nothing is lost, nobody is refused."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from region_broker.limits import MIB
+from region_broker.wire.batches import Record, build_batch
+from region_broker.wire.memory_budget import MemoryBudget, Share
+from tests.wire_world import RawClient, WireWorld, wire_world
+
+SIZE_BYTES = 100_000
+
+
+async def written(world: WireWorld, count: int) -> RawClient:
+    await world.topic("t")
+    for _ in range(count):
+        world.partition("t").append(build_batch([Record(b"k", bytes(SIZE_BYTES))]))
+    await world.partition("t").wait_committed(count)
+    return await world.connect()
+
+
+def asked(max_wait: int) -> dict[str, Any]:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50 * MIB}
+    return {"max_wait": max_wait, "min_bytes": 1, "max_bytes": 50 * MIB,
+            "topics": [{"topic": "t", "partitions": [partition]}],
+            "forgotten_topics_data": []}  # fmt: skip
+
+
+async def test_full_budget_answers_empty_when_the_wait_is_over(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        client = await written(world, 1)
+        memory = world.services.memory
+        memory.hold(Share(), memory.left_bytes)
+        (row,) = (await client.call(1, 12, asked(20))).responses[0].partitions
+        assert (row.error_code, row.high_watermark, row.records) == (0, 1, b"")
+
+
+async def test_waiting_fetch_is_served_once_there_is_room(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        client = await written(world, 1)
+        memory, holder = world.services.memory, Share()
+        memory.hold(holder, memory.left_bytes)
+        client.send(1, 12, asked(30_000))
+        await asyncio.sleep(0.01)
+        memory.hold(holder, 0)
+        _, answer = await client.receive(1, 12)
+        assert len(answer.responses[0].partitions[0].records) > SIZE_BYTES
+
+
+async def test_one_answer_takes_half_of_what_is_left_at_most(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        client = await written(world, 20)
+        memory: MemoryBudget = world.services.memory
+        memory.hold(Share(), memory.left_bytes - MIB)
+        (row,) = (await client.call(1, 12, asked(0))).responses[0].partitions
+        assert SIZE_BYTES < len(row.records) <= MIB // 2

@@ -1,0 +1,183 @@
+"""Memory of requests and answers stays near the budget, and everybody honest is served in the end (INV-MB1..3)."""
+
+import asyncio
+import struct
+
+from region_broker.limits import (
+    FREE_HELD_BYTES,
+    IDLE_TIMEOUT_MS,
+    MIB,
+    PRESSED_TIMEOUT_MS,
+    SOCKET_READ_BYTES,
+)
+from region_broker.ports.network import READ_AHEAD_BYTES
+from region_broker.wire.memory_budget import MemoryBudget, Share
+from tests.log_world import ManualClock
+from tests.unit.region_broker.wire.test_server import REQUEST, Served, served
+from tests.wire_world import RawClient
+
+FRAME_BYTES = 4 * MIB
+SMALL_BYTES = FREE_HELD_BYTES // 2
+
+
+def request(api_key: int, size_bytes: int) -> bytes:
+    return struct.pack(">ihhi", size_bytes, api_key, 0, 1) + bytes(size_bytes - 8)
+
+
+class Watched(MemoryBudget):
+    """A budget that remembers the most that was held."""
+
+    most_bytes = 0
+
+    def hold(self, share: Share, held_bytes: int) -> None:
+        super().hold(share, held_bytes)
+        self.most_bytes = max(self.most_bytes, self.held_bytes)
+
+
+async def turns() -> None:
+    """Let the loop run for as long as loopback bytes may be under way."""
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+
+
+async def small_is_answered(world: Served) -> None:
+    client = await world.connect()
+    client.send_raw(request(60, SMALL_BYTES))
+    await client.receive_raw()
+    client.writer.close()
+
+
+def test_small_holdings_do_not_count() -> None:
+    budget, share = MemoryBudget(MIB), Share()
+    budget.hold(share, FREE_HELD_BYTES)
+    assert budget.held_bytes == 0
+    budget.hold(share, FREE_HELD_BYTES + 1)
+    assert budget.held_bytes == FREE_HELD_BYTES + 1
+    budget.hold(share, 0)
+    assert budget.held_bytes == 0
+
+
+def test_INV_MB1_in_a_full_budget_one_unfinished_frame_goes_on() -> None:
+    budget = MemoryBudget(MIB)
+    first, second, answered, small = Share(), Share(), Share(), Share()
+    for share in (first, second, answered):
+        budget.hold(share, MIB // 2)
+    assert not budget.may_read(answered, 1, unfinished=False)
+    assert budget.may_read(first, 1, unfinished=True)
+    assert not budget.may_read(second, 2, unfinished=True)
+    assert budget.may_read(first, 3, unfinished=True)
+    assert first.turn_since_ms == 1  # a turn is not prolonged by asking again
+    assert budget.may_read(small, 3, unfinished=False)
+
+
+def test_INV_MB2_a_turn_ends_with_its_connection_and_with_the_want() -> None:
+    budget = MemoryBudget(MIB)
+    first, second, third = Share(), Share(), Share()
+    for share in (first, second, third):
+        budget.hold(share, MIB)
+    assert budget.may_read(first, 1, unfinished=True)
+    budget.hold(first, 0)
+    assert first.turn_since_ms == -1
+    assert budget.may_read(second, 2, unfinished=True)
+    budget.hold(third, 0)
+    budget.hold(second, MIB - 1)
+    assert (budget.full, second.turn_since_ms) == (False, -1)
+
+
+async def test_INV_MB3_many_large_requests_wait_in_their_sockets_and_are_all_answered() -> None:
+    memory = Watched(MIB)
+    async with served(memory=memory) as world:
+        clients = [await world.connect() for _ in range(8)]
+        for client in clients:
+            client.send_raw(request(62, FRAME_BYTES))
+        await turns()
+        assert memory.full
+        await small_is_answered(world)
+        world.gate.set()
+        await asyncio.gather(*(client.receive_raw() for client in clients))
+        assert memory.most_bytes <= MIB + FRAME_BYTES + len(clients) * SOCKET_READ_BYTES
+        for client in clients:
+            client.writer.close()
+        await world.server.wait_connections(0)
+        assert memory.held_bytes == 0
+
+
+async def test_senders_that_stop_within_large_frames_give_way() -> None:
+    memory = Watched(MIB)
+    async with served(memory=memory) as world:
+        for _ in range(8):
+            slow = await world.connect()
+            slow.send_raw(request(60, FRAME_BYTES)[: MIB // 5])
+        await turns()
+        assert memory.full
+        honest = await world.connect()
+        honest.send_raw(request(60, FRAME_BYTES))
+        await small_is_answered(world)
+        for _ in range(2):
+            world.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
+            await turns()
+        assert world.server.connection_count <= 4  # all that slept went at once
+        await asyncio.wait_for(honest.receive_raw(), 10)
+
+
+async def test_whoever_is_held_back_is_not_cut_off_for_it() -> None:
+    memory = MemoryBudget(MIB)
+    async with served(memory=memory) as world:
+        holder = Share()
+        memory.hold(holder, MIB)
+        taker, honest = await world.connect(), await world.connect()
+        taker.send_raw(request(62, FRAME_BYTES))  # has the turn, then its answer is late
+        await turns()
+        honest.send_raw(request(60, FRAME_BYTES))
+        await turns()
+        world.clock.pass_ms(2 * IDLE_TIMEOUT_MS)
+        await turns()
+        memory.hold(holder, 0)
+        world.gate.set()
+        await taker.receive_raw()
+        await asyncio.wait_for(honest.receive_raw(), 10)
+
+
+async def test_answers_that_nobody_takes_count_and_are_given_up_sooner() -> None:
+    memory = MemoryBudget(MIB)
+    async with served(memory=memory) as world:
+        deaf = await world.connect()
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        deaf.send_raw(struct.pack(">ihhi", 8, 61, 0, 1))
+        good = await world.connect()
+        while world.server.connection_count < 2 or not memory.full:
+            good.send_raw(REQUEST)
+            await good.receive_raw()
+        world.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
+        await world.server.wait_connections(1)
+        assert memory.held_bytes == 0
+
+
+async def test_waiting_for_room_ends_with_it_or_with_the_time() -> None:
+    memory, clock, holder = MemoryBudget(MIB), ManualClock(), Share()
+    assert await memory.wait_room(clock, 1_000)
+    memory.hold(holder, MIB)
+    async with asyncio.TaskGroup() as group:
+        late = group.create_task(memory.wait_room(clock, 1_000))
+        await turns()
+        clock.pass_ms(1_000)
+    assert not late.result()
+    async with asyncio.TaskGroup() as group:
+        in_time = group.create_task(memory.wait_room(clock, 1_000))
+        await turns()
+        memory.hold(holder, 0)
+    assert in_time.result()
+
+
+async def test_a_stalled_connection_holds_little_beside_the_budget() -> None:
+    """What a socket brings while nobody may read it: one receive of the event loop."""
+    async with served() as world:
+        client: RawClient = await world.connect()
+        client.send_raw(request(62, 100) * 64 + request(62, 16 * MIB))
+        await turns()
+        (link,) = world.server._links
+        assert link.core.held_bytes <= 64 * 104 + SOCKET_READ_BYTES
+        assert link.stream.unread_bytes <= READ_AHEAD_BYTES + SOCKET_READ_BYTES
+        world.gate.set()
+        for _ in range(65):
+            await client.receive_raw()
