@@ -2,8 +2,9 @@
 
 INV-HTP1 an answer holds at most DESCRIBED_PARTITIONS_MAX partitions; where more are left, the cursor names the
          next topic and partition, and a request with that cursor goes on exactly there
+INV-HTP2 the lists of eligible leaders are empty, never null: the Java client 4.1 falls over a null one
 There are no eligible leaders besides the one in sync: a region is one node.
-Source: Kafka DescribeTopicPartitionsRequestHandler.
+Source: Kafka DescribeTopicPartitionsRequestHandler, KRaftMetadataCache.
 """
 
 from collections.abc import Sequence
@@ -53,7 +54,14 @@ def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: int) -> 
             first = 0
             continue
         stop = min(topic.partition_count, first + left)
-        rows = [leader_row(ctx.services, topic, index) for index in range(first, stop)]
+        rows = [
+            {
+                **leader_row(ctx.services, topic, index),
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
+            }
+            for index in range(first, stop)
+        ]
         topics.append(
             {
                 "error_code": ErrorCode.none,

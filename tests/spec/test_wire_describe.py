@@ -62,6 +62,15 @@ async def test_KIP966_topic_has_id_leader_and_operations(tmp_path: Path) -> None
         assert (partition.replica_nodes, partition.isr_nodes) == ((1,), (1,))
 
 
+async def test_KIP966_INV_HTP2_lists_of_eligible_leaders_are_never_null(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("a", 2)
+        client = await world.connect()
+        (row,) = (await pages(client, "a", limit=10)).topics
+        lists = [(p.eligible_leader_replicas, p.last_known_elr) for p in row.partitions]
+        assert lists == [((), ()), ((), ())]
+
+
 async def test_KIP966_unknown_topics_and_bad_cursors_are_errors_of_the_topics(
     tmp_path: Path,
 ) -> None:
