@@ -1,0 +1,288 @@
+"""Clients in other languages, unmodified, against real regions: `python -m tests.compat.run [java] [go] [js]`.
+
+Not part of the test run: it fetches the clients from Maven Central, the Go module proxy and npm into a cache outside
+the repository (`$TIDEMARK_COMPAT_CACHE`, or `~/.cache/tidemark-compat`). Each client's program in `foreign/` uses its
+public API only, reads back what it wrote, and prints `ok|FAIL <tab> check <tab> reason` a line. It is run twice: against
+one region alone, and against the mirror of a pair, which forwards writes and reads up to its last tidemark.
+
+    python -m tests.compat.run java --only 'admin: list offsets' --place one
+    python -m tests.compat.run --write          # all, and the table in docs/reference/compatibility.md
+
+A whole result is kept in the cache; `--write` takes the last one of each client and place.
+
+Exit codes: 0 all checks passed; 1 a check failed; 2 a tool or a download is missing.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from region_broker.cli.local_cluster import LocalCluster
+
+HERE: Final = Path(__file__).resolve().parent / "foreign"
+DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
+# Where a program is aimed: the name in the table, and how many regions are started. The last one is asked.
+PLACES: Final = {"one": ("one region", 1), "mirror": ("mirror of a pair", 2)}
+FETCH_S: Final = 300
+PROGRAM_S: Final = 420
+_TABLE: Final = re.compile(
+    r"(?P<head><!-- measured: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)",
+    re.DOTALL,
+)
+
+
+class MissingToolError(Exception):
+    """A tool, or a download, is not there; the text says which and what to do."""
+
+
+class Outcome(NamedTuple):
+    """How one check went."""
+
+    check: str
+    passed: bool
+    reason: str
+
+
+Found = dict[tuple[str, str], list[Outcome]]
+"""The outcomes by client and place."""
+
+
+class Foreign(NamedTuple):
+    """A client in another language."""
+
+    title: str
+    version: str
+    tools: Sequence[str]
+    source: str
+    build: Callable[[Path, str], list[str]]
+    """Fetch and build into a folder; return the command that takes bootstrap, prefix and checks."""
+
+
+def _run(command: Sequence[str], *, cwd: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a tool; raises `MissingToolError` with its last lines when it fails."""
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **(environment or {})}, timeout=FETCH_S,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        end = "\n".join(done.stdout.splitlines()[-15:])
+        raise MissingToolError(
+            f"`{' '.join(command)}` ended with {done.returncode}: is the registry reachable?\n{end}"
+        )
+    return done.stdout
+
+
+def _java(cache: Path, log_level: str) -> list[str]:
+    jars, classes = cache / "jars", cache / "classes"
+    if not jars.exists():
+        _run(
+            ["mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), "dependency:copy-dependencies",
+             f"-DoutputDirectory={jars}"], cwd=cache,
+        )  # fmt: skip
+    sources = [str(path) for path in sorted((HERE / "java").glob("*.java"))]
+    _run(["javac", "-d", str(classes), "-cp", f"{jars}/*", *sources], cwd=cache)
+    level = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
+    traces = f"-Dtraces={str(log_level != 'off').lower()}"
+    return ["java", "-Xmx256m", level, traces, "-cp", f"{classes}:{jars}/*", "Main"]
+
+
+def _go(cache: Path, log_level: str) -> list[str]:
+    program = cache / "foreign"
+    _run(["go", "build", "-o", str(program), "."], cwd=HERE / "go")
+    return ["env", f"TRACES={str(log_level == 'debug').lower()}", str(program)]
+
+
+def _js(cache: Path, log_level: str) -> list[str]:
+    for name in ("package.json", "main.js"):
+        shutil.copy(HERE / "js" / name, cache / name)
+    if not (cache / "node_modules").exists():
+        _run(["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"], cwd=cache)
+    traces = f"TRACES={str(log_level == 'debug').lower()}"
+    return ["env", traces, "node", str(cache / "main.js")]
+
+
+CLIENTS: Final = {
+    "java": Foreign(
+        "Java (org.apache.kafka:kafka-clients)", "4.1.1", ("java", "javac", "mvn"), "Maven Central",
+        _java,
+    ),
+    "go": Foreign("franz-go (Go)", "1.22.2", ("go",), "the Go module proxy", _go),
+    "js": Foreign("kafkajs (Node.js)", "2.2.4", ("node", "npm"), "the npm registry", _js),
+}  # fmt: skip
+
+# What a user can do about a check that does not pass, where the client's own words do not say it.
+REASONS: Final[dict[tuple[str, str], str]] = {}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was asked; returns the exit code."""
+    options = _options(arguments)
+    names = options.clients or list(CLIENTS)
+    found: Found = {}
+    try:
+        commands = {name: _prepared(name, options.log) for name in names}
+    except (MissingToolError, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for place in options.place or list(PLACES):
+        for name in names:
+            print(
+                f"--- {CLIENTS[name].title} {CLIENTS[name].version}, {PLACES[place][0]}", flush=True
+            )
+            found[name, place] = _against(place, commands[name], options)
+    print(table(found))
+    if not options.only:
+        keep(found)
+    if options.write:
+        write(DOCUMENT, table(kept()))
+    return 0 if all(outcome.passed for outcomes in found.values() for outcome in outcomes) else 1
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tests.compat.run", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("clients", nargs="*", choices=[[], *CLIENTS], help="which clients (all)")
+    parser.add_argument(
+        "--place", action="append", choices=list(PLACES), help="where to aim (both)"
+    )
+    parser.add_argument("--only", action="append", default=[], help="a check by name (all)")
+    parser.add_argument(
+        "--log",
+        default="off",
+        help="log level of the client, to find out why: warn, info, debug (off)",
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write the last result of each client and place into the documentation",
+    )
+    options = parser.parse_args(arguments)
+    if options.write and options.only:
+        parser.error("--write wants whole programs: give no --only with it")
+    return options
+
+
+def _prepared(name: str, log_level: str) -> list[str]:
+    client = CLIENTS[name]
+    missing = [tool for tool in client.tools if shutil.which(tool) is None]
+    if missing:
+        raise MissingToolError(
+            f"{name} needs {', '.join(client.tools)} on the path and {client.source} within reach;"
+            f" missing: {', '.join(missing)}"
+        )
+    cache = _cache(name)
+    cache.mkdir(parents=True, exist_ok=True)
+    return client.build(cache, log_level)
+
+
+def _cache(name: str) -> Path:
+    home = os.environ.get("TIDEMARK_COMPAT_CACHE") or Path.home() / ".cache" / "tidemark-compat"
+    return Path(home) / name / CLIENTS[name].version
+
+
+def keep(found: Found) -> None:
+    """Keep whole results beside the clients, so that a table can be written from several runs."""
+    for (name, place), outcomes in found.items():
+        (_cache(name) / f"{place}.json").write_bytes(msgspec.json.encode(outcomes))
+
+
+def kept() -> Found:
+    """Return the last whole result of each client and place."""
+    return {
+        (name, place): msgspec.json.decode(path.read_bytes(), type=list[Outcome])
+        for name in CLIENTS
+        for place in PLACES
+        for path in [_cache(name) / f"{place}.json"]
+        if path.exists()
+    }
+
+
+def _against(place: str, command: list[str], options: argparse.Namespace) -> list[Outcome]:
+    """Run one program against fresh regions; what it printed but could not judge is passed through."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemark-compat-") as folder,
+        LocalCluster.open(
+            Path(folder), region_count=PLACES[place][1], port=0, new_cluster_id=UUID(int=1)
+        ) as cluster,
+    ):
+        cluster.start()
+        bootstrap = cluster.plan.regions[-1].bootstrap
+        try:
+            done = subprocess.run(
+                [*command, bootstrap, "compat", *options.only], stdout=subprocess.PIPE, text=True,
+                timeout=PROGRAM_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return [Outcome("the program", passed=False, reason=f"not done within {PROGRAM_S} s")]
+        outcomes = outcomes_of(done.stdout, done.returncode)
+        if ended := cluster.dead():
+            outcomes.append(Outcome("the region lives on", passed=False, reason=f"ended: {ended}"))
+    for outcome in outcomes:
+        print(
+            f"{'ok  ' if outcome.passed else 'FAIL'} {outcome.check}  {outcome.reason}", flush=True
+        )
+    return outcomes
+
+
+def outcomes_of(printed: str, exit_code: int) -> list[Outcome]:
+    """Return what a program printed; a program that fell over, or checked nothing, has failed."""
+    outcomes = []
+    for line in printed.splitlines():
+        word, _, rest = line.partition("\t")
+        if word in {"ok", "FAIL"}:
+            check, _, reason = rest.partition("\t")
+            outcomes.append(Outcome(check, passed=word == "ok", reason=reason.strip()))
+        else:
+            print(line)
+    if not outcomes or (exit_code != 0 and all(outcome.passed for outcome in outcomes)):
+        outcomes.append(Outcome("the program", passed=False, reason=f"ended with {exit_code}"))
+    return outcomes
+
+
+def table(found: Found) -> str:
+    """Return the Markdown table: one line per client and check, one column per place."""
+    places = [place for place in PLACES if any(key[1] == place for key in found)]
+    lines = [
+        f"| client | version | what was done | {' | '.join(PLACES[place][0] for place in places)} | if it fails |",
+        "|---" * (4 + len(places)) + "|",
+    ]
+    for name, client in CLIENTS.items():
+        by_place = {p: {o.check: o for o in found.get((name, p), [])} for p in places}
+        for check in dict.fromkeys(c for outcomes in by_place.values() for c in outcomes):
+            results = [by_place[place].get(check) for place in places]
+            said = next((o.reason for o in results if o is not None and not o.passed), "")
+            reason = REASONS.get((name, check), said) if said else ""
+            cells = [
+                "not run" if o is None else "passed" if o.passed else "failed" for o in results
+            ]
+            line = [client.title, client.version, check, *cells, reason.replace("|", "\\|")]
+            lines.append(f"| {' | '.join(line)} |")
+    return "\n".join(lines)
+
+
+def write(document: Path, rows: str) -> None:
+    """Put the table, and today's date, into the document."""
+    fresh = {"foreign-clients": rows, "when": f"Last run: {date.today().isoformat()}."}  # noqa: DTZ011
+    text = _TABLE.sub(
+        lambda match: (
+            f"{match['head']}{fresh.get(match['name'], match['body'].rstrip())}\n{match['tail']}"
+        ),
+        document.read_text("utf-8"),
+    )
+    document.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
