@@ -229,6 +229,13 @@ class SimulatedDisk:
         self._durable_names = dict(self._names)
         self._renames.clear()
 
+    def write_out(self) -> None:
+        """Put all that the page cache holds onto the platter, as the kernel does by itself after a while."""
+        for inode in dict.fromkeys(self._names.values()):
+            inode.sync()
+        self._durable_names = dict(self._names)
+        self._renames.clear()
+
     def _renamed_with(self, path: Path) -> Path:
         """Return one path for all that renames have tied together: a rename happens as a whole, or not."""
         while path in self._renames:

@@ -60,6 +60,8 @@ class Outset:
         self._name, self._folder, self._copy = region.name, region.folder, copy_folder
         self._fabric = fabric
         self._disk = region.disk
+        # What home wrote and never synced may be lost or not: runs that may differ in that cannot be compared.
+        self._disk.write_out()
         self.steps = 0
         shutil.copytree(self._folder, self._copy)
 
