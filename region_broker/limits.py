@@ -15,7 +15,7 @@ REQUEST_BYTES_MAX: Final = 100 * MIB
 # An answer may hold what was asked for and one oversized first batch (KIP-74).
 RESPONSE_BYTES_MAX: Final = 200 * MIB
 # Elements of one array field in one request; also bounded by the bytes left in the frame.
-ARRAY_ELEMENTS_MAX: Final = 1_000_000
+ARRAY_ELEMENTS_MAX: Final = 100_000
 REQUEST_STRING_BYTES_MAX: Final = 32_767
 
 # Requests of one connection that are being served at once; then its socket is left unread.
@@ -46,6 +46,9 @@ IDLE_TIMEOUT_MS: Final = 600_000
 
 FETCH_BYTES_MAX: Final = 55 * MIB  # Kafka's fetch.max.bytes
 FETCH_PARTITION_COUNT_MAX: Final = 20_000
+# Partitions of one ListOffsets, and the largest plain batch whose records are looked at on the event loop.
+LOOKUPS_MAX: Final = 20_000
+LOOKUP_BYTES_ON_LOOP_MAX: Final = 16 * KIB
 FETCH_WAIT_MS_MAX: Final = 300_000
 # Kafka's max.incremental.fetch.session.cache.slots, and min.incremental.fetch.session.eviction.ms; a remembered
 # partition takes about 300 bytes.
@@ -89,6 +92,9 @@ TOPIC_REGEX_STATES_MAX: Final = 1_000
 SUBSCRIBED_TOPICS_MAX: Final = 10_000  # names that one member may subscribe to
 
 assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must be persistable"
+assert max(FETCH_PARTITION_COUNT_MAX, ADMIN_ITEMS_MAX, LOOKUPS_MAX) * 2 < ARRAY_ELEMENTS_MAX, (
+    "what an API allows, each in a topic of its own, must pass the guard"
+)
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FREE_HELD_BYTES < REQUEST_MEMORY_BYTES_MIN <= REQUEST_MEMORY_BYTES_DEFAULT

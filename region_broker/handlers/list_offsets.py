@@ -12,8 +12,10 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.partitions import find_partition, isolation_of, leader_epoch_error
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.limits import LOOKUPS_MAX
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.replication.partition import Isolation, Partition
+from region_broker.wire.server import CloseConnection
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -24,18 +26,19 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 _SINCE_VERSION: Final = {
     MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11,
 }  # fmt: skip
-_TIMESTAMP_BITS: Final = 62
 
 
 async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
     """Answer, per partition, the offset at a time or at an end."""
     isolation = isolation_of(int(getattr(request, "isolation_level", 0)))
+    if sum(len(topic.partitions) for topic in request.topics) > LOOKUPS_MAX:
+        raise CloseConnection(f"a ListOffsets request names more than {LOOKUPS_MAX} partitions")
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    _partition(ctx, topic.name, item, isolation) for item in topic.partitions
+                    await _partition(ctx, topic.name, item, isolation) for item in topic.partitions
                 ],
             }
             for topic in request.topics
@@ -43,7 +46,9 @@ async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
     }
 
 
-def _partition(ctx: RequestContext, topic: str, item: Any, isolation: Isolation | None) -> Fields:
+async def _partition(
+    ctx: RequestContext, topic: str, item: Any, isolation: Isolation | None
+) -> Fields:
     index = item.partition_index
     if isolation is None:
         return {"partition_index": index, "error_code": ErrorCode.invalid_request}
@@ -56,7 +61,9 @@ def _partition(ctx: RequestContext, topic: str, item: Any, isolation: Isolation 
     if not _served(ctx.version, int(item.timestamp)):
         return {"partition_index": index, "error_code": ErrorCode.unsupported_version}
     try:
-        offset, timestamp_ms, leader_epoch = _position(partition, int(item.timestamp), isolation)
+        offset, timestamp_ms, leader_epoch = await _position(
+            partition, int(item.timestamp), isolation
+        )
     except CorruptRange:
         return {"partition_index": index, "error_code": ErrorCode.corrupt_message}
     except PartitionFailed:
@@ -74,7 +81,9 @@ def _served(version: int, timestamp: int) -> bool:
     return timestamp >= EARLIEST or version >= _SINCE_VERSION.get(timestamp, version + 1)
 
 
-def _position(partition: Partition, timestamp: int, isolation: Isolation) -> tuple[int, int, int]:
+async def _position(
+    partition: Partition, timestamp: int, isolation: Isolation
+) -> tuple[int, int, int]:
     """Return (offset, timestamp in ms, leader epoch); -1 for what there is none of."""
     if timestamp == LATEST:
         return partition.readable_end(isolation), -1, partition.leader_epoch
@@ -86,25 +95,9 @@ def _position(partition: Partition, timestamp: int, isolation: Isolation) -> tup
         )
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
-    if timestamp == MAX_TIMESTAMP:
-        return _latest_timestamp(partition, isolation)
-    found = partition.lookup_timestamp(timestamp, isolation)
-    return (-1, -1, -1) if found is None else (found[0], found[1], found[2])
-
-
-def _latest_timestamp(partition: Partition, isolation: Isolation) -> tuple[int, int, int]:
-    """Return the record with the largest timestamp, by bisection over time (KIP-734)."""
-    best: tuple[int, int, int] = (-1, -1, -1)
-    low = 0
-    for bit in reversed(range(_TIMESTAMP_BITS)):
-        found = partition.lookup_timestamp(low + (1 << bit), isolation)
-        if found is not None:
-            low += 1 << bit
-            best = (found[0], found[1], found[2])
-    if best[0] < 0:
-        found = partition.lookup_timestamp(0, isolation)
-        return best if found is None else (found[0], found[1], found[2])
-    return best
+    lookup = partition.lookup(isolation)
+    found = await (lookup.latest() if timestamp == MAX_TIMESTAMP else lookup.first(timestamp))
+    return (-1, -1, -1) if found is None else found
 
 
 API: Final = Api(2, "ListOffsets", range(1, 12), handle_list_offsets)

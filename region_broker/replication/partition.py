@@ -52,6 +52,7 @@ from region_broker.replication.admission import (
 from region_broker.replication.commit_waiters import CommitWaiters
 from region_broker.replication.record_rules import fitted, is_heavy, prepared
 from region_broker.replication.sound_reads import SoundReads
+from region_broker.replication.time_lookup import TimeLookup
 
 NO_EPOCH: Final = -1
 
@@ -475,16 +476,10 @@ class Partition:
         if not start <= offset <= self.log.log_end_offset:
             raise OffsetOutOfRange(offset, start, self.log.log_end_offset)
 
-    def lookup_timestamp(
-        self, timestamp_ms: int, isolation: Isolation
-    ) -> tuple[int, int, int] | None:
-        """Return (offset, timestamp_ms, leader epoch) of the first readable record at or after a time.
-
-        Raises PartitionFailed, CorruptRange.
-        """
+    def lookup(self, isolation: Isolation) -> TimeLookup:
+        """Return what finds readable records by time. Raises PartitionFailed."""
         self.log.check_running()
-        end = self.readable_end(isolation)
-        return self._reads.first_at(timestamp_ms, self.log_start_offset, end)
+        return TimeLookup(self._reads, self.log_start_offset, self.readable_end(isolation))
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""

@@ -14,7 +14,7 @@ from idempotency.record_batch import crc_ok, first_unsound, iter_headers
 from region_broker.log.failures import CorruptRange, LogDamaged, PartitionFailed
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.segment import ReadSlice
-from region_broker.wire.batches import RecordsError, iter_records
+from region_broker.log.segment_list import BatchAtTime
 
 logger: Final = logging.getLogger(__name__)
 
@@ -92,8 +92,8 @@ class SoundReads:
             )  # fmt: skip
         return CorruptRange(offset, f"{self._tp} at {offset}: {reason}")
 
-    def first_at(self, timestamp_ms: int, start: int, end: int) -> tuple[int, int, int] | None:
-        """Return (offset, timestamp_ms, leader epoch) of the first record at or after a time in [start, end).
+    def batch_at(self, timestamp_ms: int, start: int, end: int) -> BatchAtTime | None:
+        """Return the first batch in [start, end) that says it holds a record at or after a time.
 
         Raises CorruptRange, PartitionFailed.
         """
@@ -105,23 +105,6 @@ class SoundReads:
         except OSError as error:
             log.fail(f"looking for {timestamp_ms} ms in {self._tp} failed: {error}")
             raise PartitionFailed(log.failed) from error
-        if found is None:
-            return None
-        header, batch = found
-        if not crc_ok(batch, 0, header):
-            raise self._corrupt(header.base_offset, "the batch there has a wrong CRC")
-        first_offset = max(header.base_offset, start)
-        if header.is_control:
-            return first_offset, header.max_timestamp_ms, header.leader_epoch
-        try:
-            for record in iter_records(batch):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start:
-                    return record.offset, record.timestamp_ms, header.leader_epoch
-        except RecordsError as error:
-            # The client sent records that nobody can read, under a right CRC: its readers will see that too.
-            logger.warning("%s: records of offset %d: %s", self._tp, header.base_offset, error)
-            return first_offset, header.max_timestamp_ms, header.leader_epoch
-        if start <= header.base_offset:
-            return header.base_offset, header.max_timestamp_ms, header.leader_epoch
-        # The only records of that batch at or after the time are deleted ones.
-        return self.first_at(timestamp_ms, header.next_offset, end)
+        if found is not None and not crc_ok(found.batch, 0, found.header):
+            raise self._corrupt(found.header.base_offset, "the batch there has a wrong CRC")
+        return found

@@ -4,6 +4,7 @@ Sources: Kafka LogValidator.java (validateBatch, validateTimestamp, assignOffset
 append (sizes), DefaultRecordBatch.java setMaxTimestamp, KIP-32, KIP-780, KIP-937.
 """
 
+import asyncio
 import gzip
 import struct
 from pathlib import Path
@@ -145,7 +146,7 @@ def test_KIP32_log_append_time_is_the_brokers_and_set_once() -> None:
     some.clock.now_ms = 6_000_000
     again = some.partition.append(sent)
     assert (again.verdict, again.log_append_time_ms) == (AppendVerdict.DUPLICATE, 5_000_000)
-    assert some.partition.lookup_timestamp(4_000_000, Isolation.READ_UNCOMMITTED) == (
+    assert asyncio.run(some.partition.lookup(Isolation.READ_UNCOMMITTED).first(4_000_000)) == (
         0, 5_000_000, header.leader_epoch,
     )  # fmt: skip
 

@@ -1,5 +1,7 @@
 """Stored bytes that are wrong are never given out, and what is sound around them is (issue: CRC on every read)."""
 
+import asyncio
+
 import pytest
 
 from region_broker.log.failures import CorruptRange
@@ -68,9 +70,11 @@ def test_links_get_no_damaged_bytes() -> None:
 def test_a_lookup_by_time_trusts_no_damaged_batch() -> None:
     some = filled()
     flip(some, 5, 70)
-    assert some.partition.lookup_timestamp(1_000_004, Isolation.READ_UNCOMMITTED) is not None
+    assert (
+        asyncio.run(some.partition.lookup(Isolation.READ_UNCOMMITTED).first(1_000_004)) is not None
+    )
     with pytest.raises(CorruptRange):
-        some.partition.lookup_timestamp(1_000_005, Isolation.READ_UNCOMMITTED)
+        asyncio.run(some.partition.lookup(Isolation.READ_UNCOMMITTED).first(1_000_005))
 
 
 def test_each_place_is_named_once_and_each_read_is_counted(

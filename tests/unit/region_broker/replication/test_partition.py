@@ -312,11 +312,14 @@ def test_lookup_by_time_finds_the_record() -> None:
     for at_ms in range(1000, 3000, 100):
         some.partition.append(batch(3, size_bytes=200, at_ms=at_ms))
     some.sync()
-    lookup = some.partition.lookup_timestamp
-    assert lookup(0, Isolation.READ_UNCOMMITTED) == (0, 1000, LEADER_EPOCH)
-    assert lookup(1501, Isolation.READ_UNCOMMITTED) == (16, 1501, LEADER_EPOCH)
-    assert lookup(1503, Isolation.READ_UNCOMMITTED) == (18, 1600, LEADER_EPOCH)
-    assert lookup(2903, Isolation.READ_UNCOMMITTED) is None
+
+    def lookup(timestamp_ms: int) -> tuple[int, int, int] | None:
+        return asyncio.run(some.partition.lookup(Isolation.READ_UNCOMMITTED).first(timestamp_ms))
+
+    assert lookup(0) == (0, 1000, LEADER_EPOCH)
+    assert lookup(1501) == (16, 1501, LEADER_EPOCH)
+    assert lookup(1503) == (18, 1600, LEADER_EPOCH)
+    assert lookup(2903) is None
 
 
 def test_retention_by_time_and_hold() -> None:

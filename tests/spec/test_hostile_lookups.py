@@ -1,0 +1,65 @@
+"""Lookups by time that are meant to hurt: bombs in the log, and very many of them (hostile-input: compression)."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from region_broker.limits import ARRAY_ELEMENTS_MAX, LOOKUPS_MAX
+from region_broker.log.segment_list import BatchAtTime
+from region_broker.replication import time_lookup
+from region_broker.wire.batches import Record, build_batch
+from region_broker.wire.compression import Codec
+from tests.wire_world import body_of, wire_world
+
+
+def asked(count: int, timestamp: int) -> dict[str, object]:
+    item = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+    return {"replica_id": -1, "isolation_level": 0,
+            "topics": [{"name": "t", "partitions": [item] * count}]}  # fmt: skip
+
+
+@pytest.mark.parametrize("timestamp", [-3, 2_000])
+async def test_INV_TL1_compressed_records_are_not_looked_at_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int
+) -> None:
+    looked_in: list[int] = []
+    real = time_lookup.position_in
+
+    def noted(found: BatchAtTime, timestamp_ms: int, start: int) -> object:
+        looked_in.append(threading.get_ident())
+        return real(found, timestamp_ms, start)
+
+    monkeypatch.setattr(time_lookup, "position_in", noted)
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        records = [Record(None, bytes(1000), (), 1_000 + index) for index in range(1_001)]
+        world.partition("t").append(build_batch(records, codec=Codec.ZSTD))
+        await world.partition("t").wait_committed(1_001)
+        client = await world.connect()
+        (row,) = (await client.call(2, 7, asked(1, timestamp))).topics[0].partitions
+        assert (row.error_code, row.offset, row.timestamp) == (0, 1_000, 2_000)
+    assert len(looked_in) == 1  # INV-TL2: the bisection of KIP-734 unpacks nothing
+    assert looked_in[0] != threading.get_ident()
+
+
+async def test_one_request_looks_up_a_bounded_number_of_partitions(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        client, other = await world.connect(), await world.connect()
+        client.send(2, 7, asked(LOOKUPS_MAX + 1, -3))
+        assert await client.closed()
+        (row,) = (await other.call(2, 7, asked(1, -3))).topics[0].partitions
+        assert (row.error_code, row.offset) == (0, -1)
+
+
+async def test_one_request_holds_a_bounded_number_of_elements(tmp_path: Path) -> None:
+    """OffsetFetch's plain numbers: the cheapest elements to send."""
+    async with wire_world(tmp_path) as world:
+        client = await world.connect()
+        numbers = list(range(ARRAY_ELEMENTS_MAX + 1))
+        topics = [{"name": "t", "partition_indexes": numbers}]
+        asked_offsets = {"groups": [{"group_id": "g", "topics": topics}], "require_stable": False}
+        assert len(body_of(9, 8, asked_offsets)) > ARRAY_ELEMENTS_MAX
+        client.send(9, 8, asked_offsets)
+        assert await client.closed()
