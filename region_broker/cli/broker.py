@@ -12,6 +12,7 @@ import click
 
 from region_broker.cli.output import EXIT_USAGE, fail
 from region_broker.config import ConfigError, NodeConfig
+from region_broker.ports.descriptors import raise_descriptor_limit
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -39,6 +40,7 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
         click.echo(f"{config_path} is a valid configuration of region {config.region}")
         return
     _configure_logs(config.log_level)
+    raise_descriptor_limit()
     with _runner() as runner:
         code = runner.run(_serve(config, stop_with_stdin))
     sys.exit(code)

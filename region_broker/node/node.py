@@ -49,6 +49,7 @@ from region_broker.metrics import Metrics
 from region_broker.node.cleaning import compose_cleaner
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.ports.descriptors import descriptor_limit
 from region_broker.replication.fetch_sessions import FetchSessions
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import ConnectionCaps, KafkaServer
@@ -237,7 +238,7 @@ class Node:
             ports.clock,
             self._dispatcher.answer,
             self.metrics,
-            caps=ConnectionCaps(per_address=config.connections_per_address_max),
+            caps=ConnectionCaps.fitting(descriptor_limit(), config.connections_per_address_max),
             memory=services.memory,
         )
         self.peers = PeerServer(ports.network, self._greeting)

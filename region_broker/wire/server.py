@@ -18,7 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from idempotency.ports import Clock
 from region_broker import limits
@@ -92,6 +92,15 @@ class ConnectionCaps:
 
     in_all: int = limits.CONNECTIONS_MAX
     per_address: int = limits.CONNECTIONS_PER_ADDRESS_DEFAULT
+
+    @classmethod
+    def fitting(cls, descriptors: int, per_address: int) -> Self:
+        """Return caps that leave the files of partitions their part of `descriptors`.
+
+        A partition that cannot open a file stops for good, so a flood of connections must not come so far.
+        """
+        in_all = min(limits.CONNECTIONS_MAX, descriptors // limits.DESCRIPTORS_PER_CONNECTION)
+        return cls(max(1, in_all), min(per_address, max(1, in_all)))
 
 
 class KafkaServer:

@@ -211,3 +211,12 @@ def test_what_is_missing_of_kafka_has_a_reason() -> None:
     }
     assert not missing - set(WHY_NOT), "add the reason to tests/tidy/kafka_apis.py"
     assert not set(served) - set(KAFKA_APIS)
+
+
+def test_every_test_named_for_hostile_input_exists() -> None:
+    page = (ROOT / "docs/reference/hostile-input.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"def (test_\w+)\(", sources))
+    assert len(named) > 70
+    assert sorted(named - defined) == []

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from region_broker.limits import FRAME_TIMEOUT_MS, IDLE_TIMEOUT_MS, WRITE_TIMEOUT_MS
+from region_broker.limits import (
+    CONNECTIONS_MAX,
+    FRAME_TIMEOUT_MS,
+    IDLE_TIMEOUT_MS,
+    WRITE_TIMEOUT_MS,
+)
 from region_broker.metrics import Metrics
 from region_broker.ports.network import AsyncioNetwork
 from region_broker.wire.connection import Buffer, Incoming
@@ -113,6 +118,11 @@ async def test_one_address_cannot_take_every_place() -> None:
         again = await world.connect()  # and a place that is left is given again
         again.send_raw(REQUEST)
         await again.receive_raw()
+
+
+def test_connections_leave_half_of_the_descriptors_to_files() -> None:
+    assert ConnectionCaps.fitting(1_024, 1_000) == ConnectionCaps(512, 512)
+    assert ConnectionCaps.fitting(1 << 20, 1_000) == ConnectionCaps(CONNECTIONS_MAX, 1_000)
 
 
 async def test_port_in_use_is_an_oserror_at_start() -> None:
