@@ -11,6 +11,8 @@ INV-CM4  nothing large and nothing with a full segment is synced on the loop, an
         after syncs there have become slow: the while doubles each time, so a slow disk is rarely tried
 INV-CM5  all files of a group begin to be written out before the first is waited for
 
+INV-CM7  a group begins once a few turns of the loop brought nothing new, at the latest after `GATHER_TURNS_MAX`: what
+        has arrived in the sockets joins it, and no clock makes a lone request wait
 INV-CM6  as soon as one half of the journal is full, the files of the logs in it are synced in the background
 
 Policies: `commit` starts a group as soon as anything is dirty; `interval` each `flush_interval_ms`; `os` syncs only
@@ -37,6 +39,8 @@ from region_broker.log.sync_job import SyncJob
 logger: Final = logging.getLogger(__name__)
 
 SYNC_THREADS: Final = 4
+GATHER_TURNS_MAX: Final = 12
+GATHER_QUIET_TURNS: Final = 3
 INLINE_MS_MAX: Final = 1.0
 INLINE_BYTES_MAX: Final = 256 * 1024
 AWAY_MS_MIN: Final = 500
@@ -182,6 +186,7 @@ class GroupCommit:
         self._wake = asyncio.Event()
         self._journal: Journal | None = None
         self._catching_up = False
+        self._marks = 0
 
     def use(self, journal: Journal) -> None:
         """Write small appends into `journal` from now on."""
@@ -191,6 +196,7 @@ class GroupCommit:
         """Note that a log has something to sync; called after each append."""
         if self.policy is FlushPolicy.OS and not log.has_pending_seals:
             return
+        self._marks += 1
         if log not in self._dirty:
             self._dirty[log] = None
             self._wake.set()
@@ -200,12 +206,23 @@ class GroupCommit:
         async with asyncio.TaskGroup() as background:
             while True:
                 await self._wake.wait()
+                await self._gather()
                 if self.policy is FlushPolicy.INTERVAL:
                     await self._clock.sleep_ms(self._interval_ms)
                 for path in await self.sync_group():
                     background.create_task(self._seal(path))
                 if self.journal_lags:
                     background.create_task(self.catch_up())
+
+    async def _gather(self) -> None:
+        """Let those append whose requests are here already: no clock, a few turns of the loop (INV-CM7)."""
+        quiet_turns = 0
+        for _ in range(GATHER_TURNS_MAX):
+            before = self._marks
+            await asyncio.sleep(0)
+            quiet_turns = 0 if self._marks != before else quiet_turns + 1
+            if quiet_turns == GATHER_QUIET_TURNS:
+                return
 
     async def sync_group(self) -> list[Path]:
         """Sync all that is dirty now; return the segments that are sealed by it."""

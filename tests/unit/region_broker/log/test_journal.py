@@ -1,5 +1,6 @@
 """The journal: one sync for many logs, and what is in it after each kind of end."""
 
+import asyncio
 import errno
 import random
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from region_broker.log.journal.blocks import (
 )
 from region_broker.log.journal.replay import JOURNAL_NAME
 from region_broker.log.journal.writer import BLOCK_BYTES_MAX, PIECE_BYTES_MAX
+from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import FORMAT_NAME
 from tests.log_world import DATA_DIR, World, all_bytes, batch, world
 
@@ -71,6 +73,27 @@ def test_INV_JN1_one_sync_makes_the_small_appends_of_all_partitions_durable() ->
     before = [all_bytes(partition) for partition in some.partitions]
     lose_everything(some)
     assert [all_bytes(partition) for partition in some.partitions] == before
+
+
+async def test_INV_CM7_what_is_appended_a_few_turns_later_is_in_the_same_block() -> None:
+    some = world(partition_count=4)
+    synced: list[str] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation == "fdatasync":
+            synced.append(path.name)
+
+    async def append_after(turns: int, partition: Partition) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await partition.wait_committed(partition.append(batch()).next_offset)
+
+    some.disk.fault = note
+    running = asyncio.gather(some.group_commit.run())
+    await asyncio.gather(*(append_after(*item) for item in enumerate(some.partitions)))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert synced == [JOURNAL_NAME]
 
 
 def test_what_was_not_synced_does_not_come_back_from_the_journal() -> None:
