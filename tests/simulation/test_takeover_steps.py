@@ -84,7 +84,7 @@ async def transfers_cut_short(pair: Pair) -> None:
             tasks.create_task(Teller(bank, f"teller-{n}", random.Random(n)).run()) for n in range(4)
         ]
         await pair.until(lambda: bank.committed(0) >= COMMITS, "commits")
-        await pair.until(lambda: pair.us.partition(TOPIC, 0).visible_end > 0, "a tidemark")
+        await pair.until(lambda: pair.us.partition(TOPIC, 0).last_stable_offset > 0, "a tidemark")
         before = bank.committed(0)
         await pair.until(lambda: bank.committed(0) > before, "one more commit")
         pair.fabric.cut("eu", "us")
