@@ -5,8 +5,9 @@ INV-RD2  a round number is used once; numbers of one term grow, those of a later
 INV-RD3  a round is published only if every shard entered it, in this term, before it was abandoned (T4)
 INV-RD4  RELEASE follows every ENTER: at close, or when the round is abandoned (T4)
 INV-RD5  D is collected after close, from a leader whose HW covers the start of its leader epoch (T9)
-INV-RD6  nothing changed: no round. A round starts no sooner than max(interval, 10 x last closing time)
-         after the one before, or at once when someone waits
+INV-RD6  nothing changed: no round. A round starts no sooner than max(interval, 10 x usual closing time)
+         after the one before, or at once when someone waits; a single slow one counts for an eighth, or one
+         hiccup of a disk would keep mirrors waiting for ten times as long
 
 Not here: the record (`tidemark`), the ledger shard's side (txn_coordinator.rounds), I/O and time.
 """
@@ -160,8 +161,8 @@ class RoundsCore:
         """
         self.last_closing_ms = now_ms - self._started_ms
         self._usual_closing_ms += (self.last_closing_ms - self._usual_closing_ms) / 8
-        rest_ms = max(self.interval_ms, min(REST_FACTOR * self.last_closing_ms, REST_MS_MAX))
-        self._rest_until_ms = self._started_ms + rest_ms
+        rest_ms = max(self.interval_ms, min(REST_FACTOR * self._usual_closing_ms, REST_MS_MAX))
+        self._rest_until_ms = self._started_ms + int(rest_ms)
 
     def _collected(self, number: int) -> list[RoundEffect]:
         assert self.phase is RoundPhase.COLLECTING, self.phase
