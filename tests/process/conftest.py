@@ -1,9 +1,11 @@
 """Tests marked `own_process` run in a pytest of their own: librdkafka may abort its process (see `own_process`)."""
 
 import os
+from collections.abc import Generator
 
 import pytest
 
+from tests.conftest import CLIENT_ABORTED
 from tests.process.own_process import aborted, run_until_no_signal
 
 _INSIDE = "TIDEMARK_TEST_IN_OWN_PROCESS"
@@ -20,11 +22,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not aborted:
-        return
-    terminalreporter.section(
-        "CLIENT PROCESSES THAT ABORTED (see docs/TESTING.md)", red=True, bold=True
-    )
-    for text in aborted:
-        terminalreporter.write_line(text)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give what aborted to the report: it may be shown by another process than this one."""
+    report = yield
+    report.user_properties.extend((CLIENT_ABORTED, text) for text in aborted)
+    aborted.clear()
+    return report

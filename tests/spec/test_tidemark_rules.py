@@ -136,7 +136,7 @@ def test_T4_time_out_is_four_times_the_usual_closing_time_when_that_is_longer() 
 def test_T4_rounds_rest_at_least_the_interval_and_ten_usual_closing_times() -> None:
     made = core()
     made.step(TermRecorded(), now_ms=0)
-    started_ms = 0
+    started_ms = rest_ms = 0
     for number in range(1, 61):  # each takes 20 ms to close: 10 x 20 between two of them
         publish(made, number, now_ms=started_ms + 20)
         assert made.step(SomethingChanged(), now_ms=started_ms + 21) == []
