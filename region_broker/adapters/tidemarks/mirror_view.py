@@ -18,6 +18,7 @@ from typing import Final
 from geo_replicator.lineage import LogKey
 from geo_replicator.whole_cut import LogTransactions, whole_cut
 from idempotency.ports import Clock
+from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 
@@ -35,9 +36,8 @@ class MirrorView:
         self._partitions = partitions
         self._clock = clock
         self._whole_wait_ms = whole_wait_ms
-        self._looked_at: dict[
-            LogKey, None
-        ] = {}  # logs with something below D that may not be shown yet
+        # Logs with something below D that may not be shown yet, in the order they were met.
+        self._looked_at: dict[LogKey, None] = {}
         self._held: dict[LogKey, tuple[int, int]] = {}  # end, and since when in ms it stands there
         self._rest_until_ms = 0
         self._warned = False
@@ -127,7 +127,7 @@ class MirrorView:
 
 
 def _is_internal(partition: Partition) -> bool:
-    return partition.tp.topic.startswith("__")
+    return partition.tp.topic in INTERNAL_TOPICS
 
 
 def _transactions(partition: Partition, cut_offset: int) -> LogTransactions:
