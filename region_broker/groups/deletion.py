@@ -9,21 +9,19 @@ validateOffsetDelete and isSubscribedToTopic; ConsumerProtocolSubscription.
 Not here: writing and waiting (`coordinator`), what time does (`shard.tombstones`).
 """
 
-import struct
 from collections.abc import Iterable
 from typing import Final
 
 from idempotency.identity import TopicPartition
 from region_broker.groups.classic.group import Group
 from region_broker.groups.classic.states import GroupState
+from region_broker.groups.modern.consumer_protocol import MalformedProtocol, read_topic_names
 from region_broker.groups.ports import KeyValue
 from region_broker.groups.records import OffsetKey, encode_offset_key
 from region_broker.groups.shard import Shard
 from region_broker.groups.verdicts import GroupVerdict
 
 _CONSUMER: Final = "consumer"
-_I16: Final = struct.Struct(">h")
-_I32: Final = struct.Struct(">i")
 
 
 def judge_deletion(shard: Shard, group_id: str) -> GroupVerdict:
@@ -84,21 +82,7 @@ def _subscribed(group: Group) -> set[str] | None:
 
 def subscription_topics(metadata: bytes) -> set[str] | None:
     """Return the topics of a ConsumerProtocolSubscription, None if it is none."""
-    names: set[str] = set()
     try:
-        (version,) = _I16.unpack_from(metadata, 0)
-        (count,) = _I32.unpack_from(metadata, _I16.size)
-        position = _I16.size + _I32.size
-        if version < 0 or not 0 <= count <= len(metadata):
-            return None
-        for _ in range(count):
-            (size_bytes,) = _I16.unpack_from(metadata, position)
-            position += _I16.size
-            name = metadata[position : position + size_bytes]
-            if size_bytes < 0 or len(name) != size_bytes:
-                return None
-            names.add(name.decode())
-            position += size_bytes
-    except (struct.error, UnicodeDecodeError):
+        return set(read_topic_names(metadata))
+    except MalformedProtocol:
         return None
-    return names

@@ -79,6 +79,15 @@ class _Cursor:
         return found
 
 
+def read_topic_names(raw: bytes) -> tuple[str, ...]:
+    """Return the topics of a subscription, whatever follows them; raises `MalformedProtocol`."""
+    cursor = _Cursor(raw)
+    version, count = cursor.i16(), cursor.i32()
+    if version < 0 or count < 0:
+        raise MalformedProtocol(f"version {version}, {count} topics")
+    return tuple(cursor.name() for _ in range(count))
+
+
 def read_subscription(raw: bytes) -> Subscription:
     """Return a member's subscription; raises `MalformedProtocol`."""
     cursor = _Cursor(raw)
