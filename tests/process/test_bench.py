@@ -34,12 +34,25 @@ def figures(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def test_all_loads_on_a_cluster_of_its_own() -> None:
     document = figures(
-        run_bench("all", *SHORT, "--producers", "1,2", "--rate", "100", "-o", "json")
+        run_bench(
+            "all",
+            *SHORT,
+            "--producers",
+            "1,2",
+            "--connections",
+            "1,3",
+            "--rate",
+            "100",
+            "-o",
+            "json",
+        )
     )
     rows = document["results"]
     assert [(row["what"], row["producers"]) for row in rows] == [
         ("produce", 1),
         ("produce, one at a time", 1),
+        ("produce requests", 1),
+        ("produce requests", 3),
         ("consume", 1),
         ("acknowledged at 100 msg/s", 1),
         ("end to end at 100 msg/s", 1),

@@ -18,7 +18,7 @@ import click
 from region_broker.cli.bench.figures import BenchFailed, Plan, Row, Run, ratios
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
 
-LOADS: Final = ("produce", "consume", "latency", "transactions")
+LOADS: Final = ("produce", "requests", "consume", "latency", "transactions")
 _PRODUCERS_MAX: Final = 256
 
 
@@ -27,6 +27,7 @@ _PRODUCERS_MAX: Final = 256
 Examples:
   tidemark bench                                        all, on a region of its own
   tidemark bench transactions --producers 1,8 --runs 5
+  tidemark bench requests --connections 1,8,64          one small request at a time on each
   tidemark bench produce --size 1024 --bootstrap 127.0.0.1:9092 -o json
   tidemark bench latency --regions 2 --rate 500         and how soon a mirror shows it
   tidemark bench --against 127.0.0.1:9192 --html bench.html
@@ -51,17 +52,23 @@ Examples:
               type=click.IntRange(2, 1000), help="Partitions of the topics it makes.")  # fmt: skip
 @click.option("--producers", default="1,8,64", show_default=True,
               help="How many producers commit transactions at once: one row for each number.")  # fmt: skip
+@click.option("--connections", default="1,8,64", show_default=True,
+              help="How many raw connections send small requests at once: one row for each number.")  # fmt: skip
 @click.option("--runs", "run_count", default=3, show_default=True, type=click.IntRange(1, 100),
               help="Runs of each; the median and the spread are shown.")  # fmt: skip
 @output_option
 def bench(load: str, bootstrap: str | None, against: str | None, region_count: int, output: str,
-          html_path: Path | None, producers: str, **numbers: Any) -> None:  # fmt: skip
+          html_path: Path | None, producers: str, connections: str, **numbers: Any) -> None:  # fmt: skip
     """Measure a broker: records per second in and out, latencies, transactions.
 
     It makes topics of its own and removes them. Client and broker share this machine's cores if the
     broker runs here: say so when you quote a figure.
     """
-    plan = Plan(producer_counts=_producer_counts(producers), **numbers)
+    plan = Plan(
+        producer_counts=_counts("--producers", producers),
+        connection_counts=_counts("--connections", connections),
+        **numbers,
+    )
     loads = LOADS if load == "all" else (load,)
     try:
         with _broker(bootstrap, region_count) as stage:
@@ -105,11 +112,11 @@ def _other(against: str | None, mark: str) -> list[Any]:
     )
 
 
-def _producer_counts(text: str) -> tuple[int, ...]:
+def _counts(option: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and 1 <= int(part) <= _PRODUCERS_MAX for part in parts):
         fail(
-            f"--producers {text!r} is no list of numbers from 1 to {_PRODUCERS_MAX}, such as 1,8,64",
+            f"{option} {text!r} is no list of numbers from 1 to {_PRODUCERS_MAX}, such as 1,8,64",
             EXIT_USAGE,
         )
     return tuple(int(part) for part in parts)
@@ -157,6 +164,9 @@ def _measured(load: str, stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
         case "produce":
             yield from _produce(stages, plan)
             yield from _lone(stages, plan)
+        case "requests":
+            for connection_count in plan.connection_counts:
+                yield from _requests(stages, plan, connection_count)
         case "consume":
             yield from _consume(stages, plan)
         case "latency":
@@ -189,6 +199,17 @@ def _lone(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
     with _topics(stages, "lone", 1) as topics:
         runs = {stage: measure(stage, topic) for stage, topic in topics}
         yield from _rows(("produce, one at a time",), "msg/s", 1, plan, runs)
+
+
+def _requests(stages: Sequence[Any], plan: Plan, connection_count: int) -> Iterator[Row]:
+    from region_broker.cli.bench.requests import requests_run
+
+    def measure(stage: Any, topic: str) -> Measure:
+        return lambda _: (requests_run(stage, plan, topic, connection_count),)
+
+    with _topics(stages, f"requests-{connection_count}", plan.partition_count) as topics:
+        runs = {stage: measure(stage, topic) for stage, topic in topics}
+        yield from _rows(("produce requests",), "msg/s", connection_count, plan, runs)
 
 
 def _consume(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:

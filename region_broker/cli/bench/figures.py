@@ -26,6 +26,7 @@ class Plan:
     size_bytes: int
     partition_count: int
     producer_counts: tuple[int, ...]
+    connection_counts: tuple[int, ...]
     run_count: int
     rate_per_s: float = 500.0
 
