@@ -100,9 +100,10 @@ def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> 
     ) as cluster:
         cluster.start()
         home, mirror = (region.bootstrap for region in cluster.plan.regions)
+        (pid,) = cluster.pids(cluster.plan.regions[1].name)
         done = run_bench(
             "latency", *SHORT, "--rate", "50", "--bootstrap", home, "--against", mirror, "-o", "json",
-            "--html", str(report),
+            "--html", str(report), "--against-pid", str(pid),
         )  # fmt: skip
     document = figures(done)
     assert [(row["broker"], row["what"]) for row in document["results"]] == [
@@ -114,6 +115,8 @@ def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> 
     assert all(
         row["median"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in document["results"]
     )
+    assert [row["node_cpu_s"] is None for row in document["results"]] == [True, False] * 2
+    assert all(row["client_cpu_us_each"] > 0 for row in document["results"])
     assert [row["what"] for row in document["ratios"]] == [
         "acknowledged at 50 msg/s",
         "end to end at 50 msg/s",
@@ -137,3 +140,9 @@ def test_a_list_of_producers_that_is_none() -> None:
     done = run_bench("transactions", "--producers", "8,many")
     assert done.returncode == 2
     assert "8,many" in done.stderr
+
+
+def test_a_process_of_nobody() -> None:
+    done = run_bench("produce", "--against-pid", "1")
+    assert done.returncode == 2
+    assert "--against" in done.stderr

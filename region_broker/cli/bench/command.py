@@ -40,6 +40,8 @@ Examples:
               type=click.IntRange(1, 8), help="Regions of the cluster that is started.")  # fmt: skip
 @click.option("--against", metavar="HOST:PORT",
               help="Another broker that speaks Kafka's protocol: measured in alternation, with ratios.")  # fmt: skip
+@click.option("--against-pid", "against_pids", multiple=True, type=click.IntRange(1),
+              help="The other broker's process, if it runs here: its CPU and memory are shown, too.")  # fmt: skip
 @click.option("--rate", "rate_per_s", default=500.0, show_default=True, type=click.FloatRange(1, 1e6),
               help="Records per second of the latency load; each is timed from when it is due.")  # fmt: skip
 @click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path),
@@ -57,8 +59,9 @@ Examples:
 @click.option("--runs", "run_count", default=3, show_default=True, type=click.IntRange(1, 100),
               help="Runs of each; the median and the spread are shown.")  # fmt: skip
 @output_option
-def bench(load: str, bootstrap: str | None, against: str | None, region_count: int, output: str,
-          html_path: Path | None, producers: str, connections: str, **numbers: Any) -> None:  # fmt: skip
+def bench(load: str, bootstrap: str | None, against: str | None, against_pids: tuple[int, ...],
+          region_count: int, output: str, html_path: Path | None, producers: str, connections: str,
+          **numbers: Any) -> None:  # fmt: skip
     """Measure a broker: records per second in and out, latencies, transactions.
 
     It makes topics of its own and removes them. Client and broker share this machine's cores if the
@@ -72,7 +75,7 @@ def bench(load: str, bootstrap: str | None, against: str | None, region_count: i
     loads = LOADS if load == "all" else (load,)
     try:
         with _broker(bootstrap, region_count) as stage:
-            stages = [stage, *_other(against, stage.mark)]
+            stages = [stage, *_other(against, against_pids, stage.mark)]
             rows = [row for name in loads for row in _measured(name, stages, plan)]
     except BenchFailed as error:
         fail(str(error))
@@ -99,17 +102,19 @@ def bench(load: str, bootstrap: str | None, against: str | None, region_count: i
     print_rows([_readable(row.as_dict(), against) for row in rows], output, title=title)
     if compared:
         title = (
-            f"{stage.name} over {against}: rates above 1 and latencies below 1 are in our favour"
+            f"{stage.name} over {against}: rates above 1 and all others below 1 are in our favour"
         )
         print_rows([_readable(row, against) for row in compared], output, title=title)
 
 
-def _other(against: str | None, mark: str) -> list[Any]:
+def _other(against: str | None, pids: tuple[int, ...], mark: str) -> list[Any]:
     from region_broker.cli.bench.stage import Stage
 
-    return (
-        [Stage(bootstrap=against, pids=(), mark=f"{mark}-against", name=against)] if against else []
-    )
+    if not against:
+        if pids:
+            fail("--against-pid says whose process --against is: give both", EXIT_USAGE)
+        return []
+    return [Stage(bootstrap=against, pids=pids, mark=f"{mark}-against", name=against)]
 
 
 def _counts(option: str, text: str) -> tuple[int, ...]:

@@ -38,10 +38,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the node used in one run; None where its process is not known."""
+    """What the node used in one run, None where its process is not known; and this client."""
 
     cpu_s: float | None = None
     rss_bytes: int | None = None
+    client_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ class Row:
             "p50_ms": self._latency(0.50),
             "p99_ms": self._latency(0.99),
             "node_cpu_s": self._cost([run.cost.cpu_s for run in self.runs], 2),
-            "node_cpu_us_each": self._cpu_us_each(),
+            "node_cpu_us_each": self._us_each([run.cost.cpu_s for run in self.runs]),
+            "client_cpu_us_each": self._us_each([run.cost.client_cpu_s for run in self.runs]),
             "node_rss_mb": self._cost(
                 [
                     None if run.cost.rss_bytes is None else run.cost.rss_bytes / MEGA
@@ -105,13 +107,11 @@ class Row:
         found = [percentile(run.latencies_ms, quantile) for run in self.runs]
         return round(statistics.median(found), 3)
 
-    def _cpu_us_each(self) -> float | None:
+    def _us_each(self, cpu_s: Sequence[float | None]) -> float | None:
+        """Return the microseconds of CPU for one operation; `cpu_s` is what each run used."""
+        pairs = zip(cpu_s, self.runs, strict=True)
         return self._cost(
-            [
-                None if run.cost.cpu_s is None else run.cost.cpu_s * MEGA / max(run.count, 1)
-                for run in self.runs
-            ],
-            3,
+            [None if used is None else used * MEGA / max(run.count, 1) for used, run in pairs], 3
         )
 
     @staticmethod
@@ -123,7 +123,7 @@ class Row:
 def ratios(ours: Row, theirs: Row) -> dict[str, Any]:
     """Return ours over theirs, run by run in the order they alternated, as medians.
 
-    Rates above 1 and latencies below 1 are in our favour. None where a figure does not apply.
+    Rates above 1 and all others below 1 are in our favour. None where a figure does not apply.
     """
     assert (ours.what, ours.producers) == (theirs.what, theirs.producers)
     a, b = ours.as_dict(), theirs.as_dict()
@@ -134,6 +134,8 @@ def ratios(ours: Row, theirs: Row) -> dict[str, Any]:
         "rate": round(statistics.median(mine.per_s / other.per_s for mine, other in pairs), 2),
         "p50": _over(a["p50_ms"], b["p50_ms"]),
         "p99": _over(a["p99_ms"], b["p99_ms"]),
+        "cpu each": _over(a["node_cpu_us_each"], b["node_cpu_us_each"]),
+        "memory": _over(a["node_rss_mb"], b["node_rss_mb"]),
     }
 
 

@@ -1,11 +1,12 @@
 """The broker under measurement: its address, topics that go away again, and what its process uses.
 
 INV-BS1  every topic that is made is removed again, also when a measurement fails
-INV-BS2  CPU and memory are read only of processes that this command started
+INV-BS2  CPU and memory are read only of processes that this command started, or was told of
 """
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ def client(bootstrap: str, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where to measure; `pids` are the broker's processes if they are ours, `mark` names what we make.
+    """Where to measure; `pids` are the broker's processes if they run here, `mark` names what we make.
 
     `mirror` is the bootstrap address of a region that mirrors this one, empty without.
     """
@@ -68,20 +69,25 @@ class Stage:
             ) from error
 
     def cost(self) -> Cost:
-        """Return CPU used so far and memory resident now, over all processes of the broker."""
+        """Return CPU used so far, also by this client, and memory of all processes of the broker."""
+        client_cpu_s = time.process_time()
         if not self.pids:
-            return Cost()
+            return Cost(client_cpu_s=client_cpu_s)
         used = [_process_cost(pid) for pid in self.pids]
         return Cost(
-            cpu_s=sum(cpu_s for cpu_s, _ in used), rss_bytes=sum(rss_bytes for _, rss_bytes in used)
+            cpu_s=sum(cpu_s for cpu_s, _ in used),
+            rss_bytes=sum(rss_bytes for _, rss_bytes in used),
+            client_cpu_s=client_cpu_s,
         )
 
     def cost_since(self, before: Cost) -> Cost:
         """Return CPU used since `before`, and memory resident now."""
         now = self.cost()
-        if now.cpu_s is None or before.cpu_s is None:
-            return now
-        return Cost(cpu_s=now.cpu_s - before.cpu_s, rss_bytes=now.rss_bytes)
+        cpu_s = None
+        if now.cpu_s is not None and before.cpu_s is not None:
+            cpu_s = now.cpu_s - before.cpu_s
+        client_cpu_s = now.client_cpu_s - before.client_cpu_s
+        return Cost(cpu_s=cpu_s, rss_bytes=now.rss_bytes, client_cpu_s=client_cpu_s)
 
 
 def _process_cost(pid: int) -> tuple[float, int]:
@@ -89,8 +95,8 @@ def _process_cost(pid: int) -> tuple[float, int]:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except FileNotFoundError as error:
         raise BenchFailed(
-            f"the broker's process {pid} has ended; run `tidemark dev` and measure with --bootstrap to"
-            " see its log"
+            f"there is no process {pid} of a broker (any more); run `tidemark dev` and measure with"
+            " --bootstrap to see its log"
         ) from error
     fields = stat.rpartition(")")[2].split()  # from field 3 (state) on: see proc(5)
     cpu_ticks = int(fields[11]) + int(fields[12])

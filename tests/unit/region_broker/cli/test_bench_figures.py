@@ -45,6 +45,17 @@ def test_ratios_are_of_runs_that_alternated() -> None:
     assert (found["rate"], found["p50"], found["p99"]) == (3.0, 0.5, 0.5)
 
 
+def test_the_cost_of_a_process_is_compared_too() -> None:
+    def row(cpu_s: float, rss_bytes: int) -> Row:
+        cost = Cost(cpu_s=cpu_s, rss_bytes=rss_bytes, client_cpu_s=0.5)
+        run = Run(count=1000, seconds=1.0, cost=cost)
+        return Row(what="t", unit="msg/s", producers=1, size_bytes=1, runs=[run])
+
+    assert row(0.2, 10_000_000).as_dict()["client_cpu_us_each"] == 500.0
+    found = ratios(row(0.2, 10_000_000), row(0.4, 100_000_000))
+    assert (found["cpu each"], found["memory"]) == (0.5, 0.1)
+
+
 def test_a_ratio_of_what_does_not_apply_is_none() -> None:
     bare = Row(what="t", unit="msg/s", producers=1, size_bytes=1, runs=[Run(count=1, seconds=1.0)])
     assert ratios(bare, bare) == {
@@ -53,4 +64,6 @@ def test_a_ratio_of_what_does_not_apply_is_none() -> None:
         "rate": 1.0,
         "p50": None,
         "p99": None,
+        "cpu each": None,
+        "memory": None,
     }
