@@ -20,13 +20,13 @@ _COMMANDS: Final = {
     ),
     "dev": ("dev:dev", "Run a local cluster of regions for development."),
     "doctor": ("doctor:doctor", "Say what is missing on this machine and how to mend it."),
-    "group": ("admin:group", "Consumer groups: list, describe."),
+    "group": ("admin.group:group", "Consumer groups: list, describe, reset offsets, delete."),
     "log": ("inspect.log_dump:log", "Log files: dump batches and records."),
     "produce": ("records:produce", "Send records from lines of standard input."),
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
     "top": ("inspect.top:top", "Watch the regions live: requests, latency, tidemarks, lag."),
-    "topic": ("admin:topic", "Topics: create, list, describe, delete."),
+    "topic": ("admin.topic:topic", "Topics: create, alter, list, describe, delete."),
     "txn": ("txn.command:txn", "Transactions: list, describe, abort, verdict."),
 }
 

@@ -45,7 +45,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: str, *, title: str = "
         click.echo(f"(no {title or 'rows'})")
         return
     columns = [
-        key.replace("_", " ") + ("#" if all(_is_number(row[key]) for row in rows) else "")
+        key.replace("_", " ") + ("#" if _are_numbers([row[key] for row in rows]) else "")
         for key in rows[0]
     ]
     print_table(title, columns, [list(row.values()) for row in rows])
@@ -127,13 +127,19 @@ class Progress:
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, (list, tuple)):
         value = ", ".join(str(item) for item in value)
     return printable(value).replace("\n", " ")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _are_numbers(values: Iterable[object]) -> bool:
+    """Return whether a column is one of numbers, though some may be missing."""
+    given = [value for value in values if value is not None]
+    return bool(given) and all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in given
+    )
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:

@@ -200,7 +200,10 @@ def config_problem(configs: Mapping[str, str | None], domains: Collection[str]) 
     for name, value in configs.items():
         known = TOPIC_CONFIGS.get(name)
         if known is None:
-            return f"there is no topic config {name!r}; `tidemark topic --help` lists them"
+            return (
+                f"there is no topic config {name!r}; `tidemark topic describe NAME --configs` lists"
+                " those there are"
+            )
         if value is None:
             return f"{name} has no value; leave the key out to get the default {known.default}"
         problem = known.problem(value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from region_broker.cli.demo.stage import wait_until
 
@@ -198,6 +198,113 @@ def check_errors(where: tuple[str, str]) -> None:
         ("group", "describe", "none"), ("consume", "none"), ("produce", "none"),
     ):  # fmt: skip
         assert "none" in run(*words, *where, code=3)
+
+
+def test_topics_are_altered_at_home_and_at_the_mirror(dev: Dev) -> None:
+    home, mirror = (("--bootstrap", str(region["bootstrap"])) for region in dev.regions)
+
+    def setting(where: tuple[str, str], key: str) -> Any:
+        rows = document("topic", "describe", "orders", "--configs", *where)
+        return next((row["value"], row["default"]) for row in rows if row["config"] == key)
+
+    run("topic", "create", "orders", "--partitions", "2", *home)
+    alter = ("topic", "alter", "orders", "--config", "retention.ms=5000000", "--partitions", "3")
+    altered = [
+        {"setting": "retention.ms", "before": "604800000 (default)", "after": "5000000"},
+        {"setting": "partitions", "before": "2", "after": "3"},
+    ]
+    assert document(*alter, "--dry-run", *home) == altered
+    assert setting(home, "retention.ms") == ("604800000", True)
+    assert len(document("topic", "describe", "orders", *home)) == 2
+    # What the broker refuses in part is not done in part.
+    assert "never shrinks" in run(*alter[:-1], "1", *home, code=2)
+    assert setting(home, "retention.ms") == ("604800000", True)
+    assert document(*alter, *home) == altered
+    assert setting(home, "retention.ms") == ("5000000", False)
+    assert len(document("topic", "describe", "orders", *home)) == 3
+    # The mirror passes it on, and follows.
+    wait_until("the mirror follows", TIMEOUT_S, lambda: setting(mirror, "retention.ms")[1] is False)
+    back = document("topic", "alter", "orders", "--delete-config", "retention.ms", *mirror)
+    assert back == [
+        {"setting": "retention.ms", "before": "5000000", "after": "604800000 (default)"}
+    ]
+    assert setting(home, "retention.ms") == ("604800000", True)
+    assert "not a whole number" in run(
+        "topic", "alter", "orders", "--config", "retention.ms=soon", *mirror, code=2
+    )
+    assert "nothing to change" in run("topic", "alter", "orders", *home, code=2)
+    assert "none" in run("topic", "alter", "none", "--partitions", "2", *home, code=3)
+    ledger = ("topic", "alter", "__tidemarks", "--config", "retention.ms=1", *home)
+    assert "ledger" in run(*ledger, code=1)
+
+
+def check_refused_while(dev: Dev, protocol: str, bootstrap: str) -> None:
+    """Nobody moves the offsets of a group that has members, whatever its protocol is."""
+    where = ("--bootstrap", bootstrap)
+    member = Consumer(
+        {"bootstrap.servers": dev.bootstrap, "group.id": "g", "group.protocol": protocol}
+    )
+    member.subscribe(["orders"])
+
+    def joined() -> bool:
+        member.poll(0.2)
+        return bool(member.assignment())
+
+    wait_until("it has joined", TIMEOUT_S, joined)
+    reset = ("group", "reset-offsets", "g", "--topic", "orders", "--to-earliest")
+    for words in ((*reset, "--execute"), reset, ("group", "delete", "g", "--yes")):
+        assert "has members" in run(*words, *where, code=1)
+    member.close()
+
+
+def test_offsets_are_reset_at_home_and_at_the_mirror(dev: Dev) -> None:
+    home, mirror = (("--bootstrap", str(region["bootstrap"])) for region in dev.regions)
+
+    def committed(where: tuple[str, str]) -> dict[int, int]:
+        rows = document("group", "describe", "g", *where)
+        return {row["partition"]: row["committed"] for row in rows}
+
+    run("topic", "create", "orders", *home)
+    run("produce", "orders", *home, stdin="a\nb\nc\nd\n")
+    assert len(run("consume", "orders", "--group", "g", *home).split()) == 4
+    reset = ("group", "reset-offsets", "g")
+    row = {"topic": "orders", "partition": 0, "from": 4, "to": 0, "note": ""}
+    assert document(*reset, "--topic", "orders", "--to-earliest", *home) == [row]
+    assert committed(home) == {0: 4}
+    run(*reset, "--topic", "orders", "--to-earliest", "--execute", *home)
+    assert committed(home) == {0: 0}
+    assert len(run("consume", "orders", "--group", "g", *home).split()) == 4
+    wait_until(
+        "the mirror shows all",
+        TIMEOUT_S,
+        lambda: len(run("consume", "orders", *mirror).split()) == 4,
+    )
+    (row,) = document(*reset, "--all-topics", "--shift-by", "-3", "--execute", *mirror)
+    assert (row["from"], row["to"]) == (4, 1)
+    assert committed(home) == committed(mirror) == {0: 1}
+    (row,) = document(*reset, "--topic", "orders", "--to-offset", "9", "--execute", *mirror)
+    assert (row["to"], row["note"]) == (4, "9 is beyond the log's end")
+    (row,) = document(*reset, "--topic", "orders", "--by-duration", "PT1H", *home)
+    assert row["to"] == 0
+    (row,) = document(*reset, "--topic", "orders", "--to-datetime", "2100-01-01", *home)
+    assert row["to"] == 4
+    for protocol in ("classic", "consumer"):
+        for where in (home, mirror):
+            check_refused_while(dev, protocol, where[1])
+    for words, code in (
+        (("--to-earliest",), 2), (("--topic", "orders"), 2), (("--topic", "none", "--to-latest"), 3),
+        (("--topic", "orders:1", "--to-latest"), 3),
+        (("--topic", "orders", "--to-latest", "--shift-by", "1"), 2),
+        (("--topic", "orders", "--to-latest", "--dry-run", "--execute"), 2),
+        (("--topic", "orders", "--by-duration", "1h"), 2),
+    ):  # fmt: skip
+        run(*reset, *words, *home, code=code)
+    run("group", "reset-offsets", "new", "--topic", "orders", "--shift-by", "1", *home, code=2)
+    run("group", "reset-offsets", "new", "--all-topics", "--to-latest", *home, code=3)
+    assert "1 offsets" in run("group", "delete", "g", "--dry-run", *mirror)
+    run("group", "delete", "g", "--yes", *mirror)
+    run("group", "delete", "g", "--yes", *home, code=3)
+    run("group", "describe", "g", *home, code=3)
 
 
 def test_nobody_listens() -> None:

@@ -1,0 +1,1 @@
+"""`tidemark topic` and `tidemark group`."""
