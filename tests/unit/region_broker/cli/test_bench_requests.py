@@ -4,6 +4,7 @@ import io
 import struct
 
 import pytest
+from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
@@ -34,7 +35,12 @@ def test_the_request_is_what_kio_reads(topic: str, value_bytes: int) -> None:
 @pytest.mark.parametrize("topic", ["t", "n" * 200])
 def test_the_error_is_where_kio_writes_it(topic: str) -> None:
     entity = schema(0, 9, EntityType.response)
-    row = {"index": 5, "error_code": 87, "base_offset": -1, "record_errors": ()}
+    row = {
+        "index": 5,
+        "error_code": ErrorCode.invalid_record,
+        "base_offset": -1,
+        "record_errors": (),
+    }
     response = {"responses": [{"name": topic, "partition_responses": [row]}], "throttle_time": 0}
     out = io.BytesIO()
     entity_writer(entity)(out, build(entity, response))
