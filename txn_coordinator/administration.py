@@ -16,6 +16,7 @@ from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
+from txn_coordinator.abort_log import tell_ordered
 from txn_coordinator.ports import IdsUnavailable
 from txn_coordinator.shard_driver import ShardDriver
 from txn_coordinator.verdicts import TxnVerdict
@@ -125,7 +126,10 @@ class TransactionAdministration:
                 return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
             whose = pair or (entry.record.producer_id, entry.record.producer_epoch)
             event = ev.AbortReceived(self._next_request(), name, *whose, partitions)
+            found = entry.record
             verdict = (await shard.ask(event, takes_id=True)).verdict
+            if verdict is TxnVerdict.OK:
+                tell_ordered(found)
             if verdict is not TxnVerdict.CONCURRENT:
                 break
         return await self._settled(shard, name) if verdict is TxnVerdict.OK else verdict

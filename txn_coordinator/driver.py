@@ -20,12 +20,13 @@ from typing import Final
 from idempotency.decision import DecisionId, round_of
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.java_hash import ledger_shard
-from idempotency.ledger_records import TransactionRecord
+from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from idempotency.ports import Clock
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
 from txn_coordinator import expiry, fates
+from txn_coordinator.abort_log import tell_replaced, tell_timed_out
 from txn_coordinator.administration import TransactionAdministration
 from txn_coordinator.adoption import AdoptionReport, abort_open, expect_complete
 from txn_coordinator.connection_order import Arrival, Sender
@@ -203,7 +204,12 @@ class TransactionCoordinator:
         event = ev.InitProducerIdReceived(
             number, transactional_id, timeout_ms, producer_id, producer_epoch
         )
+        entry = shard.core.entries.get(transactional_id)
+        replaced = None if entry is None else entry.record
         answer = await shard.ask(event, takes_id=True)
+        was_open = replaced is not None and replaced.status is TxnStatus.ONGOING
+        if replaced is not None and was_open and answer.verdict is TxnVerdict.OK:
+            tell_replaced(replaced)
         return InitOutcome(answer.verdict, answer.producer_id, answer.producer_epoch)
 
     async def add_partitions(
@@ -503,7 +509,11 @@ class TransactionCoordinator:
             await shard.stock_ids()
             if shard.is_closed():
                 return
+            entry = shard.core.entries.get(name)
+            was_idle = entry is not None and entry.pending is None
             shard.step(ev.TransactionTimedOut(name))
+            if entry is not None and was_idle and entry.pending is not None:
+                tell_timed_out(entry.record)
 
     def _forget_idle(self, shard: ShardDriver) -> None:
         if shard.closed or self._phase is not _Phase.ACTIVE:

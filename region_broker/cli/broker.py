@@ -103,6 +103,7 @@ def _configure_logs(level: str) -> None:
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
         ],
@@ -114,4 +115,5 @@ def _configure_logs(level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=_LEVELS[level], handlers=[handler])
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for foreign in ("alembic", "aiosqlite", "asyncio", "sqlalchemy"):
+        logging.getLogger(foreign).setLevel(logging.WARNING)  # their every step is no event of ours

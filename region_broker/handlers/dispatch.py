@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.answered_errors import error_names
 from region_broker.handlers.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.api_versions import answer_fields, api_rows
+from region_broker.handlers.error_log import ErrorLog
 from region_broker.handlers.registry import Api, ApiTable, Fields
 from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext, Services
 from region_broker.wire.connection import Buffer, Incoming
@@ -31,6 +32,7 @@ from region_broker.wire.kio_codec import (
     request_codec,
     top_level_error,
 )
+from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 
 _PRODUCE_KEY: Final = 0
@@ -45,6 +47,7 @@ class Dispatcher:
         """Serve the APIs of `table` with `services`."""
         self._services = services
         self._table = table
+        self._error_log = ErrorLog(services.clock)
 
     async def answer(self, incoming: Incoming) -> Buffer | None:
         """Return header and body of the answer, or None when none is due (Produce with acks=0).
@@ -84,7 +87,7 @@ class Dispatcher:
             if api.forward and not self._services.region.acting:
                 guard_request(api.key, incoming.version, body)
                 with _in_order(api, ctx, _FORWARDED):
-                    return await self._forward(api, ctx, incoming.frame, body)
+                    return await self._forward(api, ctx, incoming, body)
             request = decode_request(api.key, incoming.version, body)
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
@@ -93,9 +96,14 @@ class Dispatcher:
         if fields is None:
             return None
         if not isinstance(fields, bytes):
-            for name in error_names(fields):
-                self._services.metrics.error(api.name, name)
+            self._note_errors(api, incoming, error_names(fields))
         return _encoded(incoming, fields)
+
+    def _note_errors(self, api: Api, incoming: Incoming, names: list[str]) -> None:
+        for name in names:
+            self._services.metrics.error(api.name, name)
+        if names:
+            self._error_log.answered(api.name, names, lambda: trace_of(incoming))
 
     def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
         peer = incoming.peer
@@ -113,11 +121,12 @@ class Dispatcher:
         )
 
     async def _forward(
-        self, api: Api, ctx: RequestContext, frame: memoryview, body: memoryview
+        self, api: Api, ctx: RequestContext, incoming: Incoming, body: memoryview
     ) -> Buffer | None:
         try:
-            return await self._services.forward.forward(ctx, frame)
+            return await self._services.forward.forward(ctx, incoming.frame)
         except ForwardingFailed as error:
+            self._error_log.failed(api.name, f"not forwarded: {error}", lambda: trace_of(incoming))
             fields = _forwarding_error(api, ctx, body, error)
             if fields is None:
                 raise CloseConnection(

@@ -36,6 +36,7 @@ from region_broker.wire.connection import (
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
 from region_broker.wire.memory_budget import MemoryBudget, Share
+from region_broker.wire.request_trace import Trace, trace_of
 
 logger: Final = logging.getLogger(__name__)
 _SWEEP_INTERVAL_MS: Final = 1_000
@@ -244,7 +245,7 @@ class KafkaServer:
                 if not await self._read_chunk(link):
                     break
         except (FramingError, HeaderError) as error:
-            self._refuse(link, "bad_frame", error)
+            self._refuse(link, "bad_frame", error, _trace_of(link))
             if isinstance(error, FramingError) and error.reply:
                 link.stream.write(error.reply)
             link.shut()
@@ -288,7 +289,7 @@ class KafkaServer:
         except AssertionError:
             raise
         except CloseConnection as error:
-            self._refuse(link, "protocol", error)
+            self._refuse(link, "protocol", error, trace_of(slot.incoming))
             if error.answer is not None:
                 link.core.finish(slot, error.answer)
                 link.stop_reading()
@@ -302,6 +303,7 @@ class KafkaServer:
                 slot.incoming.api_key,
                 slot.incoming.version,
                 link.core.peer.address,
+                extra=trace_of(slot.incoming),
             )
             link.shut()
             return
@@ -332,9 +334,10 @@ class KafkaServer:
             self._memory.hold(link.share, link.core.held_bytes)
         link.wake.set()
 
-    def _refuse(self, link: _Link, reason: str, error: Exception) -> None:
+    def _refuse(self, link: _Link, reason: str, error: Exception, trace: Trace) -> None:
         self._metrics.connections_refused.labels(reason).inc()
-        logger.warning("closing the connection of %s: %s", link.core.peer.address, error)
+        address = link.core.peer.address
+        logger.warning("closing the connection of %s: %s", address, error, extra=trace)
 
     async def _sweep(self) -> None:
         """Cut off peers that keep a frame, an answer or an idle connection for too long (INV-WS2)."""
@@ -345,9 +348,15 @@ class KafkaServer:
                 reason = _overdue(link, now_ms, pressed=self._memory.full)
                 if reason is not None:
                     self._metrics.connections_refused.labels("timeout").inc()
-                    logger.info("closing the connection of %s: %s", link.core.peer.address, reason)
+                    address, trace = link.core.peer.address, _trace_of(link)
+                    logger.info("closing the connection of %s: %s", address, reason, extra=trace)
                     link.stop_reading()
                     link.stream.abort()
+
+
+def _trace_of(link: _Link) -> Trace:
+    """Return the fields of a connection, where no request can be named."""
+    return {"client": link.core.peer.address, "connection_id": link.core.peer.connection_id}
 
 
 def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:

@@ -126,6 +126,24 @@ async def test_duplicate_tags_and_trailing_bytes_close_the_connection(
         assert await client.closed()
 
 
+async def test_INV_WT1_a_line_about_a_request_names_client_api_and_correlation_id(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with wire_world(tmp_path) as world:
+        client = await world.connect()
+        own_address = "{}:{}".format(*client.writer.get_extra_info("sockname"))
+        frame = frame_of(60, 0, CLUSTER, correlation_id=77) + b"?"
+        client.send_raw(struct.pack(">i", len(frame)) + frame)
+        assert await client.closed()
+    (line,) = [record for record in caplog.records if "closing the connection" in record.msg]
+    fields = ("api", "api_version", "correlation_id", "client_id", "client")
+    named = {name: getattr(line, name) for name in fields}
+    assert named == {
+        "api": "DescribeCluster", "api_version": 0, "correlation_id": 77, "client_id": "raw",
+        "client": own_address,
+    }  # fmt: skip
+
+
 async def test_librdkafka_metadata_with_three_bytes_too_many_is_read_as_kafka_reads_it(
     tmp_path: Path,
 ) -> None:
@@ -231,6 +249,8 @@ async def test_failing_handler_closes_its_own_connection_only(
         assert await client.closed()
         assert (await bystander.call(60, 0, CLUSTER)).cluster_id == "alive"
     assert "handler bug" in caplog.text
+    (line,) = [record for record in caplog.records if record.exc_info]
+    assert (line.api, line.client_id, line.correlation_id) == ("DescribeCluster", "raw", 1)  # type: ignore[attr-defined]
     assert b'tidemark_request_failures_total{api="DescribeCluster"} 1.0' in (
         world.services.metrics.render()
     )

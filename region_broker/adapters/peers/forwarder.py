@@ -6,11 +6,13 @@ INV-FW2  a failure says whether the request may have been executed: never "no" o
 INV-FW3  the acting side executes a forwarded request only while it acts, under the region epoch that the
          sender knows; it never forwards again
 INV-FW4  no produce request is sent or executed behind one of the same connection that was not (INV-HD4)
+INV-FW5  a request that the acting side fails at ends its own client connection, never the acting node
 
 Not here: Kafka errors (`handlers.dispatch`), who acts (`PeerIdentity`), the requests themselves.
 """
 
 import asyncio
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -31,7 +33,10 @@ from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, Requ
 from region_broker.ports.network import Network
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.headers import HeaderError, peek_header
+from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
+
+_LOG: Final = logging.getLogger(__name__)
 
 FORWARD_TIMEOUT_S: Final = 60.0
 # JoinGroup and SyncGroup wait for other members as long as the rebalance time-out allows.
@@ -262,7 +267,18 @@ class ForwardTarget:
         try:
             answer = await self._dispatcher.answer(incoming)
         except CloseConnection as closing:
+            trace = trace_of(incoming)
+            _LOG.warning(
+                "a client of %s is cut off: %s", session.hello.region, closing, extra=trace
+            )
             raise PeerRefused(_CLOSE, str(closing)) from closing
+        except (AssertionError, PeerRefused):
+            raise
+        except Exception as error:
+            trace = trace_of(incoming)
+            _LOG.exception("a request forwarded by %s failed", session.hello.region, extra=trace)
+            reason = "the acting region failed at the request; its log says why"
+            raise PeerRefused(_CLOSE, reason) from error
         return Forwarded(silent=True) if answer is None else Reply(Forwarded(), (answer,))
 
     def _numbering(self, message: Forward) -> Numbering:

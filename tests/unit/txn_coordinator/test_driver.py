@@ -188,7 +188,9 @@ async def test_C32_a_marker_is_tried_again_until_it_is_there() -> None:
         assert txn.transactions()[0].status is lr.TxnStatus.COMPLETE_ABORT
 
 
-async def test_C24_an_overdue_transaction_is_aborted_and_fenced() -> None:
+async def test_C24_an_overdue_transaction_is_aborted_and_fenced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World()
     async with running(world) as txn:
         pair = await begin(txn)
@@ -201,6 +203,24 @@ async def test_C24_an_overdue_transaction_is_aborted_and_fenced() -> None:
         assert txn.open_transactions == 0
         assert not world.markers.orders[0].commit
         assert (await txn.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.FENCED
+    (line,) = caplog.records  # INV-TAL1
+    assert "the transaction of t is aborted" in line.getMessage()
+    named = (line.transactional_id, line.producer_id, line.producer_epoch)  # type: ignore[attr-defined]
+    assert named == ("t", *pair)
+
+
+async def test_INV_TAL1_a_producer_that_begins_anew_over_an_open_transaction_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "txn_coordinator")
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        assert (await txn.init_producer_id("t", 60_000)).verdict is TxnVerdict.OK
+        assert (await txn.init_producer_id("t", 60_000)).verdict is TxnVerdict.OK
+    (line,) = caplog.records
+    assert "began anew" in line.getMessage()
+    assert line.producer_epoch == pair[1]  # type: ignore[attr-defined]
 
 
 async def test_T2_T3_rounds_over_the_driver() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from tests.txn_driver_world import OK, World, begin, running, turns
 from tests.txn_world import started, tp
@@ -27,7 +29,9 @@ async def test_P1_a_request_of_a_gone_client_is_not_executed_later() -> None:
         assert txn.transactions()[0].status is TxnStatus.COMPLETE_COMMIT
 
 
-async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back() -> None:
+async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World()
     async with running(world) as txn:
         pair = await begin(txn)
@@ -38,6 +42,8 @@ async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back() -> None:
         assert late.verdict is TxnVerdict.FENCED
         assert await txn.admin.abort_producer(4242, 0, lambda: [tp("orders")]) is OK
         assert [order.producer_id for order in world.markers.orders] == [pair[0], 4242]
+    (line,) = caplog.records  # INV-TAL1
+    assert "by an administrator" in line.getMessage()
 
 
 async def test_B13_an_abort_ends_what_the_ledger_does_not_know_of_by_a_decision_of_its_own() -> (

@@ -47,6 +47,8 @@ class Answers:
             await self.hangs.wait()
         if incoming.api_key == PRODUCE:
             return None
+        if incoming.version == 98:
+            raise RuntimeError("handler bug")
         if incoming.version == 99:
             raise CloseConnection("version 99 is not served")
         return bytes(incoming.frame)[::-1]
@@ -147,6 +149,20 @@ async def test_a_request_that_can_only_be_answered_by_closing_closes_the_client(
     async with world() as made:
         with pytest.raises(CloseConnection, match="version 99"):
             await made.forwarder.forward(context(1, {}), request(1, version=99))
+
+
+async def test_INV_FW5_a_bug_in_a_handler_ends_the_client_and_not_the_acting_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with world() as made:
+        with pytest.raises(CloseConnection, match="failed at the request"):
+            await made.forwarder.forward(context(1, {}), request(5, version=98))
+        other = await made.forwarder.forward(context(2, {}), request(6))
+        assert other == bytes(request(6))[::-1]
+    (line,) = [record for record in caplog.records if record.exc_info]
+    assert "handler bug" in caplog.text
+    # The client's own address and number, as the mirror's log names them.
+    assert (line.client, line.correlation_id, line.api) == ("client-1", 5, "EndTxn")  # type: ignore[attr-defined]
 
 
 async def test_a_region_that_does_not_act_executes_nothing() -> None:
