@@ -16,6 +16,12 @@ REQUEST_BYTES_MAX: Final = 100 * MIB
 RESPONSE_BYTES_MAX: Final = 200 * MIB
 # Elements of one array field in one request; also bounded by the bytes left in the frame.
 ARRAY_ELEMENTS_MAX: Final = 100_000
+# Elements of a request, and rows of an answer, that the event loop reads or writes in one go; what has more is done
+# in pieces of PIECE_ELEMENTS (1 to 5 us each), and others are served in between.
+ELEMENTS_AT_ONCE_MAX: Final = 1_000
+PIECE_ELEMENTS: Final = 500
+# The same for what handlers do: rows of work, up to 10 us each.
+TURN_ROWS: Final = 200
 REQUEST_STRING_BYTES_MAX: Final = 32_767
 
 # Requests of one connection that are being served at once; then its socket is left unread.
@@ -95,6 +101,7 @@ assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must b
 assert max(FETCH_PARTITION_COUNT_MAX, ADMIN_ITEMS_MAX, LOOKUPS_MAX) * 2 < ARRAY_ELEMENTS_MAX, (
     "what an API allows, each in a topic of its own, must pass the guard"
 )
+assert PIECE_ELEMENTS <= ELEMENTS_AT_ONCE_MAX < ARRAY_ELEMENTS_MAX
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FREE_HELD_BYTES < REQUEST_MEMORY_BYTES_MIN <= REQUEST_MEMORY_BYTES_DEFAULT

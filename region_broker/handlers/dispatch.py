@@ -1,7 +1,8 @@
 """From a frame to its answer: look the API up, decode, handle or forward, encode.
 
 INV-HD1  a request is decoded and its handler begun without an await in between, so that the order in which
-        requests start is the order in which they take effect (C7)
+        requests start is the order in which they take effect (C7); one that is decoded in pieces holds up those
+        behind it on its connection (`turns`)
 INV-HD2  a request that this region must not execute is forwarded whole, after the guard has passed it
 INV-HD3  what cannot be answered closes the connection, with a text that says why and what to do
 INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
@@ -21,15 +22,21 @@ from region_broker.handlers.api_versions import answer_fields, api_rows
 from region_broker.handlers.error_log import ErrorLog
 from region_broker.handlers.registry import Api, ApiTable, Fields
 from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext, Services
+from region_broker.handlers.turns import in_turns, order_of_starts
 from region_broker.wire.connection import Buffer, Incoming
+from region_broker.wire.guard import ManyElements
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.kio_codec import (
+    AnswerTooLarge,
     DecodeRefused,
     decode_request,
     encode_response,
     guard_request,
+    has_many_rows,
     has_schema,
     request_codec,
+    request_pieces,
+    response_pieces,
     top_level_error,
 )
 from region_broker.wire.request_trace import trace_of
@@ -79,25 +86,51 @@ class Dispatcher:
 
     async def _serve(self, api: Api, incoming: Incoming) -> Buffer | None:
         if incoming.version not in api.versions:
-            return self._unsupported(api, incoming)
+            return await self._unsupported(api, incoming)
         header = _header(incoming)
         ctx = self._context(incoming, header.client_id)
         body = incoming.frame[header.body_start :]
         try:
-            if api.forward and not self._services.region.acting:
-                guard_request(api.key, incoming.version, body)
-                with _in_order(api, ctx, _FORWARDED):
-                    return await self._forward(api, ctx, incoming, body)
-            request = decode_request(api.key, incoming.version, body)
+            forwards, request = await self._decoded(api, ctx, body)
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
+        if forwards:
+            with _in_order(api, ctx, _FORWARDED):
+                return await self._forward(api, ctx, incoming, body)
         with _in_order(api, ctx, _EXECUTED):
             fields = await api.handle(ctx, request)
         if fields is None:
             return None
         if not isinstance(fields, bytes):
             self._note_errors(api, incoming, error_names(fields))
-        return _encoded(incoming, fields)
+        return await _encoded(incoming, fields)
+
+    async def _decoded(self, api: Api, ctx: RequestContext, body: memoryview) -> tuple[bool, Any]:
+        """Return whether a request goes to the acting region, and the request where it is known.
+
+        Between the return and the first await of what follows nothing else of that connection begins (INV-HD1):
+        whoever waits for the lock runs after that.
+        """
+        order = order_of_starts(ctx.connection_state)
+        if order is not None:
+            await order.acquire()
+        try:
+            forwards = api.forward and not self._services.region.acting
+            try:
+                if forwards:
+                    guard_request(api.key, ctx.version, body)
+                    return True, None
+                return False, decode_request(api.key, ctx.version, body)
+            except ManyElements:
+                if order is None:
+                    order = order_of_starts(ctx.connection_state, make=True)
+                    assert order is not None
+                    await order.acquire()
+                request = await in_turns(request_pieces(api.key, ctx.version, body))
+            return api.forward and not self._services.region.acting, request
+        finally:
+            if order is not None:
+                order.release()
 
     def _note_errors(self, api: Api, incoming: Incoming, names: list[str]) -> None:
         for name in names:
@@ -127,18 +160,19 @@ class Dispatcher:
             return await self._services.forward.forward(ctx, incoming.frame)
         except ForwardingFailed as error:
             self._error_log.failed(api.name, f"not forwarded: {error}", lambda: trace_of(incoming))
-            fields = _forwarding_error(api, ctx, body, error)
+            if api.key == _PRODUCE_KEY:
+                ctx.connection_state[ORDER_BROKEN] = True
+            fields = await _forwarding_error(api, ctx, body, error)
             if fields is None:
                 raise CloseConnection(
                     f"{api.name} could not be forwarded to the acting region: {error}"
                 ) from error
-            answer = encode_response(api.key, ctx.version, ctx.correlation_id, fields)
+            answer = await _encoded(ctx, fields)
             if api.key != _PRODUCE_KEY:
                 return answer
-            ctx.connection_state[ORDER_BROKEN] = True
             raise CloseConnection(f"a produce request failed: {error}", answer=answer) from error
 
-    def _unsupported(self, api: Api, incoming: Incoming) -> Buffer:
+    async def _unsupported(self, api: Api, incoming: Incoming) -> Buffer:
         if api.key == API_VERSIONS_KEY:
             # KIP-511: version 0, so that a client from the future can read it and ask again.
             fields = answer_fields(api_rows((api,)), ErrorCode.unsupported_version)
@@ -153,16 +187,22 @@ class Dispatcher:
         ctx = self._context(incoming, header.client_id)
         body = incoming.frame[header.body_start :]
         try:
-            fields_or_none = _error_fields(api, ctx, body, ErrorCode.unsupported_version)
+            fields_or_none = await _error_fields(api, ctx, body, ErrorCode.unsupported_version)
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
         if fields_or_none is None:
             raise refusal
-        return _encoded(incoming, fields_or_none)
+        return await _encoded(incoming, fields_or_none)
 
 
-def _encoded(incoming: Incoming, fields: Fields | bytes) -> Buffer:
-    return encode_response(incoming.api_key, incoming.version, incoming.correlation_id, fields)
+async def _encoded(asked: Incoming | RequestContext, fields: Fields | bytes) -> Buffer:
+    address = asked.api_key, asked.version, asked.correlation_id
+    try:
+        if isinstance(fields, bytes) or not has_many_rows(fields):
+            return encode_response(*address, fields)
+        return await in_turns(response_pieces(*address, fields))
+    except AnswerTooLarge as error:
+        raise CloseConnection(str(error)) from error
 
 
 def _header(incoming: Incoming) -> RequestHeader:
@@ -179,12 +219,12 @@ def _malformed(api: Api, incoming: Incoming, error: DecodeRefused) -> CloseConne
     )
 
 
-def _error_fields(
+async def _error_fields(
     api: Api, ctx: RequestContext, body: memoryview, error: ErrorCode
 ) -> Fields | None:
     """Return an answer that carries `error` for everything asked, or None when there is no such."""
     if api.on_error is not None:
-        request: Any = decode_request(api.key, ctx.version, body)
+        request: Any = await in_turns(request_pieces(api.key, ctx.version, body))
         return api.on_error(ctx, request, error)
     return top_level_error(api.key, ctx.version, error)
 
@@ -215,12 +255,12 @@ def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
         state[way] -= 1
 
 
-def _forwarding_error(
+async def _forwarding_error(
     api: Api, ctx: RequestContext, body: memoryview, failure: ForwardingFailed
 ) -> Fields | None:
     """Choose the error: one that clients retry, and that never denies what may have happened (P18)."""
     if api.key != _PRODUCE_KEY:
-        return _error_fields(api, ctx, body, ErrorCode.coordinator_not_available)
+        return await _error_fields(api, ctx, body, ErrorCode.coordinator_not_available)
     if failure.may_have_happened:
-        return _error_fields(api, ctx, body, ErrorCode.request_timed_out)
-    return _error_fields(api, ctx, body, ErrorCode.not_leader_or_follower)
+        return await _error_fields(api, ctx, body, ErrorCode.request_timed_out)
+    return await _error_fields(api, ctx, body, ErrorCode.not_leader_or_follower)

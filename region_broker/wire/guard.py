@@ -5,18 +5,19 @@ INV-WG1  kio reads only bodies in which every string, bytes, array and varint en
 INV-WG2  unknown tagged fields are cut out (KIP-482: ignore), duplicated ones and trailing bytes refused
 INV-WG3  work is per field, never per byte or record: record bytes are skipped, whatever their size
 INV-WG4  all arrays of one request together hold at most ARRAY_ELEMENTS_MAX elements
+INV-WG5  of a request with more elements than may be read at once no more than that many are looked at (`ManyElements`)
 A plan per request class is compiled once from the kio dataclass; it is a tuple of closures
 `op(buffer, position, state) -> position`.
 Not here: values (kio checks booleans and UTF-8, handlers check meaning).
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
-from region_broker.limits import ARRAY_ELEMENTS_MAX
+from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX
 
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
@@ -33,11 +34,19 @@ class GuardError(Exception):
     """The body breaks its own schema: a length too large, a tag twice, bytes left over."""
 
 
+class ManyElements(Exception):
+    """The body may be sound, but holds more elements than are read at once: read it in pieces."""
+
+
 @dataclass(slots=True)
 class GuardState:
-    """What one pass collects: where the body ends, elements seen, cuts as (start, stop, instead)."""
+    """What one pass collects: where the body ends, elements seen, cuts as (start, stop, instead).
+
+    `at_once_max`: elements that are looked at in one go; beyond it the pass ends with `ManyElements`.
+    """
 
     end: int
+    at_once_max: int = ARRAY_ELEMENTS_MAX
     elements: int = 0
     edits: list[tuple[int, int, bytes]] = field(default_factory=list)
 
@@ -117,30 +126,59 @@ def skip_unknown_tags(buffer: memoryview, position: int) -> int:
 
 
 def check(plan: Op, body: memoryview, *, trailing_bytes_max: int = 0) -> memoryview:
-    """Return `body`, or a copy without unknown tagged fields; raises `GuardError`.
+    """Return `body`, or a copy without unknown tagged fields; raises `GuardError` or `ManyElements`.
 
     Up to `trailing_bytes_max` bytes behind the last field are cut off, more are refused.
     """
-    state = GuardState(len(body))
+    state = GuardState(len(body), ELEMENTS_AT_ONCE_MAX)
     position = plan(body, 0, state)
     if position != state.end:
-        if state.end - position <= trailing_bytes_max and not state.edits:
-            return body[:position]
+        check_rest(state, position, trailing_bytes_max)
+        return body[:position]
+    return edited(body, 0, state.end, state.edits) if state.edits else body
+
+
+def check_rest(state: GuardState, position: int, trailing_bytes_max: int) -> None:
+    """Refuse more than `trailing_bytes_max` bytes behind the last field; raises `GuardError`."""
+    if state.end - position > trailing_bytes_max or state.edits:
         raise GuardError(f"{state.end - position} bytes follow the last field")
-    if not state.edits:
-        return body
+
+
+def edited(
+    body: memoryview, start: int, stop: int, edits: Sequence[tuple[int, int, bytes]]
+) -> memoryview:
+    """Return a copy of `body[start:stop]` with `edits` applied, whose positions are those of `body`."""
     parts: list[bytes | memoryview] = []
-    position = 0
-    for start, stop, instead in sorted(state.edits):
-        parts += (body[position:start], instead)
-        position = stop
-    parts.append(body[position:])
+    position = start
+    for cut_start, cut_stop, instead in sorted(edits):
+        parts += (body[position:cut_start], instead)
+        position = cut_stop
+    parts.append(body[position:stop])
     return memoryview(b"".join(parts))
 
 
 def compile_plan(entity: type) -> Op:
     """Return the guard of a kio request class."""
     return _struct(entity).op
+
+
+def compile_element(shape: FieldShape, *, flexible: bool) -> tuple[Op, int]:
+    """Return the guard of one element of an array field, and how many bytes it has at least."""
+    piece = _element(shape, flexible=flexible, nullable=False)
+    return piece.op, piece.size_bytes_min
+
+
+def compile_field(shape: FieldShape, *, flexible: bool) -> Op:
+    """Return the guard of a field."""
+    return _field(shape, flexible=flexible).op
+
+
+def compile_tags(entity: type) -> Op:
+    """Return the guard of the tag section of a flexible class."""
+    shapes = [shape for shape in field_shapes(entity) if shape.tag is not None]
+    return _tags(
+        {shape.tag: _field(shape, flexible=True).op for shape in shapes if shape.tag is not None}
+    )
 
 
 def _struct(entity: type) -> _Piece:
@@ -268,7 +306,28 @@ def _array(element: _Piece, *, flexible: bool, nullable: bool) -> _Piece:
     size_bytes_min, element_op, fixed = element.size_bytes_min, element.op, element.fixed
     assert size_bytes_min > 0, "an element without bytes could be claimed without end"
 
+    read_count = array_count_reader(size_bytes_min, flexible=flexible, nullable=nullable)
+
     def run(buffer: memoryview, position: int, state: GuardState) -> int:
+        count, start = read_count(buffer, position, state)
+        if count < 0:
+            return start
+        if fixed:
+            return start + count * size_bytes_min
+        for _ in range(count):
+            start = element_op(buffer, start, state)
+        return start
+
+    return _Piece(run, 1 if flexible else 4)
+
+
+CountReader: TypeAlias = Callable[[memoryview, int, GuardState], tuple[int, int]]
+
+
+def array_count_reader(size_bytes_min: int, *, flexible: bool, nullable: bool) -> CountReader:
+    """Return what reads an array's head: (count, -1 for null; start of the first element)."""
+
+    def read(buffer: memoryview, position: int, state: GuardState) -> tuple[int, int]:
         if flexible:
             if position < state.end and buffer[position] < 0x80:
                 count, start = buffer[position] - 1, position + 1
@@ -282,19 +341,17 @@ def _array(element: _Piece, *, flexible: bool, nullable: bool) -> _Piece:
             (count,) = _I32.unpack_from(buffer, position)
         if count < 0:
             if count == -1 and nullable:
-                return start
+                return count, start
             raise GuardError(f"array length {count} at byte {position}")
         state.elements += count
         left_bytes = state.end - start
         if count * size_bytes_min > left_bytes or state.elements > ARRAY_ELEMENTS_MAX:
             raise GuardError(f"array of {count} at byte {position}, {left_bytes} bytes left")
-        if fixed:
-            return start + count * size_bytes_min
-        for _ in range(count):
-            start = element_op(buffer, start, state)
-        return start
+        if state.elements > state.at_once_max:
+            raise ManyElements
+        return count, start
 
-    return _Piece(run, 1 if flexible else 4)
+    return read
 
 
 def _tags(known: dict[int, Op]) -> Op:

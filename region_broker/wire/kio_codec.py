@@ -4,6 +4,9 @@ INV-WK1  no schema module is imported before its API and version is first used (
 INV-WK2  a body reaches kio only through the guard (`wire.guard`, INV-WG1)
 INV-WK3  an answer is refused (`MissingField`) rather than sent with an offset, id or count nobody gave:
         only nulls, empty strings and arrays, false, no error and no throttling are filled in (B11)
+INV-WK4  an answer of more than RESPONSE_BYTES_MAX is given up as soon as it is that long (`AnswerTooLarge`)
+What has many elements or rows is read and written in pieces: generators that yield after each, so that the event loop
+can serve others (`request_pieces`, `response_pieces`).
 Field names are kio's; durations are ms, timestamps ms since the epoch (-1: none), errors Kafka numbers.
 Not here: what the fields mean (`handlers`).
 """
@@ -22,6 +25,7 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX
 from region_broker.wire.guard import (
     FieldShape,
     GuardError,
@@ -31,11 +35,14 @@ from region_broker.wire.guard import (
     field_shapes,
     write_uvarint,
 )
+from region_broker.wire.piecewise import Pieces, Progress, read_pieces
 
 ApiVersion: TypeAlias = tuple[int, int]
 Fields: TypeAlias = Mapping[str, Any]
 _CORRELATION_ID: Final = struct.Struct(">i")
 _NIL_UUID: Final = bytes(16)
+# kio's native reader raises these for booleans that are neither 0 nor 1, bad UTF-8, nulls.
+_KIO_ERRORS: Final = (SerialError, ValueError, LookupError, TypeError, OverflowError)
 # librdkafka (2.16 at least) asks Metadata v9+ for all topics with `00 00 00 00 ..`: it reserves four bytes
 # for the array length and writes the one-byte null into them. Kafka's parser stops early, and so do we.
 _TRAILING_BYTES_MAX: Final = {3: 3}
@@ -43,6 +50,10 @@ _TRAILING_BYTES_MAX: Final = {3: 3}
 
 class DecodeRefused(Exception):
     """The body does not fit the schema of its API and version: close the connection."""
+
+
+class AnswerTooLarge(Exception):
+    """An answer would be longer than RESPONSE_BYTES_MAX: close the connection."""
 
 
 class UnknownSchema(LookupError):
@@ -57,6 +68,7 @@ class MissingField(LookupError):
 class RequestCodec:
     """How requests of one API version are read."""
 
+    entity: type
     flexible: bool
     guard: Op
     read: Callable[[memoryview, int], tuple[Any, int]]
@@ -69,6 +81,7 @@ Writer: TypeAlias = Callable[[bytearray, Any], None]
 class ResponseCodec:
     """How responses of one API version are written."""
 
+    entity: type
     flexible_header: bool
     write: Writer
 
@@ -93,9 +106,8 @@ def _load(api_key: int, version: int, kind: EntityType) -> type:
 def request_codec(api_key: int, version: int) -> RequestCodec:
     """Return the (cached) reader of requests; raises `UnknownSchema`."""
     entity = cast("Any", _load(api_key, version, EntityType.request))
-    return RequestCodec(
-        bool(entity.__flexible__), compile_plan(entity), cast("Any", entity_reader(entity))
-    )
+    read = cast("Any", entity_reader(entity))
+    return RequestCodec(entity, bool(entity.__flexible__), compile_plan(entity), read)
 
 
 @cache
@@ -105,11 +117,12 @@ def response_codec(api_key: int, version: int) -> ResponseCodec:
     The header version comes from the schema: ApiVersions answers with header v0 always (KIP-511).
     """
     entity = cast("Any", _load(api_key, version, EntityType.response))
-    return ResponseCodec(int(entity.__header_schema__.__version__) >= 1, _struct_writer(entity))
+    flexible_header = int(entity.__header_schema__.__version__) >= 1
+    return ResponseCodec(entity, flexible_header, _struct_writer(entity))
 
 
 def guard_request(api_key: int, version: int, body: memoryview) -> memoryview:
-    """Return `body` without unknown tags, every length checked; raises `DecodeRefused`."""
+    """Return `body` without unknown tags, every length checked; raises `DecodeRefused` or `ManyElements`."""
     try:
         return check(
             request_codec(api_key, version).guard,
@@ -121,35 +134,88 @@ def guard_request(api_key: int, version: int, body: memoryview) -> memoryview:
 
 
 def decode_request(api_key: int, version: int, body: memoryview) -> Any:
-    """Return the kio request entity in `body`; raises `DecodeRefused` or `UnknownSchema`."""
+    """Return the kio request entity in `body`; raises `DecodeRefused` or `UnknownSchema`.
+
+    `ManyElements`: it is to be read in pieces (`request_pieces`).
+    """
     codec = request_codec(api_key, version)
     checked = guard_request(api_key, version, body)
     try:
         entity, size_bytes = codec.read(checked, 0)
-    except (SerialError, ValueError, LookupError, TypeError, OverflowError) as error:
-        # kio's native reader raises these for booleans that are neither 0 nor 1, bad UTF-8, nulls.
+    except _KIO_ERRORS as error:
         raise DecodeRefused(f"{type(error).__name__}: {error}") from error
     if size_bytes != len(checked):
         raise DecodeRefused(f"{len(checked) - size_bytes} bytes follow the last field")
     return entity
 
 
+def request_pieces(api_key: int, version: int, body: memoryview) -> Pieces[Any]:
+    """Read the kio request entity in `body` in pieces; raises `DecodeRefused` or `UnknownSchema`."""
+    trailing_bytes_max = _TRAILING_BYTES_MAX.get(api_key, 0)
+    entity = request_codec(api_key, version).entity
+    try:
+        return (yield from read_pieces(entity, body, trailing_bytes_max=trailing_bytes_max))
+    except GuardError as error:
+        raise DecodeRefused(str(error)) from error
+    except _KIO_ERRORS as error:
+        raise DecodeRefused(f"{type(error).__name__}: {error}") from error
+
+
 def encode_response(
     api_key: int, version: int, correlation_id: int, values: Fields | bytes
 ) -> bytearray:
-    """Return header and body of an answer (without length prefix); raises `MissingField`.
+    """Return header and body of an answer (without length prefix); raises `MissingField` or `AnswerTooLarge`.
 
     `values` may also be an already encoded body.
     """
     codec = response_codec(api_key, version)
-    out = bytearray(_CORRELATION_ID.pack(correlation_id))
-    if codec.flexible_header:
-        out.append(0)
+    out = _header(codec, correlation_id)
     if isinstance(values, bytes | bytearray):
         out += values
     else:
         codec.write(out, values)
+    _check_size(out)
     return out
+
+
+def response_pieces(
+    api_key: int, version: int, correlation_id: int, values: Fields
+) -> Pieces[bytearray]:
+    """Write what `encode_response` returns, in pieces; raises `MissingField` or `AnswerTooLarge`."""
+    codec = response_codec(api_key, version)
+    out = _header(codec, correlation_id)
+    yield from _pieces_writer(codec.entity)(out, values, Progress())
+    _check_size(out)
+    return out
+
+
+def has_many_rows(values: Fields) -> bool:
+    """Return whether an answer is to be written in pieces; looks at ELEMENTS_AT_ONCE_MAX rows at most."""
+    left = ELEMENTS_AT_ONCE_MAX
+    waiting = [values]
+    while waiting:
+        for rows in waiting.pop().values():
+            if isinstance(rows, list | tuple) and rows:
+                left -= len(rows)
+                if left < 0:
+                    return True
+                if isinstance(rows[0], Mapping):
+                    waiting.extend(rows)
+    return False
+
+
+def _header(codec: ResponseCodec, correlation_id: int) -> bytearray:
+    out = bytearray(_CORRELATION_ID.pack(correlation_id))
+    if codec.flexible_header:
+        out.append(0)
+    return out
+
+
+def _check_size(out: bytearray) -> None:
+    if len(out) > RESPONSE_BYTES_MAX:
+        raise AnswerTooLarge(
+            f"the answer has more than {RESPONSE_BYTES_MAX} bytes; ask for less at once"
+        )
 
 
 def top_level_error(api_key: int, version: int, error_code: int) -> Fields | None:
@@ -373,3 +439,67 @@ def _nullable_struct_writer(write: Writer) -> Writer:
             write(out, value)
 
     return write_nullable
+
+
+# --- writers in pieces -------------------------------------------------------------------------------
+
+_PiecesWriter: TypeAlias = Callable[[bytearray, Fields, Progress], Pieces[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """An array field whose rows are written one by one: `write`, or in pieces `write_pieces`."""
+
+    flexible: bool
+    write: Writer
+    write_pieces: _PiecesWriter | None
+
+    def pieces(self, out: bytearray, rows: Any, progress: Progress) -> Pieces[None]:
+        """Write the rows (None: null)."""
+        count = -1 if rows is None else len(rows)
+        out += write_uvarint(count + 1) if self.flexible else _I32.pack(count)
+        for row in rows or ():
+            if self.write_pieces is None:
+                self.write(out, row)
+            else:
+                yield from self.write_pieces(out, row, progress)
+            if progress.pause_due():
+                _check_size(out)
+                yield
+
+
+@cache
+def _pieces_writer(entity: Any) -> _PiecesWriter:
+    flexible = bool(entity.__flexible__)
+    defaults = {item.name: item.default for item in fields(entity)}
+    steps: list[tuple[str, Writer | _Rows, Any]] = []
+    tagged: list[tuple[int, str, Writer, Any]] = []
+    for shape in field_shapes(entity):
+        default = _default_of(shape, defaults[shape.name])
+        if shape.tag is not None:
+            tagged.append((shape.tag, shape.name, _field_writer(shape, flexible=flexible), default))
+        elif shape.is_array and shape.entity is not None:
+            has_rows = any(each.is_array and each.entity for each in field_shapes(shape.entity))
+            rows = _Rows(flexible, _element_writer(shape, flexible=flexible, nullable=False),
+                         _pieces_writer(shape.entity) if has_rows else None)  # fmt: skip
+            steps.append((shape.name, rows, default))
+        else:
+            steps.append((shape.name, _field_writer(shape, flexible=flexible), default))
+    tags, name = tuple(sorted(tagged)), entity.__name__
+
+    def write_struct(out: bytearray, values: Fields, progress: Progress) -> Pieces[None]:
+        for key, write, default in steps:
+            value = values.get(key, default)
+            if value is _NO_GUESS:
+                raise MissingField(f"{name} needs {key}")
+            if isinstance(write, _Rows):
+                yield from write.pieces(out, value, progress)
+            else:
+                write(out, value)
+        if flexible:
+            if tags:
+                _write_tags(out, tags, values)
+            else:
+                out.append(0)
+
+    return write_struct

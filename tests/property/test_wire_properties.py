@@ -15,7 +15,7 @@ from region_broker.wire.compression import Codec, CompressionError, compress, de
 from region_broker.wire.framing import LENGTH, FrameReader
 
 ROOT = Path(__file__).parents[2]
-FRAME_COUNT = 3000
+FRAMES_PER_API = 100
 
 records = st.lists(
     st.builds(
@@ -38,8 +38,20 @@ records = st.lists(
 def test_mutated_requests_of_every_version_never_abort_the_process(seed: int) -> None:
     """In a process of its own, with bounded memory: see `wire_fuzz`."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.property.wire_fuzz", str(seed), str(FRAME_COUNT)],
+        [sys.executable, "-m", "tests.property.wire_fuzz",
+         "--seed", str(seed), "--frames", str(FRAMES_PER_API)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_mutated_requests_of_every_api_leave_a_live_node_serving_others() -> None:
+    """See `wire_fuzz_node`: a good client beside them writes and reads all the time."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.property.wire_fuzz", "--frames", "0", "--socket", "32"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 

@@ -1,19 +1,23 @@
 """Mutated requests through the guard and kio, to be run in a process of its own: kio may abort it.
 
-    python -m tests.property.wire_fuzz SEED COUNT
+    python -m tests.property.wire_fuzz --frames 100000 [--api NAME] [--socket 2000] [--seed 7]
 
-Every API and version served gets its share of COUNT frames: random requests written by kio, then mutated.
-Prints one line with the outcome; any exception but DecodeRefused, an abort, or more memory than the limit
-ends the process with another code than 0.
+Each API gets `--frames` frames, spread over its versions: random requests written by kio, then mutated. Each is read
+at once and in pieces, which must agree. With `--socket`, that many of each API also go to a live node, over its
+socket, while a good client beside it writes and reads (`wire_fuzz_node`). Any exception but DecodeRefused, a
+disagreement, an abort, or memory that grows ends the process with another code than 0.
 """
 
+import argparse
+import asyncio
 import io
 import random
 import resource
-import sys
-from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 from uuid import UUID
@@ -22,10 +26,15 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from region_broker.handlers.apis import all_apis
-from region_broker.wire.kio_codec import DecodeRefused, decode_request
+from region_broker.handlers.registry import Api
+from region_broker.wire.guard import ManyElements
+from region_broker.wire.kio_codec import DecodeRefused, decode_request, request_pieces
+from tests.property.wire_fuzz_node import send_to_node
 from tests.wire_world import schema
 
 MEMORY_BYTES_MAX = 2 << 30
+GROWTH_BYTES_MAX = 64 << 20
+SOUND_PER_VERSION = 40
 HOSTILE = (b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff",
            b"\x80\x80\x80\x80\x80", b"\x80\x00", b"\x00", b"\x01\x63\x7f")  # fmt: skip
 
@@ -93,34 +102,122 @@ def mutated(chance: random.Random, body: bytes) -> bytes:
     return bytes(data)
 
 
-def main(seed: int, count: int) -> None:
-    """Run `count` frames drawn from `seed`."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    chance = random.Random(seed)
-    served = [(api.key, version) for api in all_apis().by_key.values() for version in api.versions]
-    read = refused = 0
-    for index in range(count):
-        key, version = served[index % len(served)]
-        entity = schema(key, version, EntityType.request)
+def sound_requests(chance: random.Random, key: int, version: int) -> list[tuple[Any, bytes]]:
+    """Return random requests of an API version, with the bytes that kio writes."""
+    entity = schema(key, version, EntityType.request)
+    found: list[tuple[Any, bytes]] = []
+    for _ in range(SOUND_PER_VERSION):
         out = io.BytesIO()
         request = random_entity(chance, entity)
         entity_writer(entity)(out, request)
-        body = out.getvalue()
-        if index % 4 == 0:
-            assert decode_request(key, version, memoryview(body)) == request, (key, version, body)
-            read += 1
-            continue
-        data = mutated(chance, body)
-        try:
-            decode_request(key, version, memoryview(data))
-            read += 1
-        except DecodeRefused:
-            refused += 1
-        except BaseException:
-            print(f"seed {seed}: API {key} version {version} body {data.hex()}", flush=True)
-            raise
-    print(f"seed {seed}: {len(served)} API versions, {read} read, {refused} refused")
+        found.append((request, out.getvalue()))
+    return found
+
+
+def read_both_ways(key: int, version: int, body: bytes) -> Any:
+    """Return the request in `body`, None if it is refused; reading at once and in pieces must agree."""
+    try:
+        at_once = decode_request(key, version, memoryview(body))
+    except DecodeRefused:
+        at_once = None
+    except ManyElements:
+        return read_in_pieces(key, version, body)
+    in_pieces = read_in_pieces(key, version, body)
+    assert in_pieces == at_once, (at_once, in_pieces)
+    return at_once
+
+
+def read_in_pieces(key: int, version: int, body: bytes) -> Any:
+    """Return the request in `body`, None if it is refused."""
+    pieces = request_pieces(key, version, memoryview(body))
+    try:
+        while True:
+            next(pieces)
+    except StopIteration as done:
+        return done.value
+    except DecodeRefused:
+        return None
+
+
+@dataclass
+class Outcome:
+    """What became of the frames of one API."""
+
+    read: int = 0
+    refused: int = 0
+
+
+def fuzz(api: Api, chance: random.Random, frame_count: int) -> Outcome:
+    """Read `frame_count` frames of one API."""
+    outcome = Outcome()
+    for version, count in spread(api.versions, frame_count):
+        sound = sound_requests(chance, api.key, version)
+        for request, body in sound[:count]:
+            assert read_both_ways(api.key, version, body) == request, (api.name, version, body)
+        for index in range(count - len(sound[:count])):
+            data = mutated(chance, sound[index % len(sound)][1])
+            try:
+                outcome.refused += read_both_ways(api.key, version, data) is None
+            except BaseException:
+                print(f"{api.name} version {version} body {data.hex()}", flush=True)
+                raise
+    outcome.read = frame_count - outcome.refused
+    return outcome
+
+
+def spread(versions: range, frame_count: int) -> Iterator[tuple[int, int]]:
+    """Yield (version, frames of it): `frame_count` in all."""
+    each, rest = divmod(frame_count, len(versions))
+    for index, version in enumerate(versions):
+        yield version, each + (index < rest)
+
+
+def frames_of(api: Api, chance: random.Random, frame_count: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (version, mutated body) of one API, for a live node."""
+    for version, count in spread(api.versions, frame_count):
+        sound = sound_requests(chance, api.key, version)
+        for index in range(count):
+            yield version, mutated(chance, sound[index % len(sound)][1])
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def main() -> None:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--frames", type=int, default=1_000, help="of each API, in this process")
+    parser.add_argument("--socket", type=int, default=0, help="of each API, to a live node")
+    parser.add_argument("--api", help="one API only")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    apis = [api for api in all_apis().by_key.values() if asked.api in (None, api.name)]
+    if not apis:
+        parser.error(f"no API is called {asked.api}")
+    if asked.frames:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    for api in apis if asked.frames else ():
+        chance = random.Random(f"{asked.seed} {api.name}")
+        fuzz(api, chance, min(asked.frames, SOUND_PER_VERSION * len(api.versions)))  # loads all
+        before_bytes, started_s = resident_bytes(), time.monotonic()
+        outcome = fuzz(api, chance, asked.frames)
+        grown_bytes = resident_bytes() - before_bytes
+        print(
+            f"{api.name}: {asked.frames} frames in {time.monotonic() - started_s:.1f} s, {outcome.read} read, "
+            f"{outcome.refused} refused, {grown_bytes >> 10} KiB more memory",
+            flush=True,
+        )
+        assert grown_bytes < GROWTH_BYTES_MAX, f"{api.name}: memory grew by {grown_bytes} bytes"
+    if asked.socket:
+        by_api = {
+            api: frames_of(api, random.Random(f"{asked.seed} {api.name} node"), asked.socket)
+            for api in apis
+        }
+        asyncio.run(send_to_node(by_api))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main()

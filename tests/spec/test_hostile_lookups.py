@@ -2,9 +2,12 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from region_broker.handlers.registry import Api, ApiTable
+from region_broker.handlers.services import RequestContext
 from region_broker.limits import ARRAY_ELEMENTS_MAX, LOOKUPS_MAX
 from region_broker.log.segment_list import BatchAtTime
 from region_broker.replication import time_lookup
@@ -63,3 +66,26 @@ async def test_one_request_holds_a_bounded_number_of_elements(tmp_path: Path) ->
         assert len(body_of(9, 8, asked_offsets)) > ARRAY_ELEMENTS_MAX
         client.send(9, 8, asked_offsets)
         assert await client.closed()
+
+
+async def test_INV_HW1_requests_behind_a_large_one_wait_for_it(tmp_path: Path) -> None:
+    """The large request is read in pieces; what was sent behind it on its connection begins after it."""
+    begun: list[tuple[int, int]] = []
+
+    async def noted(ctx: RequestContext, request: Any) -> dict[str, Any]:
+        begun.append((ctx.connection_id, len(request.topics)))
+        return {"topics": []}
+
+    table = ApiTable.of(Api(2, "ListOffsets", range(7, 8), noted))
+    async with wire_world(tmp_path, table=table) as world:
+        client, other = await world.connect(), await world.connect()
+        many = {"name": "t", "partitions": []}
+        for count in (20_000, 1, 2, 3_000, 3):
+            client.send(2, 7, {"replica_id": -1, "isolation_level": 0, "topics": [many] * count})
+        await client.receive(2, 7)
+        first = begun[0][0]
+        other.send(2, 7, {"replica_id": -1, "isolation_level": 0, "topics": []})
+        await other.receive(2, 7)
+        for _ in range(4):
+            await client.receive(2, 7)
+    assert [count for connection, count in begun if connection == first] == [20_000, 1, 2, 3_000, 3]
