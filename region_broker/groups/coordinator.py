@@ -1,4 +1,4 @@
-"""The group coordinator of a region: the asyncio shell around groups and offset tables.
+"""The group coordinator of a region: whom each request goes to, loading, administrators' orders, time.
 
 INV-GC1  a request is judged and its records appended without an `await` between
 INV-GC2  a commit is answered when its records are durable (B15); a fetch shows durable ones only
@@ -7,17 +7,16 @@ INV-GC4  not ACTIVE: NOT_COORDINATOR, LOADING or NOT_AVAILABLE, never a guess (C
 
 Needs `run()` to be running: timers and the completion of generations live in its task group, so
 that a client that goes away cannot take a rebalance with it.
-Not here: rules of one group (`group`), of offsets (`offsets`), Kafka's numbers (`handlers`).
+Not here: members of classic groups (`classic.coordinator`) and of the new protocol (`modern.coordinator`), offsets
+(`offset_service`), Kafka's numbers (`handlers`).
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from idempotency.identity import TopicPartition
 from idempotency.java_hash import ledger_shard
-from region_broker.groups.classic.group import Group
-from region_broker.groups.classic.membership import Member
+from region_broker.groups.classic.coordinator import ClassicGroups
 from region_broker.groups.classic.states import GroupState
 from region_broker.groups.deletion import (
     deletion_records,
@@ -26,14 +25,10 @@ from region_broker.groups.deletion import (
     offset_records,
 )
 from region_broker.groups.messages import (
-    AnswerJoin,
-    AnswerSync,
     ClampedOffset,
     ClampReport,
     CommitOutcome,
     CommitRequest,
-    DescribedMember,
-    Effect,
     FetchOutcome,
     GroupDescription,
     GroupListing,
@@ -41,7 +36,6 @@ from region_broker.groups.messages import (
     JoinRequest,
     LeaveOutcome,
     MemberIdentity,
-    Store,
     SyncOutcome,
     SyncRequest,
 )
@@ -65,16 +59,12 @@ from region_broker.groups.ports import (
     TxnProducer,
 )
 from region_broker.groups.records import (
-    GroupKey,
     LedgerRecordError,
-    encode_group_key,
-    encode_group_value,
 )
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardHooks, ShardStatus
 from region_broker.groups.timers import DeadlineTimers
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.limits import GROUP_NAME_BYTES_MAX
 
 
 class GroupCoordinator:
@@ -84,7 +74,6 @@ class GroupCoordinator:
         """Take the ports; every shard starts INACTIVE, until `load`."""
         self._log = ports.log
         self._clock = ports.clock
-        self._chance = ports.chance
         self._settings = settings
         self._shards = [Shard(index) for index in range(shard_count)]
         self._timers = DeadlineTimers(ports.clock, self._on_due)
@@ -94,12 +83,10 @@ class GroupCoordinator:
             ended_classic=self._ended_classic,
             became_classic=self._became_classic,
         )
+        self._classic = ClassicGroups(ports, settings, self._timers, self._fail)
         self._offsets = OffsetService(ports, hooks)
         self._modern = ModernGroups(ports, settings, hooks)
         self._tasks: asyncio.TaskGroup | None = None
-        self._joins: dict[int, asyncio.Future[JoinOutcome]] = {}
-        self._syncs: dict[int, asyncio.Future[SyncOutcome]] = {}
-        self._last_token = 0
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -107,6 +94,7 @@ class GroupCoordinator:
         """Serve until cancelled: timers, completion of generations, offset retention."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            self._classic.start(tasks)
             self._timers.start(tasks)
             try:
                 while True:
@@ -114,6 +102,7 @@ class GroupCoordinator:
                     self.expire_offsets()
             finally:
                 self._timers.stop()
+                self._classic.stop()
                 self._tasks = None
 
     async def load(self, shards: Iterable[int] | None = None) -> None:
@@ -144,8 +133,7 @@ class GroupCoordinator:
             raise
         if shard.term == term:
             shard.enter(table, self._settings, now_ms=self._clock.monotonic_ms())
-            for group in shard.groups.values():
-                self._arm(group)
+            self._classic.loaded(shard)
             self._modern.loaded(shard)
 
     async def resign(self, shards: Iterable[int] | None = None) -> None:
@@ -154,7 +142,7 @@ class GroupCoordinator:
             self._leave(self._shards[index], ShardStatus.INACTIVE)
 
     def _leave(self, shard: Shard, status: ShardStatus) -> None:
-        self._answer(shard.leave(status))
+        self._classic.answer(shard.leave(status))
         self._modern.left(shard)
 
     def on_marker_applied(self, shard: int, producer_id: int, commit: bool) -> None:
@@ -175,7 +163,9 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinOutcome:
         """Join or rejoin; waits for the join phase. `request.new_member_id` is drawn here."""
-        verdict = self._judge_join(group_id, request)
+        verdict = self._judge_group(group_id)
+        if verdict is GroupVerdict.OK:
+            verdict = self._classic.judge_join(request)
         if verdict is not GroupVerdict.OK:
             return JoinOutcome(verdict=verdict, member_id=request.member_id)
         shard = self._shard_of(group_id)
@@ -183,62 +173,17 @@ class GroupCoordinator:
             outcome = await self._modern.classic_join(shard, group_id, request)
             if outcome is not None:
                 return outcome
-        group = shard.groups.get(group_id)
-        if group is None:
-            if request.member_id:
-                unknown = GroupVerdict.UNKNOWN_MEMBER
-                return JoinOutcome(verdict=unknown, member_id=request.member_id)
-            group = Group(group_id, self._settings)
-            shard.groups[group_id] = group
-        prefix = request.instance_id or request.client_id
-        request = replace(request, new_member_id=f"{prefix}-{self._chance.uuid()}")
-        token = self._take_token()
-        future: asyncio.Future[JoinOutcome] = asyncio.get_running_loop().create_future()
-        self._joins[token] = future
-        try:
-            now_ms = self._clock.monotonic_ms()
-            self._perform(shard, group, group.join(request, token, now_ms=now_ms))
-            return await future
-        finally:
-            del self._joins[token]
-
-    def _judge_join(self, group_id: str, request: JoinRequest) -> GroupVerdict:
-        verdict = self._judge_group(group_id)
-        if verdict is not GroupVerdict.OK:
-            return verdict
-        settings = self._settings
-        if not (
-            settings.session_timeout_ms_min
-            <= request.session_timeout_ms
-            <= settings.session_timeout_ms_max
-        ):
-            return GroupVerdict.INVALID_SESSION_TIMEOUT
-        names = [request.client_id, request.instance_id or "", request.protocol_type]
-        names += [name for name, _ in request.protocols]
-        if any(len(name.encode()) > GROUP_NAME_BYTES_MAX for name in names):
-            return GroupVerdict.REQUEST_TOO_LARGE
-        return GroupVerdict.OK
+        return await self._classic.join(shard, group_id, request)
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncOutcome:
         """Return the member's assignment once the generation is durable."""
         verdict = self._judge_group(group_id)
-        shard = self._shard_of(group_id)
-        if verdict is GroupVerdict.OK and group_id in shard.table.modern:
-            return await self._modern.classic_sync(shard, group_id, request)
-        group = shard.groups.get(group_id)
-        if verdict is GroupVerdict.OK and group is None:
-            verdict = GroupVerdict.UNKNOWN_MEMBER
-        if verdict is not GroupVerdict.OK or group is None:
+        if verdict is not GroupVerdict.OK:
             return SyncOutcome(verdict=verdict)
-        token = self._take_token()
-        future: asyncio.Future[SyncOutcome] = asyncio.get_running_loop().create_future()
-        self._syncs[token] = future
-        try:
-            now_ms = self._clock.monotonic_ms()
-            self._perform(shard, group, group.sync(request, token, now_ms=now_ms))
-            return await future
-        finally:
-            del self._syncs[token]
+        shard = self._shard_of(group_id)
+        if group_id in shard.table.modern:
+            return await self._modern.classic_sync(shard, group_id, request)
+        return await self._classic.sync(shard, group_id, request)
 
     async def heartbeat(self, group_id: str, who: MemberIdentity, generation: int) -> GroupVerdict:
         """Keep a member alive."""
@@ -248,12 +193,7 @@ class GroupCoordinator:
         shard = self._shard_of(group_id)
         if group_id in shard.table.modern:
             return self._modern.classic_heartbeat(shard, group_id, who, generation)
-        group = shard.groups.get(group_id)
-        if group is None:
-            return GroupVerdict.UNKNOWN_MEMBER
-        verdict = group.heartbeat(who, generation, now_ms=self._clock.monotonic_ms())
-        self._arm(group)
-        return verdict
+        return self._classic.heartbeat(shard, group_id, who, generation)
 
     async def leave(self, group_id: str, leavers: Sequence[MemberIdentity]) -> LeaveOutcome:
         """Remove members, several at once (v3+)."""
@@ -263,12 +203,7 @@ class GroupCoordinator:
         shard = self._shard_of(group_id)
         if group_id in shard.table.modern:
             return await self._modern.classic_leave(shard, group_id, leavers)
-        group = shard.groups.get(group_id)
-        if group is None:
-            return LeaveOutcome(GroupVerdict.OK, (GroupVerdict.UNKNOWN_MEMBER,) * len(leavers))
-        verdicts, effects = group.leave(leavers, now_ms=self._clock.monotonic_ms())
-        self._perform(shard, group, effects)
-        return LeaveOutcome(GroupVerdict.OK, tuple(verdicts))
+        return self._classic.leave(shard, group_id, leavers)
 
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatOutcome:
         """Serve a member of the new protocol: join, go on, leave (KIP-848)."""
@@ -324,12 +259,8 @@ class GroupCoordinator:
         )
         if self._try_write(shard, records) and shard.is_forgettable(group_id):
             tombstones = shard.group_tombstones(group_id)
-            group = shard.groups.get(group_id)
-            if not self._try_write(shard, tombstones):
-                return
-            self._modern.ended(shard, group_id)
-            if group is not None:
-                self._answer(shard.groups.pop(group_id).dissolve(GroupVerdict.NOT_AVAILABLE))
+            if self._try_write(shard, tombstones):
+                self._forget(shard, group_id, GroupVerdict.NOT_AVAILABLE)
 
     async def delete_group(self, group_id: str) -> GroupVerdict:
         """Delete a group without members, with all its offsets; returns when that is durable."""
@@ -339,11 +270,9 @@ class GroupCoordinator:
             verdict = judge_deletion(shard, group_id)
         if verdict is not GroupVerdict.OK:
             return verdict
-        group = shard.groups.pop(group_id, None)
-        if group is not None:
-            self._timers.disarm(group_id)
-            self._answer(group.dissolve(GroupVerdict.UNKNOWN_MEMBER))
-        return await self._ordered(shard, deletion_records(shard, group_id))
+        records = deletion_records(shard, group_id)
+        self._forget(shard, group_id, GroupVerdict.UNKNOWN_MEMBER)
+        return await self._ordered(shard, records)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
@@ -386,7 +315,7 @@ class GroupCoordinator:
         for shard in self._shards:
             assert shard.status is ShardStatus.ACTIVE, (shard.index, shard.status)
             report, records, effects = shard.clamp(end_of, wall_ms=self._clock.wall_ms())
-            self._answer(effects)
+            self._classic.answer(effects)
             await self._write_durably(shard, records)
             shard.restore_groups(self._settings, now_ms=self._clock.monotonic_ms())
             self._modern.loaded(shard)
@@ -416,31 +345,8 @@ class GroupCoordinator:
         return GroupVerdict.OK, listings
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Return one group; an unknown one is GROUP_NOT_FOUND and Dead."""
-        shard = self._shard_of(group_id)
-        if shard.status is not ShardStatus.ACTIVE:
-            return GroupDescription(shard.status.value, group_id)
-        group = shard.groups.get(group_id)
-        if group is None:
-            if shard.table.knows(group_id) and group_id not in shard.table.modern:
-                return GroupDescription(GroupVerdict.OK, group_id, GroupState.EMPTY.value)
-            modern = group_id in shard.table.modern
-            return GroupDescription(
-                GroupVerdict.GROUP_NOT_FOUND,
-                group_id,
-                GroupState.DEAD.value,
-                message=f"Group {group_id} {'is not a classic group' if modern else 'not found'}.",
-            )
-        stable = group.state is GroupState.STABLE
-        shown = group.protocol_name if stable else None
-        return GroupDescription(
-            GroupVerdict.OK,
-            group_id,
-            group.state.value,
-            group.protocol_type or "",
-            shown or "",
-            tuple(_described(member, shown) for member in group.roster.members.values()),
-        )
+        """Return one classic group; an unknown one is GROUP_NOT_FOUND and Dead."""
+        return self._classic.describe(self._shard_of(group_id), group_id)
 
     def describe_modern(self, group_id: str) -> ModernDescription:
         """Return one group of the new protocol; another is GROUP_NOT_FOUND and Dead."""
@@ -460,63 +366,6 @@ class GroupCoordinator:
         if verdict is GroupVerdict.OK and self._tasks is None:
             return GroupVerdict.LOADING  # `run` has not begun: nobody would end a rebalance
         return verdict
-
-    def _take_token(self) -> int:
-        self._last_token += 1
-        return self._last_token
-
-    def _perform(self, shard: Shard, group: Group, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Store):
-                self._store(shard, group, effect)
-        self._answer([effect for effect in effects if not isinstance(effect, Store)])
-        if shard.groups.get(group.group_id) is not group:
-            return
-        unused = not group.roster.members and not group.roster.invited and not group.generation
-        if unused:
-            del shard.groups[group.group_id]
-            self._timers.disarm(group.group_id)
-        else:
-            self._arm(group)
-
-    def _answer(self, effects: Sequence[Effect]) -> None:
-        """Wake the requests that wait; one whose client has gone is no longer there."""
-        for effect in effects:
-            if isinstance(effect, AnswerJoin):
-                joining = self._joins.get(effect.token)
-                if joining is not None and not joining.done():
-                    joining.set_result(effect.outcome)
-            elif isinstance(effect, AnswerSync):
-                syncing = self._syncs.get(effect.token)
-                if syncing is not None and not syncing.done():
-                    syncing.set_result(effect.outcome)
-
-    def _store(self, shard: Shard, group: Group, effect: Store) -> None:
-        assert self._tasks is not None, "GroupCoordinator.run() is not running"
-        wall_ms = self._clock.wall_ms()
-        group.state_wall_ms = wall_ms
-        value = replace(effect.value, state_timestamp_ms=wall_ms)
-        record = (encode_group_key(GroupKey(group.group_id)), encode_group_value(value))
-        term = shard.term
-        try:
-            next_offset = shard.write(self._log, [record])
-        except LedgerFailed:
-            self._fail(shard, term)
-            return
-        self._tasks.create_task(self._finish_store(shard, group, effect.ticket, next_offset))
-
-    async def _finish_store(
-        self, shard: Shard, group: Group, ticket: int, next_offset: int
-    ) -> None:
-        term = shard.term
-        try:
-            await self._log.committed(shard.index, next_offset)
-        except LedgerFailed:
-            self._fail(shard, term)
-            return
-        if shard.term == term and shard.groups.get(group.group_id) is group:
-            now_ms = self._clock.monotonic_ms()
-            self._perform(shard, group, group.stored(ticket, now_ms=now_ms))
 
     def _try_write(self, shard: Shard, records: Sequence[KeyValue]) -> bool:
         term = shard.term
@@ -544,41 +393,22 @@ class GroupCoordinator:
         if shard.term == term:
             self._leave(shard, ShardStatus.FAILED)
 
+    def _forget(self, shard: Shard, group_id: str, verdict: GroupVerdict) -> None:
+        """Drop all that is in memory of a group of either protocol; who waits for it is told `verdict`."""
+        self._classic.ended(shard, group_id, verdict)
+        self._modern.ended(shard, group_id)
+
     def _ended_classic(self, shard: Shard, group_id: str) -> None:
         """Let a group go whose records say that it is of the new protocol now."""
-        group = shard.groups.pop(group_id, None)
-        if group is not None:
-            self._answer(group.dissolve(GroupVerdict.REBALANCE_IN_PROGRESS))
+        self._classic.ended(shard, group_id, GroupVerdict.REBALANCE_IN_PROGRESS)
 
     def _became_classic(self, shard: Shard, group_id: str) -> None:
         """Take over a group whose records say that it is classic now: its members shall rejoin."""
-        now_ms = self._clock.monotonic_ms()
-        shard.restore_groups(self._settings, now_ms=now_ms)
-        group = shard.groups.get(group_id)
-        if group is not None:
-            self._perform(shard, group, group.rebalance(now_ms=now_ms))
-
-    def _arm(self, group: Group) -> None:
-        deadline_ms = group.next_deadline_ms()
-        if deadline_ms is not None:
-            self._timers.arm(group.group_id, deadline_ms)
+        self._classic.became(shard, group_id)
 
     def _on_due(self, group_id: str) -> None:
         shard = self._shard_of(group_id)
-        group = shard.groups.get(group_id)
         if group_id in shard.table.modern:
             self._modern.on_due(shard, group_id)
-        elif group is not None:
-            self._perform(shard, group, group.on_time(now_ms=self._clock.monotonic_ms()))
-
-
-def _described(member: Member, protocol_name: str | None) -> DescribedMember:
-    stable = protocol_name is not None
-    return DescribedMember(
-        member.member_id,
-        member.instance_id,
-        member.client_id,
-        member.client_host,
-        member.metadata(protocol_name) if stable else b"",
-        member.assignment if stable else b"",
-    )
+        else:
+            self._classic.on_due(shard, group_id)

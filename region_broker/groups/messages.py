@@ -91,6 +91,11 @@ class AnswerJoin:
     token: int
     outcome: JoinOutcome
 
+    @classmethod
+    def refusing(cls, token: int, member_id: str, verdict: GroupVerdict) -> "AnswerJoin":
+        """Return the answer that this member is not let in."""
+        return cls(token, JoinOutcome(verdict=verdict, member_id=member_id))
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerSync:

@@ -13,6 +13,7 @@ import pytest
 
 from region_broker.groups.deletion import subscription_topics
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
+from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
 from tests.unit.region_broker.groups.fakes import (
@@ -73,6 +74,20 @@ async def test_KIP229_group_with_members_stays_until_they_left() -> None:
         world.assert_live_is_replay()
         again = await stable_member(world)
         assert again.generation == 1, "it is a new group"
+
+
+async def test_KIP229_nothing_of_a_deleted_group_of_the_new_protocol_stays_in_memory() -> None:
+    async with running(World()) as world:
+        join = HeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=60_000,
+            topic_names=("t",), owned={},
+        )  # fmt: skip
+        assert (await world.groups.consumer_heartbeat(join)).verdict is V.OK
+        leave = HeartbeatRequest(group_id="g", member_id="m", member_epoch=-1)
+        assert (await world.groups.consumer_heartbeat(leave)).verdict is V.OK
+        assert await world.groups.delete_group("g") is V.OK
+        assert not any(world.groups._modern._runtimes.values())
+        world.assert_live_is_replay()
 
 
 async def test_KIP229_offsets_of_open_transactions_do_not_bring_a_group_back() -> None:

@@ -11,13 +11,19 @@ INV-GG5  a member that we owe an answer does not lose its session, except a new 
 After Kafka's GroupCoordinator / ClassicGroup; KIP-62 (rebalance time-out), KIP-134 (initial
 delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-814 (skip assignment).
 Assignments and subscriptions are opaque bytes: any client-side assignor works, cooperative too.
-Not here: futures, ledger, clock (`coordinator`), offsets (`offsets`).
+Not here: who may join, sync, leave and commit (`judgements`), futures, ledger, clock (`coordinator`), offsets (`offsets`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from region_broker.groups.classic.judgements import (
+    judge_commit,
+    judge_leave,
+    judge_sync,
+    refuse_join,
+)
 from region_broker.groups.classic.membership import Member, Roster
 from region_broker.groups.classic.states import LEGAL, GroupState
 from region_broker.groups.messages import (
@@ -34,12 +40,6 @@ from region_broker.groups.messages import (
 from region_broker.groups.records import GroupValue
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.limits import (
-    GROUP_MEMBER_COUNT_MAX,
-    GROUP_PROTOCOL_COUNT_MAX,
-    GROUP_VALUE_BYTES_MAX,
-    MEMBER_METADATA_BYTES_MAX,
-)
 
 GENERATION_MAX: Final = (1 << 31) - 1
 
@@ -123,9 +123,9 @@ class Group:
 
     def join(self, request: JoinRequest, token: int, *, now_ms: int) -> list[Effect]:
         """Let a member in or back in; the answer may come with a later effect."""
-        refusal = self._refuse_join(request)
+        refusal = refuse_join(self, request)
         if refusal is not None:
-            return [_refused_join(token, request.member_id, refusal)]
+            return [AnswerJoin.refusing(token, request.member_id, refusal)]
         if not request.member_id:
             return self._join_unknown(request, token, now_ms)
         if request.member_id in self.roster.invited:
@@ -133,45 +133,8 @@ class Group:
         identity = MemberIdentity(request.member_id, request.instance_id)
         verdict = self.roster.identify(identity)
         if verdict is not GroupVerdict.OK:
-            return [_refused_join(token, request.member_id, verdict)]
+            return [AnswerJoin.refusing(token, request.member_id, verdict)]
         return self._rejoin(request, token, now_ms)
-
-    def _refuse_join(self, request: JoinRequest) -> GroupVerdict | None:
-        if self.state is GroupState.DEAD:
-            return GroupVerdict.NOT_AVAILABLE
-        known = request.member_id in self.roster.members or (
-            request.instance_id in self.roster.instances
-        )
-        taken = len(self.roster) + len(self.roster.invited)
-        if not known and request.member_id not in self.roster.invited:
-            if taken >= GROUP_MEMBER_COUNT_MAX:
-                return GroupVerdict.GROUP_FULL
-            if request.member_id:
-                return GroupVerdict.UNKNOWN_MEMBER
-        if not request.protocol_type or not request.protocols:
-            return GroupVerdict.INCONSISTENT_PROTOCOL
-        if self.roster.members and request.protocol_type != self.protocol_type:
-            return GroupVerdict.INCONSISTENT_PROTOCOL
-        replaced = request.member_id or self.roster.instances.get(request.instance_id or "")
-        if not self.roster.supports(request.protocols, without=replaced):
-            return GroupVerdict.INCONSISTENT_PROTOCOL
-        return self._refuse_size(request)
-
-    def _refuse_size(self, request: JoinRequest) -> GroupVerdict | None:
-        brought_bytes = sum(len(raw) for _, raw in request.protocols)
-        held_bytes = sum(
-            len(raw)
-            for member in self.roster.members.values()
-            if member.member_id != request.member_id
-            for _, raw in member.protocols
-        )
-        if (
-            len(request.protocols) > GROUP_PROTOCOL_COUNT_MAX
-            or brought_bytes > MEMBER_METADATA_BYTES_MAX
-            or held_bytes + brought_bytes > GROUP_VALUE_BYTES_MAX
-        ):
-            return GroupVerdict.REQUEST_TOO_LARGE
-        return None
 
     def _join_unknown(self, request: JoinRequest, token: int, now_ms: int) -> list[Effect]:
         if request.instance_id is not None and request.instance_id in self.roster.instances:
@@ -179,7 +142,9 @@ class Group:
         if request.must_know_member_id and request.instance_id is None:
             deadline_ms = now_ms + request.session_timeout_ms
             self.roster.invited[request.new_member_id] = deadline_ms
-            return [_refused_join(token, request.new_member_id, GroupVerdict.MEMBER_ID_REQUIRED)]
+            return [
+                AnswerJoin.refusing(token, request.new_member_id, GroupVerdict.MEMBER_ID_REQUIRED)
+            ]
         return self._admit(request, request.new_member_id, token, now_ms)
 
     def _admit(self, request: JoinRequest, member_id: str, token: int, now_ms: int) -> list[Effect]:
@@ -370,7 +335,7 @@ class Group:
 
     def sync(self, request: SyncRequest, token: int, *, now_ms: int) -> list[Effect]:
         """Take the leader's assignments; answer when the generation is durable."""
-        verdict = self._judge_sync(request)
+        verdict = judge_sync(self, request)
         if verdict is not GroupVerdict.OK:
             return [AnswerSync(token, SyncOutcome(verdict=verdict))]
         member = self.roster.members[request.member_id]
@@ -392,26 +357,6 @@ class Group:
         self._unsynced.pop(member_id, None)
         if not self._unsynced:
             self._sync_deadline_ms = None
-
-    def _judge_sync(self, request: SyncRequest) -> GroupVerdict:
-        if self.state is GroupState.DEAD:
-            return GroupVerdict.NOT_AVAILABLE
-        identity = MemberIdentity(request.member_id, request.instance_id)
-        verdict = self.roster.identify(identity)
-        if verdict is not GroupVerdict.OK:
-            return verdict
-        if request.generation != self.generation:
-            return GroupVerdict.ILLEGAL_GENERATION
-        if request.protocol_type not in (None, self.protocol_type) or (
-            request.protocol_name not in (None, self.protocol_name)
-        ):
-            return GroupVerdict.INCONSISTENT_PROTOCOL
-        if self.state is GroupState.PREPARING_REBALANCE:
-            return GroupVerdict.REBALANCE_IN_PROGRESS
-        size_bytes = sum(len(raw) for _, raw in request.assignments)
-        if size_bytes > GROUP_VALUE_BYTES_MAX:
-            return GroupVerdict.REQUEST_TOO_LARGE
-        return GroupVerdict.OK
 
     def stored(self, ticket: int, *, now_ms: int) -> list[Effect]:
         """Go on after the record of `ticket` is durable; a ticket of the past is ignored."""
@@ -463,7 +408,7 @@ class Group:
         effects: list[Effect] = []
         lost = False
         for who in leavers:
-            verdict = self._judge_leave(who)
+            verdict = judge_leave(self, who)
             verdicts.append(verdict)
             if verdict is GroupVerdict.OK and self.roster.invited.pop(who.member_id, None) is None:
                 member_id = who.member_id or self.roster.instances[who.instance_id or ""]
@@ -471,37 +416,14 @@ class Group:
                 lost = True
         return verdicts, effects + self._after_loss(now_ms, lost=lost)
 
-    def _judge_leave(self, who: MemberIdentity) -> GroupVerdict:
-        if self.state is GroupState.DEAD:
-            return GroupVerdict.NOT_AVAILABLE
-        if who.member_id in self.roster.invited and who.instance_id is None:
-            return GroupVerdict.OK
-        if not who.member_id and who.instance_id in self.roster.instances:
-            return GroupVerdict.OK
-        return self.roster.identify(who)
-
     def judge_commit(
         self, who: MemberIdentity, generation: int, *, transactional: bool, now_ms: int
     ) -> GroupVerdict:
         """Judge an offset commit (C42); a good one counts as a heartbeat."""
-        if self.state is GroupState.DEAD:
-            return GroupVerdict.NOT_AVAILABLE
-        if generation < 0 and self.state is GroupState.EMPTY:
-            return GroupVerdict.OK  # admin clients and consumers without group management
-        claims = generation >= 0 or bool(who.member_id) or who.instance_id is not None
-        if claims:
-            verdict = self.roster.identify(who)
-            if verdict is not GroupVerdict.OK:
-                return verdict
-            if generation != self.generation:
-                return GroupVerdict.ILLEGAL_GENERATION
-        elif not transactional:
-            return GroupVerdict.UNKNOWN_MEMBER
-        if not transactional and self.state is GroupState.COMPLETING_REBALANCE:
-            return GroupVerdict.REBALANCE_IN_PROGRESS
-        if claims:
+        verdict = judge_commit(self, who, generation, transactional=transactional)
+        if verdict is GroupVerdict.OK and who.member_id in self.roster.members:
             self._touch(who.member_id, now_ms)
-        return GroupVerdict.OK
+        return verdict
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -567,7 +489,7 @@ class Group:
 
     def _fail_join(self, member: Member, verdict: GroupVerdict, *, member_id: str) -> list[Effect]:
         token, member.join_token = member.join_token, None
-        return [] if token is None else [_refused_join(token, member_id, verdict)]
+        return [] if token is None else [AnswerJoin.refusing(token, member_id, verdict)]
 
     def _fail_sync(self, member: Member, verdict: GroupVerdict) -> list[Effect]:
         token, member.sync_token = member.sync_token, None
@@ -576,7 +498,3 @@ class Group:
     def _move(self, state: GroupState) -> None:
         assert state in LEGAL[self.state], (self.group_id, self.state, state)
         self.state = state
-
-
-def _refused_join(token: int, member_id: str, verdict: GroupVerdict) -> AnswerJoin:
-    return AnswerJoin(token, JoinOutcome(verdict=verdict, member_id=member_id))
