@@ -1,4 +1,4 @@
-"""Clients in other languages, unmodified, against real regions: `python -m tests.compat.run [java] [go] [js]`.
+"""Clients in other languages, unmodified, against real regions: `python -m tests.compat.run [CLIENT ...]`.
 
 Not part of the test run: it fetches the clients from Maven Central, the Go module proxy and npm into a cache outside
 the repository (`$TIDEMARK_COMPAT_CACHE`, or `~/.cache/tidemark-compat`). Each client's program in `foreign/` uses its
@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,21 +29,16 @@ from uuid import UUID
 import msgspec
 
 from region_broker.cli.local_cluster import LocalCluster
+from tests.compat.foreign_clients import CLIENTS, REASONS, MissingToolError
 
-HERE: Final = Path(__file__).resolve().parent / "foreign"
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
 # Where a program is aimed: the name in the table, and how many regions are started. The last one is asked.
 PLACES: Final = {"one": ("one region", 1), "mirror": ("mirror of a pair", 2)}
-FETCH_S: Final = 300
 PROGRAM_S: Final = 420
 _TABLE: Final = re.compile(
     r"(?P<head><!-- measured: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)",
     re.DOTALL,
 )
-
-
-class MissingToolError(Exception):
-    """A tool, or a download, is not there; the text says which and what to do."""
 
 
 class Outcome(NamedTuple):
@@ -56,79 +51,6 @@ class Outcome(NamedTuple):
 
 Found = dict[tuple[str, str], list[Outcome]]
 """The outcomes by client and place."""
-
-
-class Foreign(NamedTuple):
-    """A client in another language."""
-
-    title: str
-    version: str
-    tools: Sequence[str]
-    source: str
-    build: Callable[[Path, str], list[str]]
-    """Fetch and build into a folder; return the command that takes bootstrap, prefix and checks."""
-
-
-def _run(command: Sequence[str], *, cwd: Path, environment: dict[str, str] | None = None) -> str:
-    """Run a tool; raises `MissingToolError` with its last lines when it fails."""
-    done = subprocess.run(
-        command, cwd=cwd, env={**os.environ, **(environment or {})}, timeout=FETCH_S,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        end = "\n".join(done.stdout.splitlines()[-15:])
-        raise MissingToolError(
-            f"`{' '.join(command)}` ended with {done.returncode}: is the registry reachable?\n{end}"
-        )
-    return done.stdout
-
-
-def _java(cache: Path, log_level: str) -> list[str]:
-    jars, classes = cache / "jars", cache / "classes"
-    if not jars.exists():
-        _run(
-            ["mvn", "-q", "-B", "-f", str(HERE / "java" / "pom.xml"), "dependency:copy-dependencies",
-             f"-DoutputDirectory={jars}"], cwd=cache,
-        )  # fmt: skip
-    sources = [str(path) for path in sorted((HERE / "java").glob("*.java"))]
-    _run(["javac", "-d", str(classes), "-cp", f"{jars}/*", *sources], cwd=cache)
-    level = f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}"
-    traces = f"-Dtraces={str(log_level != 'off').lower()}"
-    return ["java", "-Xmx256m", level, traces, "-cp", f"{classes}:{jars}/*", "Main"]
-
-
-def _go(cache: Path, log_level: str) -> list[str]:
-    program = cache / "foreign"
-    _run(["go", "build", "-o", str(program), "."], cwd=HERE / "go")
-    return ["env", f"TRACES={str(log_level == 'debug').lower()}", str(program)]
-
-
-def _js(cache: Path, log_level: str) -> list[str]:
-    for name in ("package.json", "main.js"):
-        shutil.copy(HERE / "js" / name, cache / name)
-    if not (cache / "node_modules").exists():
-        _run(["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"], cwd=cache)
-    traces = f"TRACES={str(log_level == 'debug').lower()}"
-    return ["env", traces, "node", str(cache / "main.js")]
-
-
-CLIENTS: Final = {
-    "java": Foreign(
-        "Java (org.apache.kafka:kafka-clients)", "4.1.1", ("java", "javac", "mvn"), "Maven Central",
-        _java,
-    ),
-    "go": Foreign("franz-go (Go)", "1.22.2", ("go",), "the Go module proxy", _go),
-    "js": Foreign("kafkajs (Node.js)", "2.2.4", ("node", "npm"), "the npm registry", _js),
-}  # fmt: skip
-
-# What a user can do about a check that does not pass, where the client's own words do not say it.
-REASONS: Final[dict[tuple[str, str], str]] = {
-    ("java", "transactions: 50 in a row over two topics"): (
-        "InvalidTxnStateException, once in 33 runs, on a loaded machine; the cause is not found yet (ROADMAP). It is"
-        " fatal to the producer: close it, build another one with the same id, and read back what was"
-        " committed before repeating the transaction"
-    ),
-}
 
 
 def main(arguments: Sequence[str]) -> int:
