@@ -440,3 +440,9 @@ class Pair:
     async def reached(self, value: str) -> None:
         """Return once the mirror `us` shows a record whose value is `value`."""
         await self.us.shows(value)
+
+
+async def fail_over(site: Site) -> None:
+    """Let `site` take over, and return once it has."""
+    operation = await site.ended(site.operations.begin_failover(confirmed=True))
+    assert operation.status == "succeeded", (operation.error, operation.steps)

@@ -293,11 +293,11 @@ def tp(name: str, number: int = 0) -> TopicPartition:
     return TopicPartition(TopicName(name), number)
 
 
-async def until(condition: Callable[[], bool], *, what: str) -> None:
-    """Wait until `condition()` holds; fails with `what` after 10 s."""
+async def until(condition: Callable[[], bool], *, what: str = "what was waited for") -> None:
+    """Wait until `condition()` holds; fails with `what` after 20 s."""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while not condition():  # noqa: ASYNC110 -- what is awaited has no event of its own
                 await asyncio.sleep(0.002)
     except TimeoutError:
-        raise AssertionError(f"not within 10 s: {what}") from None
+        raise AssertionError(f"not within 20 s: {what}") from None

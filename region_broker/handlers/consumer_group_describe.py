@@ -6,6 +6,7 @@ from uuid import UUID
 
 from region_broker.groups.modern.assignors.assignment import Partitions
 from region_broker.groups.modern.messages import ModernDescription, ModernMemberDescription
+from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.group_errors import ERROR_OF, coordinator, group_operations
 from region_broker.handlers.group_names import topic_names
 from region_broker.handlers.registry import Api, Fields
@@ -66,22 +67,10 @@ def _named(partitions: Partitions, names: Mapping[UUID, str]) -> list[dict[str, 
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    return {
-        "groups": [
-            {
-                "error_code": error_code,
-                "error_message": None,
-                "group_id": group_id,
-                "group_state": "",
-                "group_epoch": 0,
-                "assignment_epoch": 0,
-                "assignor_name": "",
-                "members": [],
-                "authorized_operations": group_operations(asked=False),
-            }
-            for group_id in request.group_ids
-        ]
-    }
+    operations = group_operations(asked=False)
+    none = [ModernDescription(verdict=GroupVerdict.OK, group_id=each) for each in request.group_ids]
+    rows = [_group(group, {}, operations) | {"error_code": error_code} for group in none]
+    return {"groups": rows}
 
 
 API: Final = Api(

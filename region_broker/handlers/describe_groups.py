@@ -45,22 +45,11 @@ def _group(ctx: RequestContext, group: GroupDescription, operations: int) -> dic
     }
 
 
-def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    return {
-        "groups": [
-            {
-                "error_code": error_code,
-                "error_message": None,
-                "group_id": group_id,
-                "group_state": "",
-                "protocol_type": "",
-                "protocol_data": "",
-                "members": [],
-                "authorized_operations": group_operations(asked=False),
-            }
-            for group_id in request.groups
-        ]
-    }
+def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    operations = group_operations(asked=False)
+    none = [GroupDescription(GroupVerdict.OK, group_id) for group_id in request.groups]
+    rows = [_group(ctx, group, operations) | {"error_code": error_code} for group in none]
+    return {"groups": rows}
 
 
 API: Final = Api(

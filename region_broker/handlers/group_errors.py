@@ -12,6 +12,7 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
 from region_broker.handlers.services import RequestContext
 
 NONE: Final = 0
@@ -20,9 +21,6 @@ COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 COORDINATOR_NOT_AVAILABLE: Final = 15
 REBALANCE_IN_PROGRESS: Final = 27
 UNKNOWN_TOPIC_ID: Final = 100
-# Bits by AclOperation code: READ 3, DELETE 6, DESCRIBE 8. Everyone may do all, without security.
-_GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
-_NOT_ASKED: Final = -(1 << 31)
 
 ERROR_OF: Final = {
     GroupVerdict.OK: NONE,
@@ -66,7 +64,7 @@ def coordinator(ctx: RequestContext) -> GroupCoordinator:
 
 def group_operations(*, asked: bool) -> int:
     """Return what everyone may do with a group, or that nobody asked."""
-    return _GROUP_OPERATIONS if asked else _NOT_ASKED
+    return GROUP_OPERATIONS if asked else NOT_ASKED
 
 
 def duration_ms(duration: timedelta) -> int:

@@ -7,9 +7,7 @@ writes again what may be in the log. To run one seed: `pytest tests/simulation/t
 
 import asyncio
 import enum
-import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from tests.simulation.cut_judge import batches_of
 from tests.simulation.pipeliner import Pipeliner
 from tests.simulation.region_pair import Pair, Region, region_pair
 
-pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 SEEDS = 20
 TOPIC = "stream"
 PRODUCERS = 3
@@ -36,14 +34,6 @@ class Trouble(enum.Enum):
     SWITCH = enum.auto()
     FAILOVER = enum.auto()
     FAILOVER_ALIVE = enum.auto()
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    """Say nothing of the dying process's last words."""
-    logging.disable(logging.ERROR)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

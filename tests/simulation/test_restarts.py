@@ -5,9 +5,7 @@ idempotent producer that repeats what was not answered write throughout.
 """
 
 import asyncio
-import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Pair, Region
 
-pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 SEEDS = 20
 RESTARTS = 3
 
@@ -33,14 +31,6 @@ class Alone(Pair):
         chance = random.Random(self.chance.random())
         self.eu = Region("eu", folder / "eu", self.fabric, chance, ("eu",))
         self.regions = {"eu": self.eu}
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    """Say nothing of the dying process's last words."""
-    logging.disable(logging.ERROR)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Stream:

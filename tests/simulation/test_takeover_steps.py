@@ -9,11 +9,9 @@ old home: from its start over the cutting of its logs until it mirrors.
 import asyncio
 import contextlib
 import copy
-import logging
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,17 +26,9 @@ from tests.simulation.kafka_client import Connection, Reader
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Pair, Region, region_pair, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 COMMITS = 25
 CRASHES_MAX = 60
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    """Say nothing of the dying process's last words."""
-    logging.disable(logging.ERROR)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ one seed: `pytest tests/simulation/test_transfers.py -k "[17]"`.
 
 import asyncio
 import enum
-import logging
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,7 @@ from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.mirror_audit import EndsAtEachShow, audit_by_wire, expect_whole
 from tests.simulation.region_pair import Pair, region_pair
 
-pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 SEEDS = 100
 TELLERS = 3
 
@@ -41,14 +39,6 @@ class Disaster(enum.Enum):
     CUT_OFF = enum.auto()
     NONE = enum.auto()
     """A planned switch."""
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Iterator[None]:
-    """Say nothing of the dying process's last words."""
-    logging.disable(logging.ERROR)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -4,8 +4,7 @@ Sources: KIP-107, Kafka ReplicaManager.deleteRecordsOnLocalLog (errors), Unified
 tidemarks.md T14.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import pytest
 from geo_replicator.failover import Phase
 from idempotency.record_batch import iter_headers
 from region_broker.wire.batches import Record, build_batch, iter_records
-from tests.failover_world import ORDERS, Pair, Site
+from tests.failover_world import ORDERS, Pair, Site, fail_over
+from tests.geo_world import until
 from tests.wire_world import RawClient, WireWorld, wire_world
 
 NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_REQUEST = 0, 1, 3, 17, 42
@@ -116,17 +116,6 @@ async def test_one_request_names_a_bounded_number_of_partitions(tmp_path: Path) 
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     async with Pair(tmp_path) as regions:
         yield regions
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 -- what is awaited has no event of its own
-            await asyncio.sleep(0.002)
-
-
-async def fail_over(site: Site) -> None:
-    operation = await site.ended(site.operations.begin_failover(confirmed=True))
-    assert operation.status == "succeeded", operation.error
 
 
 def numbers(site: Site) -> list[int]:

@@ -32,7 +32,7 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.failover_world import ORDERS, Pair, Site
+from tests.failover_world import ORDERS, Pair, Site, fail_over
 
 
 @pytest.fixture
@@ -43,11 +43,6 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 def begin(site: Site) -> str:
     return site.operations.begin_failover(confirmed=True).operation_id
-
-
-async def fail_over(site: Site) -> None:
-    operation = await site.ended(site.operations.begin_failover(confirmed=True))
-    assert operation.status == "succeeded", operation.error
 
 
 def hang_after(site: Site, event_type: type[Event]) -> asyncio.Event:

@@ -4,14 +4,15 @@ Sources: KIP-195, Kafka ReplicationControlManager.createPartitions; tidemarks.md
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from geo_replicator.failover import Phase
-from tests.failover_world import ORDERS, Pair, Site
+from tests.failover_world import ORDERS, Pair, fail_over
+from tests.geo_world import until
 from tests.wire_world import LEADER_EPOCH, wire_world
 
 NONE, UNKNOWN_TOPIC, INVALID_PARTITIONS, BAD_ASSIGNMENT, INVALID_REQUEST = 0, 3, 37, 39, 42
@@ -105,17 +106,6 @@ async def test_KIP195_of_two_that_grow_a_topic_at_a_time_one_is_refused(tmp_path
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     async with Pair(tmp_path) as regions:
         yield regions
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 -- what is awaited has no event of its own
-            await asyncio.sleep(0.002)
-
-
-async def fail_over(site: Site) -> None:
-    operation = await site.ended(site.operations.begin_failover(confirmed=True))
-    assert operation.status == "succeeded", operation.error
 
 
 async def grow_without_a_tidemark(pair: Pair) -> None:

@@ -15,7 +15,7 @@ from region_broker.adapters.takeover.failover_messages import AskDrain, AskPromi
 from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageEntry
-from tests.failover_world import Pair, Site
+from tests.failover_world import Pair, Site, fail_over
 
 
 @pytest.fixture
@@ -27,10 +27,6 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 async def succeeded(site: Site, operation: Operation) -> None:
     await site.ended(operation)
     assert operation.status == "succeeded", (operation.error, operation.steps)
-
-
-async def fail_over(site: Site) -> None:
-    await succeeded(site, site.operations.begin_failover(confirmed=True))
 
 
 async def test_the_mirror_takes_over_after_home_died(pair: Pair) -> None:
