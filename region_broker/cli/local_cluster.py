@@ -173,19 +173,21 @@ class LocalCluster:
                 self._close_pipes(self._processes.pop(name))
         return ended
 
-    def stop(self) -> None:
-        """SIGTERM every region, wait, and SIGKILL those that do not end in time."""
-        for process in self._processes.values():
+    def stop(self, names: Sequence[str] | None = None) -> None:
+        """SIGTERM these regions (all, when None), wait, and SIGKILL those that do not end in time."""
+        wanted = [name for name in self._processes if names is None or name in names]
+        for process in (self._processes[name] for name in wanted):
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
-        for process in self._processes.values():
+        for name in wanted:
+            process = self._processes[name]
             try:
                 process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
             self._close_pipes(process)
-        self._processes.clear()
+            del self._processes[name]
 
     def _spawn(self, name: str) -> None:
         folder = self.data_dir(name)

@@ -56,6 +56,8 @@ def test_all_loads_on_a_cluster_of_its_own() -> None:
         ("consume", 1),
         ("acknowledged at 100 msg/s", 1),
         ("end to end at 100 msg/s", 1),
+        ("acknowledged at 100 msg/s, transactions of 10", 1),
+        ("end to end at 100 msg/s, transactions of 10", 1),
         ("transactions", 1),
         ("transactions", 2),
     ]
@@ -111,6 +113,10 @@ def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> 
         (mirror, "acknowledged at 50 msg/s"),
         (home, "end to end at 50 msg/s"),
         (mirror, "end to end at 50 msg/s"),
+        (home, "acknowledged at 50 msg/s, transactions of 10"),
+        (mirror, "acknowledged at 50 msg/s, transactions of 10"),
+        (home, "end to end at 50 msg/s, transactions of 10"),
+        (mirror, "end to end at 50 msg/s, transactions of 10"),
     ]
     assert all(
         row["median"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in document["results"]
@@ -120,12 +126,47 @@ def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> 
     assert [row["what"] for row in document["ratios"]] == [
         "acknowledged at 50 msg/s",
         "end to end at 50 msg/s",
+        "acknowledged at 50 msg/s, transactions of 10",
+        "end to end at 50 msg/s, transactions of 10",
     ]
-    said = [line.partition(",")[0] for line in done.stderr.splitlines() if "run" in line]
-    assert [home in line for line in said] == [True, False, True, False], "run by run, in turn"
+    said = [line.rpartition(", run")[0] for line in done.stderr.splitlines() if "run" in line]
+    assert [home in line for line in said] == [True, False] * 4, "run by run, in turn"
     page = report.read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 4
     assert "http" not in page.replace("127.0.0.1", ""), "nothing is fetched"
+
+
+def test_a_mirror_that_was_away_catches_up() -> None:
+    done = run_bench(
+        "catch-up", "--regions", "2", "--megabytes", "1", "--runs", "2", "--partitions", "3", "-o", "json"
+    )  # fmt: skip
+    at_home, at_mirror = figures(done)["results"]
+    assert (at_home["what"], at_mirror["what"]) == (
+        "catch-up, cost at home",
+        "catch-up, cost at the mirror",
+    )
+    for row in (at_home, at_mirror):
+        assert row["runs"] == 2
+        assert row["median"] == at_home["median"] > 0
+        assert row["node_rss_mb"] > 0
+
+
+def test_two_idle_regions_are_counted_one_by_one() -> None:
+    done = run_bench(
+        "idle", "--regions", "2", "--topics", "1,3", "--seconds", "0.3", "--runs", "1", "-o", "json"
+    )
+    rows = figures(done)["results"]
+    assert [(row["what"], row["unit"]) for row in rows] == [
+        (f"idle, {topic_count} topics, {region}", "% of a core")
+        for topic_count in (1, 3)
+        for region in ("home", "mirror")
+    ]
+
+
+def test_a_load_of_two_regions_needs_them() -> None:
+    done = run_bench("catch-up", "--bootstrap", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert "--regions 2" in done.stderr
 
 
 def test_nobody_at_the_address() -> None:

@@ -19,7 +19,10 @@ from region_broker.cli.bench.figures import BenchFailed, Plan, Row, Run, ratios
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
 
 LOADS: Final = ("produce", "requests", "consume", "latency", "transactions")
+PAIR_LOADS: Final = ("catch-up", "idle")
+"""These stop and start a mirror of their own, or count what two regions use: only when named."""
 _PRODUCERS_MAX: Final = 256
+_TOPICS_MAX: Final = 10_000
 
 
 @click.command(
@@ -30,10 +33,12 @@ Examples:
   tidemark bench requests --connections 1,8,64          one small request at a time on each
   tidemark bench produce --size 1024 --bootstrap 127.0.0.1:9092 -o json
   tidemark bench latency --regions 2 --rate 500         and how soon a mirror shows it
+  tidemark bench catch-up --regions 2 --size 1024       a mirror that was away
+  tidemark bench idle --regions 2 --seconds 20          CPU of both regions when nothing is written
   tidemark bench --against 127.0.0.1:9192 --html bench.html
 """
 )
-@click.argument("load", type=click.Choice([*LOADS, "all"]), default="all")
+@click.argument("load", type=click.Choice([*LOADS, *PAIR_LOADS, "all"]), default="all")
 @click.option("--bootstrap", envvar="TIDEMARK_BOOTSTRAP",
               help="A Kafka address to measure; without it a cluster is started here.")  # fmt: skip
 @click.option("--regions", "region_count", default=1, show_default=True,
@@ -44,6 +49,12 @@ Examples:
               help="The other broker's process, if it runs here: its CPU and memory are shown, too.")  # fmt: skip
 @click.option("--rate", "rate_per_s", default=500.0, show_default=True, type=click.FloatRange(1, 1e6),
               help="Records per second of the latency load; each is timed from when it is due.")  # fmt: skip
+@click.option("--megabytes", default=500.0, show_default=True, type=click.FloatRange(1, 1e6),
+              help="What the mirror of the catch-up load has to copy.")  # fmt: skip
+@click.option("--batch-bytes", default=1_000_000, show_default=True, type=click.IntRange(1, 1_000_000),
+              help="Largest batch that the producer of the streams builds (Java's default: 16384).")  # fmt: skip
+@click.option("--topics", default="1,2000", show_default=True,
+              help="How many topics there are while idle: two rows for each number.")  # fmt: skip
 @click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path),
               help="Write a report with charts into one file, too.")  # fmt: skip
 @click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1, 600),
@@ -61,15 +72,16 @@ Examples:
 @output_option
 def bench(load: str, bootstrap: str | None, against: str | None, against_pids: tuple[int, ...],
           region_count: int, output: str, html_path: Path | None, producers: str, connections: str,
-          **numbers: Any) -> None:  # fmt: skip
+          topics: str, **numbers: Any) -> None:  # fmt: skip
     """Measure a broker: records per second in and out, latencies, transactions.
 
     It makes topics of its own and removes them. Client and broker share this machine's cores if the
     broker runs here: say so when you quote a figure.
     """
     plan = Plan(
-        producer_counts=_counts("--producers", producers),
-        connection_counts=_counts("--connections", connections),
+        producer_counts=_counts("--producers", producers, _PRODUCERS_MAX),
+        connection_counts=_counts("--connections", connections, _PRODUCERS_MAX),
+        topic_counts=_counts("--topics", topics, _TOPICS_MAX),
         **numbers,
     )
     loads = LOADS if load == "all" else (load,)
@@ -86,7 +98,8 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pids: t
         "own_cluster_regions": None if bootstrap else region_count,
         "machine": _machine(),
         "settings": {"seconds": plan.seconds, "size_bytes": plan.size_bytes, "runs": plan.run_count,
-                     "partitions": plan.partition_count, "rate_per_s": plan.rate_per_s},
+                     "partitions": plan.partition_count, "rate_per_s": plan.rate_per_s, "batch_bytes": plan.batch_bytes,
+                     "megabytes": plan.megabytes},
         "results": [row.as_dict() for row in rows],
         "ratios": compared,
     }  # fmt: skip
@@ -117,11 +130,11 @@ def _other(against: str | None, pids: tuple[int, ...], mark: str) -> list[Any]:
     return [Stage(bootstrap=against, pids=pids, mark=f"{mark}-against", name=against)]
 
 
-def _counts(option: str, text: str) -> tuple[int, ...]:
+def _counts(option: str, text: str, highest: int) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and 1 <= int(part) <= _PRODUCERS_MAX for part in parts):
+    if not all(part.isdigit() and 1 <= int(part) <= highest for part in parts):
         fail(
-            f"{option} {text!r} is no list of numbers from 1 to {_PRODUCERS_MAX}, such as 1,8,64",
+            f"{option} {text!r} is no list of numbers from 1 to {highest}, such as 1,8,64",
             EXIT_USAGE,
         )
     return tuple(int(part) for part in parts)
@@ -154,7 +167,7 @@ def _broker(bootstrap: str | None, region_count: int) -> Iterator[Any]:
         home, *mirrors = cluster.plan.regions
         yield Stage(
             bootstrap=home.bootstrap, pids=tuple(cluster.pids(home.name)), mark=mark, name="tidemark",
-            mirror=mirrors[0].bootstrap if mirrors else "",
+            mirror=mirrors[0].bootstrap if mirrors else "", cluster=cluster,
         )  # fmt: skip
 
 
@@ -176,6 +189,10 @@ def _measured(load: str, stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
             yield from _consume(stages, plan)
         case "latency":
             yield from _latency(stages, plan)
+        case "catch-up":
+            yield from _catch_up(stages, plan)
+        case "idle":
+            yield from _idle(stages, plan)
         case _:
             for producer_count in plan.producer_counts:
                 yield from _transactions(stages, plan, producer_count)
@@ -231,19 +248,46 @@ def _consume(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
 
 
 def _latency(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
-    from region_broker.cli.bench.open_loop import open_loop_runs
+    from region_broker.cli.bench.open_loop import TXN_RECORDS, open_loop_runs
 
-    def measure(stage: Any, topic: str, reader: str) -> Measure:
-        return lambda _: open_loop_runs(stage, plan, topic, reader)
+    def measure(stage: Any, topic: str, reader: str, txn_records: int) -> Measure:
+        return lambda _: open_loop_runs(stage, plan, topic, reader, txn_records)
 
-    rate = f"at {plan.rate_per_s:g} msg/s"
-    with _topics(stages, "latency", plan.partition_count) as topics:
-        runs = {stage: measure(stage, topic, stage.bootstrap) for stage, topic in topics}
-        yield from _rows((f"acknowledged {rate}", f"end to end {rate}"), "msg/s", 1, plan, runs)
-        mirrored = {s: measure(s, topic, s.mirror) for s, topic in topics if s.mirror}
-        if mirrored:
-            whats = (f"acknowledged {rate}, mirror read", f"end to end on the mirror {rate}")
-            yield from _rows(whats, "msg/s", 1, plan, mirrored)
+    for txn_records in (0, TXN_RECORDS):
+        rate = f"at {plan.rate_per_s:g} msg/s"
+        if txn_records:
+            rate += f", transactions of {txn_records}"
+        with _topics(stages, "latency", plan.partition_count) as topics:
+            runs = {s: measure(s, topic, s.bootstrap, txn_records) for s, topic in topics}
+            yield from _rows((f"acknowledged {rate}", f"end to end {rate}"), "msg/s", 1, plan, runs)
+            mirrored = {
+                s: measure(s, topic, s.mirror, txn_records) for s, topic in topics if s.mirror
+            }
+            if mirrored:
+                whats = (f"acknowledged {rate}, mirror read", f"end to end on the mirror {rate}")
+                yield from _rows(whats, "msg/s", 1, plan, mirrored)
+
+
+def _catch_up(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+    from region_broker.cli.bench.mirror import catch_up_runs
+
+    def measure(stage: Any) -> Measure:
+        return lambda number: catch_up_runs(stage, plan, number)
+
+    whats = ("catch-up, cost at home", "catch-up, cost at the mirror")
+    yield from _rows(whats, "msg/s", 1, plan, {stages[0]: measure(stages[0])})
+
+
+def _idle(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+    from region_broker.cli.bench.mirror import idle_runs
+
+    for topic_count in plan.topic_counts:
+        runs = idle_runs(stages[0], plan, topic_count)
+        for region, found in zip(("home", "mirror"), zip(*runs, strict=True), strict=True):
+            yield Row(
+                broker=stages[0].name, what=f"idle, {topic_count} topics, {region}",
+                unit="% of a core", producers=0, size_bytes=0, runs=found,
+            )  # fmt: skip
 
 
 def _transactions(stages: Sequence[Any], plan: Plan, producer_count: int) -> Iterator[Row]:
@@ -290,9 +334,11 @@ def _rows(
 
 
 def _ratios(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return ours over theirs for each pair of rows; rows of one thing follow each other."""
-    pairs = zip(rows[::2], rows[1::2], strict=True)
-    return [ratios(ours, theirs) for ours, theirs in pairs]
+    """Return ours over theirs for each thing that both brokers were measured in."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.what, row.producers), []).append(row)
+    return [ratios(*pair) for pair in found.values() if len(pair) == 2]
 
 
 # --- printing ------------------------------------------------------------------------------------

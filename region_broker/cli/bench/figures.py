@@ -29,6 +29,9 @@ class Plan:
     connection_counts: tuple[int, ...]
     run_count: int
     rate_per_s: float = 500.0
+    batch_bytes: int = 1_000_000
+    megabytes: float = 500.0
+    topic_counts: tuple[int, ...] = (1, 2_000)
 
     @property
     def warm_up_s(self) -> float:
@@ -49,7 +52,7 @@ class Cost:
 class Run:
     """One measured run: `count` operations in `seconds`, and how long single ones took."""
 
-    count: int
+    count: float
     seconds: float
     latencies_ms: Sequence[float] = ()
     cost: Cost = Cost()

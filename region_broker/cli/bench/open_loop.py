@@ -2,6 +2,7 @@
 
 INV-BO1  open loop: a record that could not be sent when it was due counts from when it was due, so a broker that
          stands still is charged for all that would have been sent meanwhile (no coordinated omission)
+INV-BO3  a record of a transaction is acknowledged when its commit is
 INV-BO2  every record sent is read back, or the run fails: a slow one is not left out
 """
 
@@ -18,6 +19,8 @@ from region_broker.cli.bench.stage import TIMEOUT_S, Stage, client
 
 _DUE: Final = struct.Struct(">d")
 _POLL_S: Final = 0.05
+TXN_RECORDS: Final = 10
+"""Records of one transaction, where the load is one of transactions."""
 _AHEAD_S: Final = 0.2
 """From the start of the schedule to the first record."""
 
@@ -36,13 +39,16 @@ class _Shared:
     sent_count: int = 0
 
 
-def open_loop_runs(stage: Stage, plan: Plan, topic: str, reader_bootstrap: str) -> tuple[Run, Run]:
+def open_loop_runs(
+    stage: Stage, plan: Plan, topic: str, reader_bootstrap: str, txn_records: int = 0
+) -> tuple[Run, Run]:
     """Send `plan.rate_per_s` records a second and read them, committed, at `reader_bootstrap`.
 
+    `txn_records` > 0: each so many are a transaction, which is committed as soon as the last one was due.
     Return the run by acknowledgement and the run by reading. Raises `BenchFailed`.
     """
-    starts_s = time.monotonic()
-    shared = _Shared(starts_s)
+    producer = _producer(stage, topic, transactional=txn_records > 0)
+    shared = _Shared(time.monotonic())
     reader = threading.Thread(
         target=_read, args=(reader_bootstrap, topic, plan, shared), daemon=True
     )
@@ -52,7 +58,11 @@ def open_loop_runs(stage: Stage, plan: Plan, topic: str, reader_bootstrap: str) 
     first_s = time.monotonic() + _AHEAD_S
     shared.measured_from_s = first_s + plan.warm_up_s
     before = stage.cost()
-    _send(stage, plan, topic, first_s, shared)
+    schedule = _Schedule(topic=topic, plan=plan, first_s=first_s)
+    if txn_records:
+        _send_transactions(producer, schedule, txn_records, shared)
+    else:
+        _send(producer, schedule, shared)
     shared.all_sent.set()
     reader.join(2 * TIMEOUT_S)
     cost = stage.cost_since(before)
@@ -71,23 +81,75 @@ def open_loop_runs(stage: Stage, plan: Plan, topic: str, reader_bootstrap: str) 
     )
 
 
-def _send(stage: Stage, plan: Plan, topic: str, first_s: float, shared: _Shared) -> None:
-    producer = Producer(client(stage.bootstrap, **{"enable.idempotence": True, "linger.ms": 0}))
-    padding = b"x" * max(plan.size_bytes - _DUE.size, 0)
-    total = int((plan.warm_up_s + plan.seconds) * plan.rate_per_s)
-    for number in range(total):
-        due_s = first_s + number / plan.rate_per_s
+def _producer(stage: Stage, topic: str, *, transactional: bool) -> Producer:
+    if not transactional:
+        return Producer(client(stage.bootstrap, **{"enable.idempotence": True, "linger.ms": 0}))
+    producer = Producer(
+        client(stage.bootstrap, **{"transactional.id": f"{topic}-producer", "linger.ms": 0})
+    )
+    try:
+        producer.init_transactions(TIMEOUT_S)
+    except KafkaException as error:
+        raise BenchFailed(f"no transactions at {stage.bootstrap}: {error.args[0].str()}") from error
+    return producer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schedule:
+    """What is sent when: record `number` is due at `due_s(number)` of the monotonic clock."""
+
+    topic: str
+    plan: Plan
+    first_s: float
+
+    @property
+    def total(self) -> int:
+        return int((self.plan.warm_up_s + self.plan.seconds) * self.plan.rate_per_s)
+
+    def due_s(self, number: int) -> float:
+        return self.first_s + number / self.plan.rate_per_s
+
+    def send(self, producer: Producer, number: int, on_delivery: Any = None) -> None:
+        """Wait until the record is due, serving the producer, and hand it over."""
+        due_s = self.due_s(number)
         while (left_s := due_s - time.monotonic()) > 0:
             producer.poll(min(left_s, _POLL_S))
+        producer.produce(
+            self.topic, _DUE.pack(due_s) + b"x" * max(self.plan.size_bytes - _DUE.size, 0),
+            partition=number % self.plan.partition_count, on_delivery=on_delivery,
+        )  # fmt: skip
+
+
+def _send(producer: Producer, schedule: _Schedule, shared: _Shared) -> None:
+    for number in range(schedule.total):
         if shared.errors:
             return
-        producer.produce(
-            topic, _DUE.pack(due_s) + padding, partition=number % plan.partition_count,
-            on_delivery=_acked(due_s, shared),
-        )  # fmt: skip
+        schedule.send(producer, number, _acked(schedule.due_s(number), shared))
         shared.sent_count += 1
     if producer.flush(TIMEOUT_S):
         shared.errors.append(f"records were not acknowledged within {TIMEOUT_S:.0f} s")
+
+
+def _send_transactions(
+    producer: Producer, schedule: _Schedule, txn_records: int, shared: _Shared
+) -> None:
+    try:
+        for start in range(0, schedule.total, txn_records):
+            numbers = range(start, min(start + txn_records, schedule.total))
+            producer.begin_transaction()
+            for number in numbers:
+                schedule.send(producer, number)
+            producer.commit_transaction(TIMEOUT_S)
+            committed_s = time.monotonic()
+            shared.sent_count += len(numbers)
+            due = [schedule.due_s(number) for number in numbers]
+            shared.acked_ms += [
+                (committed_s - due_s) * 1000 for due_s in due if due_s >= shared.measured_from_s
+            ]
+            if shared.errors:
+                return
+    except KafkaException as error:
+        shared.errors.append(f"a transaction failed: {error.args[0].str()}")
 
 
 def _acked(due_s: float, shared: _Shared) -> Any:

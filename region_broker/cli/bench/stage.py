@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.bench.figures import BenchFailed, Cost
+from region_broker.cli.local_cluster import LocalCluster
 
 CONNECT_TIMEOUT_S: Final = 10.0
 TIMEOUT_S: Final = 30.0
@@ -33,7 +34,8 @@ def client(bootstrap: str, **more: Any) -> dict[str, Any]:
 class Stage:
     """Where to measure; `pids` are the broker's processes if they run here, `mark` names what we make.
 
-    `mirror` is the bootstrap address of a region that mirrors this one, empty without.
+    `mirror` is the bootstrap address of a region that mirrors this one, empty without; `cluster` is what was
+    started for this measurement, if anything was.
     """
 
     bootstrap: str
@@ -41,6 +43,7 @@ class Stage:
     mark: str
     name: str
     mirror: str = ""
+    cluster: LocalCluster | None = None
 
     @contextlib.contextmanager
     def topic(self, purpose: str, partition_count: int) -> Iterator[str]:
@@ -70,24 +73,33 @@ class Stage:
 
     def cost(self) -> Cost:
         """Return CPU used so far, also by this client, and memory of all processes of the broker."""
-        client_cpu_s = time.process_time()
-        if not self.pids:
-            return Cost(client_cpu_s=client_cpu_s)
-        used = [_process_cost(pid) for pid in self.pids]
-        return Cost(
-            cpu_s=sum(cpu_s for cpu_s, _ in used),
-            rss_bytes=sum(rss_bytes for _, rss_bytes in used),
-            client_cpu_s=client_cpu_s,
-        )
+        return cost_of(self.pids)
 
     def cost_since(self, before: Cost) -> Cost:
         """Return CPU used since `before`, and memory resident now."""
-        now = self.cost()
-        cpu_s = None
-        if now.cpu_s is not None and before.cpu_s is not None:
-            cpu_s = now.cpu_s - before.cpu_s
-        client_cpu_s = now.client_cpu_s - before.client_cpu_s
-        return Cost(cpu_s=cpu_s, rss_bytes=now.rss_bytes, client_cpu_s=client_cpu_s)
+        return cost_between(before, self.cost())
+
+
+def cost_of(pids: Sequence[int]) -> Cost:
+    """Return CPU used so far and memory of all of these processes, and CPU of this one. Raises `BenchFailed`."""
+    client_cpu_s = time.process_time()
+    if not pids:
+        return Cost(client_cpu_s=client_cpu_s)
+    used = [_process_cost(pid) for pid in pids]
+    return Cost(
+        cpu_s=sum(cpu_s for cpu_s, _ in used),
+        rss_bytes=sum(rss_bytes for _, rss_bytes in used),
+        client_cpu_s=client_cpu_s,
+    )
+
+
+def cost_between(before: Cost, now: Cost) -> Cost:
+    """Return CPU used since `before`, and the memory of now."""
+    cpu_s = None
+    if now.cpu_s is not None and before.cpu_s is not None:
+        cpu_s = now.cpu_s - before.cpu_s
+    client_cpu_s = now.client_cpu_s - before.client_cpu_s
+    return Cost(cpu_s=cpu_s, rss_bytes=now.rss_bytes, client_cpu_s=client_cpu_s)
 
 
 def _process_cost(pid: int) -> tuple[float, int]:

@@ -33,6 +33,11 @@ def fill(stage: Stage, plan: Plan, topic: str) -> int:
     return _Flow(stage.bootstrap, topic, plan).send_for(plan.seconds)
 
 
+def fill_records(stage: Stage, plan: Plan, topic: str, at_least: int) -> int:
+    """Produce `at_least` so many records; return how many the topic has now."""
+    return _Flow(stage.bootstrap, topic, plan).send_records(at_least)
+
+
 class _Flow:
     """One producer and the batch it sends again and again, to the partitions in turn."""
 
@@ -43,7 +48,7 @@ class _Flow:
                 **{
                     "enable.idempotence": True,
                     "linger.ms": 5,
-                    "batch.size": 1_000_000,
+                    "batch.size": plan.batch_bytes,
                     "queue.buffering.max.messages": 1_000_000,
                     "queue.buffering.max.kbytes": 256 * 1024,
                     "delivery.report.only.error": True,
@@ -64,12 +69,23 @@ class _Flow:
         count = 0
         while time.monotonic() < deadline_s and self._error is None:
             count += self._send_batch()
+        self._flush()
+        return count
+
+    def send_records(self, at_least: int) -> int:
+        """Send that many, in whole batches, and wait for all acknowledgements. Raises `BenchFailed`."""
+        count = 0
+        while count < at_least and self._error is None:
+            count += self._send_batch()
+        self._flush()
+        return count
+
+    def _flush(self) -> None:
         left = self._producer.flush(TIMEOUT_S)
         if self._error is not None:
             raise BenchFailed(f"a record was refused: {self._error.str()}")
         if left:
             raise BenchFailed(f"{left} records were not acknowledged within {TIMEOUT_S:.0f} s")
-        return count
 
     def _send_batch(self) -> int:
         partition = self._batches % self._partition_count
