@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
-import google_crc32c
+from crc32c import crc32c
 
 from idempotency.decision import DECISION_HEADER, DecisionError, DecisionId
 
@@ -203,7 +203,7 @@ def crc_ok(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     if end > len(buf):
         return False
     with memoryview(buf) as view, view[pos + _CRC_COVERS_FROM : end] as covered:
-        return _crc32c(bytes(covered)) == header.crc
+        return crc32c(covered) == header.crc
 
 
 def first_unsound(
@@ -214,8 +214,8 @@ def first_unsound(
     The first batch must hold or follow `offset`, the others continue it, with gaps only below `gap_below`; all are
     of `leader_epoch`, if given: offsets and leader epoch are not under the CRC. For reads that leave the node.
     """
-    pos, end = 0, len(buf)
-    unpack, crc32c = _PLACE_AND_CRC.unpack_from, google_crc32c.value
+    pos, end, view = 0, len(buf), memoryview(buf)
+    unpack = _PLACE_AND_CRC.unpack_from
     lowest, highest = 0, offset
     while pos < end:
         if end - pos < HEADER_BYTES:
@@ -225,7 +225,7 @@ def first_unsound(
         if (
             batch_length < _BATCH_LENGTH_MIN
             or stop > end
-            or crc32c(buf[pos + _CRC_COVERS_FROM : stop]) != crc
+            or crc32c(view[pos + _CRC_COVERS_FROM : stop]) != crc
             or not (lowest <= base <= highest or highest < base <= gap_below)
             or base + last_delta < highest
             or (leader_epoch is not None and epoch != leader_epoch)
@@ -259,7 +259,7 @@ def build_marker(marker: MarkerFacts, *, base_offset: int = 0, leader_epoch: int
         _BATCH_LENGTH_MIN + len(records),
         leader_epoch,
         MAGIC,
-        _crc32c(covered),
+        crc32c(covered),
     )
     return head + covered
 
@@ -288,11 +288,6 @@ def read_marker(batch: Buffer) -> MarkerFacts:
         header.producer_id, header.producer_epoch, control_type,
         coordinator_epoch, decision, header.max_timestamp_ms,
     )  # fmt: skip
-
-
-def _crc32c(data: bytes) -> int:
-    value: int = google_crc32c.value(data)
-    return value
 
 
 def _control_record(marker: MarkerFacts) -> bytes:

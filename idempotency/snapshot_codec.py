@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from idempotency.decision import DecisionId
 from idempotency.producer_state import AcceptedGap, ProducerEntry
@@ -74,7 +74,7 @@ def pack(content: SnapshotContent) -> bytes:
     for gap in content.gaps:
         body += _GAP.pack(*gap)
     frozen = bytes(body)
-    return _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, len(frozen), _crc32c(frozen)) + frozen
+    return _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, len(frozen), crc32c(frozen)) + frozen
 
 
 def unpack(data: bytes) -> SnapshotContent:
@@ -114,7 +114,7 @@ def _checked_body(data: bytes) -> bytes:
         raise SnapshotError(
             f"snapshot body has {len(body)} bytes, its head says {body_bytes}: rebuild it"
         )
-    if _crc32c(body) != crc:
+    if crc32c(body) != crc:
         raise SnapshotError("snapshot is damaged (CRC32C differs): rebuild it from the log")
     return body
 
@@ -188,8 +188,3 @@ def _unpack_producer(body: bytes, pos: int) -> tuple[ProducerEntry, int]:
         last_decision=DecisionId(shard, leader_epoch, offset, stamp) if has_decision else None,
     )
     return entry, pos
-
-
-def _crc32c(data: bytes) -> int:
-    value: int = google_crc32c.value(data)
-    return value

@@ -10,7 +10,7 @@ Not here: when it is done (`replication.record_rules`); dropping records (`log.c
 import struct
 from typing import Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from idempotency.record_batch import (
     CODEC_MASK,
@@ -68,6 +68,6 @@ def recompressed(
 
 
 def _sealed(batch: bytearray) -> bytes:
-    crc = google_crc32c.value(bytes(memoryview(batch)[_ATTRIBUTES_AT:]))
+    crc = crc32c(memoryview(batch)[_ATTRIBUTES_AT:])
     _CRC.pack_into(batch, _CRC_AT, crc)
     return bytes(batch)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from region_broker.limits import (
     DECOMPRESSED_BYTES_MAX,
@@ -99,7 +99,7 @@ def build_batch(
         _CRC_START + len(covered) - _LENGTH_START,
         leader_epoch,
         MAGIC,
-        google_crc32c.value(covered),
+        crc32c(covered),
     )
     return front + covered
 

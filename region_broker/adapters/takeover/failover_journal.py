@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-import google_crc32c
 import msgspec
+from crc32c import crc32c
 
 from geo_replicator.failover import Event
 from region_broker.log.disk import Disk, DiskFile
@@ -79,7 +79,7 @@ class FailoverJournal:
             payload = data[position + _FRAME.size : end]
             if end > len(data):
                 break
-            if google_crc32c.value(payload) != crc:
+            if crc32c(payload) != crc:
                 if end == len(data):
                     break
                 raise JournalDamaged(self._complaint(position, "a wrong CRC before the last frame"))
@@ -106,7 +106,7 @@ class FailoverJournal:
         """Return once `event` is durable (INV-FJ1); raises OSError, after which nothing was promised."""
         assert self._file is not None, "recover comes first"
         payload = msgspec.json.encode(event)
-        frame = _FRAME.pack(len(payload), google_crc32c.value(payload))
+        frame = _FRAME.pack(len(payload), crc32c(payload))
         self._file.pwrite(self._end_bytes, frame, payload)
         await self._offload(self._file.fdatasync)
         self._end_bytes += len(frame) + len(payload)

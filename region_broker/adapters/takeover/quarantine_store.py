@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import google_crc32c
 import msgspec
+from crc32c import crc32c
 
 from geo_replicator.loss import LossStatement
 from geo_replicator.quarantine import (
@@ -152,7 +152,7 @@ def _copy(file: DiskFile, provenance: Provenance, read: ReadBatches) -> Provenan
                 f" though its tail runs to {provenance.last_offset}; nothing was cut off"
             )
         file.pwrite(byte_count, data)
-        crc = google_crc32c.extend(crc, data)
+        crc = crc32c(data, crc)
         byte_count += len(data)
         batch_count += count
         offset = last + 1
@@ -182,7 +182,7 @@ def _checked_chunks(file: DiskFile, provenance: Provenance, path: Path) -> Itera
         if not data:
             break
         position += len(data)
-        crc = google_crc32c.extend(crc, data)
+        crc = crc32c(data, crc)
         carried += data
         whole = _whole_bytes(carried, path)
         if whole:

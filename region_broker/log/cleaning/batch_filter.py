@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-import google_crc32c
+from crc32c import crc32c
 
 from idempotency.record_batch import (
     CODEC_MASK,
@@ -174,6 +174,6 @@ def _assembled(
         HEADER_BYTES - LENGTH_PREFIX_BYTES + len(payload),
         header.leader_epoch,
         header.magic,
-        google_crc32c.value(covered),
+        crc32c(covered),
     )
     return front + covered

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import google_crc32c
+from crc32c import crc32c
 
 from region_broker.log.disk import Buffer, DiskFile
 from region_broker.log.failures import LogDamaged
@@ -57,7 +57,7 @@ class Head(NamedTuple):
 
     def encode(self) -> bytes:
         """Return its bytes."""
-        crc = google_crc32c.value(self._pack(0)[_HEAD_CRC_FROM:])
+        crc = crc32c(self._pack(0)[_HEAD_CRC_FROM:])
         return self._pack(crc)
 
     def _pack(self, crc: int) -> bytes:
@@ -86,7 +86,7 @@ class Head(NamedTuple):
         if len(data) < _HEAD.size:
             return None
         magic, version, crc, serial, half_bytes, closed = _HEAD.unpack(data)
-        sound = google_crc32c.value(data[_HEAD_CRC_FROM:]) == crc
+        sound = crc32c(data[_HEAD_CRC_FROM:]) == crc
         if magic != _HEAD_MAGIC or version != _VERSION or not sound:
             return None
         return cls(serial, half_bytes, bool(closed))
@@ -138,7 +138,7 @@ def encode_block(serial: int, number: int, pieces: Sequence[Piece]) -> bytes:
     entries = [_ENTRY.pack(*piece.log_id, *piece[1:5]) for piece in pieces]
     data = b"".join([*entries, *(part for piece in pieces for part in piece.buffers)])
     numbers = _BLOCK.pack(_BLOCK_MAGIC, _VERSION, len(pieces), 0, serial, number, len(data))
-    crc = google_crc32c.extend(google_crc32c.value(numbers[_BLOCK_CRC_FROM:]), data)
+    crc = crc32c(data, crc32c(numbers[_BLOCK_CRC_FROM:]))
     head = _BLOCK.pack(_BLOCK_MAGIC, _VERSION, len(pieces), crc, serial, number, len(data))
     padding = bytes(-(len(head) + len(data)) % ALIGN_BYTES)
     return b"".join((head, data, padding))
@@ -207,7 +207,7 @@ def _read_block(file: DiskFile, head: Head, at: int, end: int) -> _Block | None:
     if at + _BLOCK.size + data_bytes > end or count * _ENTRY.size > data_bytes:
         return None
     data = file.pread(data_bytes, at + _BLOCK.size)
-    if google_crc32c.extend(google_crc32c.value(numbers[_BLOCK_CRC_FROM:]), data) != crc:
+    if crc32c(data, crc32c(numbers[_BLOCK_CRC_FROM:])) != crc:
         return None
     data_at = at + _BLOCK.size + count * _ENTRY.size
     entries: list[Entry] = []
