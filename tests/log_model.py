@@ -9,6 +9,7 @@ operations come when (`tests.property`).
 
 import errno
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ from region_broker.wire.batches import Origin
 from tests.log_world import LEADER_EPOCH, World, all_bytes, batch, world
 from tests.simulation.disk import Crashed
 
-SIDE_SUFFIXES = (".index", ".txnindex", ".snapshot", "leader-epochs")
+SIDE_SUFFIXES = (".index", ".txnindex", ".snapshot", ".bookmark", "leader-epochs")
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,22 @@ class LogModel:
         except PartitionFailed:
             return
         self.acknowledged = self.world.partition.high_watermark
+
+    def bookmark(self, between: Callable[[], None]) -> None:
+        """Put a bookmark at the log's end; `between` is done while its thread has not begun yet."""
+        log = self.world.partition.log
+        job = log.begin_bookmark()
+        if job is None:
+            return
+        between()
+        log.finish_bookmark(job, job.run())
+
+    def damage_bookmark(self, rng: random.Random) -> None:
+        """Flip a bit of a bookmark, for good: it is only a shortcut."""
+        disk, folder = self.world.disk, self.world.folder
+        for name in disk.list_dir(folder):
+            if name.endswith(".bookmark"):
+                disk.damage(folder / name, rng.randrange(disk.file_size(folder / name)))
 
     def cut(self, choice: float) -> None:
         partition = self.world.partition
@@ -305,7 +322,7 @@ class LogModel:
         bases = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX)]
         assert min(bases) == self.world.partition.log_start_offset
         for name in names:
-            if name.endswith((".index", ".txnindex")):
+            if name.endswith((".index", ".txnindex", ".bookmark")):
                 assert int(name[:20]) in bases
 
 

@@ -17,8 +17,7 @@ Not here: judging a client's batch, roles, waiters (`replication.partition`).
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -26,60 +25,39 @@ from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import HEADER_BYTES, BatchHeader, Buffer, MarkerFacts, stamp
 from region_broker.log.cleaning.state import CleaningState
 from region_broker.log.failures import PartitionFailed
-from region_broker.log.journal.blocks import LogId
 from region_broker.log.journal.tail import LogTail
-from region_broker.log.log_config import INT32_MAX, FlushPolicy, LogConfig
+from region_broker.log.log_config import INT32_MAX, FlushPolicy
+from region_broker.log.log_setup import LogSetup
 from region_broker.log.recovery import (
     EPOCHS_NAME,
     RecoveredLog,
-    aborted_with_marker_in,
-    keep_state_at,
     new_segment,
-    rebuild_state,
     recover,
     remove_segment_files,
 )
+from region_broker.log.replay import aborted_with_marker_in, keep_state_at, rebuild_state
 from region_broker.log.segment import (
     ReadSlice,
-    SealedCache,
     Segment,
     expired_count,
 )
 from region_broker.log.segment_list import BatchAtTime, SegmentList
 from region_broker.log.side_files.aborted_index import encode_aborted
-from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, JournalMark
+from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
 from region_broker.log.side_files.leader_epochs import LeaderEpochs
-from region_broker.log.side_files.producer_snapshots import (
-    remove_between,
-    remove_outside,
-    write_snapshot,
+from region_broker.log.side_files.producer_snapshots import remove_between, remove_outside
+from region_broker.log.sync_job import (
+    BookmarkJob,
+    FileSync,
+    Seal,
+    SyncJob,
+    draft_bookmark,
+    remove_bookmark,
+    write_bookmark,
 )
-from region_broker.log.sync_job import FileSync, Seal, SyncJob, write_side_files
 
 logger: Final = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class LogListener:
-    """Who is told: `on_dirty` after an append, `on_stable` when `stable_offset` moved or the log failed."""
-
-    on_dirty: Callable[["PartitionLog"], None]
-    on_stable: Callable[[], None] = field(default=lambda: None)
-
-
-@dataclass(slots=True, kw_only=True)
-class LogSetup:
-    """What a log is opened with. Without `log_id` it never uses the journal; `journal_mark` names its last block."""
-
-    folder: Path
-    cache: SealedCache
-    config: LogConfig
-    flush_policy: FlushPolicy
-    listener: LogListener
-    wall_ms: Callable[[], int] = field(default=lambda: 0)
-    log_id: LogId | None = None
-    journal_mark: Callable[[], JournalMark] = field(default=lambda: NO_MARK)
 
 
 class PartitionLog:
@@ -111,6 +89,7 @@ class PartitionLog:
         self._pending_seals: list[Seal] = []
         self._sealed: list[Path] = []
         self._files = FileSync(self._disk, self.folder)
+        self._bookmarked_bytes = recovered.bookmarked_bytes  # of the open segment
         self.cleaning = CleaningState(self._disk, setup.folder, recovered.mark)
 
     @classmethod
@@ -119,6 +98,7 @@ class PartitionLog:
         recovered = recover(setup.folder, setup.cache, setup.config)
         log = cls(setup, recovered)
         log._open_checkpoint(recovered.fence)
+        log.listener.on_grown(log, log.unread_bytes)
         return log
 
     def _open_checkpoint(self, fence: JournalMark) -> None:
@@ -155,6 +135,13 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size_bytes for segment in self._list.segments)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the open segment behind its bookmark: what a start after a crash reads."""
+        if self.failed is not None or self._closed or self._active is None:
+            return 0
+        return self._active.size_bytes - self._bookmarked_bytes
 
     @property
     def has_pending_seals(self) -> bool:
@@ -268,6 +255,7 @@ class PartitionLog:
         self._folder_version += 1
         self._list.add(fresh)
         self._active = fresh
+        self._bookmarked_bytes = 0
         return fresh
 
     def check_running(self) -> None:
@@ -320,6 +308,26 @@ class PartitionLog:
             piece=piece,
         )
 
+    def begin_bookmark(self) -> BookmarkJob | None:
+        """Return what puts a bookmark at the log's end (INV-BKM1); None while a seal is under way, or after the end."""
+        active = self._active
+        if self.failed is not None or self._closed or active is None or self._pending_seals:
+            return None
+        draft = draft_bookmark(active, self.state, self.epochs)
+        return self._files.bookmark_job(active, draft, self._checkpoint_now())
+
+    def finish_bookmark(self, job: BookmarkJob, error: OSError | None) -> None:
+        """Take the outcome in."""
+        if job.generation != self.generation or self.failed is not None:
+            return
+        if error is not None:
+            self.fail(f"syncing {self.folder} for its bookmark failed: {error}")
+            return
+        self._file_offset = max(self._file_offset, job.checkpoint.synced_offset)
+        self._stable_at(job.checkpoint.synced_offset)
+        if self._active is not None and self._active.base_offset == job.draft.segment_base:
+            self._bookmarked_bytes = job.checkpoint.segment_bytes
+
     def run_sync(self, job: SyncJob) -> OSError | None:
         """Do the job's I/O, in a thread; return the error."""
         return self._files.run(job)
@@ -349,22 +357,24 @@ class PartitionLog:
         if job.generation != self.generation or self.failed is not None:
             return
         if error is not None:
-            self.fail(
-                f"writing what was appended to {self.folder} into the journal failed: {error}"
-            )
+            self.fail(f"writing what {self.folder} got into the journal failed: {error}")
             return
         self._synced(job)
 
     def _synced(self, job: SyncJob) -> None:
-        self.synced_offset = max(self.synced_offset, job.checkpoint.synced_offset)
+        self.listener.on_grown(self, job.size_bytes)
+        self._stable_at(job.checkpoint.synced_offset)
+
+    def _stable_at(self, offset: int) -> None:
+        self.synced_offset = max(self.synced_offset, offset)
         if self._policy is FlushPolicy.COMMIT:
             self.listener.on_stable()
 
     def in_file(self, generation: int, offset: int) -> bool:
         """Whether what a generation had below `offset` is synced in the log's own files, or given up."""
-        if generation == self.generation:
-            return self._file_offset >= offset
-        return self.failed is None  # cut or closed, and synced before that
+        if generation != self.generation:
+            return self.failed is None  # cut or closed, and synced before that
+        return self._file_offset >= offset
 
     def _checkpoint_now(self, *, clean: bool = False) -> Checkpoint:
         assert self._active is not None
@@ -406,14 +416,13 @@ class PartitionLog:
                 logger.warning("%s is not closed cleanly", self.folder)
         with self._files.lock:
             self._closed = True
-            self._files.generation += 1
+            self._files.void()
             self._close_files()
 
     def _write_clean_state(self) -> None:
         assert self._active is not None
         assert self._files.checkpoint is not None
-        write_side_files(self._disk, self.folder, self._active, self.epochs.encode())
-        write_snapshot(self._disk, self.folder, self.log_end_offset, self.state.encode())
+        write_bookmark(self._disk, self._active, self.state, self.epochs)
         kept = [*self._list.bases, self.log_end_offset, self.cleaning.holes_below]
         remove_between(self._disk, self.folder, kept)
         self._files.checkpoint.force(self._checkpoint_now(clean=True))
@@ -460,7 +469,7 @@ class PartitionLog:
         if offset == self.log_end_offset:
             return
         with self._files.lock:
-            self._files.generation += 1
+            self._files.void()
             try:
                 self.cleaning.interrupt()
                 self._cut(segment, position, offset)
@@ -470,16 +479,13 @@ class PartitionLog:
         self.epochs.truncate_end(offset)
         self.state = rebuild_state(self.folder, self._list.segments, offset)
         self.state.forget_aborted_below(segment.base_offset)
+        self.listener.on_grown(self, self.unread_bytes)
         self.listener.on_stable()
 
     def _cut(self, segment: Segment, position: int, offset: int) -> None:
         assert self._files.checkpoint is not None
-        lowered = Checkpoint(
-            synced_offset=offset,
-            segment_base=segment.base_offset,
-            segment_bytes=position,
-            log_start_offset=self.log_start_offset,
-        )
+        lowered = replace(self._checkpoint_now(), synced_offset=offset,
+                          segment_base=segment.base_offset, segment_bytes=position)  # fmt: skip
         # The checkpoint first: it must never claim bytes that are gone (INV-K2), and it says that what the
         # journal holds of this log is void (INV-K4): all of it that stays was synced by `truncate_to`.
         self._files.checkpoint.lower(lowered, self._journal_mark())
@@ -494,8 +500,10 @@ class PartitionLog:
         segment.file.truncate(position)
         segment.file.fdatasync()
         remove_outside(self._disk, self.folder, self.log_start_offset, offset)
+        remove_bookmark(self._disk, segment)
         self._disk.fsync_dir(self.folder)
         self._active = segment
+        self._bookmarked_bytes = 0
         self._tail.clear()
         self.log_end_offset = self.synced_offset = self._file_offset = offset
 
@@ -559,7 +567,7 @@ class PartitionLog:
         """Give up all records and go on, empty, at `offset` (a mirror that is seeded again, T14)."""
         self.check_running()
         with self._files.lock:
-            self._files.generation += 1
+            self._files.void()
             try:
                 self._restart_at(offset)
             except OSError as error:
@@ -572,13 +580,8 @@ class PartitionLog:
         self.cleaning.forget()
         self._close_files()
         fence = self._journal_mark()
-        emptied = Checkpoint(
-            synced_offset=offset,
-            segment_base=offset,
-            segment_bytes=0,
-            log_start_offset=offset,
-            fence=fence,
-        )
+        emptied = Checkpoint(synced_offset=offset, segment_base=offset, segment_bytes=0,
+                             log_start_offset=offset, fence=fence)  # fmt: skip
         self._disk.write_file_atomic(self.folder / CHECKPOINT_NAME, emptied.encode())
         for segment in self._list.segments:
             remove_segment_files(self.folder, self._cache, segment.base_offset)
@@ -586,6 +589,7 @@ class PartitionLog:
         if self._disk.exists(self.folder / EPOCHS_NAME):
             self._disk.remove(self.folder / EPOCHS_NAME)
         self._active = new_segment(self.folder, self._cache, self.config, offset)
+        self._bookmarked_bytes = 0
         self._disk.fsync_dir(self.folder)
         self._list = SegmentList(self.folder, self._cache, [self._active])
         self._pending_seals.clear()

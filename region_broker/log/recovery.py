@@ -1,36 +1,37 @@
 """Opening a log: what a crash may have torn is cut, what was durable is proved, state is rebuilt.
 
-INV-R1  after a clean close no segment is read; otherwise the segment of the checkpoint and those behind it are
-        read, with CRC
+INV-R1  after a clean close no segment is read; otherwise the segment of the checkpoint, from its bookmark on, and
+        those behind it are read, once, with CRC
 INV-R2  only bytes at or behind the checkpoint are ever cut: the first incomplete or wrong batch there and all that
         follows it, for none of that was acknowledged
-INV-R3  a wrong or missing byte below the checkpoint is `LogDamaged`: the partition fails, nothing is touched
-INV-R4  what is kept from behind the checkpoint is written again before it is synced: after a failed sync the
-        kernel may hold pages as clean that never reached the disk
-INV-R5  state == replay(log), whichever snapshot it started from
+INV-R3  a missing byte below the checkpoint, and a wrong one among those that are read, is `LogDamaged`: the partition
+        fails, nothing is touched. What is wrong elsewhere is found when it is read (`replication.sound_reads`)
+INV-R4  what is kept from behind the checkpoint is written again, and cut again at its end, before it is synced: after a
+        failed sync the kernel may hold pages, and a size, as clean that never reached the disk
+INV-R5  the open segment has no index file: what a cut or an unfinished seal left would be wrong once it grows
 
-Not here: appending and the rest of a log's life (`partition_log`).
+Not here: appending and the rest of a log's life (`partition_log`), what batches come to (`replay`).
 """
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from idempotency.partition_state import AbortedTxn, PartitionState
-from idempotency.record_batch import (
-    HEADER_BYTES,
-    BatchError,
-    BatchHeader,
-    crc_ok,
-    read_header,
-    read_marker,
-)
+from idempotency.partition_state import PartitionState
 from region_broker.log.cleaning.state import NEVER_CLEANED, CleanMark, finish_swap, read_mark
 from region_broker.log.disk import TEMPORARY_SUFFIX, DiskFile
 from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig
+from region_broker.log.replay import (
+    SCAN_WINDOW_BYTES,
+    Replayed,
+    TornAt,
+    aborted_with_marker_in,
+    read_on,
+    rebuild_state,
+    write_aborted_file,
+)
 from region_broker.log.segment import (
     ABORTED_SUFFIX,
     INDEX_SUFFIX,
@@ -40,27 +41,25 @@ from region_broker.log.segment import (
     file_name,
 )
 from region_broker.log.side_files.aborted_index import encode_aborted
+from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX, Bookmark, decode_bookmark
 from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.leader_epochs import LeaderEpochs
-from region_broker.log.side_files.producer_snapshots import (
-    load_newest,
-    remove_outside,
-    write_snapshot,
-)
+from region_broker.log.side_files.producer_snapshots import remove_outside, write_snapshot
 from region_broker.log.side_files.sparse_index import SparseIndex
 
 logger: Final = logging.getLogger(__name__)
 
 EPOCHS_NAME: Final = "leader-epochs"
-SCAN_WINDOW_BYTES: Final = 8 << 20
+_OF_SEGMENTS: Final = (INDEX_SUFFIX, ABORTED_SUFFIX, BOOKMARK_SUFFIX)
 
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredLog:
     """A log ready for use: at least one segment, the last one active with file and index in memory.
 
-    `fence`: that of its checkpoint, to be kept in those that follow (INV-K4).
+    `fence`: that of its checkpoint, to be kept in those that follow (INV-K4). `bookmarked_bytes`: of the last segment,
+    below the bookmark that is there.
     """
 
     segments: list[Segment]
@@ -68,16 +67,9 @@ class RecoveredLog:
     epochs: LeaderEpochs
     clean: bool
     cut_bytes: int = 0
+    bookmarked_bytes: int = 0
     mark: CleanMark = NEVER_CLEANED
     fence: JournalMark = NO_MARK
-
-
-@dataclass(frozen=True, slots=True)
-class TornAt:
-    """Where whole batches end in a segment, and why."""
-
-    position: int
-    reason: str
 
 
 def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog:
@@ -98,7 +90,7 @@ def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog
     bases = sorted(int(name[:20]) for name in names if name.endswith(LOG_SUFFIX))
     for name in names:
         # The power went while a segment was removed: no later segment of that base may find its indexes.
-        if name.endswith((INDEX_SUFFIX, ABORTED_SUFFIX)) and int(name[:20]) not in bases:
+        if name.endswith(_OF_SEGMENTS) and int(name[:20]) not in bases:
             disk.remove(folder / name)
     checkpoint = read_checkpoint(folder, cache)
     if (
@@ -190,8 +182,10 @@ class _Recovery:
         self._mark = mark
         self._fence = NO_MARK if checkpoint is None else checkpoint.fence
         self._cut_bytes = 0
-        self._read_from = 0
-        self._epochs = LeaderEpochs()
+        self._replayed = Replayed(PartitionState(), LeaderEpochs())
+        self._bookmark: Bookmark | None = None
+        self._ends: dict[int, tuple[bytes, bytes]] = {}
+        """Aborted index, and state at the end, of segments that are read and not the last."""
 
     def run(self, bases: list[int]) -> RecoveredLog:
         """Check, cut, rebuild."""
@@ -205,28 +199,32 @@ class _Recovery:
             raise
 
     def _open(self, segments: list[Segment]) -> RecoveredLog:
-        epochs_known = self._load_epochs()
         clean = self._is_clean(segments)
         if clean:
-            self._open_clean(segments[-1])
+            self._open_clean(segments)
         else:
             self._check(segments)
             self._make_durable(segments)
-        if not epochs_known and (clean or self._read_from > 0):
-            self._rebuild_epochs(segments)
-        end_offset = segments[-1].next_offset
-        state = rebuild_state(self._folder, segments, end_offset)
         self._complete_aborted_files(segments)
+        state = self._replayed.state
         state.forget_aborted_below(segments[-1].base_offset)
+        self._replayed.epochs.truncate_start(segments[0].base_offset)
         return RecoveredLog(
             segments=segments,
             state=state,
-            epochs=self._epochs,
+            epochs=self._replayed.epochs,
             clean=clean,
             cut_bytes=self._cut_bytes,
+            bookmarked_bytes=self._bookmarked_bytes(segments[-1]),
             mark=self._mark,
             fence=self._fence,
         )
+
+    def _bookmarked_bytes(self, active: Segment) -> int:
+        bookmark = self._bookmark
+        if bookmark is None or bookmark.segment_base != active.base_offset:
+            return 0
+        return bookmark.summary.size_bytes
 
     def _list_segments(self, bases: list[int]) -> list[Segment]:
         start = self._checkpoint.log_start_offset if self._checkpoint is not None else 0
@@ -255,30 +253,74 @@ class _Recovery:
             and checkpoint.segment_bytes == segments[-1].size_bytes
         )
 
-    def _open_clean(self, active: Segment) -> None:
+    def _open_clean(self, segments: list[Segment]) -> None:
         assert self._checkpoint is not None
+        active = segments[-1]
         active.next_offset = self._checkpoint.synced_offset
         active.file = self._disk.open(active.path)
-        found = active.read_index_file()
-        if found is not None and found[1].size_bytes == active.size_bytes:
-            active.adopt(*found)
-        else:
-            active.live_index = active.rebuild_index()
+        size_bytes, next_offset = active.size_bytes, active.next_offset
+        if self._begin_at_bookmark(active, size_bytes) and active.size_bytes == size_bytes:
+            return
+        self._bookmark = None
+        self._remove_stale(active)
+        self._disk.fsync_dir(self._folder)
+        active.size_bytes, active.next_offset = size_bytes, next_offset
+        active.live_index = active.rebuild_index()
+        self._replayed.epochs = self._read_epochs(segments)
+        self._replayed.state = rebuild_state(self._folder, segments, active.next_offset)
+
+    def _begin_at_bookmark(self, segment: Segment, durable_bytes: int) -> bool:
+        """Let the segment be as its bookmark says, if there is one that holds; tell which (INV-BKM3)."""
+        path = segment.path.with_suffix(BOOKMARK_SUFFIX)
+        assert segment.file is not None
+        try:
+            found = decode_bookmark(
+                self._disk.read_file(path), segment.file, self._config.index_interval_bytes
+            )
+        except FileNotFoundError:
+            return False
+        except FrameError as error:
+            logger.warning("%s is ignored, its segment is read whole: %s", path, error)
+            return False
+        position = found.summary.size_bytes
+        if position > durable_bytes or found.segment_base != segment.base_offset:
+            logger.warning(
+                "%s is ignored, its segment is read whole: it speaks of %d bytes, %d are durable",
+                path, position, durable_bytes,
+            )  # fmt: skip
+            return False
+        segment.adopt(found.index, found.summary)
+        self._replayed = Replayed(found.state, found.epochs)
+        self._bookmark = found
+        return True
+
+    def _remove_stale(self, active: Segment) -> None:
+        """Remove bookmarks that are not used, and what a seal that was undone left of the open segment.
+
+        Durable after `fsync_dir`, before anything is appended (INV-BKM2, INV-R5).
+        """
+        used = None if self._bookmark is None else self._bookmark.segment_base
+        for name in self._disk.list_dir(self._folder):
+            is_index = name.endswith((INDEX_SUFFIX, ABORTED_SUFFIX))
+            if (name.endswith(BOOKMARK_SUFFIX) and int(name[:20]) != used) or (
+                is_index and int(name[:20]) == active.base_offset
+            ):
+                self._disk.remove(self._folder / name)
 
     def _check(self, segments: list[Segment]) -> None:
         """Prove the durable part, read the rest, cut behind the last whole batch."""
         first, durable_bytes = self._first_unsynced(segments)
-        self._read_from = first
         for at, segment in enumerate(segments[:first]):
             self._check_sealed(segment, segments[at + 1].base_offset)
-        self._epochs.truncate_end(segments[first].base_offset)
         for at in range(first, len(segments)):
             segment = segments[at]
             if at > first and segment.base_offset != segments[at - 1].next_offset:
                 self._drop(segments, at, f"it starts at {segment.base_offset}, not at the end")
                 break
-            torn = self._read_whole(segment)
+            torn = self._read(segments, at, durable_bytes if at == first else 0)
             if torn is None:
+                if at + 1 < len(segments):
+                    self._note_end(segment)
                 continue
             if torn.position < durable_bytes and at == first:
                 raise LogDamaged(
@@ -288,6 +330,38 @@ class _Recovery:
             self._drop(segments, at + 1, "the segment before it is torn")
             self._cut(segment, torn)
             break
+
+    def _read(self, segments: list[Segment], at: int, durable_bytes: int) -> TornAt | None:
+        """Take in what lies behind the bookmark, or the whole segment; return where it is torn, if it is.
+
+        The first one that is read begins at its bookmark, or at the snapshot of its base; the next ones go on from it.
+        """
+        segment = segments[at]
+        end_bytes = segment.size_bytes
+        segment.file = self._disk.open(segment.path)
+        is_first = not any(before.file is not None for before in segments[:at])
+        if not is_first or not self._begin_at_bookmark(segment, durable_bytes):
+            segment.size_bytes, segment.next_offset = 0, segment.base_offset
+            segment.live_index = SparseIndex(self._config.index_interval_bytes)
+            if is_first:
+                self._begin_at_base(segments, at)
+        return read_on(segment, end_bytes, self._replayed, self._mark.holes_below)
+
+    def _begin_at_base(self, segments: list[Segment], at: int) -> None:
+        base_offset = segments[at].base_offset
+        epochs = LeaderEpochs()
+        if at > 0:
+            epochs = self._read_epochs(segments[:at])
+            epochs.truncate_end(base_offset)
+        state = rebuild_state(self._folder, segments, base_offset)
+        self._replayed = Replayed(state, epochs)
+
+    def _note_end(self, segment: Segment) -> None:
+        """Keep what its seal needs, while the state is that of its end."""
+        state = self._replayed.state
+        start, end = segment.base_offset, segment.next_offset
+        aborted = encode_aborted(aborted_with_marker_in(state, start, end))
+        self._ends[start] = (aborted, state.encode())
 
     def _first_unsynced(self, segments: list[Segment]) -> tuple[int, int]:
         """Return (index of the segment where checking starts, its durable bytes)."""
@@ -318,20 +392,6 @@ class _Recovery:
                 f"{segment.path} has {segment.size_bytes} bytes up to offset {next_base}, but was sealed "
                 f"with {summary.size_bytes} up to {summary.next_offset}: restore it from a mirror region"
             )
-
-    def _read_whole(self, segment: Segment) -> TornAt | None:
-        """Index every whole batch; return where they end if that is not the end of the file."""
-        size_bytes = segment.size_bytes
-        segment.size_bytes, segment.next_offset = 0, segment.base_offset
-        segment.file = self._disk.open(segment.path)
-        segment.live_index = SparseIndex(self._config.index_interval_bytes)
-        holes_below = self._mark.holes_below
-        for item in scan(segment.file, size_bytes, segment.base_offset, holes_below):
-            if isinstance(item, TornAt):
-                return item
-            segment.note_batch(item)
-            self._epochs.note(item.leader_epoch, item.base_offset)
-        return None
 
     def _cut(self, segment: Segment, torn: TornAt) -> None:
         assert segment.file is not None
@@ -364,13 +424,18 @@ class _Recovery:
             )
             start = checkpoint.segment_bytes if checkpoint is not None and at_checkpoint else 0
             _rewrite(segment.file, start, segment.size_bytes)
+            segment.file.truncate(segment.size_bytes)
             segment.file.fdatasync()
         active = segments[-1]
         remove_outside(self._disk, self._folder, segments[0].base_offset, active.next_offset)
+        self._remove_stale(active)
         self._disk.fsync_dir(self._folder)
-        for segment in segments[:-1]:
-            if segment.file is not None:
-                self._seal(segment)
+        unsealed = [segment for segment in segments[:-1] if segment.file is not None]
+        for segment in unsealed:
+            self._seal(segment)
+        if unsealed:
+            epochs = self._replayed.epochs.encode()
+            self._disk.write_file_atomic(self._folder / EPOCHS_NAME, epochs)
         self._disk.write_file_atomic(
             self._folder / CHECKPOINT_NAME,
             Checkpoint(
@@ -385,86 +450,34 @@ class _Recovery:
     def _seal(self, segment: Segment) -> None:
         assert segment.live_index is not None
         assert segment.file is not None
-        data = segment.live_index.encode(segment.summary())
-        self._disk.write_file_atomic(segment.index_path(), data)
+        aborted, snapshot = self._ends[segment.base_offset]
+        index = segment.live_index.encode(segment.summary())
+        self._disk.write_file_atomic(segment.index_path(), index)
+        self._disk.write_file_atomic(segment.path.with_suffix(ABORTED_SUFFIX), aborted)
+        write_snapshot(self._disk, self._folder, segment.next_offset, snapshot)
         segment.file.close()
         segment.file = segment.live_index = None
-        aborted = segment.path.with_suffix(ABORTED_SUFFIX)
-        if self._disk.exists(aborted):
-            self._disk.remove(aborted)
 
-    def _load_epochs(self) -> bool:
+    def _read_epochs(self, segments: list[Segment]) -> LeaderEpochs:
+        """Return the leader epochs that the file knows, or those of the batches in `segments`."""
         path = self._folder / EPOCHS_NAME
         try:
-            self._epochs = LeaderEpochs.decode(self._disk.read_file(path))
+            return LeaderEpochs.decode(self._disk.read_file(path))
         except FileNotFoundError:
-            return False
+            logger.info("%s is not there, it is built again from the whole log", path)
         except FrameError as error:
             logger.warning("%s is built again from the whole log: %s", path, error)
-            return False
-        return True
-
-    def _rebuild_epochs(self, segments: list[Segment]) -> None:
-        self._epochs = LeaderEpochs()
+        epochs = LeaderEpochs()
         for segment in segments:
             for _, header in segment.walk(0):
-                self._epochs.note(header.leader_epoch, header.base_offset)
+                epochs.note(header.leader_epoch, header.base_offset)
+        return epochs
 
     def _complete_aborted_files(self, segments: list[Segment]) -> None:
         present = set(self._disk.list_dir(self._folder))
         for segment in segments[:-1]:
             if file_name(segment.base_offset, ABORTED_SUFFIX) not in present:
                 write_aborted_file(self._folder, segments, segment)
-
-
-def scan(
-    file: DiskFile, size_bytes: int, base_offset: int, holes_below: int = 0
-) -> Iterator[BatchHeader | TornAt]:
-    """Yield the header of each whole, sound batch in order, then a TornAt if the file goes on behind them.
-
-    Offsets may be missing below `holes_below`, where the log, or the one that it mirrors, was cleaned.
-    """
-    position = 0
-    expected_offset = base_offset
-    window_bytes = SCAN_WINDOW_BYTES
-    while position < size_bytes:
-        window = file.pread(min(window_bytes, size_bytes - position), position)
-        at = 0
-        while at < len(window):
-            try:
-                header = read_header(window, at)
-            except BatchError as error:
-                if len(window) - at < HEADER_BYTES and position + len(window) < size_bytes:
-                    break  # the header is cut by the window, not by the file
-                yield TornAt(position + at, str(error))
-                return
-            end = at + header.size_bytes
-            if end > len(window) and position + end <= size_bytes:
-                break
-            reason = _fault(window, at, header, expected_offset, holes_below)
-            if reason:
-                yield TornAt(position + at, reason)
-                return
-            yield header
-            expected_offset = header.next_offset
-            at = end
-        window_bytes = SCAN_WINDOW_BYTES
-        if at == 0:  # one batch larger than the window
-            window_bytes = max(window_bytes, read_header(window, 0).size_bytes)
-        position += at
-
-
-def _fault(
-    window: bytes, at: int, header: BatchHeader, expected_offset: int, holes_below: int
-) -> str:
-    if at + header.size_bytes > len(window):
-        return f"the batch of offset {header.base_offset} is cut off"
-    hole = expected_offset < header.base_offset <= holes_below
-    if header.base_offset != expected_offset and not hole:
-        return f"a batch of offset {header.base_offset} where {expected_offset} follows"
-    if not crc_ok(window, at, header):
-        return f"the batch of offset {header.base_offset} has a wrong CRC"
-    return ""
 
 
 def _rewrite(file: DiskFile, start: int, end: int) -> None:
@@ -481,52 +494,3 @@ def remove_segment_files(folder: Path, cache: SealedCache, base_offset: int) -> 
     for name in cache.disk.list_dir(folder):
         if name.startswith(prefix):
             cache.disk.remove(folder / name)
-
-
-def rebuild_state(folder: Path, segments: list[Segment], end_offset: int) -> PartitionState:
-    """Return the state after exactly the batches below `end_offset`: newest sound snapshot, then replay."""
-    start_offset = segments[0].base_offset
-    found = load_newest(segments[0].cache.disk, folder, start_offset, end_offset)
-    offset, state = found if found is not None else (start_offset, PartitionState())
-    replay(segments, state, offset, end_offset)
-    return state
-
-
-def keep_state_at(folder: Path, segments: list[Segment], offset: int) -> None:
-    """Make sure of a snapshot at `offset`, durably."""
-    disk = segments[0].cache.disk
-    if load_newest(disk, folder, offset, offset) is None:
-        state = rebuild_state(folder, segments, offset)
-        write_snapshot(disk, folder, offset, state.encode())
-
-
-def replay(segments: list[Segment], state: PartitionState, start: int, end: int) -> None:
-    """Apply the batches of [start, end), both batch boundaries, to `state`."""
-    for segment in segments:
-        if segment.next_offset <= start or segment.base_offset >= end:
-            continue
-        for position, header in segment.walk(segment.position_of(start), segment.position_of(end)):
-            if header.is_control:
-                batch = segment.reader().pread(header.size_bytes, position)
-                state.apply(header, read_marker(batch))
-            else:
-                state.apply(header)
-
-
-def write_aborted_file(
-    folder: Path, segments: list[Segment], segment: Segment
-) -> tuple[AbortedTxn, ...]:
-    """Build the aborted index of a sealed segment again by replay, and write it durably."""
-    path = segment.path.with_suffix(ABORTED_SUFFIX)
-    logger.info("%s is built again", path)
-    disk = segment.cache.disk
-    state = rebuild_state(folder, segments, segment.base_offset)
-    replay(segments, state, segment.base_offset, segment.next_offset)
-    entries = aborted_with_marker_in(state, segment.base_offset, segment.next_offset)
-    disk.write_file_atomic(path, encode_aborted(entries))
-    return entries
-
-
-def aborted_with_marker_in(state: PartitionState, start: int, end: int) -> tuple[AbortedTxn, ...]:
-    """Return the aborted transactions whose marker lies in [start, end)."""
-    return tuple(entry for entry in state.aborted_in(start, end, end) if entry.last_offset >= start)

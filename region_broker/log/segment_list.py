@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from idempotency.partition_state import AbortedTxn
 from idempotency.record_batch import BatchHeader
 from region_broker.log.failures import NotABatchBoundary
-from region_broker.log.recovery import write_aborted_file
+from region_broker.log.replay import write_aborted_file
 from region_broker.log.segment import ABORTED_SUFFIX, ReadSlice, SealedCache, Segment
 from region_broker.log.side_files.aborted_index import decode_aborted, overlapping
 from region_broker.log.side_files.checked_file import FrameError

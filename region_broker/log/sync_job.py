@@ -2,22 +2,30 @@
 
 INV-LF1  a log's files are worked on under its `FileSync.lock`; a job of an older generation does nothing
 INV-LF2  after the first error every later job of the log ends with it (INV-DK3)
+INV-LF3  what is written for a bookmark is written without the lock: only the sync of what is left, and the rename, hold
+         up a group commit
 
 Not here: when (`group_commit`), what comes of it (`PartitionLog.finish_sync`).
 """
 
+import logging
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from region_broker.log.disk import Disk, DiskFile
+from idempotency.partition_state import PartitionState
+from region_broker.log.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 from region_broker.log.journal.blocks import Piece
 from region_broker.log.recovery import EPOCHS_NAME
 from region_broker.log.segment import ABORTED_SUFFIX, Segment
+from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX, BookmarkDraft
 from region_broker.log.side_files.checked_file import Checkpoint
 from region_broker.log.side_files.checkpoint_file import CheckpointFile
+from region_broker.log.side_files.leader_epochs import LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import write_snapshot
+
+logger: Final = logging.getLogger(__name__)
 
 
 class SyncTarget(Protocol):
@@ -90,6 +98,27 @@ class SyncJob:
         return self.log.run_sync(self)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BookmarkJob:
+    """A bookmark of the open segment on its way: fixed on the loop, run in a thread."""
+
+    files: "FileSync"
+    generation: int
+    file: DiskFile
+    path: Path
+    draft: BookmarkDraft
+    checkpoint: Checkpoint
+
+    @property
+    def size_bytes(self) -> int:
+        """About how large its file is."""
+        return self.draft.size_bytes
+
+    def run(self) -> OSError | None:
+        """Do it; return the error that stops the log. Never called twice."""
+        return self.files.bookmark(self)
+
+
 def write_seal(disk: Disk, folder: Path, seal: Seal) -> None:
     """Write all that belongs to a full segment; its own bytes are synced already."""
     segment = seal.segment
@@ -99,11 +128,33 @@ def write_seal(disk: Disk, folder: Path, seal: Seal) -> None:
     disk.write_file_atomic(folder / EPOCHS_NAME, seal.epochs)
 
 
-def write_side_files(disk: Disk, folder: Path, active: Segment, epochs: bytes) -> None:
-    """Write index and leader epochs as they are now, so that a clean start reads no segment."""
+def draft_bookmark(active: Segment, state: PartitionState, epochs: LeaderEpochs) -> BookmarkDraft:
+    """Return what a bookmark at the end of the open segment says."""
     assert active.live_index is not None
-    disk.write_file_atomic(active.index_path(), active.live_index.encode(active.summary()))
-    disk.write_file_atomic(folder / EPOCHS_NAME, epochs)
+    return BookmarkDraft(
+        segment_base=active.base_offset,
+        index=active.live_index.copy(),
+        summary=active.summary(),
+        state=state.encode(),
+        epochs=epochs.encode(),
+    )
+
+
+def write_bookmark(
+    disk: Disk, active: Segment, state: PartitionState, epochs: LeaderEpochs
+) -> None:
+    """Write the bookmark of a log that is closed: its bytes are synced; the next start reads none of them."""
+    assert active.file is not None
+    draft = draft_bookmark(active, state, epochs)
+    path = active.path.with_suffix(BOOKMARK_SUFFIX)
+    disk.write_file_atomic(path, draft.encode(draft.proof(active.file)))
+
+
+def remove_bookmark(disk: Disk, segment: Segment) -> None:
+    """Remove the bookmark of a segment, if it has one; durable after `fsync_dir`."""
+    path = segment.path.with_suffix(BOOKMARK_SUFFIX)
+    if disk.exists(path):
+        disk.remove(path)
 
 
 class FileSync:
@@ -115,6 +166,7 @@ class FileSync:
         self.generation = 0
         self.folder_synced = 0
         self.checkpoint: CheckpointFile | None = None
+        self.sealed_below = 0
         self._disk = disk
         self._folder = folder
         self._error: OSError | None = None
@@ -128,6 +180,11 @@ class FileSync:
                 self._error = self._run(job)
             return self._error
 
+    def void(self) -> None:
+        """Make void what was begun: the log is cut or closed. The lock is held."""
+        self.generation += 1
+        self.sealed_below = 0
+
     def _run(self, job: SyncJob) -> OSError | None:
         assert self.checkpoint is not None
         if not job.seals and self.checkpoint.covers(job.checkpoint.synced_offset):
@@ -139,9 +196,84 @@ class FileSync:
                 self._disk.fsync_dir(self._folder)
             for seal in job.seals:
                 write_seal(self._disk, self._folder, seal)
+                remove_bookmark(self._disk, seal.segment)
+                self.sealed_below = seal.segment.next_offset
             self.checkpoint.write(job.checkpoint)
             if job.seals:
                 self.checkpoint.sync()
         except OSError as error:
             return error
         return None
+
+    def bookmark_job(
+        self, active: Segment, draft: BookmarkDraft, checkpoint: Checkpoint
+    ) -> BookmarkJob:
+        """Return the work that puts `draft` into its place; `checkpoint` covers what it speaks of."""
+        assert active.file is not None
+        return BookmarkJob(
+            files=self,
+            generation=self.generation,
+            file=active.file,
+            path=active.path.with_suffix(BOOKMARK_SUFFIX),
+            draft=draft,
+            checkpoint=checkpoint,
+        )
+
+    def bookmark(self, job: BookmarkJob) -> OSError | None:
+        """Put a bookmark in its place; return the error that stops the log, if there is one.
+
+        What was cut, closed or sealed meanwhile gets none, and neither does what cannot be written beside the log.
+        """
+        proof = self._synced_and_proved(job)
+        if not isinstance(proof, int):
+            return proof
+        temporary = job.path.with_name(job.path.name + TEMPORARY_SUFFIX)
+        try:
+            self._write(temporary, job.draft.encode(proof))
+        except OSError as error:
+            logger.warning("%s: no bookmark is written, a start reads more: %s", job.path, error)
+            return None
+        return self._put(job, temporary)
+
+    def _synced_and_proved(self, job: BookmarkJob) -> int | OSError | None:
+        with self.lock:
+            if self._is_void(job):
+                return self._error
+            assert self.checkpoint is not None
+            try:
+                job.file.fdatasync()
+                self._disk.fsync_dir(self._folder)
+                self.checkpoint.write(job.checkpoint)
+                self.checkpoint.sync()
+                return job.draft.proof(job.file)
+            except OSError as error:
+                self._error = error
+                return error
+
+    def _write(self, path: Path, data: bytes) -> None:
+        file = self._disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(0, data)
+            file.fdatasync()
+        finally:
+            file.close()
+
+    def _put(self, job: BookmarkJob, temporary: Path) -> OSError | None:
+        with self.lock:
+            try:
+                if not self._is_void(job):
+                    self._disk.rename(temporary, job.path)
+                    self._disk.fsync_dir(self._folder)
+                elif self._disk.exists(temporary):
+                    self._disk.remove(temporary)
+            except OSError as error:
+                self._error = error
+        return self._error
+
+    def _is_void(self, job: BookmarkJob) -> bool:
+        return (
+            job.generation != self.generation
+            or self._error is not None
+            or job.draft.segment_base < self.sealed_below
+        )

@@ -310,6 +310,7 @@ class Node:
                     tasks.create_task(work, name=name)
                     for name, work in (
                         ("group-commit", self.storage.group_commit.run()),
+                        ("bookmarks", self.storage.partitions.bookmarks.run()),
                         ("role", self.role.run()),
                         ("forwarder", self._forwarder.run()),
                         ("failover", self.failover.run()),

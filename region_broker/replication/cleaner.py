@@ -28,7 +28,7 @@ from region_broker.log.disk import Disk
 from region_broker.log.failures import LogDamaged, PartitionFailed
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.log.partition_log import PartitionLog
-from region_broker.log.recovery import rebuild_state
+from region_broker.log.replay import rebuild_state
 from region_broker.log.segment import SealedCache, Segment
 from region_broker.log.side_files.producer_snapshots import load_newest, write_snapshot
 from region_broker.replication.partition import Partition

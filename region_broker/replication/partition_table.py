@@ -9,7 +9,8 @@ INV-T4  the journal is replayed before any partition is opened
     <data_dir>/format                        "tidemark-log 2"
     <data_dir>/journal                       small appends of all partitions, synced before they are acknowledged
     <data_dir>/<topic id>/topic.json         name and id, for people and offline tools
-    <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start, <base>.{log,index,txnindex,snapshot}
+    <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start,
+                                             <base>.{log,index,txnindex,snapshot,bookmark}
     <data_dir>/<topic id>.deleted            a topic on its way out
 
 Not here: which topics there are (`controller.metadata_store`), roles (the node tells each partition).
@@ -24,6 +25,7 @@ from uuid import UUID
 
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
+from region_broker.log.bookmarks import Bookmarks
 from region_broker.log.disk import Disk
 from region_broker.log.failures import LogDamaged, NewerFormat, PartitionFailed, UnsupportedConfig
 from region_broker.log.group_commit import GroupCommit
@@ -34,7 +36,8 @@ from region_broker.log.log_config import (
     NodeLogConfig,
     topic_log_config,
 )
-from region_broker.log.partition_log import LogListener, LogSetup, PartitionLog
+from region_broker.log.log_setup import LogListener, LogSetup
+from region_broker.log.partition_log import PartitionLog
 from region_broker.log.segment import SealedCache
 from region_broker.log.side_files.log_start import LogStart
 from region_broker.replication.partition import Partition
@@ -97,6 +100,7 @@ class PartitionTable:
         self._config = config
         self._group_commit = group_commit
         self._cache = SealedCache(disk, config)
+        self.bookmarks = Bookmarks()
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
         check_format(disk, data_dir)
@@ -238,7 +242,9 @@ class PartitionTable:
             cache=self._cache,
             config=config,
             flush_policy=self._group_commit.policy,
-            listener=LogListener(on_dirty=self._group_commit.mark_dirty),
+            listener=LogListener(
+                on_dirty=self._group_commit.mark_dirty, on_grown=self.bookmarks.note_grown
+            ),
             wall_ms=self._clock.wall_ms,
             log_id=(topic.topic_id.bytes, number) if self._config.journal_bytes else None,
             journal_mark=lambda: self._journal.mark,

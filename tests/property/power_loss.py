@@ -38,10 +38,19 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
     "sync": (6, lambda model, rng: model.sync()),
     "catch up": (2, lambda model, rng: model.catch_up()),
     "sync files": (1, lambda model, rng: model.sync_files()),
+    "bookmark": (2, lambda model, rng: model.bookmark(lambda: meanwhile(model, rng))),
+    "damage the bookmark": (1, lambda model, rng: model.damage_bookmark(rng)),
     "cut": (1, lambda model, rng: model.cut(rng.random())),
     "retain": (1, lambda model, rng: model.retain()),
 }
 """What the log does, and how often compared with the rest."""
+
+
+def meanwhile(model: LogModel, rng: random.Random) -> None:
+    """Do something else, or nothing, while a bookmark waits for its thread."""
+    others = [name for name in OPERATIONS if name != "bookmark"]
+    if rng.random() < 0.5:
+        OPERATIONS[rng.choice(others)][1](model, rng)
 
 
 def chosen(rng: random.Random) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.log_model import LogModel
-from tests.property.power_loss import operations_that_fail
+from tests.property.power_loss import meanwhile, operations_that_fail
 
 PRODUCERS = st.integers(1, 3)
 SEEDS = st.integers(0, 2**32)
@@ -52,6 +52,19 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def sync_files(self) -> None:
         self.model.sync_files()
+
+    @rule()
+    def bookmark(self) -> None:
+        self.model.bookmark(lambda: None)
+
+    @rule(seed=SEEDS)
+    def bookmark_while_something_else_happens(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self.model.bookmark(lambda: meanwhile(self.model, rng))
+
+    @rule(seed=SEEDS)
+    def damage_the_bookmark(self, seed: int) -> None:
+        self.model.damage_bookmark(random.Random(seed))
 
     @rule(choice=st.floats(0, 1))
     def cut(self, choice: float) -> None:

@@ -20,6 +20,7 @@ from region_broker.log.side_files.checked_file import FrameError, pack_frame, un
 _MAGIC: Final = b"TMIX"
 _VERSION: Final = 1
 NO_TIMESTAMP_MS: Final = -1
+ENTRY_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,14 @@ class SparseIndex:
         slot = bisect_left(self._timestamps, timestamp_ms) - 1
         return self._positions[slot] if slot >= 0 else 0
 
+    def copy(self) -> "SparseIndex":
+        """Return one that stays as it is while this one grows."""
+        made = SparseIndex(self._interval_bytes)
+        made._offsets, made._positions = self._offsets[:], self._positions[:]
+        made._timestamps = self._timestamps[:]
+        made._next_entry_at = self._next_entry_at
+        return made
+
     def last_entry(self) -> tuple[int, int]:
         """Return (highest timestamp before it, position) of the newest entry; (-1, 0) without any."""
         if not self._positions:
@@ -115,7 +124,7 @@ def decode_index(data: bytes, interval_bytes: int) -> tuple[SparseIndex, Segment
     count, size_bytes, next_offset, max_timestamp_ms, first_timestamp_ms = _column(
         "q", payload[:40]
     )
-    if len(payload) != 40 + count * 16:
+    if len(payload) != 40 + count * ENTRY_BYTES:
         raise FrameError(f"index file has {len(payload)} bytes for {count} entries")
     index = SparseIndex(interval_bytes)
     index._offsets = _column("I", payload[40 : 40 + 4 * count])

@@ -9,6 +9,7 @@ import pytest
 from idempotency.partition_state import PartitionState
 from region_broker.log.failures import NewerFormat, PartitionFailed
 from region_broker.log.segment import file_name
+from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import Origin
@@ -28,8 +29,8 @@ def last_segment(some: World) -> Path:
     return some.folder / names[-1]
 
 
-def test_clean_start_reads_nothing_of_the_log() -> None:
-    some = world(SMALL_SEGMENTS)
+def test_clean_start_reads_nothing_of_the_log_but_what_proves_the_bookmark() -> None:
+    some = world()
     fill(some, 40)
     some.sync()
     before = all_bytes(some.partition)
@@ -37,7 +38,8 @@ def test_clean_start_reads_nothing_of_the_log() -> None:
     some.disk.process_killed()
     some.disk.bytes_read = 0
     some.open()
-    assert some.disk.bytes_read < 100  # the journal's heads
+    assert len(before) > 10_000
+    assert some.disk.bytes_read < PROOF_BYTES_MAX + 100  # and the journal's heads
     assert some.partition.log.recovered_clean
     assert some.partition.log_end_offset == 40
     assert all_bytes(some.partition) == before

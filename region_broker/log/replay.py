@@ -1,0 +1,155 @@
+"""Reading a log's batches back into what they stand for: index, leader epochs, and the state of producers.
+
+INV-RY1  state == replay(log), whichever snapshot it started from
+INV-RY2  `read_on` looks at each byte once: CRC, index, leader epochs and state come from the same pass
+
+Not here: what is cut, what is durable (`recovery`).
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from idempotency.partition_state import AbortedTxn, PartitionState
+from idempotency.record_batch import (
+    HEADER_BYTES,
+    BatchError,
+    crc_ok,
+    read_header,
+    read_marker,
+)
+from region_broker.log.segment import ABORTED_SUFFIX, Segment
+from region_broker.log.side_files.aborted_index import encode_aborted
+from region_broker.log.side_files.leader_epochs import LeaderEpochs
+from region_broker.log.side_files.producer_snapshots import load_newest, write_snapshot
+
+logger: Final = logging.getLogger(__name__)
+
+SCAN_WINDOW_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TornAt:
+    """Where whole batches end in a segment, and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What the batches of a log have come to so far."""
+
+    state: PartitionState
+    epochs: LeaderEpochs
+
+
+def read_on(
+    segment: Segment, end_bytes: int, replayed: Replayed, holes_below: int
+) -> TornAt | None:
+    """Take in every whole, sound batch from the segment's end as known up to `end_bytes` of its file.
+
+    Returns where they end, if the file goes on behind them. Offsets may be missing below `holes_below`, where the
+    log, or the one that it mirrors, was cleaned. Raises OSError of the disk.
+    """
+    file = segment.reader()
+    window_bytes = SCAN_WINDOW_BYTES
+    while segment.size_bytes < end_bytes:
+        start = segment.size_bytes
+        window = file.pread(min(window_bytes, end_bytes - start), start)
+        torn = _read_window(window, segment, replayed, holes_below)
+        if torn is not None:
+            cut_by_window = torn.cut_off and len(window) < end_bytes - start
+            if not cut_by_window:
+                return TornAt(segment.size_bytes, torn.reason)
+            window_bytes = SCAN_WINDOW_BYTES
+            if segment.size_bytes == start:  # one batch larger than the window
+                window_bytes = max(window_bytes, read_header(window, 0).size_bytes)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Torn:
+    reason: str
+    cut_off: bool = False
+
+
+def _read_window(
+    window: bytes, segment: Segment, replayed: Replayed, holes_below: int
+) -> _Torn | None:
+    """Take in the batches of `window`, which begins at the segment's end; return why it stopped before its end."""
+    at, end = 0, len(window)
+    state, epochs = replayed.state, replayed.epochs
+    expected_offset, epoch = segment.next_offset, epochs.latest
+    while at < end:
+        try:
+            header = read_header(window, at)
+        except BatchError as error:
+            return _Torn(str(error), cut_off=end - at < HEADER_BYTES)
+        size_bytes = header.size_bytes
+        if at + size_bytes > end:
+            return _Torn(f"the batch of offset {header.base_offset} is cut off", cut_off=True)
+        base_offset = header.base_offset
+        if base_offset != expected_offset and not expected_offset < base_offset <= holes_below:
+            return _Torn(f"a batch of offset {base_offset} where {expected_offset} follows")
+        if not crc_ok(window, at, header):
+            return _Torn(f"the batch of offset {base_offset} has a wrong CRC")
+        segment.note_batch(header)
+        if header.leader_epoch > epoch:
+            epochs.note(header.leader_epoch, base_offset)
+            epoch = epochs.latest
+        marker = read_marker(window[at : at + size_bytes]) if header.is_control else None
+        state.apply(header, marker)
+        expected_offset = header.next_offset
+        at += size_bytes
+    return None
+
+
+def rebuild_state(folder: Path, segments: list[Segment], end_offset: int) -> PartitionState:
+    """Return the state after exactly the batches below `end_offset`: newest sound snapshot, then replay."""
+    start_offset = segments[0].base_offset
+    found = load_newest(segments[0].cache.disk, folder, start_offset, end_offset)
+    offset, state = found if found is not None else (start_offset, PartitionState())
+    replay(segments, state, offset, end_offset)
+    return state
+
+
+def keep_state_at(folder: Path, segments: list[Segment], offset: int) -> None:
+    """Make sure of a snapshot at `offset`, durably."""
+    disk = segments[0].cache.disk
+    if load_newest(disk, folder, offset, offset) is None:
+        state = rebuild_state(folder, segments, offset)
+        write_snapshot(disk, folder, offset, state.encode())
+
+
+def replay(segments: list[Segment], state: PartitionState, start: int, end: int) -> None:
+    """Apply the batches of [start, end), both batch boundaries, to `state`."""
+    for segment in segments:
+        if segment.next_offset <= start or segment.base_offset >= end:
+            continue
+        for position, header in segment.walk(segment.position_of(start), segment.position_of(end)):
+            if header.is_control:
+                batch = segment.reader().pread(header.size_bytes, position)
+                state.apply(header, read_marker(batch))
+            else:
+                state.apply(header)
+
+
+def write_aborted_file(
+    folder: Path, segments: list[Segment], segment: Segment
+) -> tuple[AbortedTxn, ...]:
+    """Build the aborted index of a sealed segment again by replay, and write it durably."""
+    path = segment.path.with_suffix(ABORTED_SUFFIX)
+    logger.info("%s is built again", path)
+    disk = segment.cache.disk
+    state = rebuild_state(folder, segments, segment.base_offset)
+    replay(segments, state, segment.base_offset, segment.next_offset)
+    entries = aborted_with_marker_in(state, segment.base_offset, segment.next_offset)
+    disk.write_file_atomic(path, encode_aborted(entries))
+    return entries
+
+
+def aborted_with_marker_in(state: PartitionState, start: int, end: int) -> tuple[AbortedTxn, ...]:
+    """Return the aborted transactions whose marker lies in [start, end)."""
+    return tuple(entry for entry in state.aborted_in(start, end, end) if entry.last_offset >= start)

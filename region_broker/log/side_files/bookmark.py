@@ -1,0 +1,104 @@
+"""The bookmark of the open segment: what its bytes up to one position have come to, so that a start reads from there.
+
+INV-BKM1  a bookmark is put in its place after the bytes that it speaks of, and a checkpoint that covers them, are durable
+INV-BKM2  it is durably gone before the segment is cut below its position, or appended to after such a cut
+INV-BKM3  it is a shortcut only: without it, with one that is damaged, says more than the checkpoint, or does not fit the
+         segment's bytes, the segment is read whole
+
+Content: base, CRC-32C of the last bytes before the position (`PROOF_BYTES_MAX`: another segment has other ones), then the
+files that a seal has: index (with position, offset and timestamps), state, leader epochs.
+Not here: when it is written (`bookmarks`), what a start does with it (`recovery`).
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from idempotency.partition_state import PartitionState, SnapshotError
+from region_broker.log.disk import DiskFile
+from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.side_files.leader_epochs import LeaderEpochs
+from region_broker.log.side_files.sparse_index import (
+    ENTRY_BYTES,
+    SegmentSummary,
+    SparseIndex,
+    decode_index,
+)
+
+BOOKMARK_SUFFIX: Final = ".bookmark"
+_MAGIC: Final = b"TMBM"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">qIIII")
+PROOF_BYTES_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bookmark:
+    """See the module's head; `summary.size_bytes` is its position. The objects in it are its owner's."""
+
+    segment_base: int
+    index: SparseIndex
+    summary: SegmentSummary
+    state: PartitionState
+    epochs: LeaderEpochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookmarkDraft:
+    """A bookmark as the loop hands it to a thread: nothing in it changes any more."""
+
+    segment_base: int
+    index: SparseIndex
+    summary: SegmentSummary
+    state: bytes
+    epochs: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """About how large its file is."""
+        return ENTRY_BYTES * len(self.index) + len(self.state) + len(self.epochs)
+
+    def proof(self, file: DiskFile) -> int:
+        """Return what the segment in `file` is known by; raises OSError."""
+        return _proof(file, self.summary.size_bytes)
+
+    def encode(self, proof: int) -> bytes:
+        """Return the content of its file."""
+        parts = (self.index.encode(self.summary), self.state, self.epochs)
+        head = _HEAD.pack(self.segment_base, proof, *map(len, parts))
+        return pack_frame(_MAGIC, _VERSION, b"".join((head, *parts)))
+
+
+def decode_bookmark(data: bytes, file: DiskFile, interval_bytes: int) -> Bookmark:
+    """Return what `data` says if it fits the segment in `file`; raises FrameError, OSError."""
+    payload = unpack_frame(_MAGIC, _VERSION, data)
+    if len(payload) < _HEAD.size:
+        raise FrameError("bookmark has no head")
+    base, proof, *sizes = _HEAD.unpack_from(payload)
+    if len(payload) != _HEAD.size + sum(sizes):
+        raise FrameError(f"bookmark of {len(payload)} bytes does not hold its {sum(sizes)}")
+    parts = []
+    start = _HEAD.size
+    for size_bytes in sizes:
+        parts.append(payload[start : start + size_bytes])
+        start += size_bytes
+    index, summary = decode_index(parts[0], interval_bytes)
+    if _proof(file, summary.size_bytes) != proof:
+        raise FrameError(
+            f"the segment's bytes before {summary.size_bytes} are not those it was made of"
+        )
+    try:
+        state = PartitionState.decode(parts[1])
+    except SnapshotError as error:
+        raise FrameError(str(error)) from error
+    epochs = LeaderEpochs.decode(parts[2])
+    return Bookmark(segment_base=base, index=index, summary=summary, state=state, epochs=epochs)
+
+
+def _proof(file: DiskFile, position: int) -> int:
+    """Return the CRC-32C of the last bytes before `position`."""
+    at = max(position - PROOF_BYTES_MAX, 0)
+    value: int = crc32c(file.pread(position - at, at))
+    return value

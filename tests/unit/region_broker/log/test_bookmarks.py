@@ -1,0 +1,333 @@
+"""Bookmarks of open segments: what a start reads with one, when it is not believed, and which log gets one when."""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from idempotency.partition_state import PartitionState
+from region_broker.log import bookmarks, replay
+from region_broker.log.bookmarks import Bookmarks
+from region_broker.log.failures import CorruptRange
+from region_broker.log.journal.blocks import ALIGN_BYTES
+from region_broker.log.segment import file_name
+from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
+from region_broker.replication.partition import Isolation
+from region_broker.wire.batches import Origin
+from tests.log_world import World, all_bytes, batch, with_markers, world
+from tests.simulation.disk import Crashed
+
+
+def fill(some: World, batch_count: int, *, size_bytes: int = 300, producer_id: int = 7) -> None:
+    """Append batches of one idempotent producer."""
+    log = some.partition
+    for _ in range(batch_count):
+        known = log.state.producer(producer_id)
+        sequence = 0 if known is None else known.last_sequence + 1
+        outcome = log.append(batch(size_bytes=size_bytes, origin=Origin(producer_id, 0, sequence)))
+        assert outcome.base_offset >= 0, outcome
+
+
+def put(some: World, between: Callable[[], None] = lambda: None) -> None:
+    """Put a bookmark at the end of partition 0; `between` is done while its thread has not begun."""
+    job = some.partition.log.begin_bookmark()
+    assert job is not None
+    between()
+    some.partition.log.finish_bookmark(job, job.run())
+
+
+def bookmark_of(some: World, base: int = 0) -> Path:
+    return some.folder / file_name(base, ".bookmark")
+
+
+def expect_replayed(some: World, before: bytes) -> None:
+    """The log holds `before`, and its state is the replay of it."""
+    assert some.partition.failed is None, some.partition.failed
+    assert all_bytes(some.partition) == before
+    state = PartitionState()
+    for header, marker in with_markers(before):
+        state.apply(header, marker)
+    assert some.partition.state.encode() == state.encode()
+
+
+def test_a_start_after_a_kill_reads_only_what_lies_behind_the_bookmark() -> None:
+    some = world(journal_bytes=0)
+    fill(some, 200)
+    some.sync()
+    put(some)
+    fill(some, 5)
+    some.sync()
+    before = all_bytes(some.partition)
+    some.disk.process_killed()
+    some.disk.bytes_read = 0
+    some.open()
+    assert len(before) > 70_000
+    # The journal's two halves, what lies behind the bookmark, and it again to be written again (INV-R4).
+    assert some.disk.bytes_read < PROOF_BYTES_MAX + 3 * ALIGN_BYTES + 2 * 5 * 400
+    expect_replayed(some, before)
+
+
+def test_what_was_only_in_the_journal_is_below_the_bookmark_too() -> None:
+    some = world()
+    fill(some, 20)
+    some.sync()
+    put(some)
+    assert some.partition.high_watermark == 20
+    before = all_bytes(some.partition)
+    some.disk.power_loss(random.Random(3))
+    some.open()
+    expect_replayed(some, before)
+
+
+def test_a_bookmark_makes_durable_what_it_speaks_of() -> None:
+    some = world()
+    fill(some, 20)
+    put(some)
+    assert some.partition.high_watermark == 20
+    some.disk.power_loss(random.Random(3))
+    some.open()
+    assert some.partition.log_end_offset == 20
+
+
+def test_a_wrong_byte_below_the_bookmark_stops_no_start_and_is_never_given_out() -> None:
+    some = world()
+    fill(some, 100)
+    put(some)
+    fill(some, 3)
+    some.sync_files()
+    good = all_bytes(some.partition)
+    some.disk.damage(some.folder / file_name(0, ".log"), 1000)
+    some.kill_and_reopen()
+    assert some.partition.failed is None
+    assert some.partition.log_end_offset == 103
+    seen = b""
+    offset = 0
+    while offset < 103:
+        try:
+            found = some.partition.fetch(offset, 1, Isolation.READ_UNCOMMITTED)
+        except CorruptRange:
+            assert offset == 2
+            offset += 1
+            continue
+        seen += found.data
+        offset = found.next_offset
+    assert len(seen) == len(good) - len(good) // 103
+    assert good.endswith(seen[-len(seen) + 2 * (len(good) // 103) :])
+
+
+@pytest.mark.parametrize("at", range(0, 400, 13))
+def test_a_flipped_bit_in_a_bookmark_only_costs_time(at: int) -> None:
+    some = world()
+    fill(some, 40)
+    put(some)
+    fill(some, 2)
+    some.sync_files()
+    before = all_bytes(some.partition)
+    path = bookmark_of(some)
+    some.disk.damage(path, at % some.disk.file_size(path))
+    some.kill_and_reopen()
+    expect_replayed(some, before)
+    assert not some.disk.exists(path)
+
+
+@pytest.mark.parametrize("offset", [5, 20, 22])
+def test_no_bookmark_survives_a_cut(offset: int) -> None:
+    some = world()
+    fill(some, 20)
+    put(some)
+    fill(some, 5)
+    some.partition.truncate_to(offset)
+    assert not some.disk.exists(bookmark_of(some))
+
+
+def test_a_bookmark_from_before_a_cut_is_not_believed() -> None:
+    some = world()
+    fill(some, 20)
+    put(some)
+    stale = bytes(some.disk.content(bookmark_of(some)))
+    some.partition.truncate_to(5)
+    some.disk.write_file_atomic(bookmark_of(some), stale)
+    some.kill_and_reopen()  # it speaks of more than is durable
+    assert not some.disk.exists(bookmark_of(some))
+    fill(some, 30, producer_id=8)
+    some.sync_files()
+    before = all_bytes(some.partition)
+    some.disk.write_file_atomic(bookmark_of(some), stale)
+    some.kill_and_reopen()  # the bytes in front of it are others
+    expect_replayed(some, before)
+
+
+def test_a_bookmark_that_was_begun_before_a_cut_is_not_put() -> None:
+    some = world()
+    fill(some, 20)
+    some.sync()
+    put(some, lambda: some.partition.truncate_to(5))
+    assert [name for name in some.disk.list_dir(some.folder) if "bookmark" in name] == []
+    fill(some, 30, producer_id=8)
+    some.sync_files()
+    before = all_bytes(some.partition)
+    some.kill_and_reopen()
+    expect_replayed(some, before)
+
+
+def test_a_bookmark_that_was_begun_before_a_seal_is_not_put() -> None:
+    some = world({"segment.bytes": "4096"})
+    fill(some, 8)
+    some.sync()
+
+    def roll() -> None:
+        fill(some, 10)
+        some.sync()
+
+    put(some, roll)
+    assert some.partition.log.sealed_paths() != []
+    assert [name for name in some.disk.list_dir(some.folder) if "bookmark" in name] == []
+
+
+@pytest.mark.parametrize("what", ["cut", "seal"])
+def test_a_bookmark_that_is_overtaken_while_it_is_written_is_not_put(what: str) -> None:
+    some = world({"segment.bytes": "4096"})
+    fill(some, 8)
+    some.sync()
+
+    overtaken: list[str] = []
+
+    def overtake(operation: str, path: Path) -> None:
+        if operation != "pwrite" or ".bookmark" not in path.name:
+            return
+        some.disk.fault = None
+        overtaken.append(what)
+        if what == "cut":
+            some.partition.truncate_to(5)
+        else:
+            fill(some, 10)
+            some.sync()
+
+    some.disk.fault = overtake
+    put(some)
+    assert overtaken == [what]
+    assert [name for name in some.disk.list_dir(some.folder) if "bookmark" in name] == []
+
+
+def test_a_sealed_segment_keeps_no_bookmark() -> None:
+    some = world({"segment.bytes": "4096"})
+    fill(some, 8)
+    put(some)
+    assert some.disk.exists(bookmark_of(some))
+    fill(some, 10)
+    some.sync()
+    assert not some.disk.exists(bookmark_of(some))
+
+
+def test_a_bookmark_that_cannot_be_written_stops_nothing() -> None:
+    some = world()
+    fill(some, 20)
+    some.sync()
+
+    def full(operation: str, path: Path) -> None:
+        if operation == "pwrite" and ".bookmark" in path.name:
+            raise OSError(errno.ENOSPC, "full")
+
+    some.disk.fault = full
+    put(some)
+    some.disk.fault = None
+    assert some.partition.failed is None
+    assert not some.disk.exists(bookmark_of(some))
+    fill(some, 5)
+    some.sync()
+    assert some.partition.high_watermark == 25
+
+
+def test_a_log_whose_sync_fails_for_its_bookmark_stops() -> None:
+    some = world()
+    fill(some, 20)
+
+    def broken(operation: str, path: Path) -> None:
+        if operation == "fdatasync" and path.suffix == ".log":
+            raise OSError(errno.EIO, "broken")
+
+    some.disk.fault = broken
+    put(some)
+    assert some.partition.failed is not None
+    assert some.partition.high_watermark == 0
+    assert not some.disk.exists(bookmark_of(some))
+
+
+def test_power_lost_at_every_step_of_putting_a_bookmark_loses_nothing() -> None:
+    for at in range(1, 60):
+        some = world()
+        fill(some, 20)
+        some.sync()
+        put(some)
+        fill(some, 10)
+        some.sync()
+        before = all_bytes(some.partition)
+        some.disk.crash_after(at)
+        try:
+            put(some)
+        except Crashed:
+            some.disk.power_loss(random.Random(at))
+            some.open()
+            expect_replayed(some, before)
+        else:
+            assert at > 5
+            return
+    pytest.fail("a bookmark takes less than 60 operations")
+
+
+def test_batches_larger_than_the_window_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "SCAN_WINDOW_BYTES", 1000)
+    some = world(journal_bytes=0)
+    for size_bytes in (10, 2000, 10, 900, 939, 940, 941, 3000):
+        fill(some, 1, size_bytes=size_bytes)
+    some.sync()
+    before = all_bytes(some.partition)
+    some.kill_and_reopen()
+    expect_replayed(some, before)
+
+
+def test_bookmarks_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookmarks, "UNREAD_BYTES_MAX", 30_000)
+    monkeypatch.setattr(bookmarks, "LOG_UNREAD_BYTES_MIN", 2_000)
+    some = world(partition_count=3)
+    due = some.table.bookmarks
+    for number, count in enumerate((60, 100, 3)):
+        for _ in range(count):
+            some.partitions[number].append(batch(size_bytes=300))
+    some.sync()
+    assert due.due() == [some.partitions[1].log]
+    job = some.partitions[1].log.begin_bookmark()
+    assert job is not None
+    some.partitions[1].log.finish_bookmark(job, job.run())
+    assert some.partitions[1].log.unread_bytes == 0
+    assert due.due() == []
+    some.kill_and_reopen()  # a start knows what is unread, as what was appended before it
+    for _ in range(40):
+        some.partitions[0].append(batch(size_bytes=300))
+    some.sync()
+    assert some.table.bookmarks.due() == [some.partitions[0].log]
+
+
+async def test_a_node_puts_bookmarks_as_its_logs_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookmarks, "STEP_BYTES", 20_000)
+    monkeypatch.setattr(bookmarks, "UNREAD_BYTES_MAX", 10_000)
+    monkeypatch.setattr(bookmarks, "LOG_UNREAD_BYTES_MIN", 1_000)
+    monkeypatch.setattr(bookmarks, "WORTH", 1)
+    some = world()
+    running = Bookmarks()
+    some.partition.log.listener.on_grown = running.note_grown
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(running.run())
+        for _ in range(3):
+            fill(some, 80)
+            await some.group_commit.sync_group()
+            for _ in range(1000):
+                if some.partition.log.unread_bytes == 0:
+                    break
+                await asyncio.sleep(0.001)
+            assert some.partition.log.unread_bytes == 0
+        task.cancel()
+    assert some.disk.exists(bookmark_of(some))
