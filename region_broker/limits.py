@@ -80,6 +80,8 @@ CREATE_TOPICS_MAX: Final = 1_000
 # Partitions in one answer of DescribeTopicPartitions (Kafka's max.request.partition.size.limit).
 DESCRIBED_PARTITIONS_MAX: Final = 2_000
 DESCRIBED_RESOURCES_MAX: Final = 2_000  # each with some forty configs
+# What an answer may hold that describes groups, transactions, producers or offsets: names may be asked for twice.
+DESCRIBED_BYTES_MAX: Final = 64 * MIB
 # Topics, partitions, resources, keys or groups that one administrative request may name.
 ADMIN_ITEMS_MAX: Final = 20_000
 
@@ -101,7 +103,7 @@ assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must b
 assert max(FETCH_PARTITION_COUNT_MAX, ADMIN_ITEMS_MAX, LOOKUPS_MAX) * 2 < ARRAY_ELEMENTS_MAX, (
     "what an API allows, each in a topic of its own, must pass the guard"
 )
-assert PIECE_ELEMENTS <= ELEMENTS_AT_ONCE_MAX < ARRAY_ELEMENTS_MAX
+assert TURN_ROWS < PIECE_ELEMENTS <= ELEMENTS_AT_ONCE_MAX < ARRAY_ELEMENTS_MAX
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FREE_HELD_BYTES < REQUEST_MEMORY_BYTES_MIN <= REQUEST_MEMORY_BYTES_DEFAULT
@@ -109,6 +111,9 @@ assert PRESSED_TIMEOUT_MS < min(FRAME_TIMEOUT_MS, WRITE_TIMEOUT_MS) <= IDLE_TIME
 assert CONNECTIONS_PER_ADDRESS_DEFAULT < CONNECTIONS_MAX, "one address must not take every place"
 assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
     "a full answer and one oversized first batch must fit an answer"
+)
+assert GROUP_VALUE_BYTES_MAX * 2 < DESCRIBED_BYTES_MAX < RESPONSE_BYTES_MAX, (
+    "the largest group, metadata and assignments, must be describable"
 )
 assert FETCH_PARTITION_COUNT_MAX <= FETCH_SESSION_PARTITIONS_MAX, (
     "a session may hold one full request"

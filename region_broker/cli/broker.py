@@ -1,6 +1,7 @@
 """`tidemark broker`: one node in this process, until SIGTERM or SIGINT."""
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -65,15 +66,22 @@ async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
         if stop_with_stdin:
             await loop.connect_read_pipe(lambda: _StopAtEnd(node.stop), sys.stdin)
         own = config.own
-        await node.run(
-            lambda: click.echo(
-                f"ready region={own.name} kafka={own.kafka} http={own.http} peer={own.peer}"
-            )
-        )
+        ready = f"ready region={own.name} kafka={own.kafka} http={own.http} peer={own.peer}"
+        await node.run(lambda: _settle(ready))
     except (NodeRefused, MetadataUnreadable, NewerFormat, JournalDamaged, OSError) as error:
         click.echo(f"tidemark: {error}", err=True)
         return 1
     return 0
+
+
+def _settle(ready: str) -> None:
+    """Say that the node serves; what was loaded until now stays, so the garbage collector need not look at it.
+
+    Without this a full collection takes the event loop 80 ms, when a large request makes many objects.
+    """
+    gc.collect()
+    gc.freeze()
+    click.echo(ready)
 
 
 class _StopAtEnd(asyncio.Protocol):

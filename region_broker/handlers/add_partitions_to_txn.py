@@ -15,6 +15,7 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 from region_broker.handlers.txn_errors import (
     INVALID_REQUEST,
     INVALID_TXN_STATE,
@@ -43,23 +44,28 @@ class _Asked:
 
 async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fields:
     """Let partitions join their transaction, all of them or none; or say whether they are in it."""
+    turns = Turns.of_a_write()
     if ctx.version < _BATCHED_SINCE:
-        return {_UNBATCHED: await _topics(ctx, _unbatched(request))}
+        return {_UNBATCHED: await _topics(ctx, _unbatched(request), turns)}
     return {
         "error_code": 0,
         "results_by_transaction": [
             {
                 "transactional_id": asked.transactional_id,
-                "topic_results": await _topics(ctx, asked),
+                "topic_results": await _topics(ctx, asked, turns),
             }
             for asked in map(_batched, request.transactions)
         ],
     }
 
 
-async def _topics(ctx: RequestContext, asked: _Asked) -> list[Fields]:
+async def _topics(ctx: RequestContext, asked: _Asked, turns: Turns) -> list[Fields]:
     partitions = asked.partitions
-    refused = {tp: error for tp in partitions if (error := _refusal(ctx, tp)) != 0}
+    refused: dict[TopicPartition, int] = {}
+    for tp in partitions:
+        await turns.row()
+        if (error := _refusal(ctx, tp)) != 0:
+            refused[tp] = error
     if refused:
         return _by_topic((tp, refused.get(tp, OPERATION_NOT_ATTEMPTED)) for tp in partitions)
     if asked.verify_only:

@@ -7,10 +7,17 @@ from uuid import UUID
 from region_broker.groups.modern.assignors.assignment import Partitions
 from region_broker.groups.modern.messages import ModernDescription, ModernMemberDescription
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.answer_budget import (
+    TOO_LARGE,
+    TOO_LARGE_TEXT,
+    check_count,
+    described,
+)
 from region_broker.handlers.group_errors import ERROR_OF, coordinator, group_operations
 from region_broker.handlers.group_names import topic_names
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns, each_in_turns
 
 _CLASSIC, _CONSUMER = 0, 1
 
@@ -19,11 +26,17 @@ async def handle_consumer_group_describe(ctx: RequestContext, request: Any) -> F
     """Return the groups asked for; one of the classic protocol is GROUP_ID_NOT_FOUND."""
     operations = group_operations(asked=bool(request.include_authorized_operations))
     names = topic_names(ctx)
-    found = [coordinator(ctx).describe_modern(group_id) for group_id in request.group_ids]
-    return {"groups": [_group(group, names, operations) for group in found]}
+    check_count("ConsumerGroupDescribe", len(request.group_ids))
+
+    async def describe(group_id: str, turns: Turns) -> Fields:
+        group = coordinator(ctx).describe_modern(group_id)
+        members = await each_in_turns(group.members, lambda each: _member(each, names), turns)
+        return _group(group, members, operations)
+
+    return {"groups": await described(ctx, request.group_ids, describe, _too_large)}
 
 
-def _group(group: ModernDescription, names: Mapping[UUID, str], operations: int) -> dict[str, Any]:
+def _group(group: ModernDescription, members: list[dict[str, Any]], operations: int) -> Fields:
     return {
         "error_code": ERROR_OF[group.verdict],
         "error_message": group.message,
@@ -32,7 +45,7 @@ def _group(group: ModernDescription, names: Mapping[UUID, str], operations: int)
         "group_epoch": group.group_epoch,
         "assignment_epoch": group.assignment_epoch,
         "assignor_name": group.assignor,
-        "members": [_member(member, names) for member in group.members],
+        "members": members,
         "authorized_operations": operations,
     }
 
@@ -66,11 +79,17 @@ def _named(partitions: Partitions, names: Mapping[UUID, str]) -> list[dict[str, 
     ]
 
 
+def _too_large(group_id: str) -> Fields:
+    return _refused(group_id, TOO_LARGE, TOO_LARGE_TEXT)
+
+
+def _refused(group_id: str, error_code: int, text: str | None = None) -> Fields:
+    none = ModernDescription(verdict=GroupVerdict.OK, group_id=group_id, message=text)
+    return {**_group(none, [], group_operations(asked=False)), "error_code": error_code}
+
+
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    operations = group_operations(asked=False)
-    none = [ModernDescription(verdict=GroupVerdict.OK, group_id=each) for each in request.group_ids]
-    rows = [_group(group, {}, operations) | {"error_code": error_code} for group in none]
-    return {"groups": rows}
+    return {"groups": [_refused(group_id, error_code) for group_id in request.group_ids]}
 
 
 API: Final = Api(

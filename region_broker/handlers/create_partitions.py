@@ -13,6 +13,7 @@ from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.handlers.config_resources import Refused
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 
 
@@ -21,7 +22,9 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Fields:
     times = Counter(topic.name for topic in request.topics)
     by_name = {topic.name: topic for topic in request.topics}
     rows = []
+    turns = Turns.of_a_write()
     for name in times:
+        await turns.row()
         try:
             if len(times) > CREATE_TOPICS_MAX:
                 text = f"at most {CREATE_TOPICS_MAX} topics at once"

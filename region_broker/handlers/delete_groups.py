@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.group_errors import ERROR_OF, coordinator
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 from region_broker.limits import ADMIN_ITEMS_MAX
 
 
@@ -16,12 +17,12 @@ async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:
     if len(names) > ADMIN_ITEMS_MAX:
         return _on_error(ctx, request, ErrorCode.invalid_request)
     groups = coordinator(ctx)
-    return {
-        "results": [
-            {"group_id": name, "error_code": ERROR_OF[await groups.delete_group(name)]}
-            for name in names
-        ]
-    }
+    rows: list[Fields] = []
+    turns = Turns.of_a_write()
+    for name in names:
+        await turns.row()
+        rows.append({"group_id": name, "error_code": ERROR_OF[await groups.delete_group(name)]})
+    return {"results": rows}
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:

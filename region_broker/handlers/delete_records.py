@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.partitions import find_partition
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFailed
 
@@ -23,18 +24,15 @@ async def handle_delete_records(ctx: RequestContext, request: Any) -> Fields:
     """Delete below the offset given in each partition, or say why not."""
     if sum(len(topic.partitions) for topic in request.topics) > ADMIN_ITEMS_MAX:
         return _on_error(ctx, request, ErrorCode.invalid_request)
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    await _delete(ctx, topic.name, item.partition_index, int(item.offset))
-                    for item in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-    }
+    turns = Turns.of_a_write()
+    topics: list[Fields] = []
+    for topic in request.topics:
+        rows: list[Fields] = []
+        for item in topic.partitions:
+            await turns.row()
+            rows.append(await _delete(ctx, topic.name, item.partition_index, int(item.offset)))
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}
 
 
 async def _delete(ctx: RequestContext, name: str, index: int, offset: int) -> Fields:

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 
 
 async def handle_delete_topics(ctx: RequestContext, request: Any) -> Fields:
@@ -19,7 +20,12 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Fields:
         asked = [(item.name, item.topic_id) for item in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
-    return {"responses": [await _delete(ctx, name, topic_id) for name, topic_id in asked]}
+    rows: list[Fields] = []
+    turns = Turns.of_a_write()
+    for name, topic_id in asked:
+        await turns.row()
+        rows.append(await _delete(ctx, name, topic_id))
+    return {"responses": rows}
 
 
 async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> Fields:

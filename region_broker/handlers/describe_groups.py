@@ -6,50 +6,73 @@ the new protocol: ConsumerGroupDescribe tells of it.
 
 from typing import Any, Final
 
-from region_broker.groups.messages import GroupDescription
+from region_broker.groups.messages import DescribedMember, GroupDescription
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.answer_budget import (
+    TOO_LARGE,
+    TOO_LARGE_TEXT,
+    check_count,
+    described,
+)
 from region_broker.handlers.group_errors import ERROR_OF, NONE, coordinator, group_operations
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns, each_in_turns
 
 
 async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:
     """Return the groups asked for."""
     asked = bool(getattr(request, "include_authorized_operations", False))
     operations = group_operations(asked=asked)
-    found = [coordinator(ctx).describe(group_id) for group_id in request.groups]
-    return {"groups": [_group(ctx, group, operations) for group in found]}
+    check_count("DescribeGroups", len(request.groups))
+
+    async def describe(group_id: str, turns: Turns) -> Fields:
+        group = coordinator(ctx).describe(group_id)
+        members = await each_in_turns(group.members, _member, turns)
+        missing = group.verdict is GroupVerdict.GROUP_NOT_FOUND
+        error_code = NONE if missing and ctx.version < 6 else ERROR_OF[group.verdict]
+        return _row(group, error_code, members, operations)
+
+    return {"groups": await described(ctx, request.groups, describe, _too_large)}
 
 
-def _group(ctx: RequestContext, group: GroupDescription, operations: int) -> dict[str, Any]:
-    missing = group.verdict is GroupVerdict.GROUP_NOT_FOUND
+def _row(
+    group: GroupDescription, error_code: int, members: list[Fields], operations: int
+) -> Fields:
     return {
-        "error_code": NONE if missing and ctx.version < 6 else ERROR_OF[group.verdict],
+        "error_code": error_code,
         "error_message": group.message,
         "group_id": group.group_id,
         "group_state": group.state,
         "protocol_type": group.protocol_type,
         "protocol_data": group.protocol_name,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "group_instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "member_metadata": member.metadata,
-                "member_assignment": member.assignment,
-            }
-            for member in group.members
-        ],
+        "members": members,
         "authorized_operations": operations,
     }
 
 
-def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    operations = group_operations(asked=False)
-    none = [GroupDescription(GroupVerdict.OK, group_id) for group_id in request.groups]
-    rows = [_group(ctx, group, operations) | {"error_code": error_code} for group in none]
-    return {"groups": rows}
+def _member(member: DescribedMember) -> Fields:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.metadata,
+        "member_assignment": member.assignment,
+    }
+
+
+def _too_large(group_id: str) -> Fields:
+    return _refused(group_id, TOO_LARGE, TOO_LARGE_TEXT)
+
+
+def _refused(group_id: str, error_code: int, text: str | None = None) -> Fields:
+    none = GroupDescription(GroupVerdict.OK, group_id, message=text)
+    return _row(none, error_code, [], group_operations(asked=False))
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return {"groups": [_refused(group_id, error_code) for group_id in request.groups]}
 
 
 API: Final = Api(

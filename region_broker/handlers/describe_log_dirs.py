@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns, each_in_turns
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.replication.partition import Partition
 
@@ -18,6 +19,7 @@ from region_broker.replication.partition import Partition
 async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Fields:
     """Describe the partitions named, or all; those that are not here are left out."""
     table = ctx.services.partitions
+    turns = Turns()
     asked = request.topics
     if asked is None:
         found = list(table)
@@ -25,7 +27,7 @@ async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Fields:
         return {"error_code": ErrorCode.invalid_request, "results": []}
     else:
         named = dict.fromkeys((topic.topic, index) for topic in asked for index in topic.partitions)
-        maybe = [table.get(name, index) for name, index in named]
+        maybe = await each_in_turns(named, lambda place: table.get(*place), turns)
         found = [partition for partition in maybe if partition is not None]
     try:
         total_bytes, usable_bytes = table.volume_bytes()
@@ -36,16 +38,17 @@ async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Fields:
     result = {
         "error_code": error,
         "log_dir": str(table.data_dir),
-        "topics": _topics(found),
+        "topics": await _topics(found, turns),
         "total_bytes": total_bytes,
         "usable_bytes": usable_bytes,
     }
     return {"error_code": ErrorCode.none, "results": [result]}
 
 
-def _topics(partitions: list[Partition]) -> list[Fields]:
+async def _topics(partitions: list[Partition], turns: Turns) -> list[Fields]:
     rows: dict[str, list[Fields]] = defaultdict(list)
     for partition in partitions:
+        await turns.row()
         rows[partition.tp.topic].append(
             {
                 "partition_index": partition.tp.partition,

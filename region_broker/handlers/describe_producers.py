@@ -4,30 +4,43 @@ Answered by the acting region, whose partitions take the writes; a mirror forwar
 Source: KafkaApis.scala `handleDescribeProducersRequest`, UnifiedLog.scala `activeProducers`.
 """
 
+from itertools import islice
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.partition_state import ProducerFacts
 from region_broker.controller.topic_names import name_problem
+from region_broker.handlers.answer_budget import (
+    TOO_LARGE,
+    TOO_LARGE_TEXT,
+    check_count,
+    described,
+)
 from region_broker.handlers.partitions import find_partition
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns, each_in_turns
 
 
 async def handle_describe_producers(ctx: RequestContext, request: Any) -> Fields:
     """Return every known producer of the partitions asked for."""
+    asked = [(topic.name, int(i)) for topic in request.topics for i in topic.partition_indexes]
+    check_count("DescribeProducers", len(asked))
+
+    async def describe(name: tuple[str, int], turns: Turns) -> Fields:
+        return await _row(ctx, *name, turns)
+
+    rows = iter(await described(ctx, asked, describe, _too_large))
     return {
         "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_row(ctx, topic.name, int(i)) for i in topic.partition_indexes],
-            }
+            {"name": topic.name, "partitions": list(islice(rows, len(topic.partition_indexes)))}
             for topic in request.topics
         ]
     }
 
 
-def _row(ctx: RequestContext, topic: str, index: int) -> Fields:
+async def _row(ctx: RequestContext, topic: str, index: int, turns: Turns) -> Fields:
     problem = name_problem(topic)
     if problem is not None:
         return _refused(index, ErrorCode.invalid_topic_exception, problem)
@@ -38,18 +51,23 @@ def _row(ctx: RequestContext, topic: str, index: int) -> Fields:
         "partition_index": index,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "active_producers": [
-            {
-                "producer_id": known.producer_id,
-                "producer_epoch": known.producer_epoch,
-                "last_sequence": known.last_sequence,
-                "last_timestamp": known.last_timestamp_ms,
-                "coordinator_epoch": known.coordinator_epoch,
-                "current_txn_start_offset": known.txn_first_offset,
-            }
-            for known in found.state.producers()
-        ],
+        "active_producers": await each_in_turns(found.state.producers(), _producer, turns),
     }
+
+
+def _producer(known: ProducerFacts) -> Fields:
+    return {
+        "producer_id": known.producer_id,
+        "producer_epoch": known.producer_epoch,
+        "last_sequence": known.last_sequence,
+        "last_timestamp": known.last_timestamp_ms,
+        "coordinator_epoch": known.coordinator_epoch,
+        "current_txn_start_offset": known.txn_first_offset,
+    }
+
+
+def _too_large(name: tuple[str, int]) -> Fields:
+    return _refused(name[1], TOO_LARGE, TOO_LARGE_TEXT)
 
 
 def _refused(index: int, error_code: int, text: str | None = None) -> Fields:

@@ -17,6 +17,7 @@ from region_broker.handlers.operations import TOPIC_OPERATIONS
 from region_broker.handlers.partitions import leader_row
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 from region_broker.limits import DESCRIBED_PARTITIONS_MAX
 
 
@@ -35,13 +36,15 @@ async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) ->
         names = [name for name in names if name >= cursor.topic_name]
     first = 0 if cursor is None or names[:1] != [cursor.topic_name] else cursor.partition_index
     limit = max(1, min(int(request.response_partition_limit), DESCRIBED_PARTITIONS_MAX))
-    return _page(ctx, names, first, limit)
+    return await _page(ctx, names, first, limit)
 
 
-def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: int) -> Fields:
+async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: int) -> Fields:
     topics: list[Fields] = []
     left = limit
+    turns = Turns()
     for name in names:
+        await turns.row()
         if left == 0:
             return _answer(topics, (name, first))
         topic = ctx.services.metadata.image.topics.get(name)

@@ -6,15 +6,23 @@ Source: TransactionCoordinator.scala `handleDescribeTransactions`.
 from typing import Any, Final
 
 from idempotency.ledger_records import TransactionRecord
+from region_broker.handlers.answer_budget import TOO_LARGE, check_count, described
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 from region_broker.handlers.txn_errors import STATE_NAMES, TRANSACTIONAL_ID_NOT_FOUND, error_number
 from txn_coordinator.verdicts import TxnVerdict
 
 
 async def handle_describe_transactions(ctx: RequestContext, request: Any) -> Fields:
     """Return the state of each transactional id asked for."""
-    return {"transaction_states": [_state(ctx, name) for name in request.transactional_ids]}
+    names = request.transactional_ids
+    check_count("DescribeTransactions", len(names))
+
+    async def describe(name: str, _turns: Turns) -> Fields:
+        return _state(ctx, name)
+
+    return {"transaction_states": await described(ctx, names, describe, _too_large)}
 
 
 def _state(ctx: RequestContext, name: str) -> Fields:
@@ -40,6 +48,10 @@ def _topics(record: TransactionRecord) -> list[Fields]:
     for tp in record.partitions:
         topics.setdefault(tp.topic, []).append(tp.partition)
     return [{"topic": name, "partitions": numbers} for name, numbers in topics.items()]
+
+
+def _too_large(name: str) -> Fields:
+    return _refused(name, TOO_LARGE)
 
 
 def _refused(name: str, error_code: int) -> Fields:

@@ -2,7 +2,7 @@
 
 INV-HD1  a request is decoded and its handler begun without an await in between, so that the order in which
         requests start is the order in which they take effect (C7); one that is decoded in pieces holds up those
-        behind it on its connection (`turns`)
+        behind it on its connection, until it is answered if it writes (INV-HW1)
 INV-HD2  a request that this region must not execute is forwarded whole, after the guard has passed it
 INV-HD3  what cannot be answered closes the connection, with a text that says why and what to do
 INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
@@ -12,6 +12,7 @@ Not here: sockets and order of answers (`wire.server`), the APIs (their own file
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -45,6 +46,15 @@ from region_broker.wire.server import CloseConnection
 _PRODUCE_KEY: Final = 0
 _FORWARDED: Final = "produce-forwarded"
 _EXECUTED: Final = "produce-executed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A decoded request; `held`: the order of its connection, which it keeps until it is answered."""
+
+    forwards: bool
+    request: Any
+    held: asyncio.Lock | None = None
 
 
 class Dispatcher:
@@ -91,22 +101,26 @@ class Dispatcher:
         ctx = self._context(incoming, header.client_id)
         body = incoming.frame[header.body_start :]
         try:
-            forwards, request = await self._decoded(api, ctx, body)
+            begun = await self._begun(api, ctx, body)
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
-        if forwards:
-            with _in_order(api, ctx, _FORWARDED):
-                return await self._forward(api, ctx, incoming, body)
-        with _in_order(api, ctx, _EXECUTED):
-            fields = await api.handle(ctx, request)
+        try:
+            if begun.forwards:
+                with _in_order(api, ctx, _FORWARDED):
+                    return await self._forward(api, ctx, incoming, body)
+            with _in_order(api, ctx, _EXECUTED):
+                fields = await api.handle(ctx, begun.request)
+        finally:
+            if begun.held is not None:
+                begun.held.release()
         if fields is None:
             return None
         if not isinstance(fields, bytes):
             self._note_errors(api, incoming, error_names(fields))
         return await _encoded(incoming, fields)
 
-    async def _decoded(self, api: Api, ctx: RequestContext, body: memoryview) -> tuple[bool, Any]:
-        """Return whether a request goes to the acting region, and the request where it is known.
+    async def _begun(self, api: Api, ctx: RequestContext, body: memoryview) -> "_Begun":
+        """Decode a request in the order of its connection.
 
         Between the return and the first await of what follows nothing else of that connection begins (INV-HD1):
         whoever waits for the lock runs after that.
@@ -114,22 +128,25 @@ class Dispatcher:
         order = order_of_starts(ctx.connection_state)
         if order is not None:
             await order.acquire()
+        held = None
         try:
             forwards = api.forward and not self._services.region.acting
             try:
                 if forwards:
                     guard_request(api.key, ctx.version, body)
-                    return True, None
-                return False, decode_request(api.key, ctx.version, body)
+                    return _Begun(forwards=True, request=None)
+                return _Begun(forwards=False, request=decode_request(api.key, ctx.version, body))
             except ManyElements:
                 if order is None:
                     order = order_of_starts(ctx.connection_state, make=True)
                     assert order is not None
                     await order.acquire()
                 request = await in_turns(request_pieces(api.key, ctx.version, body))
-            return api.forward and not self._services.region.acting, request
+            held = order if api.forward else None
+            forwards = api.forward and not self._services.region.acting
+            return _Begun(forwards, request, held)
         finally:
-            if order is not None:
+            if order is not None and held is None:
                 order.release()
 
     def _note_errors(self, api: Api, incoming: Incoming, names: list[str]) -> None:

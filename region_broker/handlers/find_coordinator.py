@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.answer_budget import check_count
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns, each_in_turns
 
 _KEY_TYPES: Final = (0, 1)
 
@@ -18,7 +20,10 @@ async def handle_find_coordinator(ctx: RequestContext, request: Any) -> Fields:
     """Answer which node coordinates a group or a transactional id."""
     key_type = int(getattr(request, "key_type", 0))
     if ctx.version >= 4:
-        return {"coordinators": [_row(ctx, key, key_type) for key in request.coordinator_keys]}
+        keys = request.coordinator_keys
+        check_count("FindCoordinator", len(keys))
+        rows = await each_in_turns(keys, lambda key: _row(ctx, key, key_type), Turns())
+        return {"coordinators": rows}
     return _row(ctx, request.key, key_type)
 
 

@@ -14,6 +14,7 @@ from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 
 NONE: Final = 0
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -87,23 +88,25 @@ def partitions_of(request: Any) -> list[TopicPartition]:
     ]
 
 
-def offsets_of(ctx: RequestContext, request: Any) -> tuple[OffsetToCommit, ...]:
-    """Return what such a request commits, without partitions that do not exist."""
-    offsets = (
-        OffsetToCommit(
-            TopicPartition(TopicName(topic.name), part.partition_index),
-            part.committed_offset,
-            getattr(part, "committed_leader_epoch", -1),
-            part.committed_metadata or "",
-        )
-        for topic in request.topics
-        for part in topic.partitions
-    )
-    return tuple(wanted for wanted in offsets if is_known(ctx, wanted.tp))
+async def offsets_of(
+    ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], turns: Turns
+) -> tuple[OffsetToCommit, ...]:
+    """Return what (name, topic of the request) commit, without partitions that do not exist."""
+    offsets: list[OffsetToCommit] = []
+    for name, topic in topics:
+        for part in topic.partitions if name is not None else ():
+            assert name is not None
+            await turns.row()
+            tp = TopicPartition(name, part.partition_index)
+            if is_known(ctx, tp):
+                epoch = getattr(part, "committed_leader_epoch", -1)
+                metadata = part.committed_metadata or ""
+                offsets.append(OffsetToCommit(tp, part.committed_offset, epoch, metadata))
+    return tuple(offsets)
 
 
 def by_topic(errors: Iterable[tuple[TopicPartition, int]]) -> Mapping[str, Any]:
-    """Return the answer of OffsetCommit and TxnOffsetCommit: one error per partition."""
+    """Return the answer of TxnOffsetCommit: one error per partition."""
     topics: dict[str, list[dict[str, int]]] = {}
     for tp, error_code in errors:
         entry = {"partition_index": tp.partition, "error_code": error_code}

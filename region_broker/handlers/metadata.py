@@ -16,6 +16,7 @@ from region_broker.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOP
 from region_broker.handlers.partitions import leader_row
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 
 
 async def handle_metadata(ctx: RequestContext, request: Any) -> Fields:
@@ -44,30 +45,35 @@ async def _topics(ctx: RequestContext, request: Any) -> list[Fields]:
 async def _rows(ctx: RequestContext, request: Any) -> list[Fields]:
     asked = request.topics
     image = ctx.services.metadata.image
+    turns = Turns()
     # v0: an empty list asks for all topics; later: null does, and an empty list asks for none.
     if asked is None or (ctx.version == 0 and not asked):
-        return [_describe(ctx, topic) for topic in image.topics.values()]
+        return [await _described(ctx, topic, turns) for topic in image.topics.values()]
     may_create = bool(getattr(request, "allow_auto_topic_creation", True))
     rows: list[Fields] = []
     seen: set[str | UUID] = set()
     for item in asked:
         topic_id: UUID | None = getattr(item, "topic_id", None)
         key: str | UUID = item.name if topic_id is None else topic_id
+        await turns.row()
         if key not in seen:
             seen.add(key)
-            rows.append(await _one(ctx, item.name, topic_id, may_create=may_create))
+            found = await _one(ctx, item.name, topic_id, may_create=may_create)
+            rows.append(
+                await _described(ctx, found, turns) if isinstance(found, TopicImage) else found
+            )
     return rows
 
 
 async def _one(
     ctx: RequestContext, name: str | None, topic_id: UUID | None, *, may_create: bool
-) -> Fields:
+) -> TopicImage | Fields:
     image = ctx.services.metadata.image
     if topic_id is not None:
         topic = image.topic_by_id(topic_id)
         if topic is None:
             return _refused(None, topic_id, ErrorCode.unknown_topic_id)
-        return _describe(ctx, topic)
+        return topic
     if name is None or name_problem(name) is not None:
         return _refused(name or "", None, ErrorCode.invalid_topic_exception)
     topic = image.topics.get(name)
@@ -75,7 +81,7 @@ async def _one(
         topic = await _create(ctx, name)
     if topic is None:
         return _refused(name, None, ErrorCode.unknown_topic_or_partition)
-    return _describe(ctx, topic)
+    return topic
 
 
 async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
@@ -94,7 +100,8 @@ def _refused(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Field
     return {"error_code": error, "name": name, "topic_id": topic_id, "partitions": []}
 
 
-def _describe(ctx: RequestContext, topic: TopicImage) -> Fields:
+async def _described(ctx: RequestContext, topic: TopicImage, turns: Turns) -> Fields:
+    await turns.row(topic.partition_count)
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,

@@ -6,6 +6,7 @@ time of their own, which is ignored since KIP-211.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from idempotency.identity import TopicName, TopicPartition
@@ -13,7 +14,6 @@ from region_broker.groups.messages import (
     CommitOutcome,
     CommitRequest,
     MemberIdentity,
-    OffsetToCommit,
 )
 from region_broker.handlers.group_errors import (
     ERROR_OF,
@@ -21,10 +21,12 @@ from region_broker.handlers.group_errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     coordinator,
     is_known,
+    offsets_of,
 )
 from region_broker.handlers.group_names import topic_name, topic_names
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns, each_in_turns
 
 _MEMBER_EPOCHS_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
@@ -37,35 +39,20 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     outcome = await coordinator(ctx).commit_offsets(
         CommitRequest(
             group_id=request.group_id,
-            offsets=_offsets(ctx, request, names),
+            offsets=await offsets_of(
+                ctx, zip(names, request.topics, strict=True), Turns.of_a_write()
+            ),
             who=MemberIdentity(request.member_id, getattr(request, "group_instance_id", None)),
             generation=request.generation_id_or_member_epoch,
             knows_epochs=ctx.version >= _MEMBER_EPOCHS_FROM,
         )
     )
-    topics = [
-        _answered(topic, [_error(ctx, outcome, name, part) for part in topic.partitions])
-        for topic, name in zip(request.topics, names, strict=True)
-    ]
+    turns = Turns()
+    topics: list[Fields] = []
+    for topic, name in zip(request.topics, names, strict=True):
+        error_of = partial(_error, ctx, outcome, name)
+        topics.append(_answered(topic, await each_in_turns(topic.partitions, error_of, turns)))
     return {"topics": topics}
-
-
-def _offsets(
-    ctx: RequestContext, request: Any, names: list[TopicName | None]
-) -> tuple[OffsetToCommit, ...]:
-    """Return what is committed, without partitions that do not exist."""
-    offsets = (
-        OffsetToCommit(
-            TopicPartition(name, part.partition_index),
-            part.committed_offset,
-            getattr(part, "committed_leader_epoch", -1),
-            part.committed_metadata or "",
-        )
-        for topic, name in zip(request.topics, names, strict=True)
-        if name is not None
-        for part in topic.partitions
-    )
-    return tuple(wanted for wanted in offsets if is_known(ctx, wanted.tp))
 
 
 def _error(ctx: RequestContext, outcome: CommitOutcome, name: TopicName | None, part: Any) -> int:

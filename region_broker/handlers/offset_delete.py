@@ -13,6 +13,7 @@ from region_broker.handlers.group_errors import (
 )
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 from region_broker.limits import ADMIN_ITEMS_MAX
 
 
@@ -25,10 +26,16 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:
     ]
     if len(asked) > ADMIN_ITEMS_MAX:
         return {"error_code": ErrorCode.invalid_request, "topics": []}
-    known = [tp for tp in asked if is_known(ctx, tp)]
+    turns = Turns.of_a_write()
+    known: list[TopicPartition] = []
+    for tp in asked:
+        await turns.row()
+        if is_known(ctx, tp):
+            known.append(tp)
     verdict, verdicts = await coordinator(ctx).delete_offsets(request.group_id, known)
     topics: dict[str, list[Fields]] = {}
     for tp in asked if not ERROR_OF[verdict] else ():
+        await turns.row()
         error = ERROR_OF[verdicts[tp]] if tp in verdicts else UNKNOWN_TOPIC_OR_PARTITION
         row = {"partition_index": tp.partition, "error_code": error}
         topics.setdefault(tp.topic, []).append(row)

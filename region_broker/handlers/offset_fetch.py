@@ -13,10 +13,12 @@ from idempotency.identity import TopicPartition
 from region_broker.groups.messages import FetchedOffset, FetchOutcome
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.answer_budget import TOO_LARGE, check_count, described
 from region_broker.handlers.group_errors import ERROR_OF, UNKNOWN_TOPIC_ID, coordinator
 from region_broker.handlers.group_names import topic_name, topic_names
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 
 _TOPIC_IDS_FROM: Final = 10
 NO_NAMES: Final[Mapping[UUID, str]] = {}
@@ -26,8 +28,9 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
     """Return committed offsets."""
     require_stable = bool(getattr(request, "require_stable", False))
     if ctx.version >= 8:
-        return {"groups": [await _group(ctx, each, require_stable) for each in request.groups]}
-    asked = _asked(request.topics)
+        return {"groups": await _groups(ctx, request.groups, require_stable=require_stable)}
+    check_count("OffsetFetch", _count(request.topics))
+    asked = await _asked(request.topics)
     outcome = await coordinator(ctx).fetch_offsets(
         request.group_id, asked, require_stable=require_stable
     )
@@ -36,21 +39,44 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
         outcome = FetchOutcome(
             outcome.verdict, tuple(FetchedOffset(tp, outcome.verdict) for tp in asked or [])
         )
-    topics = [{"name": name, "partitions": parts} for name, parts in _by_topic(outcome).items()]
+    by_topic = await _by_topic(outcome, Turns())
+    topics = [{"name": name, "partitions": parts} for name, parts in by_topic.items()]
     return {"topics": topics, "error_code": ERROR_OF[outcome.verdict]}
 
 
-async def _group(ctx: RequestContext, wanted: Any, require_stable: bool) -> dict[str, Any]:
+async def _groups(ctx: RequestContext, wanted: Any, *, require_stable: bool) -> list[Fields]:
+    """Answer for each group, as often as it is asked for; what makes the answer too large is refused."""
+    check_count("OffsetFetch", sum(1 + _count(each.topics) for each in wanted))
+
+    async def describe(index: int, turns: Turns) -> Fields:
+        return await _group(ctx, wanted[index], require_stable, turns)
+
+    def too_large(index: int) -> Fields:
+        return {"group_id": wanted[index].group_id, "topics": [], "error_code": TOO_LARGE}
+
+    return await described(ctx, range(len(wanted)), describe, too_large)
+
+
+def _count(topics: Any) -> int:
+    return sum(1 + len(topic.partition_indexes) for topic in topics or ())
+
+
+async def _group(
+    ctx: RequestContext, wanted: Any, require_stable: bool, turns: Turns
+) -> dict[str, Any]:
     by_id = ctx.version >= _TOPIC_IDS_FROM
     names = topic_names(ctx) if by_id else NO_NAMES
     asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
     outcome = await coordinator(ctx).fetch_offsets(
-        wanted.group_id, _asked(wanted.topics, names), require_stable=require_stable, asker=asker
+        wanted.group_id,
+        await _asked(wanted.topics, names),
+        require_stable=require_stable,
+        asker=asker,
     )
     ids = {name: topic_id for topic_id, name in names.items()}
     topics: list[dict[str, Any]] = [
         {"name": name, "topic_id": ids.get(name), "partitions": parts}
-        for name, parts in _by_topic(outcome).items()
+        for name, parts in (await _by_topic(outcome, turns)).items()
         if not by_id or name in ids  # deleted since: nobody could tell which topic it was
     ]
     if outcome.verdict is GroupVerdict.OK and by_id:
@@ -67,20 +93,24 @@ def _unknown(topic: Any) -> dict[str, Any]:
     return {"name": "", "topic_id": topic.topic_id, "partitions": parts}
 
 
-def _asked(topics: Any, names: Mapping[UUID, str] = NO_NAMES) -> list[TopicPartition] | None:
+async def _asked(topics: Any, names: Mapping[UUID, str] = NO_NAMES) -> list[TopicPartition] | None:
     if topics is None:
         return None
-    return [
-        TopicPartition(name, partition)
-        for topic in topics
-        if (name := topic_name(topic, names)) is not None
-        for partition in topic.partition_indexes
-    ]
+    turns = Turns()
+    asked: list[TopicPartition] = []
+    for topic in topics:
+        name = topic_name(topic, names)
+        for partition in topic.partition_indexes if name is not None else ():
+            assert name is not None
+            await turns.row()
+            asked.append(TopicPartition(name, partition))
+    return asked
 
 
-def _by_topic(outcome: FetchOutcome) -> dict[str, list[dict[str, Any]]]:
+async def _by_topic(outcome: FetchOutcome, turns: Turns) -> dict[str, list[dict[str, Any]]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for place in outcome.offsets:
+        await turns.row()
         part = _part(place.tp.partition, ERROR_OF[place.verdict], place)
         topics.setdefault(place.tp.topic, []).append(part)
     return topics
@@ -105,8 +135,9 @@ def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
             ]
         }
     topics: dict[str, list[dict[str, Any]]] = {}
-    for tp in _asked(request.topics) or [] if ctx.version < 2 else []:
-        topics.setdefault(tp.topic, []).append(_part(tp.partition, error_code))
+    for topic in request.topics or () if ctx.version < 2 else ():
+        parts = [_part(index, error_code) for index in topic.partition_indexes]
+        topics.setdefault(topic.name, []).extend(parts)
     listed = [{"name": name, "partitions": parts} for name, parts in topics.items()]
     return {"topics": listed, "error_code": error_code}
 

@@ -1,25 +1,27 @@
 """OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended (KIP-101, KIP-320)."""
 
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.answer_budget import check_count
 from region_broker.handlers.partitions import find_partition, leader_epoch_error
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns, each_in_turns
 
 
 async def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> Fields:
     """Answer, per partition, the largest epoch <= the one asked for and the offset behind its end."""
-    return {
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [_partition(ctx, topic.topic, item) for item in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+    check_count("OffsetForLeaderEpoch", sum(len(topic.partitions) for topic in request.topics))
+    turns = Turns()
+    topics: list[Fields] = []
+    for topic in request.topics:
+        answer = partial(_partition, ctx, topic.topic)
+        rows = await each_in_turns(topic.partitions, answer, turns)
+        topics.append({"topic": topic.topic, "partitions": rows})
+    return {"topics": topics}
 
 
 def _partition(ctx: RequestContext, topic: str, item: Any) -> Fields:

@@ -1,19 +1,22 @@
 """Long work in turns: the event loop serves others after each piece, and a connection keeps its order meanwhile.
 
 INV-HW1  while a request of a connection is decoded in pieces, none behind it on that connection is begun; the handler
-         of the one is begun before the next is decoded (INV-HD1)
+         of the one is begun before the next is decoded (INV-HD1), and one that writes is answered before
 INV-HW2  a handler whose work grows with its request gives way after every TURN_ROWS rows (`Turns.row`); what must
-         not be torn (a write, a judgement) is done between two turns, never across them
+         not be torn (a judgement and its write) is done between two turns, never across them. Before a write only
+         requests give way that are too large to be read at once: they hold their connection's order (INV-HW1)
 Not here: the pieces themselves (`wire.piecewise`, `wire.kio_codec`).
 """
 
 import asyncio
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Self, TypeVar
 
-from region_broker.limits import TURN_ROWS
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, TURN_ROWS
 from region_broker.wire.piecewise import Pieces
 
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 _ORDER: Final = "order-of-starts"
 
 
@@ -37,12 +40,30 @@ class Turns:
         """Count from 0."""
         self._done = 0
 
+    @classmethod
+    def of_a_write(cls) -> Self:
+        """Return turns for what comes before a write: the first begins where a connection's order is held."""
+        turns = cls()
+        turns._done = TURN_ROWS - ELEMENTS_AT_ONCE_MAX
+        return turns
+
     async def row(self, cost: int = 1) -> None:
         """Give way if the rows done since the last time are many; `cost`: what this one counts."""
         self._done += cost
         if self._done >= TURN_ROWS:
             self._done = 0
             await asyncio.sleep(0)
+
+
+async def each_in_turns(
+    items: Iterable[_Item], make: Callable[[_Item], _Result], turns: Turns
+) -> list[_Result]:
+    """Return what `make` makes of each item, giving way in between."""
+    made: list[_Result] = []
+    for item in items:
+        await turns.row()
+        made.append(make(item))
+    return made
 
 
 def order_of_starts(connection_state: dict[str, Any], *, make: bool = False) -> asyncio.Lock | None:

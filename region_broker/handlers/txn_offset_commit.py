@@ -4,6 +4,7 @@ v2: leader epoch.  v3: generation, member, instance (KIP-447, C42).  v4: TRANSAC
 v5: adds the offsets partition to the transaction by itself (KIP-890, TV2).
 """
 
+from functools import partial
 from typing import Any, Final
 
 from idempotency.identity import TopicName, TopicPartition
@@ -25,6 +26,7 @@ from region_broker.handlers.group_errors import (
 )
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns, each_in_turns
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -65,6 +67,8 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
         added = await ctx.services.txn.add_partitions(*producer, [ledger], implicit=True)
         if added is not TxnVerdict.OK:
             return _on_error(ctx, request, _txn_error(ctx, added))
+    topics = [(TopicName(topic.name), topic) for topic in request.topics]
+    offsets = await offsets_of(ctx, topics, Turns.of_a_write())
     # From here to the append inside `txn_commit_offsets` nothing is awaited (C46, P4):
     # 1. verified here. 2. were the transaction aborted now, its marker would be appended.
     # 3. an append after it would open a transaction that nobody ends.
@@ -75,7 +79,7 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     outcome = await groups.txn_commit_offsets(
         CommitRequest(
             group_id=request.group_id,
-            offsets=offsets_of(ctx, request),
+            offsets=offsets,
             who=MemberIdentity(
                 getattr(request, "member_id", ""), getattr(request, "group_instance_id", None)
             ),
@@ -83,7 +87,9 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
         ),
         TxnProducer(request.producer_id, request.producer_epoch),
     )
-    return by_topic((tp, _error(ctx, outcome, tp)) for tp in partitions_of(request))
+    partitions = partitions_of(request)
+    codes = await each_in_turns(partitions, partial(_error, ctx, outcome), Turns())
+    return by_topic(zip(partitions, codes, strict=True))
 
 
 def _error(ctx: RequestContext, outcome: CommitOutcome, tp: TopicPartition) -> int:

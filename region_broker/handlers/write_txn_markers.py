@@ -17,6 +17,7 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.handlers.partitions import find_partition
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
+from region_broker.handlers.turns import Turns
 from region_broker.replication.partition import Partition
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -50,7 +51,9 @@ async def handle_write_txn_markers(ctx: RequestContext, request: Any) -> Fields:
 async def _result(ctx: RequestContext, marker: Any) -> Fields:
     errors: dict[TopicPartition, int] = {}
     open_in: dict[TopicPartition, Partition] = {}
+    turns = Turns.of_a_write()
     for tp in _partitions(marker):
+        await turns.row()
         judged = _judge(ctx, marker, tp)
         if isinstance(judged, Partition):
             open_in[tp] = judged

@@ -218,6 +218,7 @@ class Node:
             ports.clock,
             origin=ports.chance.uuid().int >> 65,
         )
+        self.memory = MemoryBudget(config.request_memory_bytes)
         services = Services(
             clock=ports.clock,
             chance=ports.chance,
@@ -230,7 +231,7 @@ class Node:
             forward=self._forwarder,
             config=config,
             metrics=self.metrics,
-            memory=MemoryBudget(config.request_memory_bytes),
+            memory=self.memory,
         )
         self._dispatcher = Dispatcher(services, all_apis())
         self.kafka = KafkaServer(
@@ -239,7 +240,7 @@ class Node:
             self._dispatcher.answer,
             self.metrics,
             caps=ConnectionCaps.fitting(descriptor_limit(), config.connections_per_address_max),
-            memory=services.memory,
+            memory=self.memory,
         )
         self.peers = PeerServer(ports.network, self._greeting)
         self._source.register(self.peers)

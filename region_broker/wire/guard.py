@@ -132,15 +132,15 @@ def check(plan: Op, body: memoryview, *, trailing_bytes_max: int = 0) -> memoryv
     """
     state = GuardState(len(body), ELEMENTS_AT_ONCE_MAX)
     position = plan(body, 0, state)
-    if position != state.end:
-        check_rest(state, position, trailing_bytes_max)
-        return body[:position]
-    return edited(body, 0, state.end, state.edits) if state.edits else body
+    check_rest(state, position, trailing_bytes_max)
+    if state.edits:
+        return edited(body, 0, position, state.edits)
+    return body if position == state.end else body[:position]
 
 
 def check_rest(state: GuardState, position: int, trailing_bytes_max: int) -> None:
     """Refuse more than `trailing_bytes_max` bytes behind the last field; raises `GuardError`."""
-    if state.end - position > trailing_bytes_max or state.edits:
+    if state.end - position > trailing_bytes_max:
         raise GuardError(f"{state.end - position} bytes follow the last field")
 
 

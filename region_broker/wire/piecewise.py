@@ -131,8 +131,7 @@ def read_pieces(entity: type, body: memoryview, *, trailing_bytes_max: int = 0) 
         value, position = plan.take(body, 0, state)
     else:
         value, position = yield from _read_branch(plan, body, 0, state, Progress())
-    if position != state.end:
-        check_rest(state, position, trailing_bytes_max)
+    check_rest(state, position, trailing_bytes_max)
     return value
 
 

@@ -30,6 +30,7 @@ from region_broker.handlers import (
 from region_broker.handlers.registry import Api
 from region_broker.handlers.services import RequestContext
 from region_broker.wire.kio_codec import decode_request, encode_response
+from region_broker.wire.memory_budget import MemoryBudget
 from tests.unit.region_broker.groups.fakes import World, running
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
@@ -79,7 +80,10 @@ class Client:
         self.txn = OpenTransaction()
         image = MetadataImage(version=1, cluster_id="c", topics={"orders": ORDERS})
         self.services: Any = SimpleNamespace(
-            groups=world.groups, txn=self.txn, metadata=SimpleNamespace(image=image)
+            groups=world.groups,
+            txn=self.txn,
+            metadata=SimpleNamespace(image=image),
+            memory=MemoryBudget(),
         )
 
     async def send(self, api: Api, version: int, make: Any) -> Any:
