@@ -107,9 +107,11 @@ def _topic_row(known: TopicConfig, configs: dict[str, str]) -> dict[str, Any]:
 
 
 def _broker_rows(ctx: RequestContext) -> Iterable[dict[str, Any]]:
-    config = ctx.services.config
+    config, region = ctx.services.config, ctx.services.region
     values: tuple[tuple[str, object, ConfigType, str], ...] = (
-        ("node.id", ctx.services.region.node_id, ConfigType.INT, "The number of this node."),
+        ("node.id", region.node_id, ConfigType.INT, "The number of this node."),
+        ("advertised.listeners", f"PLAINTEXT://{region.kafka_host}:{region.kafka_port}",
+         ConfigType.STRING, "Where clients find this node."),
         ("auto.create.topics.enable", str(config.auto_create_topics).lower(), ConfigType.BOOLEAN,
          "Whether Metadata creates the topics it is asked for."),
         ("num.partitions", config.default_partition_count, ConfigType.INT,

@@ -168,6 +168,7 @@ class Dispatcher:
             client_id=client_id,
             peer=peer.address,
             connection_state=peer.state,
+            frame=incoming.frame,
         )
 
     async def _forward(

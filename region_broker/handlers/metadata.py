@@ -1,9 +1,11 @@
 """Metadata (3), versions 0-13.  v4: auto creation may be refused.  v8: operations.  v10, v12: topics by id.
 
 This node leads every partition it has, in a mirror region too: clients there fetch up to the last tidemark
-reached, and what they write is forwarded.
+reached, and what they write is forwarded. Where topics are created by being asked for, a mirror hands the request on
+as it came: the acting region creates them, and the client, told that they are unknown, asks until they are here.
 """
 
+import logging
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,8 +17,10 @@ from region_broker.controller.topic_names import collision, name_problem
 from region_broker.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from region_broker.handlers.partitions import leader_row
 from region_broker.handlers.registry import Api, Fields
-from region_broker.handlers.services import RequestContext
+from region_broker.handlers.services import ForwardingFailed, RequestContext
 from region_broker.handlers.turns import Turns
+
+_log: Final = logging.getLogger("tidemark.topics")
 
 
 async def handle_metadata(ctx: RequestContext, request: Any) -> Fields:
@@ -49,7 +53,9 @@ async def _rows(ctx: RequestContext, request: Any) -> list[Fields]:
     # v0: an empty list asks for all topics; later: null does, and an empty list asks for none.
     if asked is None or (ctx.version == 0 and not asked):
         return [await _described(ctx, topic, turns) for topic in image.topics.values()]
-    may_create = bool(getattr(request, "allow_auto_topic_creation", True))
+    may_create = ctx.services.config.auto_create_topics and bool(
+        getattr(request, "allow_auto_topic_creation", True)
+    )
     rows: list[Fields] = []
     seen: set[str | UUID] = set()
     for item in asked:
@@ -62,7 +68,18 @@ async def _rows(ctx: RequestContext, request: Any) -> list[Fields]:
             rows.append(
                 await _described(ctx, found, turns) if isinstance(found, TopicImage) else found
             )
+    unknown = any(row["error_code"] is ErrorCode.unknown_topic_or_partition for row in rows)
+    if may_create and unknown and not ctx.services.region.acting:
+        await _let_create(ctx)
     return rows
+
+
+async def _let_create(ctx: RequestContext) -> None:
+    """Have the acting region answer this request, which creates the topics that it names."""
+    try:
+        await ctx.services.forward.forward(ctx, ctx.frame)
+    except ForwardingFailed as error:
+        _log.info("topics that a client asked for were not created by the acting region: %s", error)
 
 
 async def _one(
@@ -77,7 +94,7 @@ async def _one(
     if name is None or name_problem(name) is not None:
         return _refused(name or "", None, ErrorCode.invalid_topic_exception)
     topic = image.topics.get(name)
-    if topic is None and may_create and ctx.services.config.auto_create_topics:
+    if topic is None and may_create:
         topic = await _create(ctx, name)
     if topic is None:
         return _refused(name, None, ErrorCode.unknown_topic_or_partition)

@@ -276,6 +276,8 @@ class RequestContext:
     """Tells connection ids apart that cannot be compared: of this listener, of each mirror's."""
     newest_connection_id: int = 0
     """The greatest connection id of that origin when the request came."""
+    frame: memoryview = field(default_factory=lambda: memoryview(b""))
+    """The whole request, header included, as it came."""
 
     @property
     def sender(self) -> Sender:

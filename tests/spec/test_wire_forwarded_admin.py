@@ -63,6 +63,38 @@ async def test_deleting_offsets_is_forwarded_and_a_failure_is_told_at_the_top(
         assert (answer.error_code, answer.topics) == (COORDINATOR_NOT_AVAILABLE, ())
 
 
+@pytest.mark.parametrize("version", range(4, 14))
+async def test_topics_created_by_being_asked_for_are_created_by_the_acting_region(
+    tmp_path: Path, version: int
+) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("known")
+        world.region.acting = False
+        world.config.auto_create_topics = True
+        client = await world.connect()
+
+        async def asked(name: str, *, allowed: bool) -> int:
+            topics = [{"name": name, "topic_id": None} if version >= 10 else {"name": name}]
+            fields = {"topics": topics, "allow_auto_topic_creation": allowed}
+            for since, until, operations in (
+                (8, 10, "include_cluster_authorized_operations"),
+                (8, 99, "include_topic_authorized_operations"),
+            ):
+                if since <= version <= until:
+                    fields[operations] = False
+            answer = await client.call(3, version, fields)
+            return int(answer.topics[0].error_code)
+
+        assert [await asked("known", allowed=True), await asked("new", allowed=False)] == [0, 3]
+        assert await asked("not a name", allowed=True) == 17
+        assert world.forwarder.frames == []
+        assert await asked("new", allowed=True) == 3
+        assert [frame[:4] for frame in world.forwarder.frames] == [bytes((0, 3, 0, version))]
+        world.forwarder.failure = ForwardingFailed("the acting region is away")
+        assert await asked("new", allowed=True) == 3
+        assert "new" not in world.services.metadata.image.topics
+
+
 def test_only_what_reads_is_answered_by_a_mirror_itself() -> None:
     local = {api.key for api in all_apis().by_key.values() if not api.forward}
     assert local <= READS
