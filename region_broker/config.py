@@ -73,6 +73,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     auto_create_topics: bool = False
     default_partition_count: int = 1
     group_initial_rebalance_delay_ms: int = 0
+    group_min_session_timeout_ms: int = 6_000
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     tidemark_interval_ms: int = 50

@@ -25,7 +25,7 @@ class GroupSettings:
             raise ValueError(
                 f"session time-outs from {self.session_timeout_ms_min} to "
                 f"{self.session_timeout_ms_max} ms: the minimum must be above 0 and not above the "
-                "maximum; set group.min.session.timeout.ms and group.max.session.timeout.ms"
+                "maximum; set group_min_session_timeout_ms"
             )
         if self.initial_rebalance_delay_ms < 0 or self.retention_check_interval_ms <= 0:
             raise ValueError("group delays must not be negative, the retention check above 0")

@@ -114,6 +114,7 @@ class Node:
             shard_count=self.config.shard_count,
             settings=GroupSettings(
                 initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms,
+                session_timeout_ms_min=self.config.group_min_session_timeout_ms,
                 consumer_session_timeout_ms=self.config.group_consumer_session_timeout_ms,
                 consumer_heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
             ),
