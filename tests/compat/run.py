@@ -2,7 +2,7 @@
 
 Not part of the test run: it fetches the clients from Maven Central, the Go module proxy and npm into a cache outside
 the repository (`$TIDEMARK_COMPAT_CACHE`, or `~/.cache/tidemark-compat`). Each client's program in `foreign/` uses its
-public API only, reads back what it wrote, and prints `ok|FAIL <tab> check <tab> reason` a line. It is run twice: against
+public API only, reads back what it wrote, and prints `ok|FAIL|skip <tab> check <tab> reason` a line. It is run twice: against
 one region alone, and against the mirror of a pair, which forwards writes and reads up to its last tidemark.
 
     python -m tests.compat.run java --only 'admin: list offsets' --place one
@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -47,6 +47,13 @@ class Outcome(NamedTuple):
     check: str
     passed: bool
     reason: str
+    skipped: bool = False
+    """It did not run, by its own decision; `passed` is true then."""
+
+    @property
+    def word(self) -> str:
+        """The result, as the table says it."""
+        return "skipped" if self.skipped else "passed" if self.passed else "failed"
 
 
 Found = dict[tuple[str, str], list[Outcome]]
@@ -68,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
             print(
                 f"--- {CLIENTS[name].title} {CLIENTS[name].version}, {PLACES[place][0]}", flush=True
             )
-            found[name, place] = _against(place, commands[name], options)
+            found[name, place] = _against(place, commands[name], CLIENTS[name].settings, options)
     print(table(found))
     if not options.only:
         keep(found)
@@ -137,12 +144,18 @@ def kept() -> Found:
     }
 
 
-def _against(place: str, command: list[str], options: argparse.Namespace) -> list[Outcome]:
+def _against(
+    place: str, command: list[str], settings: Mapping[str, object], options: argparse.Namespace
+) -> list[Outcome]:
     """Run one program against fresh regions; what it printed but could not judge is passed through."""
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-compat-") as folder,
         LocalCluster.open(
-            Path(folder), region_count=PLACES[place][1], port=0, new_cluster_id=UUID(int=1)
+            Path(folder),
+            region_count=PLACES[place][1],
+            port=0,
+            new_cluster_id=UUID(int=1),
+            settings=settings,
         ) as cluster,
     ):
         cluster.start()
@@ -158,9 +171,7 @@ def _against(place: str, command: list[str], options: argparse.Namespace) -> lis
         if ended := cluster.dead():
             outcomes.append(Outcome("the region lives on", passed=False, reason=f"ended: {ended}"))
     for outcome in outcomes:
-        print(
-            f"{'ok  ' if outcome.passed else 'FAIL'} {outcome.check}  {outcome.reason}", flush=True
-        )
+        print(f"{outcome.word:7} {outcome.check}  {outcome.reason}", flush=True)
     return outcomes
 
 
@@ -169,10 +180,11 @@ def outcomes_of(printed: str, exit_code: int) -> list[Outcome]:
     outcomes = []
     for line in printed.splitlines():
         word, _, rest = line.partition("\t")
-        if word in {"ok", "FAIL"}:
+        if word in {"ok", "FAIL", "skip"}:
             check, _, reason = rest.partition("\t")
-            outcomes.append(Outcome(check, passed=word == "ok", reason=reason.strip()))
-        else:
+            passed, skipped = word != "FAIL", word == "skip"
+            outcomes.append(Outcome(check, passed, reason.strip(), skipped))
+        elif line:
             print(line)
     if not outcomes or (exit_code != 0 and all(outcome.passed for outcome in outcomes)):
         outcomes.append(Outcome("the program", passed=False, reason=f"ended with {exit_code}"))
@@ -183,18 +195,16 @@ def table(found: Found) -> str:
     """Return the Markdown table: one line per client and check, one column per place."""
     places = [place for place in PLACES if any(key[1] == place for key in found)]
     lines = [
-        f"| client | version | what was done | {' | '.join(PLACES[place][0] for place in places)} | if it fails |",
+        f"| client | version | what was done | {' | '.join(PLACES[place][0] for place in places)} | why not passed, and what to do |",
         "|---" * (4 + len(places)) + "|",
     ]
     for name, client in CLIENTS.items():
         by_place = {p: {o.check: o for o in found.get((name, p), [])} for p in places}
         for check in dict.fromkeys(c for outcomes in by_place.values() for c in outcomes):
             results = [by_place[place].get(check) for place in places]
-            said = next((o.reason for o in results if o is not None and not o.passed), "")
+            said = next((o.reason for o in results if o and o.reason), "")
             reason = REASONS.get((name, check), said) if said else ""
-            cells = [
-                "not run" if o is None else "passed" if o.passed else "failed" for o in results
-            ]
+            cells = ["not run" if o is None else o.word for o in results]
             line = [client.title, client.version, check, *cells, reason.replace("|", "\\|")]
             lines.append(f"| {' | '.join(line)} |")
     return "\n".join(lines)

@@ -11,6 +11,15 @@ def test_a_line_per_check_is_an_outcome() -> None:
     ]
 
 
+def test_what_a_suite_skips_is_neither_passed_nor_failed() -> None:
+    outcomes = outcomes_of("ok\ta\t\nskip\tb\tneeds TLS\n", 0)
+    assert [(o.check, o.word, o.reason) for o in outcomes] == [
+        ("a", "passed", ""),
+        ("b", "skipped", "needs TLS"),
+    ]
+    assert table({("js", "one"): outcomes}).splitlines()[-1].endswith("| b | skipped | needs TLS |")
+
+
 def test_a_program_that_checked_nothing_has_failed() -> None:
     assert [outcome.passed for outcome in outcomes_of("", 0)] == [False]
 
