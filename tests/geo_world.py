@@ -33,6 +33,7 @@ from region_broker.controller import metadata_commands
 from region_broker.controller.metadata_commands import Command, CreateTopic
 from region_broker.controller.metadata_image import (
     INTERNAL_TOPICS,
+    LEDGER_CONFIGS,
     TIDEMARK_LEDGER,
     DomainImage,
     MetadataImage,
@@ -188,6 +189,8 @@ class Site:
             )
         )
         self.cut_leader: CutLeader | None = None
+        self.ledger_configs: dict[str, str] = {}
+        """Of all ledgers, over what they have by themselves; set before `act`."""
 
     @property
     def term(self) -> Term:
@@ -203,7 +206,8 @@ class Site:
         if not self.metadata.image.topics:
             for name in INTERNAL_TOPICS:
                 count = 1 if name == TIDEMARK_LEDGER else SHARD_COUNT
-                await self.create_topic(name, count, internal=True)
+                configs = dict(LEDGER_CONFIGS.get(name, {})) | self.ledger_configs
+                await self.create_topic(name, count, internal=True, configs=configs)
         for partition in self.partitions:
             partition.become_leader(self.term.leader_epoch)
         tasks.create_task(self.coordinator.run())

@@ -8,6 +8,7 @@ lineage: who acted from which cut (rule T25 of the tidemark protocol).
 Not here: where it is stored (`metadata_store`), and the log path, which never waits for it.
 """
 
+from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
@@ -18,6 +19,11 @@ TRANSACTION_LEDGER: Final = "__transaction_state"
 OFFSETS_LEDGER: Final = "__consumer_offsets"
 TIDEMARK_LEDGER: Final = "__tidemarks"
 INTERNAL_TOPICS: Final = (TRANSACTION_LEDGER, OFFSETS_LEDGER, TIDEMARK_LEDGER)
+LEDGER_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
+    # What a start replays: small segments, because what lies in the active one is not compacted.
+    OFFSETS_LEDGER: {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)},
+}
+"""Configs of ledgers, the same for the life of a Tidemark version; the other two are kept for ever (ADR 25)."""
 
 
 class TopicImage(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,9 +29,11 @@ from region_broker.controller.metadata_commands import (
     CreateTopic,
     PutDomain,
     PutRegion,
+    SetTopicConfigs,
 )
 from region_broker.controller.metadata_image import (
     DEFAULT_DOMAIN,
+    LEDGER_CONFIGS,
     OFFSETS_LEDGER,
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
@@ -195,14 +197,19 @@ async def _prepare(store: MetadataStore, config: NodeConfig, folder: Path) -> No
         (OFFSETS_LEDGER, shard_count),
         (TIDEMARK_LEDGER, 1),
     ):
-        if name not in store.image.topics:
+        configs = dict(LEDGER_CONFIGS.get(name, {}))
+        present = store.image.topics.get(name)
+        if present is None:
             topic = TopicImage(
                 topic_id=ledger_topic_id(config.cluster_id, name),
                 name=name,
                 partition_count=count,
                 internal=True,
+                configs=configs,
             )
             await store.apply(CreateTopic(topic))
+        elif present.configs != configs:  # a folder that another version wrote
+            await store.apply(SetTopicConfigs(present.topic_id, configs))
     await store.apply(CountNodeStart())
 
 

@@ -73,7 +73,7 @@ class TopicSpec(Protocol):
 
     @property
     def internal(self) -> bool:
-        """Whether it is a ledger: kept for ever (ledgers are not compacted)."""
+        """Whether it is a ledger: nothing of it goes by age or size."""
         ...
 
     @property

@@ -6,12 +6,24 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.lineage import Cut, TidemarkPoint
-from idempotency.record_batch import iter_headers
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.record_batch import ControlType, iter_headers
+from region_broker.adapters.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.adapters.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
 from region_broker.adapters.tidemarks.mirror_log import key_of
+from region_broker.controller.metadata_image import OFFSETS_LEDGER
+from region_broker.groups.offsets import OffsetTable
+from region_broker.groups.ports import TxnProducer
+from region_broker.groups.records import (
+    OffsetKey,
+    OffsetValue,
+    encode_offset_key,
+    encode_offset_value,
+)
 from region_broker.log.disk import RealDisk
 from region_broker.log.failures import CutIntoCleaned, MirrorGap
-from region_broker.replication.cleaner import Cleaner, CleanerParts
+from region_broker.replication.cleaner import BoundOf, Cleaner, CleanerParts
+from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Record, build_batch
 from tests.geo_world import Site, until
 from tests.log_world import World, all_bytes, world
@@ -37,6 +49,19 @@ class Mirrors:
                 mirrors=lambda: self.names,
                 reached=lambda name: self.reached.get(name, None),
                 copied_to=lambda _: self.copied,
+            )
+        )
+
+    @staticmethod
+    def none(partition: Partition) -> CleanBounds:
+        """Return the bounds of a region that mirrors."""
+        return CleanBounds(
+            CleanBoundParts(
+                partitions=lambda: [partition],
+                published_cut=lambda: None,
+                mirrors=lambda: ["home"],
+                reached=lambda _: None,
+                copied_to=lambda _: None,
             )
         )
 
@@ -176,6 +201,113 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
         assert theirs.visible_end == ours.high_watermark == 20
         assert [cut for cut in shown if 0 < cut < cleaned_below] == []
         assert theirs.log.cleaning.holes_below == theirs.cleaned_at_home == cleaned_below
+        home.server.close()
+
+
+class GroupLedger:
+    """One shard of a site's group ledger: what is committed, and what it says when it is replayed."""
+
+    def __init__(self, site: Site) -> None:
+        self.log = PartitionOffsetsLog(site.partitions, site.clock)
+        self.partition = site.partition(OFFSETS_LEDGER)
+
+    async def commit(self, group: str, offset: int, producer: TxnProducer | None = None) -> None:
+        place = OffsetKey(group, TopicPartition(TopicName("orders"), 0))
+        value = encode_offset_value(OffsetValue(offset, -1, "m" * 400, 1))
+        done = self.log.append(0, [(encode_offset_key(place), value)], producer=producer)
+        await self.log.committed(0, done.next_offset)
+
+    async def end(self, producer: TxnProducer, kind: ControlType) -> None:
+        outcome = self.partition.append_marker(
+            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
+            control_type=kind, coordinator_epoch=1, decision=None, timestamp_ms=1,
+        )  # fmt: skip
+        await self.partition.wait_committed(outcome.next_offset)
+
+    def offsets(self) -> dict[str, int]:
+        """Return the committed offset of each group, by a replay."""
+        table = OffsetTable()
+        for part in self.log.replay(0):
+            for entry in part.entries:
+                table.apply(entry)
+        return {
+            group: place.committed_offset
+            for group, places in table.committed.items()
+            for place in places.values()
+        }
+
+
+def cleaner_of(site: Site, partition: Partition, bound_of: BoundOf) -> Cleaner:
+    return Cleaner(
+        CleanerParts(
+            partitions=lambda: iter([partition]),
+            bound_of=bound_of,
+            disk=RealDisk(),
+            clock=site.clock,
+            worker=Inline(),
+            bytes_per_s=1 << 40,
+        )
+    )
+
+
+async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_loses_no_offset(
+    tmp_path: Path,
+) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    home.ledger_configs = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0"}
+    producer = TxnProducer(3, 0)
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        ours = GroupLedger(home)
+        bounds = CleanBounds(
+            CleanBoundParts(
+                partitions=lambda: [ours.partition],
+                published_cut=leader.published_cut,
+                mirrors=lambda: ["mirror"],
+                reached=lambda name: (
+                    home.source.reports[name].reached if name in home.source.reports else None
+                ),
+                copied_to=home.source.hold_offset,
+            )
+        )
+        here = cleaner_of(home, ours.partition, bounds.bound_of)
+        for number in range(60):
+            kind = ControlType.COMMIT if number % 3 else ControlType.ABORT
+            await ours.commit(f"g{number % 4}", number)
+            await ours.commit(f"t{number % 4}", number, producer)
+            await ours.end(producer, kind)
+        await ours.commit("open", 1, producer)
+        said = ours.offsets()
+        await leader.final_round()
+        assert not await here.clean_dirtiest()  # the mirror has not said that it has anything
+        _ = mirror.mirror(tasks, await home.listen())
+        link = mirror.tidemarks.link
+        assert link is not None
+        point = await leader.final_round()
+        await until(lambda: link.reached >= point)
+        await ours.commit("g0", 100)
+        point = await leader.final_round()
+        await until(lambda: bounds.bound_of(ours.partition) > 100)
+        assert await here.clean_dirtiest()
+        cleaned_below = ours.partition.log.cleaning.holes_below
+        assert 100 < cleaned_below <= ours.partition.last_stable_offset
+        theirs = GroupLedger(mirror)
+        await ours.commit("g1", 101)
+        point = await leader.final_round()
+        await until(lambda: theirs.partition.cleaned_at_home == cleaned_below)
+        await until(lambda: link.reached >= point)
+        there = cleaner_of(mirror, theirs.partition, Mirrors.none(theirs.partition).bound_of)
+        assert await there.clean_dirtiest()
+        assert theirs.partition.log.cleaning.holes_below <= cleaned_below
+        assert theirs.offsets() == ours.offsets() == said | {"g0": 100, "g1": 101}
+        cut = leader.published_cut()
+        await until(lambda: link.reached >= cut.point)
+        cut_offset = cut.position_of(key_of(theirs.partition))
+        assert cleaned_below < cut_offset
+        theirs.partition.truncate_to(cut_offset)  # what a takeover does, at the last cut reached
+        assert theirs.offsets() == said | {"g0": 100, "g1": 101}
         home.server.close()
 
 
