@@ -80,6 +80,7 @@ class Dispatcher:
         metrics = self._services.metrics.api(api.name)
         clock = asyncio.get_running_loop().time
         started_s = clock()
+        request_bytes = len(incoming.frame)
         finished = False
         try:
             answer = await self._serve(api, incoming)
@@ -89,7 +90,7 @@ class Dispatcher:
                 metrics.failures.inc()
         metrics.answered(
             duration_s=clock() - started_s,
-            request_bytes=len(incoming.frame),
+            request_bytes=request_bytes,
             response_bytes=0 if answer is None else len(answer),
         )
         return answer
@@ -99,15 +100,16 @@ class Dispatcher:
             return await self._unsupported(api, incoming)
         header = _header(incoming)
         ctx = self._context(incoming, header.client_id)
-        body = incoming.frame[header.body_start :]
         try:
-            begun = await self._begun(api, ctx, body)
+            begun = await self._begun(api, ctx, incoming.frame[header.body_start :])
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
         try:
             if begun.forwards:
                 with _in_order(api, ctx, _FORWARDED):
-                    return await self._forward(api, ctx, incoming, body)
+                    return await self._forward(api, ctx, incoming, header.body_start)
+            if api.waits:
+                incoming.hand_back()
             with _in_order(api, ctx, _EXECUTED):
                 fields = await api.handle(ctx, begun.request)
         finally:
@@ -172,15 +174,24 @@ class Dispatcher:
         )
 
     async def _forward(
-        self, api: Api, ctx: RequestContext, incoming: Incoming, body: memoryview
+        self, api: Api, ctx: RequestContext, incoming: Incoming, body_start: int
     ) -> Buffer | None:
+        lost: Fields | None = None
+        if api.waits:
+            lost = await _error_fields(
+                api, ctx, incoming.frame[body_start:], ErrorCode.coordinator_not_available
+            )
         try:
-            return await self._services.forward.forward(ctx, incoming.frame)
+            answer_to_come = self._services.forward.forward(ctx, incoming.frame)
+            if api.waits:
+                incoming.hand_back()
+            return await answer_to_come
         except ForwardingFailed as error:
             self._error_log.failed(api.name, f"not forwarded: {error}", lambda: trace_of(incoming))
             if api.key == _PRODUCE_KEY:
                 ctx.connection_state[ORDER_BROKEN] = True
-            fields = await _forwarding_error(api, ctx, body, error)
+            body = incoming.frame[body_start:]
+            fields = lost or await _forwarding_error(api, ctx, body, error)
             if fields is None:
                 raise CloseConnection(
                     f"{api.name} could not be forwarded to the acting region: {error}"

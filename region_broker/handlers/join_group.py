@@ -79,5 +79,6 @@ API: Final = Api(
     versions=range(10),
     handle=handle_join_group,
     forward=True,
+    waits=True,
     on_error=_on_error,
 )

@@ -25,6 +25,8 @@ class Api:
     `on_error(ctx, request, error_code) -> fields` builds the answer that carries one error for
     everything that was asked (unsupported version, forwarding failed); None: such a request can only be
     answered by closing the connection.
+
+    `waits`: an answer may wait on other clients for long; the frame is handed back once it is decoded (INV-WQ4).
     """
 
     key: int
@@ -32,6 +34,7 @@ class Api:
     versions: range
     handle: Handle
     forward: bool = False
+    waits: bool = False
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
 
 

@@ -51,5 +51,6 @@ API: Final = Api(
     versions=range(6),
     handle=handle_sync_group,
     forward=True,
+    waits=True,
     on_error=_on_error,
 )

@@ -5,10 +5,13 @@ INV-WQ2  at most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX b
         from being handed out until their answer was taken by the socket; then nothing more is read
 INV-WQ3  at most one Fetch is in flight: its answer may be large, and a peer that pipelines fetches without
         reading would otherwise fill memory
+INV-WQ4  the bytes of a request that waits on others for long are handed back once it is decoded: what is kept of it
+        is counted and bounded where it is kept (`groups`)
 Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +24,8 @@ from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
 
 FETCH_KEY: Final = 1
+
+_KEPT_BYTES: Final = 1_024
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -51,15 +56,27 @@ class Peer:
     state: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Incoming:
-    """One request: the whole frame (header and body), and the three numbers every header begins with."""
+    """One request: the whole frame (header and body), and the three numbers every header begins with.
+
+    `on_hand_back(bytes)` is called when the frame is given back before the answer.
+    """
 
     peer: Peer
     frame: memoryview
     api_key: int
     version: int
     correlation_id: int
+    on_hand_back: Callable[[int], None] | None = None
+
+    def hand_back(self) -> None:
+        """Give the frame back, but for its beginning, which logs name it by: nobody may read its body any more."""
+        kept = memoryview(bytes(self.frame[:_KEPT_BYTES]))
+        given_bytes = len(self.frame) - len(kept)
+        self.frame = kept
+        if given_bytes and self.on_hand_back is not None:
+            self.on_hand_back(given_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +101,7 @@ class Connection:
         "_slots",
         "_unsent",
         "in_flight",
+        "on_hand_back",
         "peer",
     )
 
@@ -91,6 +109,7 @@ class Connection:
         """Create a connection that has seen no bytes."""
         self.peer = peer
         self.in_flight = 0
+        self.on_hand_back: Callable[[], None] = lambda: None
         self._frames = FrameReader(frame_bytes_max)
         self._slots: deque[Slot] = deque()
         self._next: Incoming | None = None  # framed, but held back by a cap
@@ -137,7 +156,7 @@ class Connection:
             frame = self._frames.next_frame()
             if frame is None:
                 return None
-            incoming = Incoming(self.peer, frame, *peek_header(frame))
+            incoming = Incoming(self.peer, frame, *peek_header(frame), self._take_back)
         if incoming.api_key == FETCH_KEY and self._fetches:
             self._next = incoming
             return None
@@ -148,6 +167,12 @@ class Connection:
         self._in_flight_bytes += len(incoming.frame)
         self._fetches += incoming.api_key == FETCH_KEY
         return slot
+
+    def _take_back(self, frame_bytes: int) -> None:
+        """Count these bytes of a request in flight no more."""
+        self._in_flight_bytes -= frame_bytes
+        assert self._in_flight_bytes >= 0, self._in_flight_bytes
+        self.on_hand_back()
 
     def finish(self, slot: Slot, answer: Buffer | None) -> None:
         """Note the answer of a request (None: none is due)."""

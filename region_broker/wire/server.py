@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Self, TypeAlias
 
 from idempotency.ports import Clock
@@ -199,6 +200,7 @@ class KafkaServer:
         link = _Link(
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
         )
+        link.core.on_hand_back = partial(self._note_held, link)
         self._links.add(link)
         self._metrics.connections.set(len(self._links))
         try:
@@ -330,6 +332,10 @@ class KafkaServer:
 
     def _note_sent(self, link: _Link) -> None:
         link.core.sent()
+        self._note_held(link)
+
+    def _note_held(self, link: _Link) -> None:
+        """Count what a connection holds now, which has become less, and let it be read again."""
         if link in self._links:
             self._memory.hold(link.share, link.core.held_bytes)
         link.wake.set()

@@ -129,6 +129,7 @@ class PeerForwarder:
                 # request opens another one, and meanwhile the first batch is found to have failed.
                 _refuse_behind_failure(ctx)
                 answer = client.begin(self._message(channel, ctx), Forwarded, (frame,))
+                del frame  # whoever called may have given it back, and the answer may take minutes
             async with asyncio.timeout(timeout_s):
                 forwarded, attachment = await answer
         except PeerRefused as refused:
