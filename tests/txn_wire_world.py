@@ -80,7 +80,8 @@ async def mirror_of(world: WireWorld) -> AsyncIterator[tuple[int, PlayedRegion]]
     region = PlayedRegion(acting=False)
     metrics = Metrics()
     services = replace(world.services, region=region, forward=forwarder, metrics=metrics)
-    kafka = KafkaServer(network, clock, Dispatcher(services, all_apis()).answer, metrics)
+    dispatcher = Dispatcher(services, all_apis())
+    kafka = KafkaServer(network, clock, dispatcher.answer, metrics, begin=dispatcher.begin)
     await kafka.start("127.0.0.1", 0)
     region.kafka_port = kafka.port
     async with asyncio.TaskGroup() as group:

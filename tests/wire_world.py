@@ -274,7 +274,10 @@ async def wire_world(folder: Path, *, table: ApiTable | None = None) -> AsyncIte
         groups=None, region=region, forward=forwarder, config=config, metrics=Metrics(),
     )  # fmt: skip
     dispatcher = Dispatcher(services, table or all_apis())
-    server = KafkaServer(AsyncioNetwork(), clock, dispatcher.answer, services.metrics)
+    server = KafkaServer(
+        AsyncioNetwork(), clock, dispatcher.answer, services.metrics,
+        begin=dispatcher.begin,
+    )  # fmt: skip
     await server.start("127.0.0.1", 0)
     region.kafka_port = server.port
     world = WireWorld(services, store, server, txn, region, config, forwarder, commit)

@@ -6,11 +6,12 @@ INV-HD1  a request is decoded and its handler begun without an await in between,
 INV-HD2  a request that this region must not execute is forwarded whole, after the guard has passed it
 INV-HD3  what cannot be answered closes the connection, with a text that says why and what to do
 INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
+INV-HD5  a request is served without a task, or it was not begun: then `answer` serves it
 Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +22,7 @@ from region_broker.handlers.answered_errors import error_names
 from region_broker.handlers.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.api_versions import answer_fields, api_rows
 from region_broker.handlers.error_log import ErrorLog
-from region_broker.handlers.registry import Api, ApiTable, Fields
+from region_broker.handlers.registry import Api, ApiTable, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext, Services
 from region_broker.handlers.turns import in_turns, order_of_starts
 from region_broker.wire.connection import Buffer, Incoming
@@ -40,6 +41,7 @@ from region_broker.wire.kio_codec import (
     response_pieces,
     top_level_error,
 )
+from region_broker.wire.piecewise import Pieces
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 
@@ -65,6 +67,7 @@ class Dispatcher:
         self._services = services
         self._table = table
         self._error_log = ErrorLog(services.clock)
+        self._by_hand = {key: api for key, api in table.by_key.items() if api.by_hand is not None}
 
     async def answer(self, incoming: Incoming) -> Buffer | None:
         """Return header and body of the answer, or None when none is due (Produce with acks=0).
@@ -95,6 +98,62 @@ class Dispatcher:
         )
         return answer
 
+    def begin(self, incoming: Incoming, finish: Callable[[Buffer | None], None]) -> bool:
+        """Serve a request without a task; `finish` gets the answer, perhaps before this returns.
+
+        False: it is of another kind, nothing was done, use `answer`. Raises `CloseConnection`.
+        """
+        api = self._by_hand.get(incoming.api_key)
+        if api is None or incoming.version not in api.versions:
+            return False
+        if api.forward and not self._services.region.acting:
+            return False
+        if order_of_starts(incoming.peer.state) is not None:
+            return False
+        assert api.by_hand is not None
+        try:
+            return self._begin(api, api.by_hand, incoming, self._finishing(api, incoming, finish))
+        except BaseException:
+            self._services.metrics.api(api.name).failures.inc()
+            raise
+
+    def _begin(self, api: Api, by_hand: ByHand, incoming: Incoming, finish: Finish) -> bool:
+        header = _header(incoming)
+        ctx = self._context(incoming, header.client_id)
+        try:
+            request = by_hand.read(incoming.version, incoming.frame[header.body_start :])
+        except ManyElements:
+            return False
+        except DecodeRefused as error:
+            raise _malformed(api, incoming, error) from error
+        if api.key != _PRODUCE_KEY:
+            return by_hand.begin(ctx, request, finish)
+        return _begin_in_order(by_hand, ctx, request, finish)
+
+    def _finishing(
+        self, api: Api, incoming: Incoming, finish: Callable[[Buffer | None], None]
+    ) -> Finish:
+        """Return what counts a request when it is answered, then hands the answer on."""
+        metrics = self._services.metrics.api(api.name)
+        clock = asyncio.get_running_loop().time
+        started_s = clock()
+
+        def done(written: Written | None) -> None:
+            if written is None:
+                answer: Buffer | None = None
+            else:
+                answer = written.answer
+                if written.errors:
+                    self._note_errors(api, incoming, written.errors)
+            metrics.answered(
+                duration_s=clock() - started_s,
+                request_bytes=len(incoming.frame),
+                response_bytes=0 if answer is None else len(answer),
+            )
+            finish(answer)
+
+        return done
+
     async def _serve(self, api: Api, incoming: Incoming) -> Buffer | None:
         if incoming.version not in api.versions:
             return await self._unsupported(api, incoming)
@@ -117,6 +176,9 @@ class Dispatcher:
                 begun.held.release()
         if fields is None:
             return None
+        if isinstance(fields, Written):
+            self._note_errors(api, incoming, fields.errors)
+            return fields.answer
         if not isinstance(fields, bytes):
             self._note_errors(api, incoming, error_names(fields))
         return await _encoded(incoming, fields)
@@ -137,13 +199,13 @@ class Dispatcher:
                 if forwards:
                     guard_request(api.key, ctx.version, body)
                     return _Begun(forwards=True, request=None)
-                return _Begun(forwards=False, request=decode_request(api.key, ctx.version, body))
+                return _Begun(forwards=False, request=_read(api, ctx.version, body))
             except ManyElements:
                 if order is None:
                     order = order_of_starts(ctx.connection_state, make=True)
                     assert order is not None
                     await order.acquire()
-                request = await in_turns(request_pieces(api.key, ctx.version, body))
+                request = await in_turns(_pieces(api, ctx.version, body))
             held = order if api.forward else None
             forwards = api.forward and not self._services.region.acting
             return _Begun(forwards, request, held)
@@ -151,7 +213,7 @@ class Dispatcher:
             if order is not None and held is None:
                 order.release()
 
-    def _note_errors(self, api: Api, incoming: Incoming, names: list[str]) -> None:
+    def _note_errors(self, api: Api, incoming: Incoming, names: Sequence[str]) -> None:
         for name in names:
             self._services.metrics.error(api.name, name)
         if names:
@@ -234,6 +296,18 @@ async def _encoded(asked: Incoming | RequestContext, fields: Fields | bytes) -> 
         raise CloseConnection(str(error)) from error
 
 
+def _read(api: Api, version: int, body: memoryview) -> Any:
+    if api.by_hand is not None:
+        return api.by_hand.read(version, body)
+    return decode_request(api.key, version, body)
+
+
+def _pieces(api: Api, version: int, body: memoryview) -> Pieces[Any]:
+    if api.by_hand is not None:
+        return api.by_hand.read_pieces(version, body)
+    return request_pieces(api.key, version, body)
+
+
 def _header(incoming: Incoming) -> RequestHeader:
     flexible = request_codec(incoming.api_key, incoming.version).flexible
     try:
@@ -273,15 +347,39 @@ def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
         return
     state = ctx.connection_state
     other = _EXECUTED if way == _FORWARDED else _FORWARDED
-    if ORDER_BROKEN in state or state.get(other, 0):
-        raise CloseConnection(
-            "the acting region changed under requests of this connection: reconnect"
-        )
+    _check_order(state, other)
     state[way] = state.get(way, 0) + 1
     try:
         yield
     finally:
         state[way] -= 1
+
+
+def _check_order(state: dict[str, Any], other: str) -> None:
+    if ORDER_BROKEN in state or state.get(other, 0):
+        raise CloseConnection(
+            "the acting region changed under requests of this connection: reconnect"
+        )
+
+
+def _begin_in_order(by_hand: ByHand, ctx: RequestContext, request: Any, finish: Finish) -> bool:
+    """Begin a produce request in its order (see `_in_order`), which it leaves when it is answered."""
+    state = ctx.connection_state
+    _check_order(state, _FORWARDED)
+    state[_EXECUTED] = state.get(_EXECUTED, 0) + 1
+    begun = False
+
+    def done(written: Written | None) -> None:
+        if _EXECUTED in state:  # a connection that was broken off has forgotten all
+            state[_EXECUTED] -= 1
+        finish(written)
+
+    try:
+        begun = by_hand.begin(ctx, request, done)
+    finally:
+        if not begun:
+            state[_EXECUTED] -= 1
+    return begun
 
 
 async def _forwarding_error(

@@ -5,8 +5,11 @@ INV-H12 batches of one connection are appended in the order they arrived (C7): t
 INV-H13 after a local append no error is answered that means "not written" (P18): REQUEST_TIMED_OUT only
 INV-H14 no transactional batch is appended unless its partition is in the producer's open transaction at that
         very step: TV1 was verified (KIP-890 part 1), TV2 is added first (part 2) and verified again (P4)
-INV-H15 a success is answered below HW only, with acks=1 too: HW is the durable end of the log
 INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
+A request that need not wait before it appends (`begin_produce`) has no task: its answer is made by the group commit
+that reaches its last batch.
+Not here: waiting until what was appended is durable (`produce_wait`), error numbers (`produce_errors`), bytes
+(`wire.by_hand.produce`).
 """
 
 import asyncio
@@ -14,8 +17,7 @@ import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
-from uuid import UUID
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -23,112 +25,23 @@ from idempotency.identity import TopicPartition
 from idempotency.record_batch import HEADER_BYTES
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.handlers.partitions import find_partition
-from region_broker.handlers.registry import Api, Fields
+from region_broker.handlers.produce_errors import ERROR_OF_VERDICT, verification_error
+from region_broker.handlers.produce_wait import Item, ProduceWait, written
+from region_broker.handlers.registry import Api, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import RequestContext
-from region_broker.log.failures import LogError
-from region_broker.replication.admission import AppendOutcome, AppendVerdict
-from region_broker.replication.partition import Partition
+from region_broker.limits import TURN_ROWS
+from region_broker.replication.admission import AppendOutcome
+from region_broker.wire.by_hand.produce import ProduceRequest, read_request, request_pieces
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
-_ABORTABLE_SINCE: Final = 11
 _TV2_SINCE: Final = 12
 _TOPIC_IDS_SINCE: Final = 13
 _ZSTD_SINCE: Final = 7
 _ZSTD: Final = 4
 _ACKS: Final = (-1, 0, 1)
 _ORDER_KEY: Final = "produce.order"
-
-TopicKey: TypeAlias = str | UUID | None
-
-ERROR_OF_VERDICT: Final = {
-    AppendVerdict.APPENDED: ErrorCode.none,
-    AppendVerdict.DUPLICATE: ErrorCode.none,
-    AppendVerdict.OUT_OF_ORDER_SEQUENCE: ErrorCode.out_of_order_sequence_number,
-    AppendVerdict.STALE_PRODUCER_EPOCH: ErrorCode.invalid_producer_epoch,
-    AppendVerdict.INVALID_TXN_STATE: ErrorCode.invalid_txn_state,
-    AppendVerdict.INVALID_PRODUCER_ID_MAPPING: ErrorCode.invalid_producer_id_mapping,
-    AppendVerdict.UNKNOWN_PRODUCER: ErrorCode.unknown_producer_id,
-    AppendVerdict.CORRUPT: ErrorCode.corrupt_message,
-    AppendVerdict.INVALID_RECORD: ErrorCode.invalid_record,
-    AppendVerdict.TOO_LARGE: ErrorCode.message_too_large,
-    AppendVerdict.LARGER_THAN_SEGMENT: ErrorCode.record_list_too_large,
-    AppendVerdict.INVALID_TIMESTAMP: ErrorCode.invalid_timestamp,
-    AppendVerdict.NOT_LEADER: ErrorCode.not_leader_or_follower,
-    AppendVerdict.STORAGE_FAILED: ErrorCode.kafka_storage_error,
-    AppendVerdict.COORDINATOR_FENCED: ErrorCode.transaction_coordinator_fenced,
-    AppendVerdict.MARKER_ALREADY_APPLIED: ErrorCode.invalid_record,
-    AppendVerdict.UNSUPPORTED_MAGIC: ErrorCode.unsupported_for_message_format,
-}
-assert set(ERROR_OF_VERDICT) == set(AppendVerdict)
-
-# C28: coordinator errors that pass become NOT_ENOUGH_REPLICAS, which every client retries without
-# refreshing its metadata.
-_ERROR_OF_VERIFICATION: Final = {
-    TxnVerdict.OK: ErrorCode.none,
-    TxnVerdict.LOADING: ErrorCode.not_enough_replicas,
-    TxnVerdict.NOT_COORDINATOR: ErrorCode.not_enough_replicas,
-    TxnVerdict.UNAVAILABLE: ErrorCode.not_enough_replicas,
-    TxnVerdict.CONCURRENT: ErrorCode.not_enough_replicas,
-    TxnVerdict.FENCED: ErrorCode.invalid_producer_epoch,  # C29, and C6: not PRODUCER_FENCED on Produce
-    TxnVerdict.STALE_CONNECTION: ErrorCode.invalid_producer_epoch,
-    TxnVerdict.UNPROVEN_CONNECTION: ErrorCode.not_enough_replicas,
-    TxnVerdict.FENCED_BY_TAKEOVER: ErrorCode.invalid_producer_epoch,
-    TxnVerdict.FENCED_BY_TAKEOVER_FATAL: ErrorCode.invalid_producer_epoch,
-    TxnVerdict.UNKNOWN_PRODUCER_MAPPING: ErrorCode.invalid_producer_id_mapping,
-    TxnVerdict.INVALID_STATE: ErrorCode.invalid_txn_state,
-    TxnVerdict.INVALID_TIMEOUT: ErrorCode.invalid_txn_state,
-    TxnVerdict.INVALID_REQUEST: ErrorCode.invalid_request,
-    TxnVerdict.NOT_IN_TRANSACTION: ErrorCode.invalid_txn_state,
-    TxnVerdict.WRONG_DOMAIN: ErrorCode.invalid_topic_exception,
-}
-assert set(_ERROR_OF_VERIFICATION) == set(TxnVerdict)
-
-
-def verification_error(verdict: TxnVerdict, version: int) -> ErrorCode:
-    """Return the error of Produce `version` for a verification verdict (C27-C29, T22)."""
-    if version >= _ABORTABLE_SINCE and verdict in (
-        TxnVerdict.NOT_IN_TRANSACTION,
-        TxnVerdict.FENCED_BY_TAKEOVER,
-    ):
-        return ErrorCode.transaction_abortable
-    if version >= _TV2_SINCE and verdict is TxnVerdict.CONCURRENT:
-        return ErrorCode.concurrent_transactions
-    return _ERROR_OF_VERIFICATION[verdict]
-
-
-@dataclass(slots=True)
-class _Item:
-    """One batch of the request, on its way: what it is, where it goes, what became of it."""
-
-    topic: TopicKey
-    index: int
-    data: bytes
-    attributes: int = 0
-    producer_id: int = -1
-    producer_epoch: int = -1
-    partition: Partition | None = None
-    error: ErrorCode = ErrorCode.none
-    text: str | None = None
-    outcome: AppendOutcome | None = None
-    is_prepared: bool = False
-
-    @property
-    def transactional(self) -> bool:
-        """Return whether the batch says that it belongs to a transaction."""
-        return self.attributes & 0x10 != 0
-
-    def refuse(self, error: ErrorCode, text: str | None = None) -> None:
-        """Answer this batch with an error; it is not appended."""
-        assert self.outcome is None, "an appended batch is never refused (P18)"
-        self.error = error
-        self.text = text
-
-    @property
-    def open(self) -> bool:
-        """Return whether the batch may still be appended."""
-        return self.error is ErrorCode.none
 
 
 @dataclass(slots=True)
@@ -138,14 +51,11 @@ class _Order:
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
 
-async def handle_produce(ctx: RequestContext, request: Any) -> Fields | None:
-    """Append each batch, wait until all are durable, answer; None with acks=0."""
-    items = _items(ctx, request)
-    _validate(ctx, request, items)
-    transactional = [item for item in items if item.open and item.transactional]
-    heavy = [
-        item for item in items if item.partition is not None and item.partition.is_heavy(item.data)
-    ]
+async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Written | None:
+    """Append each batch, wait until all are durable, return the answer; None with acks=0."""
+    items = _items(request)
+    transactional = _validate(ctx, request, items)
+    heavy = _heavy(items)
     order = ctx.connection_state.get(_ORDER_KEY)
     if order is None and not heavy and _admitted(ctx, request, transactional):
         _append(ctx, items)
@@ -156,42 +66,67 @@ async def handle_produce(ctx: RequestContext, request: Any) -> Fields | None:
             await _admit(ctx, request, transactional)
             _append(ctx, items)
     if request.acks == 0:
-        failed = next((item for item in items if not item.open), None)
-        if failed is not None:
-            # Nothing can be answered: the closed connection tells the producer (as Kafka does).
-            raise CloseConnection(f"a batch sent with acks=0 was refused: {failed.error.name}")
+        _check_silent(items)
         return None
-    await _wait_committed(items, request.timeout.total_seconds())
-    return {"responses": _rows(ctx, request, items)}
+    ended = asyncio.Event()
+    ProduceWait(ctx, request, items, ended.set).begin()
+    await ended.wait()
+    return written(ctx, request, items)
+
+
+def begin_produce(ctx: RequestContext, request: ProduceRequest, finish: Finish) -> bool:
+    """Append each batch, and let the answer be made when all are durable; False if that needs a task."""
+    items = _items(request)
+    if len(items) > TURN_ROWS:
+        return False
+    transactional = _validate(ctx, request, items)
+    if _ORDER_KEY in ctx.connection_state or _heavy(items):
+        return False
+    if transactional and not _admitted(ctx, request, transactional):
+        return False
+    _append(ctx, items)
+    if request.acks == 0:
+        _check_silent(items)
+        finish(None)
+    else:
+        wait = ProduceWait(ctx, request, items, lambda: finish(written(ctx, request, items)))
+        wait.begin()
+    return True
+
+
+def _check_silent(items: Sequence[Item]) -> None:
+    """With acks=0 nothing can be answered: a closed connection tells the producer of an error (as Kafka does)."""
+    failed = next((item for item in items if item.error), None)
+    if failed is not None:
+        name = ErrorCode(failed.error).name
+        raise CloseConnection(f"a batch sent with acks=0 was refused: {name}")
 
 
 # --- what was sent -------------------------------------------------------------------------------
 
-_ATTRIBUTES: Final = struct.Struct(">h")
 _PRODUCER: Final = struct.Struct(">qh")
-_ATTRIBUTES_AT: Final = 21
+_ATTRIBUTES_AT: Final = 22  # the lower of two bytes: all that is defined
 _PRODUCER_AT: Final = 43
 _SEQUENCE: Final = struct.Struct(">i")
 _SEQUENCE_AT: Final = 53
 
 
-def _items(ctx: RequestContext, request: Any) -> list[_Item]:
-    items: list[_Item] = []
-    for topic in request.topic_data:
-        key: TopicKey = topic.topic_id if ctx.version >= _TOPIC_IDS_SINCE else topic.name
-        for part in topic.partition_data:
-            item = _Item(key, int(part.index), part.records or b"")
+def _items(request: ProduceRequest) -> list[Item]:
+    items: list[Item] = []
+    for topic in request.topics:
+        for index, data in topic.batches:
+            item = Item(topic.key, index, b"" if data is None else data)
             if len(item.data) >= HEADER_BYTES:
-                (item.attributes,) = _ATTRIBUTES.unpack_from(item.data, _ATTRIBUTES_AT)
-                item.producer_id, item.producer_epoch = _PRODUCER.unpack_from(
-                    item.data, _PRODUCER_AT
-                )
+                item.attributes = item.data[_ATTRIBUTES_AT]
             items.append(item)
     return items
 
 
-def _validate(ctx: RequestContext, request: Any, items: Sequence[_Item]) -> None:
-    """Refuse what needs no log and no coordinator to be refused."""
+def _validate(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> list[Item]:
+    """Refuse what needs no log and no coordinator to be refused; return the transactional ones left."""
+    transactional = [item for item in items if item.transactional]
+    for item in transactional:
+        item.producer_id, item.producer_epoch = _PRODUCER.unpack_from(item.data, _PRODUCER_AT)
     for item in items:
         if request.acks not in _ACKS:
             item.refuse(ErrorCode.invalid_required_acks, "acks must be -1, 0 or 1")
@@ -205,17 +140,17 @@ def _validate(ctx: RequestContext, request: Any, items: Sequence[_Item]) -> None
             )
         else:
             _find(ctx, item)
-    producers = {(item.producer_id, item.producer_epoch) for item in items if item.transactional}
-    if len({producer_id for producer_id, _ in producers}) > 1:
+    if len({item.producer_id for item in transactional}) > 1:
         for item in items:
             if item.open:
                 item.refuse(
                     ErrorCode.invalid_producer_id_mapping,
                     "one transactional request carries batches of several producer ids",
                 )
+    return [item for item in transactional if item.open]
 
 
-def _find(ctx: RequestContext, item: _Item) -> None:
+def _find(ctx: RequestContext, item: Item) -> None:
     found = find_partition(ctx.services, item.topic, item.index)
     if isinstance(found, ErrorCode):
         item.refuse(found)
@@ -227,10 +162,16 @@ def _find(ctx: RequestContext, item: _Item) -> None:
         item.partition = found
 
 
+def _heavy(items: Sequence[Item]) -> list[Item]:
+    return [
+        item for item in items if item.partition is not None and item.partition.is_heavy(item.data)
+    ]
+
+
 # --- who may append ------------------------------------------------------------------------------
 
 
-def _verify(ctx: RequestContext, request: Any, item: _Item) -> TxnVerdict:
+def _verify(ctx: RequestContext, request: ProduceRequest, item: Item) -> TxnVerdict:
     assert item.partition is not None
     arrival = None
     if ctx.version < _TV2_SINCE:
@@ -241,7 +182,7 @@ def _verify(ctx: RequestContext, request: Any, item: _Item) -> TxnVerdict:
     )
 
 
-def _admitted(ctx: RequestContext, request: Any, transactional: Sequence[_Item]) -> bool:
+def _admitted(ctx: RequestContext, request: ProduceRequest, transactional: Sequence[Item]) -> bool:
     """Verify without waiting; return False when partitions must first be added (TV2)."""
     for item in transactional:
         verdict = _verify(ctx, request, item)
@@ -253,7 +194,9 @@ def _admitted(ctx: RequestContext, request: Any, transactional: Sequence[_Item])
     return True
 
 
-async def _admit(ctx: RequestContext, request: Any, transactional: Sequence[_Item]) -> None:
+async def _admit(
+    ctx: RequestContext, request: ProduceRequest, transactional: Sequence[Item]
+) -> None:
     """Add the partitions to the transaction (TV2), then verify; no await follows (P4)."""
     if ctx.version >= _TV2_SINCE and request.transactional_id is not None:
         missing = [
@@ -279,7 +222,7 @@ async def _admit(ctx: RequestContext, request: Any, transactional: Sequence[_Ite
                 item.refuse(verification_error(verdict, ctx.version))
 
 
-def _tp(item: _Item) -> TopicPartition:
+def _tp(item: Item) -> TopicPartition:
     assert item.partition is not None
     return item.partition.tp
 
@@ -302,7 +245,7 @@ async def _turn(ctx: RequestContext) -> AsyncIterator[None]:
             ctx.connection_state.pop(_ORDER_KEY, None)
 
 
-async def _prepare(item: _Item) -> None:
+async def _prepare(item: Item) -> None:
     """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
     assert item.partition is not None
     changed = await asyncio.to_thread(item.partition.prepared, item.data)
@@ -313,10 +256,7 @@ async def _prepare(item: _Item) -> None:
         item.is_prepared = True
 
 
-# --- append, wait, answer ------------------------------------------------------------------------
-
-
-def _append(ctx: RequestContext, items: Sequence[_Item]) -> None:
+def _append(ctx: RequestContext, items: Sequence[Item]) -> None:
     tv2 = ctx.version >= _TV2_SINCE
     for item in items:
         if not item.open:
@@ -332,77 +272,26 @@ def _append(ctx: RequestContext, items: Sequence[_Item]) -> None:
             item.refuse(error, outcome.detail or None)
 
 
-async def _wait_committed(items: Sequence[_Item], timeout_s: float) -> None:
-    """Wait until everything appended is below HW; what is not in time is REQUEST_TIMED_OUT (P18)."""
-    waiting = [item for item in items if item.outcome is not None and not _committed(item)]
-    if not waiting:
-        return
-    try:
-        async with asyncio.timeout(timeout_s):
-            for item in waiting:
-                await _wait_one(item)
-    except TimeoutError:
-        for item in waiting:
-            if item.open and not _committed(item):
-                _unknown(item, f"not durable within {timeout_s} s; it may still become so")
-
-
-async def _wait_one(item: _Item) -> None:
-    assert item.partition is not None
-    assert item.outcome is not None
-    try:
-        await item.partition.wait_committed(item.outcome.next_offset)
-    except LogError as error:
-        _unknown(item, str(error))
-
-
-def _committed(item: _Item) -> bool:
-    assert item.partition is not None
-    assert item.outcome is not None
-    return item.partition.high_watermark >= item.outcome.next_offset
-
-
-def _unknown(item: _Item, text: str) -> None:
-    """The batch was appended, its fate is unknown: the one error that says so."""
-    item.error = ErrorCode.request_timed_out
-    item.text = text
-
-
-def _rows(ctx: RequestContext, request: Any, items: Sequence[_Item]) -> list[Fields]:
-    remaining = iter(items)
-    rows: list[Fields] = []
-    for topic in request.topic_data:
-        partitions = [_row(next(remaining)) for _ in topic.partition_data]
-        if ctx.version >= _TOPIC_IDS_SINCE:
-            rows.append({"topic_id": topic.topic_id, "partition_responses": partitions})
-        else:
-            rows.append({"name": topic.name, "partition_responses": partitions})
-    return rows
-
-
-def _row(item: _Item) -> Fields:
-    outcome = item.outcome
-    if outcome is None or not item.open:
-        return {
-            "index": item.index, "error_code": item.error, "base_offset": -1,
-            "error_message": item.text,
-        }  # fmt: skip
-    assert item.partition is not None
-    return {
-        "index": item.index,
-        "error_code": ErrorCode.none,
-        "base_offset": outcome.base_offset,
-        "log_append_time": outcome.log_append_time_ms,
-        "log_start_offset": item.partition.log_start_offset,
-    }
-
-
 def error_answer(ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    """Return the answer that gives every batch the same error."""
-    items = _items(ctx, request)
-    for item in items:
-        item.refuse(ErrorCode(error_code))
-    return {"responses": _rows(ctx, request, items)}
+    """Return the answer that gives every batch of a request, read by kio, the same error."""
+    responses: list[Fields] = []
+    for topic in request.topic_data:
+        rows = [
+            {"index": part.index, "error_code": error_code, "base_offset": -1}
+            for part in topic.partition_data
+        ]
+        by_id = ctx.version >= _TOPIC_IDS_SINCE
+        key = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+        responses.append({**key, "partition_responses": rows})
+    return {"responses": responses}
 
 
-API: Final = Api(0, "Produce", range(3, 14), handle_produce, forward=True, on_error=error_answer)
+API: Final = Api(
+    0,
+    "Produce",
+    range(3, 14),
+    handle_produce,
+    forward=True,
+    on_error=error_answer,
+    by_hand=ByHand(read_request, request_pieces, begin_produce),
+)

@@ -5,17 +5,43 @@ INV-HR2  a write that reaches a region that does not act is forwarded whole, nev
 Not here: how a request gets here and leaves (`dispatch`, `wire.server`), what each API does (its own file).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from region_broker.handlers.services import RequestContext
+from region_broker.wire.connection import Buffer
 from region_broker.wire.kio_codec import has_schema
+from region_broker.wire.piecewise import Pieces
 
 Fields: TypeAlias = Mapping[str, Any]
+
+
+class Written(NamedTuple):
+    """An answer that was written by hand, header included, and the names of the errors in it."""
+
+    answer: Buffer
+    errors: Sequence[str] = ()
+
+
 # `request` is the kio request entity of the API and version; the answer is a version-neutral dict keyed by
-# kio field names, or bytes (an already encoded body), or None when no answer is due (Produce with acks=0).
-Handle: TypeAlias = Callable[[RequestContext, Any], Awaitable[Fields | bytes | None]]
+# kio field names, or an already encoded body, or None when no answer is due (Produce with acks=0).
+Handle: TypeAlias = Callable[[RequestContext, Any], Awaitable[Fields | bytes | Written | None]]
+Finish: TypeAlias = Callable[[Written | None], None]
+"""Takes the answer, None when none is due; called once, on the event loop."""
+
+
+class ByHand(NamedTuple):
+    """An API that is read and written by hand, not by kio; then `Api.handle` returns `Written`.
+
+    `read` raises `DecodeRefused` or `ManyElements`; `read_pieces` reads what has many elements. `begin` serves a
+    request without a task: it hands the answer to `finish`, perhaps before it returns, or returns False and has done
+    nothing: then `Api.handle` serves it.
+    """
+
+    read: Callable[[int, memoryview], Any]
+    read_pieces: Callable[[int, memoryview], Pieces[Any]]
+    begin: Callable[[RequestContext, Any, Finish], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +62,7 @@ class Api:
     forward: bool = False
     waits: bool = False
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
+    by_hand: ByHand | None = None
 
 
 @dataclass(frozen=True, slots=True)

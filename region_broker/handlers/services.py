@@ -14,6 +14,7 @@ from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.handlers.deadlines import Deadlines
 from region_broker.wire.memory_budget import MemoryBudget
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
@@ -257,6 +258,7 @@ class Services:
     config: HandlerConfig
     metrics: "Metrics"
     memory: MemoryBudget = field(default_factory=MemoryBudget)
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
 
 @dataclass(slots=True)

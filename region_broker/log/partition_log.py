@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from idempotency.partition_state import AbortedTxn, PartitionState
-from idempotency.record_batch import HEADER_BYTES, BatchHeader, Buffer, MarkerFacts, stamp
+from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
 from region_broker.log.cleaning.state import CleaningState
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.journal.tail import LogTail
@@ -170,11 +170,9 @@ class PartitionLog:
 
         Raises PartitionFailed; then the log has stopped.
         """
-        head = bytearray(batch[:HEADER_BYTES])
-        stamp(head, 0, base_offset=self.log_end_offset, leader_epoch=leader_epoch)
         stamped = header.stamped(base_offset=self.log_end_offset, leader_epoch=leader_epoch)
-        body = memoryview(batch)[HEADER_BYTES:]
-        self._write(header.size_bytes, stamped.last_offset, head, body)
+        front, rest = stamped_front(stamped), memoryview(batch)[FRONT_BYTES:]
+        self._write(header.size_bytes, stamped.last_offset, front, rest)
         self._applied(stamped, marker)
         self._appended()
         return stamped

@@ -240,6 +240,7 @@ class Node:
             ports.clock,
             self._dispatcher.answer,
             self.metrics,
+            begin=self._dispatcher.begin,
             caps=ConnectionCaps.fitting(descriptor_limit(), config.connections_per_address_max),
             memory=self.memory,
         )

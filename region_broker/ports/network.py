@@ -35,6 +35,11 @@ class ByteStream(Protocol):
         """Return how many bytes have come that nobody asked for yet."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether `drain` would return at once."""
+        ...
+
     async def read(self, max_bytes: int) -> bytes:
         """Return 1 to `max_bytes` bytes, or b"" once the peer has closed; OSError when it broke."""
         ...
@@ -125,6 +130,11 @@ class AsyncioStream(asyncio.Protocol):
     def unread_bytes(self) -> int:
         """Return how many bytes have come that nobody asked for yet."""
         return self._buffered_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether `drain` would return at once."""
+        return not self._lost and self._writable.is_set()
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -8,6 +8,39 @@ Not here: what moves the high watermark (`partition`).
 
 import asyncio
 import heapq
+from typing import Protocol
+
+
+class CommitListener(Protocol):
+    """One that is told, on the event loop, what became of what it waits for; it must not raise."""
+
+    def committed(self) -> None:
+        """Everything below its offset is below the high watermark."""
+        ...
+
+    def not_committed(self, error: Exception) -> None:
+        """Whether it ever will be is unknown."""
+        ...
+
+
+class CommitFuture:
+    """A listener that ends a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        """Create the future of the running loop."""
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def committed(self) -> None:
+        """See `CommitListener`."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def not_committed(self, error: Exception) -> None:
+        """See `CommitListener`."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class CommitWaiters:
@@ -17,31 +50,26 @@ class CommitWaiters:
 
     def __init__(self) -> None:
         """Start without waiters."""
-        self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._heap: list[tuple[int, int, CommitListener]] = []
         self._serial = 0
 
     def __len__(self) -> int:
         """Return how many wait (cancelled ones may still be counted)."""
         return len(self._heap)
 
-    def add(self, offset: int) -> asyncio.Future[None]:
-        """Return a future that ends when `reached(offset)` or more is called, or with `fail`'s error."""
-        future = asyncio.get_running_loop().create_future()
+    def tell(self, offset: int, listener: CommitListener) -> None:
+        """Tell `listener`, once, when `reached(offset)` or more is called, or of `fail`'s error."""
         self._serial += 1
-        heapq.heappush(self._heap, (offset, self._serial, future))
-        return future
+        heapq.heappush(self._heap, (offset, self._serial, listener))
 
     def reached(self, high_watermark: int) -> None:
         """Wake all that wait for `high_watermark` or less."""
         heap = self._heap
         while heap and heap[0][0] <= high_watermark:
-            future = heapq.heappop(heap)[2]
-            if not future.done():
-                future.set_result(None)
+            heapq.heappop(heap)[2].committed()
 
     def fail(self, error: Exception) -> None:
         """End all waits with `error`."""
         heap, self._heap = self._heap, []
-        for _, _, future in heap:
-            if not future.done():
-                future.set_exception(error)
+        for _, _, listener in heap:
+            listener.not_committed(error)

@@ -49,7 +49,7 @@ from region_broker.replication.admission import (
     AppendVerdict,
     check_client_batch,
 )
-from region_broker.replication.commit_waiters import CommitWaiters
+from region_broker.replication.commit_waiters import CommitFuture, CommitListener, CommitWaiters
 from region_broker.replication.record_rules import fitted, is_heavy, prepared
 from region_broker.replication.sound_reads import SoundReads
 from region_broker.replication.time_lookup import TimeLookup
@@ -364,11 +364,18 @@ class Partition:
 
     async def wait_committed(self, offset: int) -> None:
         """Return once HW >= `offset`. Raises PartitionFailed or NotLeader: the outcome is unknown then."""
+        waiting = CommitFuture()
+        self.tell_committed(offset, waiting)
+        await waiting.future
+
+    def tell_committed(self, offset: int, listener: CommitListener) -> None:
+        """Tell `listener` once HW >= `offset`, perhaps at once; or of PartitionFailed or NotLeader."""
         if self.log.failed is not None:
-            raise PartitionFailed(self.log.failed)
-        if self.log.stable_offset >= offset:
-            return
-        await self._waiters.add(offset)
+            listener.not_committed(PartitionFailed(self.log.failed))
+        elif self.log.stable_offset >= offset:
+            listener.committed()
+        else:
+            self._waiters.tell(offset, listener)
 
     def on_readable(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, which must be cheap, whenever a readable end may have moved, the role has changed
@@ -391,8 +398,9 @@ class Partition:
         self._changed()
 
     def _changed(self) -> None:
-        for callback in list(self._callbacks.values()):
-            callback()
+        if self._callbacks:
+            for callback in list(self._callbacks.values()):
+                callback()
 
     def close(self, reason: str) -> None:
         """Stop for good, cleanly: waiters get PartitionFailed with `reason`."""

@@ -1,7 +1,8 @@
 """The driver of the Kafka port: sockets and tasks around `wire.connection`.
 
 INV-WS1  requests of one connection start in the order they arrived: each has its task, and a task group
-        runs first steps in creation order; what a handler does before its first await is thus ordered (C7)
+        runs first steps in creation order; what a handler does before its first await is thus ordered (C7). One
+        that is answered directly starts at once, unless the task of an earlier one has not started yet
 INV-WS2  a peer that does not read its answers is not read from, and cut off after WRITE_TIMEOUT_MS; one
         that sends half a frame is cut off after FRAME_TIMEOUT_MS
 INV-WS3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
@@ -10,6 +11,7 @@ INV-WS4  only a waiting Fetch is cancelled when its peer has gone: every other h
 INV-WS5  what all connections hold is kept near the memory budget by reading none that holds much, but one
         (`wire.memory_budget`); while it is full, that one and peers that do not read their answers have
         PRESSED_TIMEOUT_MS
+INV-WS6  answers that become ready in one turn of the loop leave with one write for each connection
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch`).
 """
 
@@ -41,9 +43,12 @@ from region_broker.wire.request_trace import Trace, trace_of
 
 logger: Final = logging.getLogger(__name__)
 _SWEEP_INTERVAL_MS: Final = 1_000
+_FAILED: Final = "API %d version %d from %s failed; its connection is closed"
 assert limits.SOCKET_READ_BYTES <= READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 
 Answer: TypeAlias = Callable[[Incoming], Awaitable[Buffer | None]]
+Begin: TypeAlias = Callable[[Incoming, Callable[[Buffer | None], None]], bool]
+"""Begins a request without a task, if it can; its answer is handed to the callback, perhaps at once."""
 
 
 class CloseConnection(Exception):
@@ -72,6 +77,11 @@ class _Link:
     writing_since_ms: int = -1
     held_back: bool = False  # left unread for want of memory
     closing: bool = False
+    unstarted: int = 0  # requests whose task has not begun
+    owed: int = 0  # requests that were begun directly and are not answered
+    flush_due: bool = False
+    settled: asyncio.Event | None = None  # wakes who waits for the two
+    group: asyncio.TaskGroup | None = None
     reader: asyncio.Task[None] | None = None
 
     def stop_reading(self) -> None:
@@ -108,20 +118,26 @@ class ConnectionCaps:
 class KafkaServer:
     """Serves one listening address: `await start()`, then `await run()` inside a task group."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the rest by keyword
         self,
         network: Network,
         clock: Clock,
         answer: Answer,
         metrics: Metrics,
         *,
+        begin: Begin | None = None,
         caps: ConnectionCaps = ConnectionCaps(),
         memory: MemoryBudget | None = None,
     ) -> None:
-        """Create a server that is not listening; `answer` serves one request (`Dispatcher.answer`)."""
+        """Create a server that is not listening; `answer` serves one request (`Dispatcher.answer`).
+
+        What `begin` takes is served without a task (`Dispatcher.begin`).
+        """
         self._network = network
         self._clock = clock
         self._answer = answer
+        self._begin = begin
+        self._flushes: list[_Link] = []
         self._metrics = metrics
         self._caps = caps
         self._of_address: Counter[str] = Counter()
@@ -205,11 +221,15 @@ class KafkaServer:
         self._metrics.connections.set(len(self._links))
         try:
             async with asyncio.TaskGroup() as group:
+                link.group = group
                 link.reader = group.create_task(self._read_requests(link, group))
+                await asyncio.wait((link.reader,))
+                await self._until_settled(link)
             link.writing_since_ms = self._clock.monotonic_ms()  # the sweeper watches the rest
             stream.close()
             await stream.wait_closed()
         finally:
+            link.group = None
             stream.abort()
             peer.state.clear()  # what was bound to the connection ends with it (a forwarder's channel)
             self._links.discard(link)
@@ -219,6 +239,14 @@ class KafkaServer:
                 del self._of_address[address]
             self._metrics.connections.set(len(self._links))
             self._closed_one.set()
+
+    @staticmethod
+    async def _until_settled(link: _Link) -> None:
+        """Wait until all that was begun directly is answered and on its way."""
+        link.settled = asyncio.Event()
+        while link.owed or link.flush_due:
+            link.settled.clear()
+            await link.settled.wait()
 
     def _has_too_many(self, stream: ByteStream, address: str) -> bool:
         of_address = self._of_address[address]
@@ -259,10 +287,73 @@ class KafkaServer:
     def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         while not link.closing and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
+            if not link.unstarted and self._begin_directly(link, slot):
+                continue
+            link.unstarted += 1
             task = group.create_task(self._handle(link, slot))
             if slot.incoming.api_key == FETCH_KEY:
                 link.fetches.add(task)
                 task.add_done_callback(link.fetches.discard)
+
+    def _begin_directly(self, link: _Link, slot: Slot) -> bool:
+        """Begin a request without a task; False if it needs one."""
+        if self._begin is None:
+            return False
+
+        def finish(answer: Buffer | None) -> None:
+            link.core.finish(slot, answer)
+            link.owed -= 1
+            self._flush_soon(link)
+
+        link.owed += 1
+        try:
+            if self._begin(slot.incoming, finish):
+                return True
+        except AssertionError:
+            raise
+        except CloseConnection as error:
+            self._refuse(link, "protocol", error, trace_of(slot.incoming))
+            link.shut()
+        except Exception:
+            logger.exception(_FAILED, *self._failed(link, slot), extra=trace_of(slot.incoming))
+        else:
+            link.owed -= 1
+            return False
+        link.owed -= 1
+        return True
+
+    def _flush_soon(self, link: _Link) -> None:
+        """Send what is ready at the end of this turn of the loop (INV-WS6)."""
+        if link in self._links:
+            self._memory.hold(link.share, link.core.held_bytes)
+        if link.flush_due:
+            return
+        link.flush_due = True
+        self._flushes.append(link)
+        if len(self._flushes) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        links, self._flushes = self._flushes, []
+        for link in links:
+            link.flush_due = False
+            self._send_now(link)
+            if link.settled is not None:
+                link.settled.set()
+
+    def _send_now(self, link: _Link) -> None:
+        """Send what is ready; a peer that does not read gets a task that waits for it."""
+        if link.writing_since_ms >= 0:
+            return  # another sends, and looks again
+        if link.stream.has_room:
+            if buffers := link.core.take_answers():
+                link.stream.write(*buffers)
+            if link.stream.has_room:
+                self._note_sent(link)
+                return
+        if link.group is not None:
+            link.writing_since_ms = self._clock.monotonic_ms()
+            link.group.create_task(self._drain(link))
 
     async def _wait_for_memory(self, link: _Link) -> None:
         core = link.core
@@ -286,6 +377,7 @@ class KafkaServer:
 
     async def _handle(self, link: _Link, slot: Slot) -> None:
         """Serve one request; nothing but a programmer error leaves this task."""
+        link.unstarted -= 1
         try:
             answer = await self._answer(slot.incoming)
         except AssertionError:
@@ -299,25 +391,28 @@ class KafkaServer:
             link.shut()
             return
         except Exception:
-            self._metrics.connections_refused.labels("failure").inc()
-            logger.exception(
-                "API %d version %d from %s failed; its connection is closed",
-                slot.incoming.api_key,
-                slot.incoming.version,
-                link.core.peer.address,
-                extra=trace_of(slot.incoming),
-            )
-            link.shut()
+            logger.exception(_FAILED, *self._failed(link, slot), extra=trace_of(slot.incoming))
             return
         link.core.finish(slot, answer)
         self._memory.hold(link.share, link.core.held_bytes)
         await self._send(link)
 
+    def _failed(self, link: _Link, slot: Slot) -> tuple[int, int, str]:
+        """Close the connection of a request whose handler failed; return what `_FAILED` names."""
+        self._metrics.connections_refused.labels("failure").inc()
+        link.shut()
+        return slot.incoming.api_key, slot.incoming.version, link.core.peer.address
+
     async def _send(self, link: _Link) -> None:
         """Send what is ready; whoever comes while another sends leaves it to that one."""
-        if link.writing_since_ms >= 0:
-            return
+        if link.writing_since_ms < 0:
+            link.writing_since_ms = self._clock.monotonic_ms()
+            await self._drain(link)
+
+    async def _drain(self, link: _Link) -> None:
+        """Send what is ready, and what becomes ready meanwhile, as fast as the peer reads."""
         try:
+            await link.stream.drain()
             while buffers := link.core.take_answers():
                 link.writing_since_ms = self._clock.monotonic_ms()
                 link.stream.write(*buffers)

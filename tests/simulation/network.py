@@ -53,6 +53,11 @@ class SimulatedStream:
         """See `ByteStream`."""
         return sum(map(len, self._arrived))
 
+    @property
+    def has_room(self) -> bool:
+        """See `ByteStream`."""
+        return self._error is None and self._room.is_set()
+
     async def read(self, max_bytes: int) -> bytes:
         """See `ByteStream`."""
         while not self._arrived:

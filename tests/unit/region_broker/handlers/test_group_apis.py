@@ -27,7 +27,7 @@ from region_broker.handlers import (
     sync_group,
     txn_offset_commit,
 )
-from region_broker.handlers.registry import Api
+from region_broker.handlers.registry import Api, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.wire.kio_codec import decode_request, encode_response
 from region_broker.wire.memory_budget import MemoryBudget
@@ -99,6 +99,7 @@ class Client:
         )
         fields = await api.handle(ctx, request)
         assert fields is not None
+        assert not isinstance(fields, Written)
         reply = getattr(responses, f"{api.name}Response")
         body = bytes(encode_response(api.key, version, 77, fields))
         skip = 5 if int(reply.__header_schema__.__version__) >= 1 else 4

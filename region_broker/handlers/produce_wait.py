@@ -1,0 +1,162 @@
+"""From appended batches to the answer: who waits for a group commit, and until when.
+
+INV-H15 a success is answered below HW only, with acks=1 too: HW is the durable end of the log
+INV-HPW1 a request is answered once: by the commit that reaches its last batch, or when its time is over; then what is
+         not durable is REQUEST_TIMED_OUT (P18)
+Not here: what is appended (`produce`), what moves HW (`replication.partition`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.registry import Written
+from region_broker.handlers.services import RequestContext
+from region_broker.log.disk import Buffer
+from region_broker.replication.admission import AppendOutcome
+from region_broker.replication.partition import Partition
+from region_broker.wire.by_hand.produce import ProducedRow, ProduceRequest, TopicKey, answer
+
+_TIMED_OUT: Final = int(ErrorCode.request_timed_out)
+
+
+class Item:
+    """One batch of a request, on its way: what it is, where it goes, what became of it."""
+
+    __slots__ = (
+        "attributes", "data", "error", "index", "is_prepared", "outcome", "partition", "producer_epoch",
+        "producer_id", "text", "topic", "wait",
+    )  # fmt: skip
+
+    def __init__(self, topic: TopicKey, index: int, data: Buffer) -> None:
+        """Take what was sent."""
+        self.topic = topic
+        self.index = index
+        self.data = data
+        self.attributes = 0
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.partition: Partition | None = None
+        self.error = 0
+        self.text: str | None = None
+        self.outcome: AppendOutcome | None = None
+        self.is_prepared = False
+        self.wait: ProduceWait | None = None
+
+    @property
+    def transactional(self) -> bool:
+        """Return whether the batch says that it belongs to a transaction."""
+        return self.attributes & 0x10 != 0
+
+    @property
+    def open(self) -> bool:
+        """Return whether the batch may still be appended."""
+        return not self.error
+
+    def refuse(self, error: ErrorCode, text: str | None = None) -> None:
+        """Answer this batch with an error; it is not appended."""
+        assert self.outcome is None, "an appended batch is never refused (P18)"
+        self.error = int(error)
+        self.text = text
+
+    def unknown(self, text: str) -> None:
+        """Answer that the batch was appended and its fate is unknown: the one error that says so."""
+        self.error = _TIMED_OUT
+        self.text = text
+
+    def is_durable(self) -> bool:
+        """Return whether an appended batch is below HW."""
+        assert self.partition is not None
+        assert self.outcome is not None
+        return self.partition.high_watermark >= self.outcome.next_offset
+
+    def committed(self) -> None:
+        """See `CommitListener`."""
+        assert self.wait is not None
+        self.wait.one_less()
+
+    def not_committed(self, error: Exception) -> None:
+        """See `CommitListener`: failed, cut, or a mirror by now."""
+        assert self.wait is not None
+        if not self.wait.is_over:
+            self.unknown(str(error))
+        self.wait.one_less()
+
+    def row(self) -> ProducedRow:
+        """Return what the answer says."""
+        outcome = self.outcome
+        if outcome is None or self.error:
+            return ProducedRow(self.index, self.error, text=self.text)
+        assert self.partition is not None
+        return ProducedRow(
+            self.index,
+            0,
+            outcome.base_offset,
+            outcome.log_append_time_ms,
+            self.partition.log_start_offset,
+        )
+
+
+class ProduceWait:
+    """One request that waits for its batches."""
+
+    __slots__ = ("_ctx", "_items", "_left", "_on_end", "_request", "is_over")
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        request: ProduceRequest,
+        items: Sequence[Item],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Call `begin` next; `on_end` is called once, on the event loop."""
+        self._ctx = ctx
+        self._request = request
+        self._items = items
+        self._on_end = on_end
+        self._left = 0
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Wait for all that was appended; ends at once if there is nothing to wait for."""
+        self._left = 1  # itself, until every batch is told of
+        for item in self._items:
+            if item.outcome is not None:
+                assert item.partition is not None
+                self._left += 1
+                item.wait = self
+                item.partition.tell_committed(item.outcome.next_offset, item)
+        if self._left > 1:
+            self._ctx.services.deadlines.add(self, self._request.timeout_ms / 1000)
+        self.one_less()
+
+    def one_less(self) -> None:
+        """Note that a batch is durable, or will not be."""
+        self._left -= 1
+        if self._left == 0 and not self.is_over:
+            self._ctx.services.deadlines.drop(self)
+            self._end()
+
+    def expire(self) -> None:
+        """See `Expiring`."""
+        if self.is_over:
+            return
+        for item in self._items:
+            if item.outcome is not None and not item.error and not item.is_durable():
+                item.unknown(
+                    f"not durable within {self._request.timeout_ms / 1000} s; it may still become so"
+                )
+        self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._on_end()
+
+
+def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> Written:
+    """Return the answer, once every batch is refused, durable or given up."""
+    rows = iter(items)
+    topics = [(topic.key, [next(rows).row() for _ in topic.batches]) for topic in request.topics]
+    errors = [ErrorCode(item.error).name for item in items if item.error]
+    return Written(answer(ctx.version, ctx.correlation_id, topics), errors)

@@ -1,0 +1,263 @@
+"""Produce (0), versions 3-13, read and written by hand.
+
+INV-BP1  what is accepted, and as what, is what guard and kio accept; what is written is what the general writer
+         (`kio_codec`) writes, byte for byte, in every version
+INV-BP2  batches are not copied: they are slices of the frame, which must not be changed
+v5: log start.  v8: error texts.  v9: flexible.  v13: topic ids.
+Source: ProduceRequest.json, ProduceResponse.json.
+Not here: what the fields mean (`handlers.produce`).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
+from region_broker.wire.by_hand.fields import (
+    Elements,
+    blob,
+    compact_size,
+    long_size,
+    short_size,
+    tags,
+    text,
+)
+from region_broker.wire.guard import GuardError, write_uvarint
+from region_broker.wire.kio_codec import DecodeRefused
+from region_broker.wire.piecewise import Pieces
+
+VERSIONS: Final = range(3, 14)
+_LOG_START_SINCE: Final = 5
+_TEXT_SINCE: Final = 8
+_FLEXIBLE_SINCE: Final = 9
+_TOPIC_IDS_SINCE: Final = 13
+
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_I32: Final = struct.Struct(">i")
+_I16: Final = struct.Struct(">h")
+_UUID_BYTES: Final = 16
+_NIL_UUID: Final = bytes(_UUID_BYTES)
+
+TopicKey: TypeAlias = str | UUID | None
+
+
+class SentBatch(NamedTuple):
+    """What a request brings for one partition; `data` is None where it is null."""
+
+    partition: int
+    data: memoryview | None
+
+
+class SentTopic(NamedTuple):
+    """A topic, by name or (from v13 on) by id, None for the nil id; and what is for its partitions."""
+
+    key: TopicKey
+    batches: list[SentBatch]
+
+
+class ProduceRequest(NamedTuple):
+    """A whole request."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[SentTopic]
+
+
+class ProducedRow(NamedTuple):
+    """What the answer says of one partition."""
+
+    partition: int
+    error_code: int
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    text: str | None = None
+
+
+ProducedTopic: TypeAlias = tuple[TopicKey, Sequence[ProducedRow]]
+
+
+def read_request(version: int, body: memoryview) -> ProduceRequest:
+    """Return the request in `body`; raises `DecodeRefused`, or `ManyElements`: then `request_pieces` reads it."""
+    pieces = _pieces(version, body, ELEMENTS_AT_ONCE_MAX)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            request: ProduceRequest = done.value
+            return request
+
+
+def request_pieces(version: int, body: memoryview) -> Pieces[ProduceRequest]:
+    """Read the request in `body`, with a pause after each PIECE_ELEMENTS batches; raises `DecodeRefused`."""
+    return _pieces(version, body, ARRAY_ELEMENTS_MAX)
+
+
+def _pieces(version: int, body: memoryview, at_once_max: int) -> Pieces[ProduceRequest]:
+    assert version in VERSIONS, version
+    elements = Elements(at_once_max)
+    try:
+        if version >= _FLEXIBLE_SINCE:
+            return (yield from _flexible(body, elements, by_id=version >= _TOPIC_IDS_SINCE))
+        return (yield from _legacy(body, elements))
+    except (GuardError, struct.error, UnicodeDecodeError) as error:
+        raise DecodeRefused(f"{type(error).__name__}: {error}") from error
+
+
+def _flexible(body: memoryview, elements: Elements, *, by_id: bool) -> Pieces[ProduceRequest]:
+    end = len(body)
+    size, at = compact_size(body, 0, end)
+    transactional_id, at = text(body, at, size, end)
+    acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(body, at)
+    topic_count, at = compact_size(body, at + 6, end)
+    elements.check(topic_count, end - at, 18 if by_id else 3)
+    topics: list[SentTopic] = []
+    done = 0
+    for _ in range(topic_count):
+        key: TopicKey
+        if by_id:
+            key, at = _topic_id(body, at, end)
+        else:
+            size, at = compact_size(body, at, end)
+            key, at = _name(*text(body, at, size, end))
+        count, at = compact_size(body, at, end)
+        elements.check(count, end - at, 6)
+        batches: list[SentBatch] = []
+        for _ in range(count):
+            (number,) = _I32.unpack_from(body, at)
+            size, at = compact_size(body, at + 4, end)
+            data, at = blob(body, at, size, end)
+            at = tags(body, at, end)
+            batches.append(SentBatch(number, data))
+            done += 1
+            if done % PIECE_ELEMENTS == 0:
+                yield
+        at = tags(body, at, end)
+        topics.append(SentTopic(key, batches))
+        done += 1
+        if done % PIECE_ELEMENTS == 0:
+            yield
+    _check_end(tags(body, at, end), end)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _legacy(body: memoryview, elements: Elements) -> Pieces[ProduceRequest]:
+    end = len(body)
+    size, at = short_size(body, 0, end)
+    transactional_id, at = text(body, at, size, end)
+    acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(body, at)
+    topic_count, at = long_size(body, at + 6, end)
+    elements.check(topic_count, end - at, 6)
+    topics: list[SentTopic] = []
+    done = 0
+    for _ in range(topic_count):
+        size, at = short_size(body, at, end)
+        key, at = _name(*text(body, at, size, end))
+        count, at = long_size(body, at, end)
+        elements.check(count, end - at, 8)
+        batches: list[SentBatch] = []
+        for _ in range(count):
+            (number,) = _I32.unpack_from(body, at)
+            size, at = long_size(body, at + 4, end)
+            data, at = blob(body, at, size, end)
+            batches.append(SentBatch(number, data))
+            done += 1
+            if done % PIECE_ELEMENTS == 0:
+                yield
+        topics.append(SentTopic(key, batches))
+        done += 1
+        if done % PIECE_ELEMENTS == 0:
+            yield
+    _check_end(at, end)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _topic_id(body: memoryview, at: int, end: int) -> tuple[UUID | None, int]:
+    stop = at + _UUID_BYTES
+    if stop > end:
+        raise GuardError(f"the body ends inside the topic id at byte {at}")
+    raw = bytes(body[at:stop])
+    return (None if raw == _NIL_UUID else UUID(bytes=raw)), stop
+
+
+def _name(name: str | None, at: int) -> tuple[str, int]:
+    if name is None:
+        raise GuardError(f"a topic without name before byte {at}")
+    return name, at
+
+
+def _check_end(at: int, end: int) -> None:
+    if at != end:
+        raise GuardError(f"{end - at} bytes follow the last field")
+
+
+# --- the answer ----------------------------------------------------------------------------------
+
+_ROW: Final = struct.Struct(">ihqqq")
+_ROW_WITHOUT_START: Final = struct.Struct(">ihqq")
+_COUNT_1: Final = b"\2"
+
+
+def answer(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
+    """Return header and body of the answer."""
+    if version >= _FLEXIBLE_SINCE:
+        return _write_flexible(version, correlation_id, topics)
+    return _write_legacy(version, correlation_id, topics)
+
+
+def _write_flexible(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
+    parts = [_I32.pack(correlation_id), b"\0", _compact_count(len(topics))]
+    for key, rows in topics:
+        if version >= _TOPIC_IDS_SINCE:
+            assert not isinstance(key, str), key
+            parts.append(_NIL_UUID if key is None else key.bytes)
+        else:
+            assert isinstance(key, str), key
+            parts += _compact_text(key)
+        parts.append(_compact_count(len(rows)))
+        for row in rows:
+            parts.append(_ROW.pack(*row[:5]))
+            parts.append(b"\1")  # no record errors
+            parts += _compact_text(row.text)
+            parts.append(b"\0")  # no tags: who leads now is never told
+        parts.append(b"\0")
+    parts.append(b"\0\0\0\0\0")  # not throttled, no tags
+    return b"".join(parts)
+
+
+def _write_legacy(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
+    parts = [_I32.pack(correlation_id), _I32.pack(len(topics))]
+    for key, rows in topics:
+        assert isinstance(key, str), key
+        parts += _legacy_text(key)
+        parts.append(_I32.pack(len(rows)))
+        for row in rows:
+            if version >= _LOG_START_SINCE:
+                parts.append(_ROW.pack(*row[:5]))
+            else:
+                parts.append(_ROW_WITHOUT_START.pack(*row[:4]))
+            if version >= _TEXT_SINCE:
+                parts.append(b"\0\0\0\0")  # no record errors
+                parts += _legacy_text(row.text)
+    parts.append(b"\0\0\0\0")  # not throttled
+    return b"".join(parts)
+
+
+def _compact_count(count: int) -> bytes:
+    return _COUNT_1 if count == 1 else write_uvarint(count + 1)
+
+
+def _compact_text(value: str | None) -> tuple[bytes, ...]:
+    if value is None:
+        return (b"\0",)
+    encoded = value.encode()
+    return write_uvarint(len(encoded) + 1), encoded
+
+
+def _legacy_text(value: str | None) -> tuple[bytes, ...]:
+    if value is None:
+        return (b"\xff\xff",)
+    encoded = value.encode()
+    return _I16.pack(len(encoded)), encoded

@@ -1,0 +1,230 @@
+"""What is read and written by hand is what kio reads and writes, in every version, for any bytes."""
+
+import io
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+from kio.static.constants import EntityType
+
+from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
+from region_broker.wire.by_hand import produce
+from region_broker.wire.by_hand.produce import ProducedRow, ProduceRequest
+from region_broker.wire.guard import ManyElements, write_uvarint
+from region_broker.wire.kio_codec import DecodeRefused, decode_request, encode_response
+from tests.wire_world import body_of, build, schema
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(max_size=12) | st.sampled_from(["t" * 126, "t" * 127, "t" * 128, "ü" * 9000])
+PRODUCE_VERSIONS = st.sampled_from(list(produce.VERSIONS))
+
+sent_batches = st.lists(
+    st.fixed_dictionaries(
+        {"index": INT32, "records": st.none() | st.binary(max_size=200) | st.just(b"r" * 20_000)}
+    ),
+    max_size=3,
+).map(tuple)
+
+
+@st.composite
+def produce_bodies(draw: st.DrawFn, version: int) -> bytes:
+    """Draw a Produce request, written by kio."""
+    topics = [
+        {
+            "name" if version < 13 else "topic_id": draw(TEXT if version < 13 else st.none() | st.uuids()),
+            "partition_data": draw(sent_batches),
+        }
+        for _ in range(draw(st.integers(0, 3)))
+    ]  # fmt: skip
+    values = {
+        "transactional_id": draw(st.none() | TEXT),
+        "acks": draw(st.integers(-(2**15), 2**15 - 1)),
+        "timeout": draw(INT32),
+        "topic_data": topics,
+    }
+    return body_of(0, version, values)
+
+
+def mutated(draw: st.DrawFn, body: bytes) -> bytes:
+    """Draw a body with some bytes changed, cut out or put in."""
+    changed = bytearray(body)
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(changed)))
+        stop = at + draw(st.integers(0, 4))
+        changed[at:stop] = draw(st.binary(max_size=4) | st.just(b"\x01\x07\x02ab"))
+    return bytes(changed[: draw(st.integers(0, len(changed)) | st.just(len(changed)))])
+
+
+def plain_of_kio(request: Any) -> Any:
+    """Return what kio read as plain values."""
+    return (
+        request.transactional_id,
+        int(request.acks),
+        round(request.timeout.total_seconds() * 1000),
+        [
+            (
+                topic.topic_id if hasattr(topic, "topic_id") else topic.name,
+                [
+                    (int(part.index), None if part.records is None else bytes(part.records))
+                    for part in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ],
+    )
+
+
+def plain(request: ProduceRequest) -> Any:
+    """Return what was read by hand as plain values."""
+    topics = [
+        (
+            topic.key,
+            [(b.partition, None if b.data is None else bytes(b.data)) for b in topic.batches],
+        )
+        for topic in request.topics
+    ]
+    return (request.transactional_id, request.acks, request.timeout_ms, topics)
+
+
+def outcome(read: Any, make_plain: Any) -> Any:
+    """Return the plain request, or None where it is refused."""
+    try:
+        return make_plain(read())
+    except DecodeRefused:
+        return None
+
+
+def in_pieces(version: int, body: bytes) -> tuple[ProduceRequest, int]:
+    """Return a request read in pieces, and how many pauses there were."""
+    pieces = produce.request_pieces(version, memoryview(body))
+    pauses = 0
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            return done.value, pauses
+        pauses += 1
+
+
+@given(st.data(), PRODUCE_VERSIONS)
+def test_INV_BP1_a_whole_produce_request_is_read_as_kio_reads_it(
+    data: st.DataObject, version: int
+) -> None:
+    body = memoryview(data.draw(produce_bodies(version)))
+    expected = plain_of_kio(decode_request(0, version, body))
+    assert plain(produce.read_request(version, body)) == expected
+
+
+@given(st.data(), PRODUCE_VERSIONS)
+def test_INV_BP1_what_guard_and_kio_refuse_is_refused(data: st.DataObject, version: int) -> None:
+    body = data.draw(st.composite(mutated)(data.draw(produce_bodies(version))))
+    view = memoryview(body)
+    expected = outcome(lambda: decode_request(0, version, view), plain_of_kio)
+    assert outcome(lambda: produce.read_request(version, view), plain) == expected
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_INV_WG4_elements_are_counted_over_all_arrays(version: int) -> None:
+    """Each array alone would pass."""
+    batch = {"index": 0, "records": None}
+    half = ARRAY_ELEMENTS_MAX // 2 + 1
+    topics = [{"name": "t", "partition_data": (batch,) * half}] * 2
+    values = {"transactional_id": None, "acks": 1, "timeout": 1}
+    whole = body_of(0, version, {**values, "topic_data": topics})
+    with pytest.raises(DecodeRefused):
+        in_pieces(version, whole)
+    passing = body_of(0, version, {**values, "topic_data": topics[:1]})
+    request, pauses = in_pieces(version, passing)
+    assert len(request.topics[0].batches) == half
+    assert pauses == (half + 1) // PIECE_ELEMENTS
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_INV_WG5_many_elements_are_not_read_at_once(version: int) -> None:
+    batch = {"index": 0, "records": None}
+    topic = {"name": "t", "partition_data": (batch,) * (ELEMENTS_AT_ONCE_MAX - 1)}
+    values = {"transactional_id": None, "acks": 1, "timeout": 1}
+    one = body_of(0, version, {**values, "topic_data": [topic]})
+    assert produce.read_request(version, memoryview(one)) == in_pieces(version, one)[0]
+    with pytest.raises(ManyElements):
+        produce.read_request(
+            version, memoryview(body_of(0, version, {**values, "topic_data": [topic] * 2}))
+        )
+
+
+@pytest.mark.parametrize("count", [2**28, 2**35 - 2])
+def test_INV_BH1_nothing_is_allocated_by_a_claim(count: int) -> None:
+    body = b"\0" + b"\xff\xff" + b"\0\0\0\x01" + write_uvarint(count + 1) + b"\2t\1\0\0"
+    with pytest.raises(DecodeRefused):
+        produce.read_request(9, memoryview(body))
+
+
+produced_rows = st.lists(
+    st.builds(
+        ProducedRow,
+        partition=INT32,
+        error_code=st.sampled_from([0, 3, 7, 87]),
+        base_offset=INT64,
+        log_append_time_ms=st.just(-1) | st.integers(0, 2**42),
+        log_start_offset=INT64,
+        text=st.none() | TEXT,
+    ),
+    max_size=3,
+)
+
+
+def fields_of(row: ProducedRow) -> dict[str, Any]:
+    """Return a row as the general writer takes it."""
+    return {
+        "index": row.partition, "error_code": ErrorCode(row.error_code), "base_offset": row.base_offset,
+        "log_append_time": row.log_append_time_ms, "log_start_offset": row.log_start_offset,
+        "error_message": row.text,
+    }  # fmt: skip
+
+
+def written_by_kio(version: int, responses: list[dict[str, Any]]) -> bytes:
+    """Return the body as kio's own writer has it."""
+    entity = schema(0, version, EntityType.response)
+    out = io.BytesIO()
+    entity_writer(entity)(out, build(entity, {"responses": responses, "throttle_time": 0}))
+    return out.getvalue()
+
+
+def kio_row(row: Mapping[str, Any], version: int) -> dict[str, Any]:
+    """Return a row as kio's classes take it."""
+    time_ms = row["log_append_time"]
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    time = None if time_ms < 0 else epoch + timedelta(milliseconds=time_ms)
+    return {**row, "log_append_time": time, "record_errors": ()}
+
+
+@given(st.data(), PRODUCE_VERSIONS, INT32)
+def test_INV_BP1_a_produce_answer_has_kios_bytes(
+    data: st.DataObject, version: int, correlation_id: int
+) -> None:
+    keys: Any = TEXT if version < 13 else st.none() | st.uuids()
+    topics = data.draw(st.lists(st.tuples(keys, produced_rows), max_size=3))
+    name = "name" if version < 13 else "topic_id"
+    responses = [
+        {name: key, "partition_responses": [fields_of(row) for row in rows]} for key, rows in topics
+    ]
+    found = produce.answer(version, correlation_id, topics)
+    assert found == encode_response(0, version, correlation_id, {"responses": responses})
+    for topic in responses:
+        rows = [kio_row(row, version) for row in topic["partition_responses"]]
+        topic["partition_responses"] = rows
+    header = 5 if version >= 9 else 4
+    assert found[header:] == written_by_kio(version, responses)
+
+
+def test_the_nil_topic_id_is_none() -> None:
+    body = body_of(0, 13, {"transactional_id": None, "acks": 1, "timeout": 1,
+                           "topic_data": [{"topic_id": UUID(int=0), "partition_data": ()}]})  # fmt: skip
+    assert produce.read_request(13, memoryview(body)).topics[0].key is None
