@@ -4,7 +4,8 @@ INV-RCDI1  ranges whose digests and counts agree hold the same headers; only the
 INV-RCDI2  source only: behind the end of the mirror and behind the cut it is lag, everywhere else it is missing
 INV-RCDI3  a difference that begins where the regions' epochs part is one fork, not thousands of divergences
 INV-RCDI4  what one fault makes visible in several ways is one root; the others name it (`attribute`)
-INV-RCDI5  what was compacted on a side is compared with nothing, and counts as not covered
+INV-RCDI5  what was compacted on a side is not compared here: it counts as not covered unless it was compared by
+           key (`compacted.by_key`)
 
 Pure. Not here: judging one side alone (`replica`), transactions (`transactions`).
 """
@@ -91,7 +92,8 @@ def check_partition(
     start, end = source.start_offset, _horizon_end(source, mirror)
     if plan.cleaned_below > start:
         findings = [finding for finding in findings if _still_counts(finding, plan.cleaned_below)]
-        source.unread.append((start, plan.cleaned_below - 1))
+        if not plan.is_compared_by_key:
+            source.unread.append((start, plan.cleaned_below - 1))
     return PartitionResult(
         topic=plan.topic,
         partition=plan.partition,

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.reconciliation.compacted.by_key import compare_compacted
 from geo_replicator.reconciliation.diff import PartitionResult, check_partition, ranges_to_compare
 from geo_replicator.reconciliation.evidence.batch_table import (
     DIGEST_VERSION,
@@ -68,13 +69,9 @@ from geo_replicator.reconciliation.report import (
     summarise,
 )
 from geo_replicator.reconciliation.scanner import list_region
-from geo_replicator.reconciliation.transactions import (
-    Extent,
-    Extents,
-    TransactionResult,
-    attribute_transactions,
-    check_transactions,
-)
+from geo_replicator.reconciliation.transactions.attribution import attribute_transactions
+from geo_replicator.reconciliation.transactions.instances import Extent, Extents
+from geo_replicator.reconciliation.transactions.judging import TransactionResult, check_transactions
 
 VERIFY: Final = "verify"
 TRANSACTIONS: Final = "transactions"
@@ -146,7 +143,10 @@ def reconcile_all(request: Request, engine: Engine) -> Outcome:
     Raises FileNotFoundError (no such region folder) and OSError (the output cannot be written).
     """
     plan = plan_of(request, engine.parallelism)
-    result = engine.run(plan, request.jobs)
+    plan, differing = compare_compacted(plan)
+    result = with_findings(
+        engine.run(plan, request.jobs), differing if VERIFY in request.jobs else {}
+    )
     findings = all_findings(plan, result)
     summary = summarise(plan, result, findings, request.jobs)
     listed = findings[: request.options.findings_max]
@@ -257,6 +257,17 @@ def combine(
         decisions_checked=sum(result.decisions for result in checked),
         unreadable=sorted({text for result in checked for text in result.unreadable}),
     )
+
+
+def with_findings(result: EngineResult, found: Mapping[str, list[Finding]]) -> EngineResult:
+    """Return the result with what else was found, by ``topic/partition``."""
+    parts = [
+        msgspec.structs.replace(
+            part, findings=[*part.findings, *found.get(f"{part.topic}/{part.partition}", ())]
+        )
+        for part in result.partitions
+    ]
+    return msgspec.structs.replace(result, partitions=parts)
 
 
 def only_coverage(parts: Iterable[PartitionResult]) -> list[PartitionResult]:

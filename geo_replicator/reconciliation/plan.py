@@ -118,7 +118,9 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     bound: int = NO_BOUND
     is_compacted: bool = False
     cleaned_below: int = 0
-    """Below it a side was compacted, each by its own clock: only damage is looked for there."""
+    """Below it a side was compacted, each by its own clock: only damage is looked for there, and newest values."""
+    is_compared_by_key: bool = False
+    """Whether the newest values below the clean point were compared (`compacted.by_key`)."""
     fork_offset: int = -1
     fork_region_epoch: int = -1
     until: Until = Until.END

@@ -293,13 +293,13 @@ def _partitions(topic: str, folder: Path) -> Iterator[PartitionFiles]:
     except FileNotFoundError:
         return
     for number in numbers:
-        cleaned_below = _cleaned_below(folder / str(number))
+        cleaned = cleaned_below(folder / str(number))
         segments = _segments(folder / str(number))
-        yield PartitionFiles(topic, number, folder.name, segments, cleaned_below)
+        yield PartitionFiles(topic, number, folder.name, segments, cleaned)
 
 
-def _cleaned_below(folder: Path) -> int:
-    """Read how far a log was cleaned (docs/reference/on-disk.md: `cleaned`); 0 if it never was."""
+def cleaned_below(folder: Path) -> int:
+    """Return how far a log was cleaned (docs/reference/on-disk.md: `cleaned`); 0 if it never was."""
     try:
         data = (folder / CLEANED_FILE).read_bytes()
     except FileNotFoundError:

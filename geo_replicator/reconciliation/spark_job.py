@@ -57,11 +57,8 @@ from geo_replicator.reconciliation.spark_source import (
     TidemarkLogSource,
     Work,
 )
-from geo_replicator.reconciliation.transactions import (
-    Extents,
-    TransactionResult,
-    check_transactions,
-)
+from geo_replicator.reconciliation.transactions.instances import Extents
+from geo_replicator.reconciliation.transactions.judging import TransactionResult, check_transactions
 
 _RESULT_DDL: Final = "payload binary"
 _RESULT_SCHEMA: Final = pa.schema([("payload", pa.binary())])

@@ -7,13 +7,14 @@ INV-RCTX3  a decision without COMPLETE may lack markers anywhere: the next coord
 INV-RCTX4  what the other side has behind the end of this one is lag, not a fault
 INV-RCTX5  an open transaction hangs only by age, measured in the log's own time: what began after ROUND has its
          data below D and its ledger record above L
+INV-RCTX7  what compaction may have taken away below the clean point of either side is no fault
 
-Pure; works on one bucket of producer ids, for both sides. Not here: collecting events (`evidence`).
+Pure; works on one bucket of producer ids, for both sides. Not here: what a bucket is made of (`instances`).
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,54 +24,21 @@ from geo_replicator.reconciliation.evidence.ledger_facts import UNREADABLE, Ledg
 from geo_replicator.reconciliation.evidence.rows import EVENT_DTYPE
 from geo_replicator.reconciliation.findings import Finding, Kind, Side, explained
 from geo_replicator.reconciliation.plan import TRANSACTION_LEDGER, Plan
-from idempotency.ledger_records import TxnStatus
-
-_SIDES: Final = (Side.SOURCE, Side.MIRROR)
-_OPEN: Final = -1
-_ABORT: Final = 0
-_COMMIT: Final = 1
-_NO_OFFSET: Final = np.iinfo(np.int64).max
-_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
-
-_SPOILING: Final = {
-    Kind.TOPIC_MISMATCH, Kind.CRC_BAD_LOCAL, Kind.TORN_BATCH, Kind.OVERLAP, Kind.DIVERGENT,
-    Kind.MISSING, Kind.EXTRA, Kind.EXTRA_PAST_SOURCE, Kind.OFFSET_GAP, Kind.POST_PROMOTION_FORK,
-}  # fmt: skip
-"""Kinds of damage that can take away a transaction's data or marker. Lag never explains a torn one."""
-
-DecisionKey: TypeAlias = tuple[int, int, int]
-Rows: TypeAlias = npt.NDArray[Any]
-
-_INSTANCE_DTYPE: Final = np.dtype(
-    [
-        ("place", "i4"), ("producer_id", "i8"), ("producer_epoch", "i2"), ("first_offset", "i8"),
-        ("last_offset", "i8"), ("records", "i8"), ("batches", "i4"), ("outcome", "i2"),
-        ("marker_offset", "i8"), ("max_timestamp_ms", "i8"), ("decision_shard", "i4"),
-        ("decision_epoch", "i4"), ("decision_offset", "i8"),
-    ]
-)  # fmt: skip
-"""One transaction in one partition: its data, and the marker that ended it (`outcome` -1: none)."""
-
-
-class Extent(msgspec.Struct, frozen=True):
-    """What one side holds of one partition."""
-
-    start_offset: int
-    end_offset: int
-    is_whole: bool = True
-    """False where some of it could not be read: what lacks there is not known to lack."""
-
-
-class Extents(msgspec.Struct, frozen=True):
-    """What both sides hold, by place in the plan (None: not there), and the newest timestamp of each side."""
-
-    source: list[Extent | None]
-    mirror: list[Extent | None]
-    newest_ms: tuple[int, int]
-
-    def of(self, side: int, place: int) -> Extent | None:
-        """Return what a side (0 source, 1 mirror) holds of a place."""
-        return (self.source, self.mirror)[side][place]
+from geo_replicator.reconciliation.transactions.instances import (
+    ABORT,
+    COMMIT,
+    NO_OFFSET,
+    OPEN,
+    SIDES,
+    Decision,
+    DecisionKey,
+    Extents,
+    Rows,
+    SideView,
+    decisions_of,
+    instances_of,
+    key_hash,
+)
 
 
 class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,38 +50,10 @@ class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Decision:
-    """One decision of the ledger."""
-
-    key: DecisionKey
-    fact: LedgerFact
-    commit: bool
-    complete: bool = False
-
-
-@dataclass(slots=True)
-class _Side:
-    """One side's transactions in this bucket."""
-
-    number: int
-    instances: Rows
-    decisions: dict[DecisionKey, Decision]
-    statuses: dict[int, LedgerFact]
-    markers: dict[tuple[DecisionKey, int], int] = field(default_factory=dict)
-    """Row in `instances` by (decision, place); filled only for what is looked at closely."""
-
-    def of_producer(self, place: int, producer_id: int) -> Rows:
-        """Return one producer's transactions in one place, by offset."""
-        rows = self.instances
-        chosen: Rows = rows[(rows["place"] == place) & (rows["producer_id"] == producer_id)]
-        return chosen
-
-
-@dataclass(slots=True)
 class _Check:
     plan: Plan
     extents: Extents
-    sides: tuple[_Side, _Side]
+    sides: tuple[SideView, SideView]
     places: list[str]
     place_of: dict[str, int]
     findings: list[Finding] = field(default_factory=list)
@@ -130,12 +70,14 @@ def check_transactions(
     unreadable = []
     for fact in facts:
         if fact.status == UNREADABLE:
-            where = f"{_SIDES[fact.side].value} {TRANSACTION_LEDGER}-{fact.shard}"
+            where = f"{SIDES[fact.side].value} {TRANSACTION_LEDGER}-{fact.shard}"
             unreadable.append(f"{where} offset {fact.offset}: {fact.detail}")
         else:
             by_side[fact.side].append(fact)
     source, mirror = (
-        _Side(side, _instances(all_events[all_events["side"] == side]), *_decisions(by_side[side]))
+        SideView(
+            side, instances_of(all_events[all_events["side"] == side]), *decisions_of(by_side[side])
+        )
         for side in (0, 1)
     )
     places = list(plan.partitions)
@@ -157,61 +99,7 @@ def check_transactions(
     )
 
 
-def _instances(events: Rows) -> Rows:
-    if not len(events):
-        return np.empty(0, _INSTANCE_DTYPE)
-    events = events[np.lexsort((events["first_offset"], events["producer_id"], events["place"]))]
-    data = events["control_type"] < 0
-    other = (events["place"][1:] != events["place"][:-1]) | (
-        events["producer_id"][1:] != events["producer_id"][:-1]
-    )
-    starts = np.flatnonzero(np.append(True, other | ~data[:-1]))
-    ends = np.append(starts[1:], len(events)) - 1
-    made = np.empty(len(starts), _INSTANCE_DTYPE)
-    for name in ("place", "producer_id", "producer_epoch"):
-        made[name] = events[name][starts]
-    closed = ~data[ends]
-    made["first_offset"] = events["first_offset"][starts]
-    made["last_offset"] = np.maximum.reduceat(events["last_offset"], starts)
-    for name in ("records", "batches"):
-        made[name] = np.add.reduceat(np.where(data, events[name], 0), starts)
-    made["outcome"] = events["control_type"][ends]
-    made["marker_offset"] = np.where(closed, events["first_offset"][ends], _NO_OFFSET)
-    made["max_timestamp_ms"] = np.maximum.reduceat(events["max_timestamp_ms"], starts)
-    for name in ("decision_shard", "decision_epoch", "decision_offset"):
-        made[name] = np.where(closed, events[name][ends], -1)
-    return made
-
-
-def _decisions(
-    facts: list[LedgerFact],
-) -> tuple[dict[DecisionKey, Decision], dict[int, LedgerFact]]:
-    decisions: dict[DecisionKey, Decision] = {}
-    statuses: dict[int, LedgerFact] = {}
-    prepared: dict[str, DecisionKey] = {}
-    for fact in sorted(facts, key=lambda fact: (fact.shard, fact.offset)):
-        statuses[fact.producer_id] = fact
-        if fact.status in (TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT):
-            key = fact.decision or (fact.shard, fact.leader_epoch, fact.offset)
-            decisions[key] = Decision(key, fact, fact.status == TxnStatus.PREPARE_COMMIT)
-            prepared[fact.transactional_id] = key
-        elif fact.status in (TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT):
-            ended = fact.decision or prepared.get(fact.transactional_id)
-            if ended in decisions:
-                decisions[ended].complete = True
-    return decisions, statuses
-
-
-def _key_hash(shard: Any, epoch: Any, offset: Any, place: Any) -> npt.NDArray[np.uint64]:
-    total = np.zeros(len(offset), np.uint64)
-    for column in (shard, epoch, offset, place):
-        total ^= np.asarray(column).astype(np.int64).view(np.uint64)
-        total *= _MIX
-        total ^= total >> np.uint64(29)
-    return total
-
-
-def _suspicious(check: _Check, side: _Side) -> set[DecisionKey]:
+def _suspicious(check: _Check, side: SideView) -> set[DecisionKey]:
     """Return the decisions whose markers are not exactly those that the ledger promises."""
     rows = [
         (*decision.key, check.place_of[name], int(decision.commit), decision.complete)
@@ -223,8 +111,8 @@ def _suspicious(check: _Check, side: _Side) -> set[DecisionKey]:
     marked = side.instances[
         (side.instances["outcome"] >= 0) & (side.instances["decision_offset"] >= 0)
     ]
-    want = _key_hash(*(promised[:, column] for column in range(4)))
-    have = _key_hash(
+    want = key_hash(*(promised[:, column] for column in range(4)))
+    have = key_hash(
         marked["decision_shard"],
         marked["decision_epoch"],
         marked["decision_offset"],
@@ -264,7 +152,7 @@ def _index_markers(check: _Check, keys: set[DecisionKey]) -> None:
                 side.markers[key, int(entry["place"])] = row
 
 
-def _judge_decision(check: _Check, side: _Side, key: DecisionKey) -> None:
+def _judge_decision(check: _Check, side: SideView, key: DecisionKey) -> None:
     decision = side.decisions.get(key)
     if decision is None:
         _judge_undecided(check, side, key)
@@ -285,7 +173,7 @@ def _judge_decision(check: _Check, side: _Side, key: DecisionKey) -> None:
 
 
 def _first_lost_abort(
-    side: _Side, decision: Decision, absent: list[int]
+    side: SideView, decision: Decision, absent: list[int]
 ) -> tuple[Kind | None, int]:
     for place in absent:
         kind = _lost_abort(side, decision, place)
@@ -295,7 +183,7 @@ def _first_lost_abort(
 
 
 def _outcomes(
-    check: _Check, side: _Side, decision: Decision
+    check: _Check, side: SideView, decision: Decision
 ) -> tuple[list[int], list[int], list[int]]:
     """Return the places where a decision is committed, aborted, and (if complete) has no marker."""
     committed: list[int] = []
@@ -307,43 +195,55 @@ def _outcomes(
             continue  # left out of this run, or a topic deleted since (C33)
         row = side.markers.get((decision.key, place))
         if row is not None:
-            (committed if side.instances["outcome"][row] == _COMMIT else aborted).append(place)
+            (committed if side.instances["outcome"][row] == COMMIT else aborted).append(place)
         elif decision.complete and not _excused(check, side, decision.key, place):
             absent.append(place)
     return committed, aborted, absent
 
 
-def _excused(check: _Check, side: _Side, key: DecisionKey, place: int) -> bool:
-    """Return whether a marker may lack here: not copied yet, or gone with the log's start."""
+def _excused(check: _Check, side: SideView, key: DecisionKey, place: int) -> bool:
+    """Return whether a marker may lack here: not copied yet, gone with the log's start, or compacted away."""
     extent = check.extents.of(side.number, place)
     if extent is None or not extent.is_whole:
         return True
     other = check.sides[1 - side.number]
     row = other.markers.get((key, place))
+    planned = check.plan.partitions[check.places[place]]
     if row is None:
-        return extent.start_offset > 0
+        return extent.start_offset > 0 or (
+            planned.cleaned_below > 0
+            and not _is_open_above(side, key, place, planned.cleaned_below)
+        )
     at = int(other.instances["marker_offset"][row])
-    bound = check.plan.partitions[check.places[place]].bound
-    return at < extent.start_offset or (at >= extent.end_offset and at >= bound)
+    bound = planned.bound
+    return at < max(extent.start_offset, planned.cleaned_below) or (
+        at >= extent.end_offset and at >= bound
+    )
 
 
-def _lost_abort(side: _Side, decision: Decision, place: int) -> Kind | None:
+def _is_open_above(side: SideView, key: DecisionKey, place: int, below: int) -> bool:
+    """Return whether the transaction of a decision has data at or above `below` that nothing ends."""
+    rows = side.of_producer(place, side.decisions[key].fact.producer_id)
+    return bool(((rows["outcome"] == OPEN) & (rows["last_offset"] >= below)).any())
+
+
+def _lost_abort(side: SideView, decision: Decision, place: int) -> Kind | None:
     """Return what a lost ABORT marker does: records stay open, or the producer's next commit shows them."""
     rows = side.of_producer(place, decision.fact.producer_id)
     for row in rows:
         ended_by = (int(row["decision_epoch"]), int(row["decision_offset"]))
-        if row["outcome"] == _OPEN:
+        if row["outcome"] == OPEN:
             return Kind.HANGING_TXN
         if ended_by > decision.key[1:]:
-            return Kind.ABORTED_VISIBLE if row["outcome"] == _COMMIT and row["batches"] else None
+            return Kind.ABORTED_VISIBLE if row["outcome"] == COMMIT and row["batches"] else None
     return None
 
 
-def _judge_undecided(check: _Check, side: _Side, key: DecisionKey) -> None:
+def _judge_undecided(check: _Check, side: SideView, key: DecisionKey) -> None:
     """Judge markers whose decision this side's ledger does not hold."""
     places = sorted(place for found, place in side.markers if found == key)
     outcomes = {place: int(side.instances["outcome"][side.markers[key, place]]) for place in places}
-    committed = [place for place in places if outcomes[place] == _COMMIT]
+    committed = [place for place in places if outcomes[place] == COMMIT]
     if not committed:
         return
     first = side.instances[side.markers[key, committed[0]]]
@@ -385,7 +285,7 @@ class _Place(NamedTuple):
     """The transaction there, if it was found already."""
 
 
-def _add(check: _Check, side: _Side, kind: Kind, at: _Place, detail: str) -> None:
+def _add(check: _Check, side: SideView, kind: Kind, at: _Place, detail: str) -> None:
     first, last, records = _extent_of(check, side, at)
     fact = at.fact
     producer_id = fact.producer_id if fact is not None else int(at.row["producer_id"])
@@ -405,16 +305,16 @@ def _add(check: _Check, side: _Side, kind: Kind, at: _Place, detail: str) -> Non
 
 
 def _finding(
-    check: _Check, side: _Side, kind: Kind, place: int, first: int, last: int, **facts: Any
+    check: _Check, side: SideView, kind: Kind, place: int, first: int, last: int, **facts: Any
 ) -> Finding:
     planned = check.plan.partitions[check.places[place]]
     return Finding(
-        kind=kind, side=_SIDES[side.number], topic=planned.topic, partition=planned.partition,
+        kind=kind, side=SIDES[side.number], topic=planned.topic, partition=planned.partition,
         topic_id=planned.topic_id, first_offset=first, last_offset=last, **facts,
     )  # fmt: skip
 
 
-def _extent_of(check: _Check, side: _Side, at: _Place) -> tuple[int, int, int]:
+def _extent_of(check: _Check, side: SideView, at: _Place) -> tuple[int, int, int]:
     """Return (first, last offset, records) of a transaction in a place, from whichever side shows it."""
     row = at.row
     for view in (side, check.sides[1 - side.number]):
@@ -424,25 +324,25 @@ def _extent_of(check: _Check, side: _Side, at: _Place) -> tuple[int, int, int]:
             break
     if row is None and at.fact is not None:
         rows = side.of_producer(at.place, at.fact.producer_id)
-        later = (rows["decision_offset"] >= at.key[2]) | (rows["outcome"] == _OPEN)
+        later = (rows["decision_offset"] >= at.key[2]) | (rows["outcome"] == OPEN)
         row = next(iter(rows[later]), None)
     if row is None:
         return -1, -1, 0
-    closed = int(row["marker_offset"]) != _NO_OFFSET
+    closed = int(row["marker_offset"]) != NO_OFFSET
     last = int(row["marker_offset"]) if closed else _blocked_end(check, side, row)
     return int(row["first_offset"]), last, int(row["records"])
 
 
-def _blocked_end(check: _Check, side: _Side, row: Any) -> int:
+def _blocked_end(check: _Check, side: SideView, row: Any) -> int:
     """Return the last offset that an open transaction keeps readers of committed data from: the log's last."""
     extent = check.extents.of(side.number, int(row["place"]))
     end = 0 if extent is None else extent.end_offset
     return max(int(row["last_offset"]), end - 1)
 
 
-def _judge_open(check: _Check, side: _Side) -> None:
+def _judge_open(check: _Check, side: SideView) -> None:
     """Find open transactions that are older than their time-out, in the log's own time (INV-RCTX5)."""
-    rows = side.instances[side.instances["outcome"] == _OPEN]
+    rows = side.instances[side.instances["outcome"] == OPEN]
     newest_ms = max(check.extents.newest_ms[side.number], check.plan.cut_wall_ms)
     for row in rows:
         producer_id, place = int(row["producer_id"]), int(row["place"])
@@ -469,7 +369,7 @@ def _judge_open(check: _Check, side: _Side) -> None:
         )  # fmt: skip
 
 
-def _closed_elsewhere(check: _Check, side: _Side, row: Any) -> bool:
+def _closed_elsewhere(check: _Check, side: SideView, row: Any) -> bool:
     """Return whether the other side has the end of it behind the end of this one (INV-RCTX4)."""
     extent = check.extents.of(side.number, int(row["place"]))
     other = check.sides[1 - side.number].instances
@@ -494,7 +394,7 @@ def _compare_instances(check: _Check) -> None:
     ]
     ended = mirror[mirror["outcome"] >= 0]
     left, right = (
-        _key_hash(rows["producer_id"], rows["place"], rows["marker_offset"], rows["place"])
+        key_hash(rows["producer_id"], rows["place"], rows["marker_offset"], rows["place"])
         for rows in (closed, ended)
     )
     _, at_left, at_right = np.intersect1d(left, right, return_indices=True)
@@ -514,7 +414,8 @@ def _mirror_bounds(check: _Check) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
     for place, name in enumerate(check.places):
         extent, source = check.extents.of(1, place), check.extents.of(0, place)
         if extent is not None and extent.is_whole and source is not None and source.is_whole:
-            start[place] = extent.start_offset
+            # Below the clean point each side shows what its own compaction has left of a transaction.
+            start[place] = max(extent.start_offset, check.plan.partitions[name].cleaned_below)
             end[place] = max(extent.end_offset, check.plan.partitions[name].bound)
     return start, end
 
@@ -542,8 +443,8 @@ def _add_difference(check: _Check, row: Any) -> None:
 
 
 def _shown(row: Any) -> str:
-    outcome = {_OPEN: "open", _ABORT: "aborted", _COMMIT: "committed"}[int(row["outcome"])]
-    at = "" if row["outcome"] == _OPEN else f" at {int(row['marker_offset'])}"
+    outcome = {OPEN: "open", ABORT: "aborted", COMMIT: "committed"}[int(row["outcome"])]
+    at = "" if row["outcome"] == OPEN else f" at {int(row['marker_offset'])}"
     return f"{int(row['records'])} records {outcome}{at}"
 
 
@@ -562,27 +463,3 @@ def _identity(finding: Finding) -> tuple[object, ...]:
     if finding.decision:
         return (finding.decision,)
     return (finding.topic, finding.partition, finding.producer_id, finding.first_offset)
-
-
-def attribute_transactions(found: Iterable[Finding], verified: Iterable[Finding]) -> list[Finding]:
-    """Return findings about transactions with those explained that a damaged batch accounts for.
-
-    A root explains them if it touches the transaction where it was found, or its decision in the ledger.
-    """
-    roots: dict[tuple[str, int], list[Finding]] = {}
-    for finding in verified:
-        if finding.is_root and finding.kind in _SPOILING:
-            roots.setdefault((finding.topic, finding.partition), []).append(finding)
-    return [_attributed(finding, roots) for finding in found]
-
-
-def _attributed(finding: Finding, roots: dict[tuple[str, int], list[Finding]]) -> Finding:
-    places = [(finding.topic, finding.partition, finding.first_offset, finding.last_offset)]
-    if finding.decision:
-        shard, _, offset = (int(part) for part in finding.decision.split("/"))
-        places.append((TRANSACTION_LEDGER, shard, offset, offset))
-    for topic, partition, first, last in places:
-        for root in roots.get((topic, partition), []):
-            if root.touches(first, last) or root.first_offset < 0:
-                return explained(finding, root)
-    return finding

@@ -1,0 +1,1 @@
+"""Logs that were compacted, each region by its own clock."""

@@ -1,0 +1,1 @@
+"""Every transaction, in both regions, against the ledger."""
