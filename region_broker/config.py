@@ -18,6 +18,7 @@ import msgspec
 
 from region_broker.controller.metadata_image import RegionImage
 from region_broker.limits import (
+    CONNECTION_RATE_DEFAULT,
     CONNECTIONS_MAX,
     CONNECTIONS_PER_ADDRESS_DEFAULT,
     REQUEST_MEMORY_BYTES_DEFAULT,
@@ -25,6 +26,7 @@ from region_broker.limits import (
 )
 
 REGION_COUNT_MAX = 8
+CONNECTION_RATE_MAX = 1_000_000
 
 
 class ConfigError(Exception):
@@ -83,6 +85,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     retention_check_interval_ms: int = 60_000
     request_memory_bytes: int = REQUEST_MEMORY_BYTES_DEFAULT
     connections_per_address_max: int = CONNECTIONS_PER_ADDRESS_DEFAULT
+    connection_rate_per_address: int = CONNECTION_RATE_DEFAULT
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod
@@ -131,6 +134,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.request_memory_bytes < REQUEST_MEMORY_BYTES_MIN:
             problems.append(
                 f"request_memory_bytes = {self.request_memory_bytes} is below {REQUEST_MEMORY_BYTES_MIN}"
+            )
+        if not 0 <= self.connection_rate_per_address <= CONNECTION_RATE_MAX:
+            problems.append(
+                f"connection_rate_per_address = {self.connection_rate_per_address} is not in "
+                f"0..{CONNECTION_RATE_MAX} (0: any number)"
             )
         if not 1 <= self.connections_per_address_max <= CONNECTIONS_MAX:
             problems.append(

@@ -33,12 +33,18 @@ IN_FLIGHT_BYTES_MAX: Final = 128 * MIB
 # FREE_HELD_BYTES is read all the same, and counts for nothing.
 REQUEST_MEMORY_BYTES_DEFAULT: Final = 256 * MIB
 REQUEST_MEMORY_BYTES_MIN: Final = 1 * MIB
+# The same for the peer port, where whoever knows the cluster's id may speak.
+PEER_MEMORY_BYTES: Final = 256 * MIB
 FREE_HELD_BYTES: Final = 64 * KIB
 
 SOCKET_READ_BYTES: Final = 256 * KIB
 CONNECTIONS_MAX: Final = 10_000
 # Unless the operator says otherwise (`connections_per_address_max`).
 CONNECTIONS_PER_ADDRESS_DEFAULT: Final = 1_000
+# New connections of one address in a second, unless the operator says otherwise (`connection_rate_per_address`), and
+# for how many seconds' worth of them it may open at once.
+CONNECTION_RATE_DEFAULT: Final = 1_000
+CONNECTION_BURST_S: Final = 2
 # Descriptors that connections leave to the files of partitions: half of what the process may open.
 DESCRIPTORS_PER_CONNECTION: Final = 2
 # A frame that has begun must be complete within this time, and a peer that does not read its answers is
@@ -108,6 +114,9 @@ assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FREE_HELD_BYTES < REQUEST_MEMORY_BYTES_MIN <= REQUEST_MEMORY_BYTES_DEFAULT
 assert PRESSED_TIMEOUT_MS < min(FRAME_TIMEOUT_MS, WRITE_TIMEOUT_MS) <= IDLE_TIMEOUT_MS
+assert CONNECTION_RATE_DEFAULT * CONNECTION_BURST_S >= CONNECTIONS_PER_ADDRESS_DEFAULT, (
+    "all clients of an address may come back at once"
+)
 assert CONNECTIONS_PER_ADDRESS_DEFAULT < CONNECTIONS_MAX, "one address must not take every place"
 assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
     "a full answer and one oversized first batch must fit an answer"

@@ -21,7 +21,7 @@ from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.adapters.peers.link_source import LinkSource
 from region_broker.adapters.peers.peer_protocol import Hello
-from region_broker.adapters.peers.peer_server import PeerServer
+from region_broker.adapters.peers.peer_server import PeerServer, PeerSettings
 from region_broker.adapters.takeover.failover_driver import FailoverDriver
 from region_broker.adapters.takeover.failover_operations import FailoverOperations
 from region_broker.adapters.takeover.failover_peers import FailoverPeers
@@ -51,8 +51,9 @@ from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.ports.descriptors import descriptor_limit
 from region_broker.replication.fetch_sessions import FetchSessions
+from region_broker.wire.caps.connection_caps import ConnectionCaps
 from region_broker.wire.memory_budget import MemoryBudget
-from region_broker.wire.server import ConnectionCaps, KafkaServer
+from region_broker.wire.server import KafkaServer
 from txn_coordinator.driver import TransactionCoordinator, TxnSettings
 
 _log: Final = logging.getLogger("tidemark.node")
@@ -235,19 +236,30 @@ class Node:
             memory=self.memory,
         )
         self._dispatcher = Dispatcher(services, all_apis())
+        caps = ConnectionCaps.fitting(
+            descriptor_limit(),
+            config.connections_per_address_max,
+            config.connection_rate_per_address,
+        )
         self.kafka = KafkaServer(
             ports.network,
             ports.clock,
             self._dispatcher.answer,
             self.metrics,
             begin=self._dispatcher.begin,
-            caps=ConnectionCaps.fitting(descriptor_limit(), config.connections_per_address_max),
+            caps=caps,
             memory=self.memory,
         )
-        self.peers = PeerServer(ports.network, self._greeting)
+        # Each client of a mirror may have a connection of its own (INV-PS2): half as many as clients get.
+        peers = PeerSettings(connections_max=max(1, caps.in_all // 2))
+        self.peers = PeerServer(ports.network, self._greeting, peers)
         self._source.register(self.peers)
         self.failover.register(self.peers)
         ForwardTarget(self._dispatcher, self.role).register(self.peers)
+        self._compose_http()
+
+    def _compose_http(self) -> None:
+        storage = self.storage
         app = make_app(
             RegionService(self.failover, self.operations),
             {

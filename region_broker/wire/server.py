@@ -17,16 +17,16 @@ Not here: the protocol's order and caps (`wire.connection`), what requests mean 
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
+from region_broker.wire.caps.connection_caps import Admission, ConnectionCaps, Refused
 from region_broker.wire.connection import (
     FETCH_KEY,
     Buffer,
@@ -98,23 +98,6 @@ class _Link:
         self.stream.close()
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionCaps:
-    """How many connections may be open, in all and from one address."""
-
-    in_all: int = limits.CONNECTIONS_MAX
-    per_address: int = limits.CONNECTIONS_PER_ADDRESS_DEFAULT
-
-    @classmethod
-    def fitting(cls, descriptors: int, per_address: int) -> Self:
-        """Return caps that leave the files of partitions their part of `descriptors`.
-
-        A partition that cannot open a file stops for good, so a flood of connections must not come so far.
-        """
-        in_all = min(limits.CONNECTIONS_MAX, descriptors // limits.DESCRIPTORS_PER_CONNECTION)
-        return cls(max(1, in_all), min(per_address, max(1, in_all)))
-
-
 class KafkaServer:
     """Serves one listening address: `await start()`, then `await run()` inside a task group."""
 
@@ -126,7 +109,7 @@ class KafkaServer:
         metrics: Metrics,
         *,
         begin: Begin | None = None,
-        caps: ConnectionCaps = ConnectionCaps(),
+        caps: ConnectionCaps | None = None,
         memory: MemoryBudget | None = None,
     ) -> None:
         """Create a server that is not listening; `answer` serves one request (`Dispatcher.answer`).
@@ -139,8 +122,8 @@ class KafkaServer:
         self._begin = begin
         self._flushes: list[_Link] = []
         self._metrics = metrics
-        self._caps = caps
-        self._of_address: Counter[str] = Counter()
+        self._admission = Admission(caps or ConnectionCaps())
+        self._refusal_said_ms = -_SWEEP_INTERVAL_MS
         self._memory = memory or MemoryBudget()
         self._numbering = Numbering()
         self._listener: Listener | None = None
@@ -208,10 +191,11 @@ class KafkaServer:
 
     async def _serve(self, stream: ByteStream) -> None:
         address = stream.peer.rpartition(":")[0]
-        if self._has_too_many(stream, address):
+        refused = self._admission.admit(address, self._clock.monotonic_ms())
+        if refused is not None:
+            self._note_refused(stream, address, refused)
             stream.abort()
             return
-        self._of_address[address] += 1
         peer = Peer(self._numbering.next(), stream.peer, self._numbering)
         link = _Link(
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
@@ -234,9 +218,7 @@ class KafkaServer:
             peer.state.clear()  # what was bound to the connection ends with it (a forwarder's channel)
             self._links.discard(link)
             self._memory.hold(link.share, 0)
-            self._of_address[address] -= 1
-            if not self._of_address[address]:
-                del self._of_address[address]
+            self._admission.left(address)
             self._metrics.connections.set(len(self._links))
             self._closed_one.set()
 
@@ -248,19 +230,19 @@ class KafkaServer:
             link.settled.clear()
             await link.settled.wait()
 
-    def _has_too_many(self, stream: ByteStream, address: str) -> bool:
-        of_address = self._of_address[address]
-        if len(self._links) < self._caps.in_all and of_address < self._caps.per_address:
-            if not of_address:
-                del self._of_address[address]
-            return False
-        full = len(self._links) >= self._caps.in_all
-        self._metrics.connections_refused.labels("too_many" if full else "address").inc()
+    def _note_refused(self, stream: ByteStream, address: str, refused: Refused) -> None:
+        self._metrics.connections_refused.labels(refused.value).inc()
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._refusal_said_ms + _SWEEP_INTERVAL_MS:
+            return  # a storm must not become one of log lines; the counter has them all
+        self._refusal_said_ms = now_ms
+        caps = self._admission.caps
         logger.warning(
-            "refused %s: %d connections are open, %d of its address (connections_per_address_max is %d)",
-            stream.peer, len(self._links), of_address, self._caps.per_address,
+            "refused %s (%s): %d connections are open, %d of its address; connections_per_address_max is %d, "
+            "connection_rate_per_address is %d",
+            stream.peer, refused.value, len(self._links), self._admission.open_from(address),
+            caps.per_address, caps.rate,
         )  # fmt: skip
-        return True
 
     async def _read_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         """Read and start requests until the peer is gone, misbehaves, or the server closes."""

@@ -159,6 +159,11 @@ class FrameReader:
         self._awaits_preface = preface
         self._buffer = bytearray()
 
+    @property
+    def held_bytes(self) -> int:
+        """Return how many bytes are held that no frame was made of yet."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Add `data` and yield each frame that is whole; raises `PeerProtocolError` (INV-PR2)."""
         self._buffer += data

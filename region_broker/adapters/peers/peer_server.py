@@ -5,6 +5,9 @@ INV-PS2  requests of one connection start in arrival order; answers leave as the
 INV-PS3  a connection holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read
 INV-PS4  a handler runs to its end even when its peer has gone: what it began is never half done. One that
          waits for news ends its wait in `PeerSession.on_close`
+INV-PS6  what all connections hold, requests, parts of them and answers that are not taken, is kept near a budget of
+         its own as on the Kafka port (INV-MB1..3); half a frame, and an answer that nobody takes, end the connection
+         after a while, and so does a peer that does not say Hello
 INV-PS5  bytes that are no frame, and a handler's refusal, harm only the connection or request they belong to
 
 A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
@@ -15,8 +18,10 @@ Not here: what messages mean (`link_source`, `forward_target`, failover).
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from region_broker import limits
 from region_broker.adapters.peers.peer_protocol import (
     GREETING_FRAME_BYTES_MAX,
     OTHER_CLUSTER,
@@ -38,8 +43,10 @@ from region_broker.adapters.peers.peer_protocol import (
     encode_frame,
 )
 from region_broker.ports.network import ByteStream, Listener, Network
+from region_broker.wire.memory_budget import MemoryBudget, Share
 
 IN_FLIGHT_MAX: Final = 256
+NOT_BEGUN_MAX: Final = 8
 READ_BYTES: Final = 256 * 1024
 _log: Final = logging.getLogger("tidemark.peer")
 
@@ -49,6 +56,16 @@ class Reply(NamedTuple):
 
     message: PeerMessage
     attachment: Sequence[Buffer] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """How much and how long a peer may keep waiting."""
+
+    memory_bytes: int = limits.PEER_MEMORY_BYTES
+    connections_max: int = limits.CONNECTIONS_MAX
+    stall_timeout_ms: int = limits.FRAME_TIMEOUT_MS
+    pressed_timeout_ms: int = limits.PRESSED_TIMEOUT_MS
 
 
 class PeerSession:
@@ -79,10 +96,14 @@ Handler = Callable[[PeerSession, AnyMessage, memoryview], Awaitable[PeerMessage 
 class PeerServer:
     """Listens for peers. Register handlers, then `start`; `close` and `wait_closed` at the end."""
 
-    def __init__(self, network: Network, identity: PeerIdentity) -> None:
+    def __init__(
+        self, network: Network, identity: PeerIdentity, settings: PeerSettings = PeerSettings()
+    ) -> None:
         """Serve as `identity`; nothing is bound yet."""
         self._network = network
         self._identity = identity
+        self.settings: Final = settings
+        self.memory: Final = MemoryBudget(settings.memory_bytes)
         self._handlers: dict[str, tuple[type[PeerMessage], Handler[Any]]] = {}
         self._listener: Listener | None = None
         self._connections: set[ByteStream] = set()
@@ -112,6 +133,12 @@ class PeerServer:
             await self._listener.wait_closed()
 
     async def _serve(self, stream: ByteStream) -> None:
+        if len(self._connections) >= self.settings.connections_max:
+            _log.warning(
+                "peer %s refused: %d connections are open", stream.peer, len(self._connections)
+            )
+            stream.abort()
+            return
         self._connections.add(stream)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -178,13 +205,25 @@ class _Connection:
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._reader = FrameReader(GREETING_FRAME_BYTES_MAX, preface=True)
         self._session: PeerSession | None = None
+        self._share = Share()
+        self._busy_bytes = 0  # requests being answered, answers being taken
+        self._not_begun = 0  # tasks of requests
+        self._frame_since_s = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
         try:
-            while data := await self._stream.read(READ_BYTES):
+            while data := await self._read():
+                if not self._reader.held_bytes:
+                    self._frame_since_s = asyncio.get_running_loop().time()
                 for frame in self._reader.feed(data):
                     if not await self._take(frame):
                         return
+                    self._frame_since_s = asyncio.get_running_loop().time()
+                self._note_held()
+        except TimeoutError:
+            _log.warning(
+                "peer %s disconnected: it kept a frame or an answer waiting", self._stream.peer
+            )
         except PeerProtocolError as error:
             _log.warning("peer %s disconnected: %s", self._stream.peer, error)
         except OSError as error:
@@ -192,7 +231,27 @@ class _Connection:
         finally:
             if self._session is not None:
                 self._session.end()
+            self._reader = FrameReader(GREETING_FRAME_BYTES_MAX)
+            self._note_held()
             self._stream.close()
+
+    async def _read(self) -> bytes:
+        """Return the next bytes, once there is memory for them; TimeoutError when a frame is not complete in time."""
+        settings, memory = self._server.settings, self._server.memory
+        now = asyncio.get_running_loop().time
+        while not memory.may_read(self._share, 0, unfinished=not self._busy_bytes):
+            await memory.changed()
+            self._frame_since_s = now()  # its time begins anew
+        if self._session is not None and not self._reader.held_bytes:
+            return await self._stream.read(
+                READ_BYTES
+            )  # a link may be silent for as long as it likes
+        timeout_ms = settings.pressed_timeout_ms if memory.full else settings.stall_timeout_ms
+        async with asyncio.timeout_at(self._frame_since_s + timeout_ms / 1000):
+            return await self._stream.read(READ_BYTES)
+
+    def _note_held(self) -> None:
+        self._server.memory.hold(self._share, self._reader.held_bytes + self._busy_bytes)
 
     async def _take(self, frame: Frame) -> bool:
         if frame.kind is not FrameKind.REQUEST:
@@ -202,6 +261,12 @@ class _Connection:
         await self._slots.acquire()
         if not await self._drain():
             return False
+        if self._not_begun >= NOT_BEGUN_MAX:
+            await asyncio.sleep(0)  # what they answer counts before more is begun
+        while self._server.memory.full and self._busy_bytes:
+            await self._server.memory.changed()
+        self._busy_bytes += len(frame.message) + len(frame.attachment)
+        self._not_begun += 1
         self._tasks.create_task(self._answer(self._session, frame))
         return True
 
@@ -216,22 +281,34 @@ class _Connection:
         return True
 
     async def _answer(self, session: PeerSession, frame: Frame) -> None:
+        self._not_begun -= 1
+        held_bytes = len(frame.message) + len(frame.attachment)
         try:
             kind, reply = await self._handle(session, frame)
+            answer = encode_frame(kind, frame.correlation_id, reply.message, reply.attachment)
+            answer_bytes = sum(map(len, answer))
+            self._busy_bytes += answer_bytes
+            held_bytes += answer_bytes
+            self._note_held()
+            self._stream.write(*answer)
+            await self._drain()
         except PeerProtocolError as error:
             _log.warning("peer %s disconnected: %s", self._stream.peer, error)
             self._stream.close()
-            return
         finally:
+            self._busy_bytes -= held_bytes
+            self._note_held()
             self._slots.release()
-        self._stream.write(
-            *encode_frame(kind, frame.correlation_id, reply.message, reply.attachment)
-        )
 
     async def _drain(self) -> bool:
         """Wait for a peer that reads slowly: its next requests stay unread so long (INV-PS3)."""
         try:
-            await self._stream.drain()
+            async with asyncio.timeout(self._server.settings.stall_timeout_ms / 1000):
+                await self._stream.drain()
+        except TimeoutError:
+            _log.warning("peer %s disconnected: it takes no answers", self._stream.peer)
+            self._stream.abort()
+            return False
         except OSError as error:
             _log.info("peer %s went away: %s", self._stream.peer, error)
             return False

@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -22,9 +22,16 @@ from region_broker.adapters.peers.peer_protocol import (
     decode_message,
     encode_frame,
 )
-from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
+from region_broker.adapters.peers.peer_server import (
+    NOT_BEGUN_MAX,
+    PeerServer,
+    PeerSession,
+    PeerSettings,
+    Reply,
+)
 from region_broker.ports.network import AsyncioNetwork, ByteStream
 from tests.geo_world import PlayedIdentity
+from tests.simulation.region_pair import until
 
 
 class Ask(PeerMessage, frozen=True, kw_only=True):
@@ -39,6 +46,11 @@ class Told(PeerMessage, frozen=True, kw_only=True):
     number: int
 
 
+class Much(PeerMessage, frozen=True, kw_only=True):
+    """Asks for MUCH_BYTES."""
+
+
+MUCH_BYTES = 4 << 20
 HELLO = PlayedIdentity("home").hello()
 
 
@@ -86,9 +98,11 @@ def test_messages_that_do_not_fit_their_type_are_refused(body: bytes) -> None:
 
 
 @asynccontextmanager
-async def served(identity: PlayedIdentity) -> AsyncIterator[tuple[PeerServer, tuple[str, int]]]:
+async def served(
+    identity: PlayedIdentity, settings: PeerSettings | None = None
+) -> AsyncIterator[tuple[PeerServer, tuple[str, int]]]:
     """A server that doubles numbers, slow ones (odd) after a turn of the loop."""
-    server = PeerServer(AsyncioNetwork(), identity)
+    server = PeerServer(AsyncioNetwork(), identity, settings or PeerSettings())
     started: list[int] = []
 
     async def tell(_session: PeerSession, message: Ask, attachment: memoryview) -> Told | Reply:
@@ -100,7 +114,11 @@ async def served(identity: PlayedIdentity) -> AsyncIterator[tuple[PeerServer, tu
             raise PeerRefused("unlucky", "13 is not told")
         return Reply(Told(number=2 * message.number), (bytes(attachment), b"!"))
 
+    async def send_much(_session: PeerSession, _message: Much, _attachment: memoryview) -> Reply:
+        return Reply(Told(number=0), (bytes(MUCH_BYTES),))
+
     server.register(Ask, tell)
+    server.register(Much, send_much)
     listener = await server.start("127.0.0.1", 0)
     try:
         yield server, ("127.0.0.1", listener.port)
@@ -220,3 +238,78 @@ async def test_a_port_that_nobody_listens_on_is_unreachable() -> None:
     with pytest.raises(PeerUnreachable, match="cannot reach") as failed:
         await PeerClient.connect(network, ("127.0.0.1", port), PlayedIdentity("mirror"))
     assert not failed.value.sent
+
+
+@asynccontextmanager
+async def connected(address: tuple[str, int]) -> AsyncIterator[ByteStream]:
+    """A connection that has greeted; what it sends is the test's affair."""
+    stream = await AsyncioNetwork().connect(*address)
+    try:
+        stream.write(PREFACE, frame(HELLO))
+        assert await stream.read(1 << 16)  # the server's greeting
+        yield stream
+    finally:
+        stream.abort()
+        await stream.wait_closed()
+
+
+async def closed_by_peer(stream: ByteStream) -> bool:
+    """Return once the other side has closed; bytes before that are thrown away."""
+    try:
+        while await stream.read(1 << 20):
+            pass
+    except OSError:
+        pass
+    stream.abort()
+    await stream.wait_closed()
+    return True
+
+
+async def test_INV_PS6_peers_that_stop_within_large_frames_give_way() -> None:
+    """Memory is full of halves of frames; small requests are served, the halves go, and a large one is answered."""
+    settings = PeerSettings(memory_bytes=1 << 20, pressed_timeout_ms=200)
+    large = frame(Ask(number=2), bytes(8 << 20))
+    async with (
+        AsyncExitStack() as stalled,
+        served(PlayedIdentity("home"), settings) as (server, address),
+    ):
+        for _ in range(4):
+            (await stalled.enter_async_context(connected(address))).write(large[: 1 << 19])
+        await until(lambda: server.memory.full, "memory is full")
+        async with opened(AsyncioNetwork(), address, PlayedIdentity("mirror")) as (client, _):
+            assert (await client.call(Ask(number=1), Told)).number == 2
+            async with asyncio.timeout(30):
+                _, told = await client.begin(Ask(number=2), Told, (bytes(8 << 20),))
+            assert len(told) == (8 << 20) + 1
+            assert len(server._connections) < 5  # whoever held it back is gone
+
+
+async def test_INV_PS6_answers_that_a_peer_does_not_take_are_few_and_end_its_connection() -> None:
+    settings = PeerSettings(memory_bytes=8 * MUCH_BYTES, stall_timeout_ms=300)
+    async with served(PlayedIdentity("home"), settings) as (server, address):
+        most_bytes = 0
+
+        def given_up() -> bool:
+            nonlocal most_bytes
+            most_bytes = max(most_bytes, server.memory.held_bytes)
+            return most_bytes > 0 and not server._connections
+
+        async with connected(address) as deaf:
+            for number in range(200):
+                deaf.write(frame(Much(), correlation_id=number))
+            await until(given_up, "it is cut off")
+        assert most_bytes <= settings.memory_bytes + 2 * NOT_BEGUN_MAX * MUCH_BYTES
+        assert server.memory.held_bytes == 0
+        async with opened(AsyncioNetwork(), address, PlayedIdentity("mirror")) as (client, _):
+            assert (await client.call(Ask(number=1), Told)).number == 2
+
+
+async def test_INV_PS6_who_does_not_greet_is_cut_off_and_connections_are_bounded() -> None:
+    settings = PeerSettings(stall_timeout_ms=200, connections_max=2)
+    async with served(PlayedIdentity("home"), settings) as (_, address):
+        silent = await AsyncioNetwork().connect(*address)
+        async with connected(address) as link:
+            assert await closed_by_peer(await AsyncioNetwork().connect(*address))
+            assert await closed_by_peer(silent)
+            link.write(frame(Ask(number=1)))  # silent for as long, but it has greeted
+            assert await link.read(1 << 16)

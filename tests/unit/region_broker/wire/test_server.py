@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from region_broker.limits import (
+    CONNECTION_BURST_S,
     CONNECTIONS_MAX,
     FRAME_TIMEOUT_MS,
     IDLE_TIMEOUT_MS,
@@ -16,8 +17,9 @@ from region_broker.limits import (
 )
 from region_broker.metrics import Metrics
 from region_broker.ports.network import AsyncioNetwork
+from region_broker.wire.caps.connection_caps import ConnectionCaps
 from region_broker.wire.connection import Buffer, Incoming
-from region_broker.wire.server import ConnectionCaps, KafkaServer
+from region_broker.wire.server import KafkaServer
 from tests.log_world import ManualClock
 from tests.wire_world import RawClient
 
@@ -121,8 +123,23 @@ async def test_one_address_cannot_take_every_place() -> None:
 
 
 def test_connections_leave_half_of_the_descriptors_to_files() -> None:
-    assert ConnectionCaps.fitting(1_024, 1_000) == ConnectionCaps(512, 512)
-    assert ConnectionCaps.fitting(1 << 20, 1_000) == ConnectionCaps(CONNECTIONS_MAX, 1_000)
+    assert ConnectionCaps.fitting(1_024, 1_000, 7) == ConnectionCaps(512, 512, 7)
+    assert ConnectionCaps.fitting(1 << 20, 1_000, 7) == ConnectionCaps(CONNECTIONS_MAX, 1_000, 7)
+
+
+async def test_one_address_opens_connections_no_quicker_than_its_rate() -> None:
+    async with served(caps=ConnectionCaps(rate=2)) as world:
+        for _ in range(2 * CONNECTION_BURST_S):
+            client = await world.connect()
+            client.send_raw(REQUEST)
+            await client.receive_raw()
+            client.writer.close()
+        assert await (await world.connect()).closed()
+        world.clock.pass_ms(500)
+        later = await world.connect()
+        later.send_raw(REQUEST)
+        await later.receive_raw()
+        assert await (await world.connect()).closed()
 
 
 async def test_port_in_use_is_an_oserror_at_start() -> None:

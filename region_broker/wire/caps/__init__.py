@@ -1,0 +1,1 @@
+"""How many connections there may be, and how quickly they may come."""

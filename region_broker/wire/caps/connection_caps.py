@@ -1,0 +1,86 @@
+"""How many connections may be open, in all and from one address, and how quickly one address may open them.
+
+INV-CN1  an address opens CONNECTION_BURST_S times its rate at once, then as many a second as the rate says, whatever
+         it did before
+INV-CN2  what is remembered of addresses is bounded: one that may open a full burst again is forgotten
+Pure: the time is handed in. Not here: sockets (`wire.server`), memory (`wire.memory_budget`).
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from region_broker import limits
+
+
+class Refused(StrEnum):
+    """Why a connection is closed as soon as it comes."""
+
+    TOO_MANY = "too_many"
+    ADDRESS = "address"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCaps:
+    """How many connections may be open, in all and from one address; `rate`: new ones a second, 0: any number."""
+
+    in_all: int = limits.CONNECTIONS_MAX
+    per_address: int = limits.CONNECTIONS_PER_ADDRESS_DEFAULT
+    rate: int = limits.CONNECTION_RATE_DEFAULT
+
+    @classmethod
+    def fitting(cls, descriptors: int, per_address: int, rate: int) -> Self:
+        """Return caps that leave the files of partitions their part of `descriptors`.
+
+        A partition that cannot open a file stops for good, so a flood of connections must not come so far.
+        """
+        in_all = min(limits.CONNECTIONS_MAX, descriptors // limits.DESCRIPTORS_PER_CONNECTION)
+        return cls(max(1, in_all), min(per_address, max(1, in_all)), rate)
+
+
+class Admission:
+    """Counts connections by address, and says which may stay."""
+
+    def __init__(self, caps: ConnectionCaps) -> None:
+        """Admit within `caps`."""
+        self.caps = caps
+        self._open: Counter[str] = Counter()
+        self._open_count = 0
+        self._due_us: dict[str, int] = {}  # when an address may open a full burst again
+
+    def open_from(self, address: str) -> int:
+        """Return how many connections of an address are open."""
+        return self._open[address]
+
+    def admit(self, address: str, now_ms: int) -> Refused | None:
+        """Count a connection of `address`, or say why it may not stay."""
+        if self._open_count >= self.caps.in_all:
+            return Refused.TOO_MANY
+        if self._open[address] >= self.caps.per_address:
+            return Refused.ADDRESS
+        if not self._takes_token(address, now_ms):
+            return Refused.RATE
+        self._open[address] += 1
+        self._open_count += 1
+        return None
+
+    def left(self, address: str) -> None:
+        """Note that a connection that was admitted has ended."""
+        self._open[address] -= 1
+        self._open_count -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+    def _takes_token(self, address: str, now_ms: int) -> bool:
+        if not self.caps.rate:
+            return True
+        now_us = now_ms * 1_000
+        due_us = max(self._due_us.get(address, 0), now_us) + 1_000_000 // self.caps.rate
+        if due_us - now_us > limits.CONNECTION_BURST_S * 1_000_000:
+            return False
+        if len(self._due_us) >= limits.CONNECTIONS_MAX:
+            self._due_us = {known: due for known, due in self._due_us.items() if due > now_us}
+        self._due_us[address] = due_us
+        return True

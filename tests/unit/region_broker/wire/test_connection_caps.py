@@ -1,0 +1,50 @@
+"""Who may open a connection (INV-CN1, INV-CN2): by an exact count of tokens, with the time handed in."""
+
+import pytest
+
+from region_broker.limits import CONNECTION_BURST_S, CONNECTIONS_MAX
+from region_broker.wire.caps.connection_caps import Admission, ConnectionCaps, Refused
+
+
+def admitted(admission: Admission, address: str, now_ms: int, tries: int = 1_000) -> int:
+    """Return how many of `tries` connections are let in, each gone again at once."""
+    count = 0
+    for _ in range(tries):
+        if admission.admit(address, now_ms) is None:
+            count += 1
+            admission.left(address)
+    return count
+
+
+@pytest.mark.parametrize("rate", [1, 3, 10, 100])
+def test_INV_CN1_a_burst_and_then_the_rate(rate: int) -> None:
+    admission = Admission(ConnectionCaps(rate=rate))
+    burst = rate * CONNECTION_BURST_S
+    assert admitted(admission, "a", 5_000) == burst
+    assert admitted(admission, "b", 5_000) == burst  # addresses do not share
+    assert [admitted(admission, "a", 5_000 + second * 1_000) for second in (1, 2, 3)] == [rate] * 3
+    assert admitted(admission, "a", 1_000_000) == burst
+    assert admitted(admission, "a", 1_000_500) == rate // 2
+
+
+def test_INV_CN1_no_rate_is_no_limit() -> None:
+    assert admitted(Admission(ConnectionCaps(rate=0)), "a", 0, 5_000) == 5_000
+
+
+def test_INV_CN2_addresses_are_forgotten() -> None:
+    admission = Admission(ConnectionCaps(rate=1_000))
+    for number in range(3 * CONNECTIONS_MAX):
+        assert admission.admit(str(number), number) is None
+        admission.left(str(number))
+        assert len(admission._due_us) <= CONNECTIONS_MAX
+    assert not +admission._open
+
+
+def test_caps_come_before_the_rate_and_are_freed_again() -> None:
+    admission = Admission(ConnectionCaps(in_all=2, per_address=1, rate=100))
+    assert admission.admit("a", 0) is None
+    assert admission.admit("a", 0) is Refused.ADDRESS
+    assert admission.admit("b", 0) is None
+    assert admission.admit("c", 0) is Refused.TOO_MANY
+    admission.left("a")
+    assert admission.admit("c", 0) is None
