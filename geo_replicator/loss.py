@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.lineage import Cut, LogKey
+from idempotency.identity import TRANSACTION_LEDGER
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.record_batch import BatchHeader
 
@@ -339,7 +340,7 @@ class _Check:
         self._shards = {
             bound.partition: bound
             for bound in statement.bounds
-            if bound.topic.startswith("__transaction_state")
+            if bound.topic == TRANSACTION_LEDGER
         }
         self._logs = {(bound.topic_id, bound.partition): bound for bound in statement.bounds}
         self._named = {transaction.decision for transaction in statement.transactions}

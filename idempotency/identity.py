@@ -21,6 +21,12 @@ CoordinatorEpoch = NewType("CoordinatorEpoch", int)
 Offset = NewType("Offset", int)
 Round = NewType("Round", int)
 
+TRANSACTION_LEDGER: Final = TopicName("__transaction_state")
+OFFSETS_LEDGER: Final = TopicName("__consumer_offsets")
+TIDEMARK_LEDGER: Final = TopicName("__tidemarks")
+INTERNAL_TOPICS: Final = (TRANSACTION_LEDGER, OFFSETS_LEDGER, TIDEMARK_LEDGER)
+"""The ledgers. A topic is one of these or it is none: users may have topics whose names begin like theirs."""
+
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = -1

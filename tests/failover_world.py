@@ -274,7 +274,11 @@ class Site:
         await self.metadata.apply(PutDomain(domain))
         if self.region is not home:
             return
-        counts = {TRANSACTION_LEDGER: SHARD_COUNT, OFFSETS_LEDGER: SHARD_COUNT, TIDEMARK_LEDGER: 1}
+        counts: dict[str, int] = {
+            TRANSACTION_LEDGER: SHARD_COUNT,
+            OFFSETS_LEDGER: SHARD_COUNT,
+            TIDEMARK_LEDGER: 1,
+        }
         for name in (*INTERNAL_TOPICS, ORDERS):
             topic = TopicImage(
                 topic_id=ledger_topic_id(CLUSTER_ID, name),

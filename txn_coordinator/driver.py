@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Final
 
 from idempotency.decision import DecisionId, round_of
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import OFFSETS_LEDGER, TopicName, TopicPartition
 from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
@@ -61,7 +61,7 @@ class TxnSettings:
     id_scan_interval_ms: int = 3_600_000
     timeout_max_ms: int = expiry.TIMEOUT_MAX_MS
     id_retention_ms: int = expiry.ID_RETENTION_MS
-    offsets_topic: str = "__consumer_offsets"
+    offsets_topic: str = OFFSETS_LEDGER
     connection_order: bool = True
     """Refuse what TV1 clients sent before they went on over another connection (KAFKA-17754)."""
 

@@ -19,11 +19,12 @@ import msgspec
 
 from geo_replicator.reconciliation.findings import Finding, Kind, Side
 from geo_replicator.reconciliation.scanner import PartitionFiles
+from idempotency import identity
 
 TASK_BYTES_MAX: Final = 1 << 30
 NO_BOUND: Final = -1
-TRANSACTION_LEDGER: Final = "__transaction_state"
-TIDEMARK_LEDGER: Final = "__tidemarks"
+TRANSACTION_LEDGER: Final = identity.TRANSACTION_LEDGER
+TIDEMARK_LEDGER: Final = identity.TIDEMARK_LEDGER
 _REGION_EPOCH_SHIFT: Final = 16
 
 

@@ -14,11 +14,13 @@ from uuid import UUID
 
 import msgspec
 
+from idempotency import identity
+
 DEFAULT_DOMAIN: Final = "main"
-TRANSACTION_LEDGER: Final = "__transaction_state"
-OFFSETS_LEDGER: Final = "__consumer_offsets"
-TIDEMARK_LEDGER: Final = "__tidemarks"
-INTERNAL_TOPICS: Final = (TRANSACTION_LEDGER, OFFSETS_LEDGER, TIDEMARK_LEDGER)
+TRANSACTION_LEDGER: Final = identity.TRANSACTION_LEDGER
+OFFSETS_LEDGER: Final = identity.OFFSETS_LEDGER
+TIDEMARK_LEDGER: Final = identity.TIDEMARK_LEDGER
+INTERNAL_TOPICS: Final = identity.INTERNAL_TOPICS
 LEDGER_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
     # What a start replays: small segments, because what lies in the active one is not compacted.
     OFFSETS_LEDGER: {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)},

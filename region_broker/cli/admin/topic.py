@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from idempotency.identity import INTERNAL_TOPICS
 from region_broker.cli.admin.topic_changes import (
     ChangeError,
     Changes,
@@ -203,7 +204,7 @@ def topic_list(internal: bool, bootstrap: str, output: str) -> None:
     rows = [
         {"topic": name, "partitions": len(found.partitions)}
         for name, found in sorted(topics.items())
-        if internal or not name.startswith("__")
+        if internal or name not in INTERNAL_TOPICS
     ]
     print_rows(rows, output, title="topics")
 

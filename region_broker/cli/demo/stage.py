@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from idempotency.identity import INTERNAL_TOPICS
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.cli.region_client import request
 
@@ -38,7 +39,7 @@ def log_ends(region_view: Mapping[str, Any], *, with_ledgers: bool) -> dict[str,
         f"{topic['topic']}-{partition['partition']}": partition["log_end_offset"]
         for topic in region_view["topics"]
         for partition in topic["partitions"]
-        if with_ledgers or not topic["topic"].startswith("__")
+        if with_ledgers or topic["topic"] not in INTERNAL_TOPICS
     }
 
 

@@ -134,6 +134,21 @@ def test_a_statement_that_kept_silent_is_found_out() -> None:
     assert "covered the ledger to 100" in losses.unexplained[0]
 
 
+def test_a_topic_of_a_user_whose_name_begins_like_the_ledgers_is_not_taken_for_it() -> None:
+    known = Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)])
+    takeover = Takeover("main", "eu", "us", 17, False, 250)
+    other = LogBound(
+        topic="__transaction_state_archive",
+        topic_id="ff" * 16,
+        partition=1,
+        cut=500,
+        copied_end=500,
+    )
+    stated = make_statement(takeover, CUT, [*bounds(14, 102), other], known, now_wall_ms=4_300)
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, known), stated)
+    assert (losses.named_count, losses.unexplained) == (1, ())
+
+
 def test_a_statement_that_named_what_was_not_lost_is_found_out() -> None:
     stated = statement(Tail([batch(10), batch(12)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
     losses = count_losses(Quarantined("main", 17, "eu", 8, 5, Tail([batch(10)], [])), stated)

@@ -320,7 +320,7 @@ async def test_C46_txn_offset_commit_asks_the_transaction_coordinator(
     client: Client, version: int
 ) -> None:
     joined = await stable(client)
-    ledger = TopicPartition(OFFSETS_LEDGER, client.world.groups.shard_of("g"))  # type: ignore[arg-type]
+    ledger = TopicPartition(OFFSETS_LEDGER, client.world.groups.shard_of("g"))
     make = commit_of(joined, "TxnOffsetCommit")
     assert errors_of(await client.send(txn_offset_commit.API, version, make)) == [0, 3]
     assert client.txn.verified == [ledger]
