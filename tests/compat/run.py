@@ -170,9 +170,19 @@ def _against(
         outcomes = outcomes_of(done.stdout, done.returncode)
         if ended := cluster.dead():
             outcomes.append(Outcome("the region lives on", passed=False, reason=f"ended: {ended}"))
+        if not all(outcome.passed for outcome in outcomes):
+            _keep_logs(cluster, place)
     for outcome in outcomes:
         print(f"{outcome.word:7} {outcome.check}  {outcome.reason}", flush=True)
     return outcomes
+
+
+def _keep_logs(cluster: LocalCluster, place: str) -> None:
+    """Keep what the nodes said beside a failure: it may not come again."""
+    for region in cluster.plan.regions:
+        kept_at = Path(tempfile.gettempdir()) / f"tidemark-compat-{place}-{region.name}.log"
+        shutil.copy(cluster.data_dir(region.name) / "node.log", kept_at)
+        print(f"the log of region {region.name} is kept: {kept_at}", file=sys.stderr)
 
 
 def outcomes_of(printed: str, exit_code: int) -> list[Outcome]:

@@ -5,6 +5,7 @@ Spark's sink promises each record at least once, and that is what is checked whe
 Topics are made, and transactions written, by the Java client that the connector brings.
 """
 
+import os
 import sys
 import tempfile
 import time
@@ -293,9 +294,11 @@ def main(arguments: list[str]) -> int:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
+    spark.sparkContext.setLogLevel(os.environ.get("SPARK_LOG", "off").upper())
     world = World(spark, bootstrap, prefix)
     failed = False
     for name, check in CHECKS.items():
