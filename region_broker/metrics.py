@@ -1,11 +1,14 @@
 """The node's counters: one registry per node, bound label sets, cheap on the request path.
 
+INV-ME2  counting a request takes no lock and makes no object
 INV-ME1  labels come from fixed sets (API names, reasons), never from what a client sends
 Not here: the HTTP route that shows them (`http_api`), gauges of other parts: they register their own
 collectors with `Metrics.registry`.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,6 +18,9 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
 _LATENCY_BUCKETS_S = (
     0.0005,
@@ -33,22 +39,61 @@ _LATENCY_BUCKETS_S = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class ApiMetrics:
-    """The bound children of one API."""
+    """The counts of one API: plain numbers of the event loop, made into samples when they are asked for (INV-ME2)."""
 
-    requests: Counter
-    failures: Counter
-    latency_s: Histogram
-    request_bytes: Counter
-    response_bytes: Counter
+    __slots__ = ("buckets", "failures", "request_bytes", "requests", "response_bytes", "seconds")
 
-    def answered(self, *, duration_s: float, request_bytes: int, response_bytes: int) -> None:
+    def __init__(self) -> None:
+        """Start at 0."""
+        self.requests = self.failures = self.request_bytes = self.response_bytes = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(_LATENCY_BUCKETS_S) + 1)
+
+    def answered(self, duration_s: float, request_bytes: int, response_bytes: int) -> None:
         """Count one request that was served."""
-        self.requests.inc()
-        self.latency_s.observe(duration_s)
-        self.request_bytes.inc(request_bytes)
-        self.response_bytes.inc(response_bytes)
+        self.requests += 1
+        self.seconds += duration_s
+        self.request_bytes += request_bytes
+        self.response_bytes += response_bytes
+        self.buckets[bisect_left(_LATENCY_BUCKETS_S, duration_s)] += 1
+
+    def failed(self) -> None:
+        """Count one request that a failure ended."""
+        self.failures += 1
+
+
+class _ApiCollector(Collector):
+    """Offers the counts of all APIs."""
+
+    def __init__(self, by_api: Mapping[str, ApiMetrics]) -> None:
+        self._by_api = by_api
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing beforehand."""
+        return []
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        """Return the counts of now."""
+        for name, text, attribute in (
+            ("requests", "Requests served", "requests"),
+            ("request_failures", "Requests ended by a failure inside this node", "failures"),
+            ("request_bytes", "Bytes of requests", "request_bytes"),
+            ("response_bytes", "Bytes of answers", "response_bytes"),
+        ):
+            family = CounterMetricFamily(f"tidemark_{name}", text, labels=["api"])
+            for api, counts in self._by_api.items():
+                family.add_metric([api], getattr(counts, attribute))
+            yield family
+        seconds = HistogramMetricFamily(
+            "tidemark_request_seconds", "Time from the whole request to its answer", labels=["api"]
+        )
+        for api, counts in self._by_api.items():
+            bounds = [*(str(bound) for bound in _LATENCY_BUCKETS_S), "+Inf"]
+            buckets = list(zip(bounds, accumulate(counts.buckets), strict=True))
+            seconds.add_metric([api], buckets, counts.seconds)
+        yield seconds
 
 
 class Metrics:
@@ -58,19 +103,11 @@ class Metrics:
         """Create an empty registry with the Kafka port's metrics."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._requests = self._counter("requests", "Requests served", "api")
-        self._failures = self._counter(
-            "request_failures", "Requests ended by a failure inside this node", "api"
-        )
+        self._by_api: dict[str, ApiMetrics] = {}
+        self.registry.register(_ApiCollector(self._by_api))
         self._errors = Counter(
             "tidemark_answered_errors", "Error codes in answers, other than none",
             ["api", "error"], registry=self.registry,
-        )  # fmt: skip
-        self._request_bytes = self._counter("request_bytes", "Bytes of requests", "api")
-        self._response_bytes = self._counter("response_bytes", "Bytes of answers", "api")
-        self._latency_s = Histogram(
-            "tidemark_request_seconds", "Time from the whole request to its answer", ["api"],
-            registry=self.registry, buckets=_LATENCY_BUCKETS_S,
         )  # fmt: skip
         self.connections = Gauge(
             "tidemark_connections", "Open Kafka connections", registry=self.registry
@@ -82,7 +119,6 @@ class Metrics:
             "tidemark_loop_lag_seconds", "How much later than asked the event loop came back",
             registry=self.registry, buckets=_LATENCY_BUCKETS_S,
         )  # fmt: skip
-        self._by_api: dict[str, ApiMetrics] = {}
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(f"tidemark_{name}", text, [label], registry=self.registry)
@@ -91,13 +127,7 @@ class Metrics:
         """Return the (cached) metrics of one API; `name` is an API's name, never client input."""
         bound = self._by_api.get(name)
         if bound is None:
-            bound = self._by_api[name] = ApiMetrics(
-                self._requests.labels(name),
-                self._failures.labels(name),
-                self._latency_s.labels(name),
-                self._request_bytes.labels(name),
-                self._response_bytes.labels(name),
-            )
+            bound = self._by_api[name] = ApiMetrics()
         return bound
 
     def error(self, api: str, error: str) -> None:

@@ -19,13 +19,14 @@ class Expiring(Protocol):
 class Deadlines:
     """Many deadlines, one timer of the running loop (INV-RDL1)."""
 
-    __slots__ = ("_at_s", "_due_s", "_timer")
+    __slots__ = ("_at_s", "_due_s", "_loop", "_timer")
 
     def __init__(self) -> None:
         """Start without any."""
         self._due_s: dict[Expiring, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._at_s = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -33,7 +34,9 @@ class Deadlines:
 
     def add(self, expiring: Expiring, timeout_s: float) -> None:
         """Tell `expiring` after that time, unless it is dropped."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         at_s = loop.time() + timeout_s
         self._due_s[expiring] = at_s
         if self._timer is None or at_s < self._at_s:

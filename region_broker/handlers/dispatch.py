@@ -67,6 +67,7 @@ class Dispatcher:
         self._services = services
         self._table = table
         self._error_log = ErrorLog(services.clock)
+        self._clock: Callable[[], float] | None = None
         self._by_hand = {key: api for key, api in table.by_key.items() if api.by_hand is not None}
 
     async def answer(self, incoming: Incoming) -> Buffer | None:
@@ -90,12 +91,8 @@ class Dispatcher:
             finished = True
         finally:
             if not finished:
-                metrics.failures.inc()
-        metrics.answered(
-            duration_s=clock() - started_s,
-            request_bytes=request_bytes,
-            response_bytes=0 if answer is None else len(answer),
-        )
+                metrics.failed()
+        metrics.answered(clock() - started_s, request_bytes, 0 if answer is None else len(answer))
         return answer
 
     def begin(self, incoming: Incoming, finish: Callable[[Buffer | None], None]) -> bool:
@@ -114,7 +111,7 @@ class Dispatcher:
         try:
             return self._begin(api, api.by_hand, incoming, self._finishing(api, incoming, finish))
         except BaseException:
-            self._services.metrics.api(api.name).failures.inc()
+            self._services.metrics.api(api.name).failed()
             raise
 
     def _begin(self, api: Api, by_hand: ByHand, incoming: Incoming, finish: Finish) -> bool:
@@ -135,22 +132,21 @@ class Dispatcher:
     ) -> Finish:
         """Return what counts a request when it is answered, then hands the answer on."""
         metrics = self._services.metrics.api(api.name)
-        clock = asyncio.get_running_loop().time
+        if self._clock is None:
+            self._clock = asyncio.get_running_loop().time
+        clock = self._clock
         started_s = clock()
+        request_bytes = len(incoming.frame)
 
         def done(written: Written | None) -> None:
             if written is None:
-                answer: Buffer | None = None
-            else:
-                answer = written.answer
-                if written.errors:
-                    self._note_errors(api, incoming, written.errors)
-            metrics.answered(
-                duration_s=clock() - started_s,
-                request_bytes=len(incoming.frame),
-                response_bytes=0 if answer is None else len(answer),
-            )
-            finish(answer)
+                metrics.answered(clock() - started_s, request_bytes, 0)
+                finish(None)
+                return
+            if written.errors:
+                self._note_errors(api, incoming, written.errors)
+            metrics.answered(clock() - started_s, request_bytes, len(written.answer))
+            finish(written.answer)
 
         return done
 

@@ -30,7 +30,7 @@ from region_broker.handlers.produce_wait import Item, ProduceWait, written
 from region_broker.handlers.registry import Api, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import TURN_ROWS
-from region_broker.replication.admission import AppendOutcome
+from region_broker.replication.admission import AppendOutcome, AppendVerdict
 from region_broker.wire.by_hand.produce import ProduceRequest, read_request, request_pieces
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
@@ -265,11 +265,10 @@ def _append(ctx: RequestContext, items: Sequence[Item]) -> None:
         outcome = item.partition.append(
             item.data, tv2=tv2 and item.transactional, is_prepared=item.is_prepared
         )
-        error = ERROR_OF_VERDICT[outcome.verdict]
-        if error is ErrorCode.none:
+        if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
             item.outcome = outcome
         else:
-            item.refuse(error, outcome.detail or None)
+            item.refuse(ERROR_OF_VERDICT[outcome.verdict], outcome.detail or None)
 
 
 def error_answer(ctx: RequestContext, request: Any, error_code: int) -> Fields:

@@ -69,9 +69,9 @@ APPEND_VERDICTS: Final = {
 assert set(APPEND_VERDICTS) == set(Verdict) - {Verdict.FRESH}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppendOutcome:
-    """What became of one batch; wait for `next_offset` before saying so. Offsets are -1 on refusal."""
+    """What became of one batch, never changed (frozen would cost a microsecond); wait for `next_offset` before saying so. Offsets are -1 on refusal."""
 
     verdict: AppendVerdict
     base_offset: int = -1

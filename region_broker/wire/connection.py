@@ -126,8 +126,8 @@ class Connection:
     @property
     def held_bytes(self) -> int:
         """Return what this connection holds: bytes read, requests in flight, answers not taken."""
-        waiting = 0 if self._next is None else len(self._next.frame)
-        return self._frames.held_bytes + waiting + self._in_flight_bytes + self._answer_bytes
+        held_bytes = self._frames.held_bytes + self._in_flight_bytes + self._answer_bytes
+        return held_bytes if self._next is None else held_bytes + len(self._next.frame)
 
     @property
     def stalled(self) -> bool:
@@ -149,9 +149,11 @@ class Connection:
 
         Raises `FramingError` or `HeaderError`: the connection must be closed.
         """
+        incoming = self._next
+        if incoming is None and not self._frames.held_bytes:
+            return None
         if self._capped:
             return None
-        incoming = self._next
         if incoming is None:
             frame = self._frames.next_frame()
             if frame is None:

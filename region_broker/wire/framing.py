@@ -46,40 +46,48 @@ class FramingError(Exception):
 class FrameReader:
     """Collects chunks and hands out frames (without their length prefix), in order."""
 
-    __slots__ = ("_available_bytes", "_chunks", "_frame_bytes", "_max_bytes")
+    __slots__ = ("_chunks", "_frame_bytes", "_max_bytes", "held_bytes")
 
     def __init__(self, max_bytes: int = REQUEST_BYTES_MAX) -> None:
         """Create an empty reader that refuses frames of more than `max_bytes`."""
         self._chunks: deque[memoryview] = deque()
-        self._available_bytes = 0
+        self.held_bytes = 0  # that no frame was made of yet
         self._frame_bytes = -1  # length of the frame being collected, -1: not known yet
         self._max_bytes = max_bytes
 
     @property
     def mid_frame(self) -> bool:
         """Return whether bytes of an incomplete frame are held (for the frame time-out)."""
-        return self._available_bytes > 0 or self._frame_bytes >= 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Return how many bytes are held that no frame was made of yet."""
-        return self._available_bytes
+        return self.held_bytes > 0 or self._frame_bytes >= 0
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream."""
         if chunk:
             self._chunks.append(memoryview(chunk))
-            self._available_bytes += len(chunk)
+            self.held_bytes += len(chunk)
 
     def next_frame(self) -> memoryview | None:
         """Return the next whole frame, or None when more bytes are needed; raises `FramingError`."""
+        if self._frame_bytes < 0 and len(self._chunks) == 1:
+            chunk = self._chunks[0]
+            if (
+                len(chunk) > LENGTH.size
+                and LENGTH.unpack_from(chunk)[0] == len(chunk) - LENGTH.size
+            ):
+                # One frame, and nothing else: what a client that waits for its answers sends.
+                self._frame_bytes = len(chunk) - LENGTH.size
+                self._check_length(bytes(chunk[: LENGTH.size]))
+                self._frame_bytes = -1
+                self._chunks.clear()
+                self.held_bytes = 0
+                return chunk[LENGTH.size :]
         if self._frame_bytes < 0:
-            if self._available_bytes < LENGTH.size:
+            if self.held_bytes < LENGTH.size:
                 return None
             prefix = self._take(LENGTH.size)
             (self._frame_bytes,) = LENGTH.unpack(prefix)
             self._check_length(bytes(prefix))
-        if self._available_bytes < self._frame_bytes:
+        if self.held_bytes < self._frame_bytes:
             return None
         frame = self._take(self._frame_bytes)
         self._frame_bytes = -1
@@ -105,8 +113,8 @@ class FrameReader:
 
     def _take(self, count: int) -> memoryview:
         """Remove and return exactly `count` bytes that are known to be there."""
-        assert self._available_bytes >= count, (self._available_bytes, count)
-        self._available_bytes -= count
+        assert self.held_bytes >= count, (self.held_bytes, count)
+        self.held_bytes -= count
         first = self._chunks[0]
         if len(first) > count:
             self._chunks[0] = first[count:]

@@ -6,8 +6,7 @@ Not here: bodies (`wire.kio_codec`).
 """
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from region_broker.wire.guard import GuardError, skip_unknown_tags
 
@@ -20,8 +19,7 @@ class HeaderError(Exception):
     """The frame is too short for a header or the header is damaged: close the connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """Who asks what; `body_start` is the position of the body, -1 when the header was not read whole."""
 
     api_key: int
@@ -51,13 +49,15 @@ def read_header(frame: memoryview, *, flexible: bool) -> RequestHeader:
         if end > len(frame):
             raise HeaderError(f"the client id claims {client_id_bytes} bytes, more than there are")
         try:
-            client_id = str(frame[position:end], "utf-8")
+            client_id = bytes(frame[position:end]).decode()
         except UnicodeDecodeError as error:
             raise HeaderError("the client id is not UTF-8") from error
         position = end
     elif client_id_bytes != -1:
         raise HeaderError(f"the client id has length {client_id_bytes}")
-    if flexible:
+    if flexible and position < len(frame) and frame[position] == 0:
+        position += 1
+    elif flexible:
         try:
             position = skip_unknown_tags(frame, position)
         except GuardError as error:

@@ -56,6 +56,9 @@ class MemoryBudget:
     def hold(self, share: Share, held_bytes: int) -> None:
         """Note that a connection now holds `held_bytes` (0: it is gone)."""
         assert held_bytes >= 0, held_bytes
+        if held_bytes <= FREE_HELD_BYTES >= share.held_bytes:
+            share.held_bytes = held_bytes  # it did not count, and does not
+            return
         was_full = self.full
         before_bytes = share.counted_bytes
         share.held_bytes = held_bytes

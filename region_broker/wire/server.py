@@ -253,7 +253,8 @@ class KafkaServer:
                     link.wake.clear()
                     await link.wake.wait()
                     continue
-                await self._wait_for_memory(link)
+                if self._memory.full or link.held_back:
+                    await self._wait_for_memory(link)
                 if not await self._read_chunk(link):
                     break
         except (FramingError, HeaderError) as error:
@@ -306,8 +307,6 @@ class KafkaServer:
 
     def _flush_soon(self, link: _Link) -> None:
         """Send what is ready at the end of this turn of the loop (INV-WS6)."""
-        if link in self._links:
-            self._memory.hold(link.share, link.core.held_bytes)
         if link.flush_due:
             return
         link.flush_due = True

@@ -10,6 +10,7 @@ Not here: what the fields mean (`handlers.produce`).
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -34,6 +35,9 @@ _FLEXIBLE_SINCE: Final = 9
 _TOPIC_IDS_SINCE: Final = 13
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_ACKS_TIMEOUT_TOPICS: Final = struct.Struct(">hiB")
+_BATCHES_AND_PARTITION: Final = struct.Struct(">Bi")
+_ONE: Final = 2  # the count of a compact array with one element
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
 _UUID_BYTES: Final = 16
@@ -81,6 +85,8 @@ ProducedTopic: TypeAlias = tuple[TopicKey, Sequence[ProducedRow]]
 
 def read_request(version: int, body: memoryview) -> ProduceRequest:
     """Return the request in `body`; raises `DecodeRefused`, or `ManyElements`: then `request_pieces` reads it."""
+    if version >= _FLEXIBLE_SINCE and (one := _single(body, by_id=version >= _TOPIC_IDS_SINCE)):
+        return one
     pieces = _pieces(version, body, ELEMENTS_AT_ONCE_MAX)
     while True:
         try:
@@ -88,6 +94,37 @@ def read_request(version: int, body: memoryview) -> ProduceRequest:
         except StopIteration as done:
             request: ProduceRequest = done.value
             return request
+
+
+def _single(body: memoryview, *, by_id: bool) -> ProduceRequest | None:
+    """Return a request with one batch, no tags and short names, which most are; None for any other, or a wrong one."""
+    try:
+        transactional_id: str | None = None
+        size, at = body[0], 1  # a compact size is one more than the bytes that follow; 0 is null
+        if size:
+            transactional_id, at = bytes(body[1:size]).decode(), size
+        acks, timeout_ms, topic_count = _ACKS_TIMEOUT_TOPICS.unpack_from(body, at)
+        at += _ACKS_TIMEOUT_TOPICS.size
+        key: TopicKey
+        name_size = 1
+        if by_id:
+            key, at = _topic_id(body, at, len(body))
+        else:
+            name_size = body[at]
+            key = bytes(body[at + 1 : at + name_size]).decode()
+            at += name_size
+        batch_count, partition = _BATCHES_AND_PARTITION.unpack_from(body, at)
+        if topic_count != _ONE or batch_count != _ONE or not (size < 0x80 > name_size > 0):
+            return None
+        size, at = compact_size(body, at + _BATCHES_AND_PARTITION.size, len(body))
+        stop = at + size
+        if size < 0 or stop + 3 != len(body) or body[stop] or body[stop + 1] or body[stop + 2]:
+            return None
+    except (IndexError, struct.error, UnicodeDecodeError, GuardError):
+        return None
+    return ProduceRequest(
+        transactional_id, acks, timeout_ms, [SentTopic(key, [SentBatch(partition, body[at:stop])])]
+    )
 
 
 def request_pieces(version: int, body: memoryview) -> Pieces[ProduceRequest]:
@@ -198,13 +235,31 @@ def _check_end(at: int, end: int) -> None:
 _ROW: Final = struct.Struct(">ihqqq")
 _ROW_WITHOUT_START: Final = struct.Struct(">ihqq")
 _COUNT_1: Final = b"\2"
+_BACK_OF_ONE: Final = bytes((1, 0, 0, 0, 0, 0, 0, 0, 0))
+"""No record errors, no text, no tags of row and topic; not throttled, no tags."""
+TOPICS_REMEMBERED: Final = 1_024
 
 
 def answer(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
     """Return header and body of the answer."""
     if version >= _FLEXIBLE_SINCE:
+        if len(topics) == 1 and len(topics[0][1]) == 1 and topics[0][1][0].text is None:
+            front = _front_of_one(version, topics[0][0])
+            return (
+                _I32.pack(correlation_id) + front + _ROW.pack(*topics[0][1][0][:5]) + _BACK_OF_ONE
+            )
         return _write_flexible(version, correlation_id, topics)
     return _write_legacy(version, correlation_id, topics)
+
+
+@lru_cache(TOPICS_REMEMBERED)
+def _front_of_one(version: int, key: TopicKey) -> bytes:
+    """Return what stands between the correlation id and the row of an answer with one row."""
+    if version >= _TOPIC_IDS_SINCE:
+        assert not isinstance(key, str), key
+        return b"".join((b"\0\2", _NIL_UUID if key is None else key.bytes, b"\2"))
+    assert isinstance(key, str), key
+    return b"".join((b"\0\2", *_compact_text(key), b"\2"))
 
 
 def _write_flexible(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
