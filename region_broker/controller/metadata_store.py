@@ -13,7 +13,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from sqlalchemy import Connection, event, inspect, text
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from region_broker.controller import metadata_commands, metadata_tables
@@ -29,6 +29,10 @@ _UNREADABLE: Final = (
 
 class MetadataUnreadable(Exception):
     """The metadata file cannot be used: damaged, or written by a newer Tidemark."""
+
+
+class MetadataUnwritable(OSError):
+    """A command could not be made durable (a full disk, a read-only file system); nothing has changed."""
 
 
 class MetadataStore:
@@ -66,12 +70,15 @@ class MetadataStore:
         return self._image
 
     async def apply(self, command: Command) -> MetadataImage:
-        """Apply one command durably and return the new image; raises `CommandRefused`."""
+        """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`."""
         async with self._write_lock:
             new = metadata_commands.apply(self._image, command)
             old = self._image
-            async with self._engine.begin() as connection:
-                await connection.run_sync(metadata_tables.write_difference, old, new)
+            try:
+                async with self._engine.begin() as connection:
+                    await connection.run_sync(metadata_tables.write_difference, old, new)
+            except OperationalError as error:
+                raise MetadataUnwritable(f"the metadata cannot be written: {error.orig}") from error
             self._image = new
             return new
 

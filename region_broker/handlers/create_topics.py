@@ -50,7 +50,7 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Fields:
     return {"topics": rows}
 
 
-def _row(name: str, error: ErrorCode, text: str) -> Fields:
+def _row(name: str, error: int, text: str | None) -> Fields:
     return {
         "name": name, "topic_id": None, "error_code": error, "error_message": text,
         "num_partitions": -1, "replication_factor": -1, "configs": None,
@@ -155,4 +155,10 @@ async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry:
     }
 
 
-API: Final = Api(19, "CreateTopics", range(2, 8), handle_create_topics, forward=True)
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return {"topics": [_row(topic.name, error_code, None) for topic in request.topics]}
+
+
+API: Final = Api(
+    19, "CreateTopics", range(2, 8), handle_create_topics, forward=True, on_error=_on_error
+)

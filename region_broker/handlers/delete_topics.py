@@ -16,16 +16,19 @@ from region_broker.handlers.turns import Turns
 
 async def handle_delete_topics(ctx: RequestContext, request: Any) -> Fields:
     """Delete each topic or say why not."""
-    if ctx.version >= 6:
-        asked = [(item.name, item.topic_id) for item in request.topics]
-    else:
-        asked = [(name, None) for name in request.topic_names]
+    asked = _asked(ctx, request)
     rows: list[Fields] = []
     turns = Turns.of_a_write()
     for name, topic_id in asked:
         await turns.row()
         rows.append(await _delete(ctx, name, topic_id))
     return {"responses": rows}
+
+
+def _asked(ctx: RequestContext, request: Any) -> list[tuple[str | None, UUID | None]]:
+    if ctx.version >= 6:
+        return [(item.name, item.topic_id) for item in request.topics]
+    return [(name, None) for name in request.topic_names]
 
 
 async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> Fields:
@@ -52,8 +55,15 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) 
     return _row(name, topic.topic_id, ErrorCode.none, None)
 
 
-def _row(name: str | None, topic_id: UUID | None, error: ErrorCode, text: str | None) -> Fields:
+def _row(name: str | None, topic_id: UUID | None, error: int, text: str | None) -> Fields:
     return {"name": name, "topic_id": topic_id, "error_code": error, "error_message": text}
 
 
-API: Final = Api(20, "DeleteTopics", range(1, 7), handle_delete_topics, forward=True)
+def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    rows = [_row(name, topic_id, error_code, None) for name, topic_id in _asked(ctx, request)]
+    return {"responses": rows}
+
+
+API: Final = Api(
+    20, "DeleteTopics", range(1, 7), handle_delete_topics, forward=True, on_error=_on_error
+)

@@ -11,6 +11,7 @@ Not here: sockets and order of answers (`wire.server`), the APIs (their own file
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from region_broker.wire.piecewise import Pieces
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 
+logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
 _FORWARDED: Final = "produce-forwarded"
 _EXECUTED: Final = "produce-executed"
@@ -166,7 +168,7 @@ class Dispatcher:
             if api.waits:
                 incoming.hand_back()
             with _in_order(api, ctx, _EXECUTED):
-                fields = await api.handle(ctx, begun.request)
+                fields = await self._handled(api, ctx, begun.request)
         finally:
             if begun.held is not None:
                 begun.held.release()
@@ -178,6 +180,25 @@ class Dispatcher:
         if not isinstance(fields, bytes):
             self._note_errors(api, incoming, error_names(fields))
         return await _encoded(incoming, fields)
+
+    async def _handled(
+        self, api: Api, ctx: RequestContext, request: Any
+    ) -> Fields | bytes | Written | None:
+        """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
+        try:
+            return await api.handle(ctx, request)
+        except TimeoutError:
+            raise  # which Python counts among the OSErrors
+        except OSError:
+            code = ErrorCode.kafka_storage_error
+            if api.on_error is None:
+                fields = top_level_error(api.key, ctx.version, code)
+            else:
+                fields = api.on_error(ctx, request, code)
+            if fields is None:
+                raise
+            logger.exception("%s from %s met an error of the disk", api.name, ctx.peer)
+            return fields
 
     async def _begun(self, api: Api, ctx: RequestContext, body: memoryview) -> "_Begun":
         """Decode a request in the order of its connection.

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from geo_replicator.failover import Phase
+from idempotency.ports import Clock
 from region_broker.adapters.takeover.failover_operations import Operation
 from region_broker.config import NodeConfig
 from region_broker.node import Node, Ports
@@ -96,6 +97,7 @@ class Region:
         self.disk = SimulatedDisk()
         self.fabric = fabric
         self.folder = folder
+        self.clock: Clock = SystemClock()
         self.on_open: Callable[[Node], None] | None = None
         self._chance = chance
         self._task: asyncio.Task[None] | None = None
@@ -130,7 +132,7 @@ class Region:
         """Open the disk and join the node."""
         self.folder.mkdir(parents=True, exist_ok=True)
         ports = Ports(
-            SystemClock(),
+            self.clock,
             SeededChance(self._chance),
             LifeDisk(self.disk),
             self.fabric.site(self.name),

@@ -35,5 +35,5 @@ class MetadataIdBlocks:
         try:
             image = await self._metadata.apply(AllocateProducerIds())
             return block_for(self._region_ordinal, image.producer_id_block_next - 1)
-        except (SQLAlchemyError, CommandRefused, ProducerIdsExhausted) as error:
+        except (SQLAlchemyError, OSError, CommandRefused, ProducerIdsExhausted) as error:
             raise IdsUnavailable(f"the region's metadata gave no producer ids: {error}") from error

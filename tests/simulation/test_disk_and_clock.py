@@ -1,0 +1,262 @@
+"""A node whose clock jumps, whose file system turns read-only or has no inodes left, seen through its ports.
+
+Read-only (EROFS) is what ext4 and xfs do after an error; the end of inodes is ENOSPC where a name is made, while files
+that are there still grow. The wall clock jumps by ten minutes, as after a broken NTP server; the monotonic one does not.
+"""
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from region_broker.ports.clock import SystemClock
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
+from tests.simulation.network import Fabric
+from tests.simulation.region_pair import Region, region_pair
+
+JUMP_MS = 10 * 60 * 1000
+CHANGES = (
+    "pwrite",
+    "truncate",
+    "fdatasync",
+    "rename",
+    "remove",
+    "remove_tree",
+    "fsync_dir",
+    "write_file_atomic",
+)
+STORAGE_ERRORS = {"kafka_storage_error", "not_leader_or_follower", "unknown_server_error"}
+
+
+class JumpingClock(SystemClock):
+    """The machine's clocks, with a wall clock that can be set."""
+
+    __slots__ = ("off_ms",)
+
+    def __init__(self) -> None:
+        """Start right."""
+        self.off_ms = 0
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return super().wall_ms() + self.off_ms
+
+
+def failing(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))
+
+
+def turn_read_only(disk: SimulatedDisk) -> None:
+    def fault(operation: str, path: Path) -> None:
+        if operation in CHANGES or (operation == "open" and not disk.exists(path)):
+            raise failing(errno.EROFS, path)
+
+    disk.fault = fault
+
+
+def use_up_inodes(disk: SimulatedDisk) -> None:
+    def fault(operation: str, path: Path) -> None:
+        made = operation == "write_file_atomic" or (operation == "open" and not disk.exists(path))
+        if made:
+            raise failing(errno.ENOSPC, path)
+
+    disk.fault = fault
+
+
+@pytest.fixture
+async def region(tmp_path: Path) -> AsyncIterator[Region]:
+    made = Region("eu", tmp_path / "eu", Fabric(random.Random(1)), random.Random(2), ("eu",))
+    await made.start()
+    await made.node.topics.create_topic("t", 2, {"segment.bytes": "1048576"})
+    await made.node.topics.create_topic("other", 1, {})
+    yield made
+    await made.kill()
+
+
+async def connect(region: Region) -> Connection:
+    return await Connection.open(region.fabric.site("client"), region.kafka_port)
+
+
+async def values_of(region: Region, topic: str, partitions: int) -> set[bytes]:
+    client = await connect(region)
+    reader = Reader(topic, partitions, committed=True)
+    while await reader.read(client):
+        pass
+    client.close()
+    return {value for _, _, value in reader.records}
+
+
+async def write(
+    client: Connection, topic: str, index: int, producer: tuple[int, int], number: int
+) -> bytes:
+    """Write record `number` of a producer; return its value once it is acknowledged; raises `Refused`."""
+    value = b"%s/%d/%d" % (topic.encode(), index, number)
+    await client.produce(topic, {index: batch_of(value, producer, number, transactional=False)})
+    return value
+
+
+async def create(client: Connection, name: str) -> str:
+    """Ask for a topic; return the error's name."""
+    answer = await client.call(19, 5, {"timeout": 5_000, "validate_only": False, "topics": [
+        {"name": name, "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}]})  # fmt: skip
+    return str(answer.topics[0].error_code.name)
+
+
+async def test_EROFS_a_read_only_file_system_refuses_writes_and_keeps_what_was_acknowledged(
+    region: Region,
+) -> None:
+    client = await connect(region)
+    producer = await client.init_producer_id(None)
+    kept = {await write(client, "t", 0, producer, number) for number in range(3)}
+    kept.add(await write(client, "other", 0, producer, 0))
+    turn_read_only(region.disk)
+    with pytest.raises(Refused) as refused:
+        await write(client, "t", 0, producer, 3)
+    assert refused.value.code.name in STORAGE_ERRORS
+    await refuse_metadata(region, read_only=True)
+    assert await create(client, "new") == "kafka_storage_error"
+    with pytest.raises(Refused, match="coordinator_not_available"):
+        await use_up_ids(client)
+    await refuse_metadata(region, read_only=False)
+    committed = await client.call(8, 8, {
+        "group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1,
+                    "committed_leader_epoch": -1, "committed_metadata": ""}]}]})  # fmt: skip
+    assert committed.topics[0].partitions[0].error_code.name == "coordinator_not_available"
+    # What nobody wrote to is still read, and the node says what is wrong.
+    assert await values_of(region, "other", 1) == {b"other/0/0"}
+    assert region.node._partition_check() is not None
+    region.check_running()
+    client.close()
+
+    await region.kill()
+    await region.start()  # on a disk that is well again
+    client = await connect(region)
+    assert kept <= await values_of(region, "t", 2) | await values_of(region, "other", 1)
+    assert await create(client, "new") in {"none", "topic_already_exists"}
+    assert await write(client, "t", 1, await client.init_producer_id(None), 0)
+    client.close()
+
+
+async def test_ENOSPC_without_inodes_what_exists_is_written_and_what_needs_a_name_is_refused(
+    region: Region,
+) -> None:
+    client = await connect(region)
+    producer = await client.init_producer_id(None)
+    kept = {await write(client, "t", index, producer, 0) for index in range(2)}
+    use_up_inodes(region.disk)
+    kept |= {await write(client, "t", index, producer, 1) for index in range(2)}
+    # As in Kafka a topic is made by the metadata; its partition is offline until the disk is well.
+    assert await create(client, "new") == "none"
+    with pytest.raises(Refused, match="kafka_storage_error"):
+        await write(client, "new", 0, producer, 0)
+    region.check_running()
+    # Partition 0 needs a new segment: it stops, the other goes on.
+    with pytest.raises(Refused, match=r"kafka_storage_error|not_leader_or_follower"):
+        await fill(client, producer)
+    kept.add(await write(client, "t", 1, producer, 2))
+    assert kept - {b"t/0/0", b"t/0/1"} <= await values_of_partition(region, 1)
+    client.close()
+
+    await region.kill()
+    await region.start()
+    client = await connect(region)
+    assert kept <= await values_of(region, "t", 2)
+    assert await create(client, "new") in {"none", "topic_already_exists"}
+    await write(client, "new", 0, await client.init_producer_id(None), 0)
+    client.close()
+
+
+async def use_up_ids(client: Connection) -> None:
+    """Ask for more producer ids than are in stock."""
+    for _ in range(3_000):
+        await client.init_producer_id(None)
+
+
+async def fill(client: Connection, producer: tuple[int, int]) -> None:
+    """Write into partition 0 until it is refused, for ten segments at most."""
+    for number in range(2, 32):
+        batch = batch_of(bytes(400_000), producer, number, transactional=False)
+        await client.produce("t", {0: batch})
+
+
+async def refuse_metadata(region: Region, *, read_only: bool) -> None:
+    """Let SQLite answer every write as it does on a read-only file system, or well again."""
+    engine = region.node.storage.metadata._engine
+    async with engine.connect() as connection:
+        await connection.execute(text(f"PRAGMA query_only = {int(read_only)}"))
+
+
+async def values_of_partition(region: Region, index: int) -> set[bytes]:
+    client = await connect(region)
+    reader = Reader("t", 2, committed=True)
+    reader.positions = {index: 0}
+    while await reader.read(client):
+        pass
+    client.close()
+    return {value for _, _, value in reader.records}
+
+
+async def scanned(region: Region) -> None:
+    """Let everything be looked at that is done by the clock: what is overdue, old, idle."""
+    transactions = region.node.transactions
+    for shard in list(transactions._shards):
+        await transactions._abort_overdue(shard)
+        transactions._forget_idle(shard)
+    region.node.storage.partitions.maintain(lambda _partition: None)
+
+
+@pytest.mark.parametrize("jump_ms", [JUMP_MS, -JUMP_MS])
+async def test_a_wall_clock_that_jumps_ends_no_transaction_and_no_member_and_stops_no_mirror(
+    tmp_path: Path, jump_ms: int
+) -> None:
+    """There and back again; a transaction of ten seconds and a member of ten seconds live through both jumps."""
+    async with region_pair(tmp_path, 5) as pair:
+        clock = JumpingClock()
+        await pair.eu.kill()
+        pair.eu.clock = clock
+        await pair.eu.start()
+        await pair.create_topic("t", 1)
+        client = await connect(pair.eu)
+        heart = await connect(pair.eu)
+        member = await heart.call(11, 3, {
+            "group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": "",
+            "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]})  # fmt: skip
+        producer = await client.init_producer_id("x")
+        values: list[bytes] = []
+        for number, off_ms in enumerate((jump_ms, 0, -jump_ms, 0)):
+            await client.add_partitions("x", producer, "t", [0])
+            for part in range(2):
+                value = b"%d/%d" % (number, part)
+                batch = batch_of(value, producer, 2 * number + part, transactional=True)
+                await client.produce("t", {0: batch}, transactional_id="x")
+                values.append(value)
+                clock.off_ms = off_ms  # in the midst of it
+                await scanned(pair.eu)
+            await client.end_txn("x", producer, commit=True, tv2=False)
+            beat = await heart.call(12, 3, {
+                "group_id": "g", "generation_id": member.generation_id, "member_id": member.member_id,
+                "group_instance_id": None})  # fmt: skip
+            assert beat.error_code.name == "none"
+            assert await values_of(pair.eu, "t", 1) == set(values)
+            end_offset = (await client.ends("t", 1))[0]
+            mirrored = await connect(pair.us)
+            async with asyncio.timeout(30):
+                while (await mirrored.ends("t", 1))[0] < end_offset:
+                    pass
+            mirrored.close()
+            assert await values_of(pair.us, "t", 1) == set(values)
+        found = await client.call(2, 7, {"replica_id": -1, "isolation_level": 0, "topics": [
+            {"name": "t", "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": 0}]}]})  # fmt: skip
+        assert found.topics[0].partitions[0].offset == 0
+        client.close()
+        heart.close()
+        await pair.eu.kill()
+        await pair.eu.start()
+        assert await values_of(pair.eu, "t", 1) == set(values)
