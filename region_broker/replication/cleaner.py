@@ -137,11 +137,11 @@ class Cleaner:
         started_ms = clock.monotonic_ms()
         if step.work is not None:
             await self._parts.worker.start(step.work)
-        read_bytes = step.read_bytes()
-        if read_bytes:
+        bytes_read = step.bytes_read()
+        if bytes_read:
             worked_ms = clock.monotonic_ms() - started_ms
             await clock.sleep_ms(
-                max(read_bytes * 1000 / self._parts.bytes_per_s, worked_ms * RESTS_PER_WORK)
+                max(bytes_read * 1000 / self._parts.bytes_per_s, worked_ms * RESTS_PER_WORK)
             )
 
 
@@ -167,7 +167,7 @@ class _Step:
     """Something to be awaited: `work` in a thread, then a pause for what it read."""
 
     work: Callable[[], None] | None
-    read_bytes: Callable[[], int] = lambda: 0
+    bytes_read: Callable[[], int] = lambda: 0
 
 
 class _Run:

@@ -10,7 +10,8 @@ INV-PT4  a duplicate is acknowledged only when the original is below HW (C2)
 INV-PT5  only a leader takes client batches, markers and ledger batches; only a mirror takes mirrored ones
 INV-PT7  the log start never moves back but by a cut below it; it is durable before anybody is told
 
-Not here: bytes and recovery (`log.partition_log`), damaged bytes (`sound_reads`), sequence rules (`PartitionState`), Kafka's error numbers.
+Not here: bytes and recovery (`log.partition_log`), damaged bytes (`sound_reads`), what a mirror may take
+(`mirrored_batches`), sequence rules (`PartitionState`), Kafka's error numbers.
 """
 
 import asyncio
@@ -30,13 +31,9 @@ from idempotency.record_batch import (
     ControlType,
     MarkerFacts,
     build_marker,
-    crc_ok,
-    iter_headers,
     read_header,
-    read_marker,
 )
 from region_broker.log.failures import (
-    MirrorGap,
     NotLeader,
     OffsetOutOfRange,
     PartitionFailed,
@@ -50,6 +47,8 @@ from region_broker.replication.admission import (
     check_client_batch,
 )
 from region_broker.replication.commit_waiters import CommitFuture, CommitListener, CommitWaiters
+from region_broker.replication.mirrored_batches import LogTail, check_mirrored
+from region_broker.replication.readable_watchers import ReadableWatchers
 from region_broker.replication.record_rules import fitted, is_heavy, prepared
 from region_broker.replication.sound_reads import SoundReads
 from region_broker.replication.time_lookup import TimeLookup
@@ -101,8 +100,7 @@ class Partition:
         self._start = start
         self._reads = SoundReads(tp, log)
         self._waiters = CommitWaiters()
-        self._callbacks: dict[int, Callable[[], None]] = {}
-        self._callback_serial = 0
+        self._watchers = ReadableWatchers()
         log.listener.on_stable = self._stable_moved
 
     # -- where it is -----------------------------------------------------------------------------
@@ -182,7 +180,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = self.log.log_end_offset
         self.log.epochs.note(leader_epoch, self.log.log_end_offset)
-        self._changed()
+        self._watchers.tell()
 
     def become_mirror(self) -> None:
         """Take only mirrored batches from now on, and show no more than `show_up_to` says."""
@@ -190,7 +188,7 @@ class Partition:
             self.is_leader = False
             self._waiters.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
         self.leader_epoch = self.log.epochs.latest
-        self._changed()
+        self._watchers.tell()
 
     def show_up_to(self, cut_offset: int, whole_end: int) -> None:
         """Let readers of this mirror see what lies below D of a reached tidemark, and read-committed ones what
@@ -199,7 +197,7 @@ class Partition:
         if cut_offset > self.shown_cut_offset or whole_end > self.whole_end:
             self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)
             self.whole_end = max(self.whole_end, whole_end)
-            self._changed()
+            self._watchers.tell()
 
     def rewind_cut(self, cut_offset: int) -> None:
         """Take readers back to `cut_offset`: only when a forced takeover has voided what was shown (T25).
@@ -208,7 +206,7 @@ class Partition:
         """
         self.shown_cut_offset = cut_offset
         self.whole_end = 0
-        self._changed()
+        self._watchers.tell()
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -332,33 +330,14 @@ class Partition:
         return self.log.log_end_offset
 
     def _check_mirrored(self, data: Buffer) -> list[tuple[BatchHeader, MarkerFacts | None]]:
-        batches: list[tuple[BatchHeader, MarkerFacts | None]] = []
-        expected_offset = self.log.log_end_offset
-        epoch = self.log.epochs.latest
-        end = 0
-        holes = False
-        for position, header in iter_headers(data):
-            hole = expected_offset < header.base_offset <= self.cleaned_at_home
-            holes = holes or hole
-            if (header.base_offset != expected_offset and not hole) or header.leader_epoch < epoch:
-                raise MirrorGap(
-                    f"{self.tp}: a batch of offset {header.base_offset} and leader epoch "
-                    f"{header.leader_epoch} cannot follow offset {expected_offset}, epoch {epoch}"
-                )
-            if not crc_ok(data, position, header):
-                raise MirrorGap(f"{self.tp}: the batch of {header.base_offset} has a wrong CRC")
-            end = position + header.size_bytes
-            marker = read_marker(data[position:end]) if header.is_control else None
-            batches.append((header, marker))
-            expected_offset, epoch = header.next_offset, header.leader_epoch
-        if end != len(data):
-            raise MirrorGap(f"{self.tp}: {len(data) - end} bytes behind the last whole batch")
-        if holes and self.cleaned_at_home > self.log.cleaning.holes_below:
+        tail = LogTail(self.log.log_end_offset, self.log.epochs.latest, self.cleaned_at_home)
+        found = check_mirrored(self.tp, data, tail)
+        if found.has_holes and self.cleaned_at_home > self.log.cleaning.holes_below:
             # Durable before the first hole: a start must tell holes from losses (INV-CLS3).
             with self._stops_on_disk_errors("noting holes"):
                 mark = replace(self.log.cleaning.mark, holes_below=self.cleaned_at_home)
                 self.log.cleaning.note(mark)
-        return batches
+        return found.batches
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -381,32 +360,20 @@ class Partition:
         """Call `callback`, which must be cheap, whenever a readable end may have moved, the role has changed
         or the partition has stopped. Return what ends that.
         """
-        self._callback_serial += 1
-        serial = self._callback_serial
-        self._callbacks[serial] = callback
-
-        def unsubscribe() -> None:
-            self._callbacks.pop(serial, None)
-
-        return unsubscribe
+        return self._watchers.add(callback)
 
     def _stable_moved(self) -> None:
         if self.log.failed is not None:
             self._waiters.fail(PartitionFailed(self.log.failed))
         else:
             self._waiters.reached(self.log.stable_offset)
-        self._changed()
-
-    def _changed(self) -> None:
-        if self._callbacks:
-            for callback in list(self._callbacks.values()):
-                callback()
+        self._watchers.tell()
 
     def close(self, reason: str) -> None:
         """Stop for good, cleanly: waiters get PartitionFailed with `reason`."""
         self.log.close()
         self._waiters.fail(PartitionFailed(reason))
-        self._changed()
+        self._watchers.tell()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -507,14 +474,14 @@ class Partition:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         if offset > self.log_start_offset:
             await asyncio.to_thread(self._stopping(self._start.raise_to), offset)
-            self._changed()
+            self._watchers.tell()
         return self.log_start_offset
 
     def forget_below(self, offset: int) -> None:
         """Follow home's log start on a mirror, durably; whole segments below it go (T14). Raises PartitionFailed."""
         if offset > self.log_start_offset:
             self._stopping(self._start.raise_to)(offset)
-            self._changed()
+            self._watchers.tell()
         self.log.delete_segments_below(min(offset, self.log_start_offset))
 
     def _stopping(self, write: Callable[[int], None]) -> Callable[[int], None]:
@@ -545,7 +512,7 @@ class Partition:
             self.whole_end = min(self.whole_end, offset)
             if not self.is_leader:
                 self.leader_epoch = self.log.epochs.latest
-            self._changed()
+            self._watchers.tell()
 
     def _lower_start(self, offset: int) -> None:
         """Take an order to delete back that lies beyond a cut: it is no part of the history that goes on."""
@@ -568,7 +535,7 @@ class Partition:
         self._waiters.fail(NotLeader(f"{self.tp} starts again at {offset}"))
         self.shown_cut_offset = min(self.shown_cut_offset, offset)
         self.whole_end = min(self.whole_end, offset)
-        self._changed()
+        self._watchers.tell()
 
     def maintain(
         self, *, now_ms: int, producer_expiration_ms: int, hold_offset: int | None = None
@@ -596,5 +563,5 @@ class Partition:
                 held = self.log_start_offset if hold_offset is None else hold_offset
                 deleted += self.log.delete_segments_below(min(self.log_start_offset, held))
         if deleted:
-            self._changed()
+            self._watchers.tell()
         return deleted

@@ -65,7 +65,7 @@ async def write(world: WireWorld, index: int, text: str) -> None:
 async def waiting(world: WireWorld, count: int) -> None:
     """Return once so many fetches wait for partition 0."""
     async with asyncio.timeout(10):
-        while len(world.partition("t")._callbacks) < count:  # noqa: ASYNC110 -- has no event of its own
+        while len(world.partition("t")._watchers._callbacks) < count:  # noqa: ASYNC110 -- has no event of its own
             await asyncio.sleep(0.001)
 
 

@@ -69,6 +69,28 @@ BANNED_CALLS: Final = {
     "breakpoint": ("nothing", ()),
 }  # fmt: skip
 
+# Disks and sockets: the ports, the commands and tools that are processes of their own, and who else has a reason.
+PORT_CALLS: Final = frozenset(
+    {
+        "open", "os.open", "os.read", "os.write", "os.pread", "os.pwrite", "os.fsync", "os.fdatasync",
+        "os.rename", "os.replace", "os.remove", "os.unlink", "os.listdir", "os.scandir", "os.stat",
+        "shutil.rmtree", "shutil.move", "socket.socket", "socket.create_connection",
+        "asyncio.open_connection", "asyncio.start_server",
+    }
+)  # fmt: skip
+PORT_METHODS: Final = frozenset(
+    {"read_text", "write_text", "read_bytes", "write_bytes", "unlink", "rmdir", "touch", "iterdir"}
+)
+USERS_OF_THE_SYSTEM: Final = (
+    "region_broker/log/disk.py",
+    "region_broker/ports/",
+    "region_broker/cli/",
+    "geo_replicator/reconciliation/",  # reads the folders of live regions, as another process
+    "region_broker/config.py",
+    "region_broker/node/storage.py",  # the lock that keeps other processes out of a data folder
+    "region_broker/controller/metadata_store.py",  # SQLite keeps its own files
+)
+
 
 def test_functions_fit_on_a_page() -> None:
     too_long = [
@@ -154,6 +176,30 @@ def test_time_chance_and_tasks_come_from_ports_and_task_groups() -> None:
         if name in BANNED_CALLS and not shown(path).startswith(BANNED_CALLS[name][1] or ("-",))
     ]
     assert not calls
+
+
+def test_disks_and_sockets_are_reached_through_the_ports() -> None:
+    calls = [
+        f"{shown(path)}:{node.lineno} calls {ast.unparse(node.func)}: use the Disk or the Network"
+        for path in code_files(*PACKAGES)
+        if not shown(path).startswith(USERS_OF_THE_SYSTEM)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and (_reaches_the_system(node.func) or _opens_a_path(node))
+    ]
+    assert not calls
+
+
+def _reaches_the_system(called: ast.expr) -> bool:
+    if isinstance(called, ast.Attribute) and called.attr in PORT_METHODS:
+        return True
+    return ast.unparse(called) in PORT_CALLS
+
+
+def _opens_a_path(call: ast.Call) -> bool:
+    """Tell whether this is `path.open("rb")` and the like, and not the `open` of something else."""
+    modes = [arg.value for arg in call.args[:1] if isinstance(arg, ast.Constant)]
+    named = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
+    return named and any(re.fullmatch("[rwaxbt+]{1,3}", str(mode)) for mode in modes)
 
 
 def test_assertions_are_on() -> None:

@@ -1,0 +1,63 @@
+"""Whether bytes of the acting region continue a mirror's log: pure, before anything is written.
+
+INV-MBT1  batches continue at the log's end, with leader epochs that never go down; offsets are missing only below what
+          the acting region said it has cleaned (T13)
+INV-MBT2  every CRC is checked: what is damaged on the way, or at home, never gets into a second log
+
+Not here: fetching (`geo_replicator`), writing (`partition`).
+"""
+
+from dataclasses import dataclass
+
+from idempotency.identity import TopicPartition
+from idempotency.record_batch import (
+    BatchHeader,
+    Buffer,
+    MarkerFacts,
+    crc_ok,
+    iter_headers,
+    read_marker,
+)
+from region_broker.log.failures import MirrorGap
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """Where a mirror's log ends, and below which offset the acting region's may have holes."""
+
+    end_offset: int
+    leader_epoch: int
+    cleaned_at_home: int
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredBatches:
+    """Whole, sound batches in order; `has_holes`: offsets are missing in front of one of them."""
+
+    batches: list[tuple[BatchHeader, MarkerFacts | None]]
+    has_holes: bool
+
+
+def check_mirrored(tp: TopicPartition, data: Buffer, tail: LogTail) -> MirroredBatches:
+    """Return the batches of `data`. Raises MirrorGap if they do not continue the log, BatchError if one is damaged."""
+    batches: list[tuple[BatchHeader, MarkerFacts | None]] = []
+    expected_offset, epoch = tail.end_offset, tail.leader_epoch
+    end = 0
+    has_holes = False
+    for position, header in iter_headers(data):
+        hole = expected_offset < header.base_offset <= tail.cleaned_at_home
+        has_holes = has_holes or hole
+        if (header.base_offset != expected_offset and not hole) or header.leader_epoch < epoch:
+            raise MirrorGap(
+                f"{tp}: a batch of offset {header.base_offset} and leader epoch "
+                f"{header.leader_epoch} cannot follow offset {expected_offset}, epoch {epoch}"
+            )
+        if not crc_ok(data, position, header):
+            raise MirrorGap(f"{tp}: the batch of {header.base_offset} has a wrong CRC")
+        end = position + header.size_bytes
+        marker = read_marker(data[position:end]) if header.is_control else None
+        batches.append((header, marker))
+        expected_offset, epoch = header.next_offset, header.leader_epoch
+    if end != len(data):
+        raise MirrorGap(f"{tp}: {len(data) - end} bytes behind the last whole batch")
+    return MirroredBatches(batches, has_holes)
