@@ -68,6 +68,9 @@ FETCH_SESSIONS_MAX: Final = 1_000
 FETCH_SESSION_STALE_MS: Final = 120_000
 FETCH_SESSION_PARTITIONS_MAX: Final = 100_000
 # The body of one produce request: kept below the frame cap, which holds the header too.
+RECORD_ERRORS_MAX: Final = (
+    20_000  # records that one answer names as those for which their batch was refused
+)
 BATCH_BYTES_DEFAULT: Final = 1_048_588  # Kafka's max.message.bytes
 
 # Decompression (2 kB of zstd can hold 64 MiB of zeros).

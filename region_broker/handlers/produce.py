@@ -250,7 +250,7 @@ async def _prepare(item: Item) -> None:
     assert item.partition is not None
     changed = await asyncio.to_thread(item.partition.prepared, item.data)
     if isinstance(changed, AppendOutcome):
-        item.refuse(ERROR_OF_VERDICT[changed.verdict], changed.detail)
+        item.refuse(ERROR_OF_VERDICT[changed.verdict], changed.detail, changed.bad_records)
     else:
         item.data = bytes(changed)
         item.is_prepared = True
@@ -268,7 +268,9 @@ def _append(ctx: RequestContext, items: Sequence[Item]) -> None:
         if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
             item.outcome = outcome
         else:
-            item.refuse(ERROR_OF_VERDICT[outcome.verdict], outcome.detail or None)
+            item.refuse(
+                ERROR_OF_VERDICT[outcome.verdict], outcome.detail or None, outcome.bad_records
+            )
 
 
 def error_answer(ctx: RequestContext, request: Any, error_code: int) -> Fields:

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.registry import Written
 from region_broker.handlers.services import RequestContext
+from region_broker.limits import RECORD_ERRORS_MAX
 from region_broker.log.disk import Buffer
 from region_broker.replication.admission import AppendOutcome
 from region_broker.replication.partition import Partition
@@ -25,7 +26,7 @@ class Item:
     """One batch of a request, on its way: what it is, where it goes, what became of it."""
 
     __slots__ = (
-        "attributes", "data", "error", "index", "is_prepared", "outcome", "partition", "producer_epoch",
+        "attributes", "bad_records", "data", "error", "index", "is_prepared", "outcome", "partition", "producer_epoch",
         "producer_id", "text", "topic", "wait",
     )  # fmt: skip
 
@@ -40,6 +41,7 @@ class Item:
         self.partition: Partition | None = None
         self.error = 0
         self.text: str | None = None
+        self.bad_records: tuple[int, ...] = ()
         self.outcome: AppendOutcome | None = None
         self.is_prepared = False
         self.wait: ProduceWait | None = None
@@ -54,11 +56,14 @@ class Item:
         """Return whether the batch may still be appended."""
         return not self.error
 
-    def refuse(self, error: ErrorCode, text: str | None = None) -> None:
-        """Answer this batch with an error; it is not appended."""
+    def refuse(
+        self, error: ErrorCode, text: str | None = None, bad_records: tuple[int, ...] = ()
+    ) -> None:
+        """Answer this batch with an error, and which of its records are the reason; it is not appended."""
         assert self.outcome is None, "an appended batch is never refused (P18)"
         self.error = int(error)
         self.text = text
+        self.bad_records = bad_records
 
     def unknown(self, text: str) -> None:
         """Answer that the batch was appended and its fate is unknown: the one error that says so."""
@@ -87,7 +92,7 @@ class Item:
         """Return what the answer says."""
         outcome = self.outcome
         if outcome is None or self.error:
-            return ProducedRow(self.index, self.error, text=self.text)
+            return ProducedRow(self.index, self.error, text=self.text, bad_records=self.bad_records)
         assert self.partition is not None
         return ProducedRow(
             self.index,
@@ -156,7 +161,18 @@ class ProduceWait:
 
 def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> Written:
     """Return the answer, once every batch is refused, durable or given up."""
+    errors = [ErrorCode(item.error).name for item in items if item.error]
+    if errors:
+        _name_so_many(items)
     rows = iter(items)
     topics = [(topic.key, [next(rows).row() for _ in topic.batches]) for topic in request.topics]
-    errors = [ErrorCode(item.error).name for item in items if item.error]
     return Written(answer(ctx.version, ctx.correlation_id, topics), errors)
+
+
+def _name_so_many(items: Sequence[Item]) -> None:
+    """Keep the records that one answer names within RECORD_ERRORS_MAX; of the others it has the text only."""
+    left = RECORD_ERRORS_MAX
+    for item in items:
+        if item.bad_records:
+            item.bad_records = item.bad_records[:left]
+            left -= len(item.bad_records)

@@ -78,6 +78,8 @@ class AppendOutcome:
     next_offset: int = -1
     log_append_time_ms: int = -1
     detail: str = ""
+    bad_records: tuple[int, ...] = ()
+    """Which records of a refused batch are the reason, counted from 0; at most RECORD_ERRORS_MAX (KIP-467)."""
 
 
 def check_client_batch(data: Buffer, batch_bytes_max: int) -> BatchHeader | AppendOutcome:

@@ -20,6 +20,7 @@ from idempotency.record_batch import (
     Buffer,
     read_header,
 )
+from region_broker.limits import RECORD_ERRORS_MAX
 from region_broker.log.cleaning.batch_filter import open_body, walk
 from region_broker.log.log_config import LogConfig, RecordRules
 from region_broker.replication.admission import AppendOutcome, AppendVerdict, check_client_batch
@@ -51,9 +52,9 @@ def prepared(data: Buffer, config: LogConfig) -> Buffer | AppendOutcome:
     header = check_client_batch(data, config.message_bytes_max)
     if isinstance(header, AppendOutcome):
         return header
-    problem = _key_problem(data, header) if config.compacts else ""
-    if problem:
-        return AppendOutcome(AppendVerdict.INVALID_RECORD, detail=problem)
+    problem = _key_problem(data, header) if config.compacts else None
+    if problem is not None:
+        return problem
     return _in_codec(data, header, config.records)
 
 
@@ -62,12 +63,12 @@ def fitted(
 ) -> tuple[Buffer, BatchHeader] | AppendOutcome:
     """Return a fresh batch as it is to be written, with its header, or why it is refused."""
     rules = config.records
-    problem = _time_problem(header, rules, now_ms)
-    if problem:
-        return AppendOutcome(AppendVerdict.INVALID_TIMESTAMP, detail=problem)
-    problem = _key_problem(data, header) if config.compacts and not is_prepared else ""
-    if problem:
-        return AppendOutcome(AppendVerdict.INVALID_RECORD, detail=problem)
+    wrong_time = _time_problem(header, rules, now_ms)
+    if wrong_time:
+        return AppendOutcome(AppendVerdict.INVALID_TIMESTAMP, detail=wrong_time)
+    problem = _key_problem(data, header) if config.compacts and not is_prepared else None
+    if problem is not None:
+        return problem
     if rules.codec is not None and rules.codec != header.codec:
         changed = _in_codec(data, header, rules)
         if isinstance(changed, AppendOutcome):
@@ -90,17 +91,28 @@ def fitted(
     return data, header
 
 
-def _key_problem(data: Buffer, header: BatchHeader) -> str:
+def _key_problem(data: Buffer, header: BatchHeader) -> AppendOutcome | None:
     """Return why a compacted topic does not take the batch: it would lose what has no key (Kafka validateKey)."""
     with memoryview(data) as view:
         batch = bytes(view[: header.size_bytes])
+    keyless = 0
+    bad: list[int] = []
     try:
-        for record in walk(open_body(batch, header), header.record_count):
+        for index, record in enumerate(walk(open_body(batch, header), header.record_count)):
             if record.key is None:
-                return f"record {record.offset_delta} has no key: a compacted topic keeps records by key"
+                keyless += 1
+                if len(bad) < RECORD_ERRORS_MAX:
+                    bad.append(index)
     except RecordsError as error:
-        return str(error)
-    return ""
+        return AppendOutcome(AppendVerdict.INVALID_RECORD, detail=str(error))
+    if not bad:
+        return None
+    return AppendOutcome(
+        AppendVerdict.INVALID_RECORD,
+        detail=f"{keyless} of {header.record_count} records, the first of them record {bad[0]}, have no key:"
+        " a compacted topic keeps records by key",
+        bad_records=tuple(bad),
+    )
 
 
 def _in_codec(data: Buffer, header: BatchHeader, rules: RecordRules) -> Buffer | AppendOutcome:

@@ -202,6 +202,7 @@ produced_rows = st.lists(
         log_append_time_ms=st.just(-1) | st.integers(0, 2**42),
         log_start_offset=INT64,
         text=st.none() | TEXT,
+        bad_records=st.lists(INT32, max_size=3).map(tuple),
     ),
     max_size=3,
 )
@@ -213,6 +214,9 @@ def fields_of(row: ProducedRow) -> dict[str, Any]:
         "index": row.partition, "error_code": ErrorCode(row.error_code), "base_offset": row.base_offset,
         "log_append_time": row.log_append_time_ms, "log_start_offset": row.log_start_offset,
         "error_message": row.text,
+        "record_errors": [
+            {"batch_index": index, "batch_index_error_message": None} for index in row.bad_records
+        ],
     }  # fmt: skip
 
 
@@ -229,7 +233,7 @@ def kio_row(row: Mapping[str, Any], version: int) -> dict[str, Any]:
     time_ms = row["log_append_time"]
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     time = None if time_ms < 0 else epoch + timedelta(milliseconds=time_ms)
-    return {**row, "log_append_time": time, "record_errors": ()}
+    return {**row, "log_append_time": time}
 
 
 @given(st.data(), PRODUCE_VERSIONS, INT32)

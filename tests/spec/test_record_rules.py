@@ -20,6 +20,7 @@ from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec
 from tests.log_world import World, batch, world
+from tests.simulation.kafka_client import produce_request
 from tests.wire_world import RawClient, wire_world
 
 CODECS = {
@@ -115,6 +116,32 @@ def test_records_that_cannot_be_decompressed_are_refused_where_they_would_have_t
     ahead = some.partition.prepared(damaged)
     assert isinstance(ahead, AppendOutcome)
     assert ahead.verdict is AppendVerdict.INVALID_RECORD
+
+
+KEYED = [Record(b"k", b"a"), Record(None, b"b"), Record(b"k", b"c"), Record(None, b"d")]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_KIP467_records_without_a_key_are_named_where_a_compacted_topic_refuses_them(
+    codec: Codec,
+) -> None:
+    some = world({"cleanup.policy": "compact"})
+    batch = build_batch(KEYED, codec=codec)
+    for refused in (some.partition.append(batch), some.partition.prepared(batch)):
+        assert isinstance(refused, AppendOutcome)
+        assert refused.verdict is AppendVerdict.INVALID_RECORD
+        assert refused.bad_records == (1, 3)
+    whole = build_batch(KEYED[::2], codec=codec)
+    assert some.partition.append(whole).verdict is AppendVerdict.APPENDED
+
+
+def test_KIP467_so_many_records_are_named_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region_broker.replication.record_rules.RECORD_ERRORS_MAX", 3)
+    refused = world({"cleanup.policy": "compact"}).partition.append(
+        build_batch([Record(None, b"v")] * 5)
+    )
+    assert refused.bad_records == (0, 1, 2)
+    assert "5 of 5 records" in refused.detail
 
 
 @pytest.mark.slow
@@ -285,3 +312,20 @@ async def test_errors_have_the_numbers_of_kafka(tmp_path: Path) -> None:
             (build_batch([Record(None, b"", timestamp_ms=5)]), 32),  # INVALID_TIMESTAMP
         ]:  # fmt: skip
             assert (await _produce(client, data)).error_code == error
+
+
+@pytest.mark.parametrize("version", [8, 9, 12])
+async def test_KIP467_an_answer_names_the_records_for_which_a_batch_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr("region_broker.handlers.produce_wait.RECORD_ERRORS_MAX", 3)
+    async with wire_world(tmp_path) as some:
+        await some.topic("t", 2, configs={"cleanup.policy": "compact"})
+        client = await some.connect()
+        batch = build_batch(KEYED)
+        answer = await client.call(0, version, produce_request("t", {0: batch, 1: batch}))
+        rows = answer.responses[0].partition_responses
+        assert [row.error_code for row in rows] == [87, 87]  # INVALID_RECORD
+        named = [[each.batch_index for each in row.record_errors] for row in rows]
+        assert named == [[1, 3], [1]]  # of all in an answer so many, and no more
+        assert all("have no key" in row.error_message for row in rows)

@@ -78,6 +78,8 @@ class ProducedRow(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     text: str | None = None
+    bad_records: Sequence[int] = ()
+    """For which records the batch was refused, counted from 0 (v8 on); `text` says why."""
 
 
 ProducedTopic: TypeAlias = tuple[TopicKey, Sequence[ProducedRow]]
@@ -243,11 +245,11 @@ TOPICS_REMEMBERED: Final = 1_024
 def answer(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
     """Return header and body of the answer."""
     if version >= _FLEXIBLE_SINCE:
-        if len(topics) == 1 and len(topics[0][1]) == 1 and topics[0][1][0].text is None:
-            front = _front_of_one(version, topics[0][0])
-            return (
-                _I32.pack(correlation_id) + front + _ROW.pack(*topics[0][1][0][:5]) + _BACK_OF_ONE
-            )
+        if len(topics) == 1 and len(topics[0][1]) == 1:
+            row = topics[0][1][0]
+            if row.text is None and not row.bad_records:
+                front = _front_of_one(version, topics[0][0])
+                return _I32.pack(correlation_id) + front + _ROW.pack(*row[:5]) + _BACK_OF_ONE
         return _write_flexible(version, correlation_id, topics)
     return _write_legacy(version, correlation_id, topics)
 
@@ -274,7 +276,7 @@ def _write_flexible(version: int, correlation_id: int, topics: Sequence[Produced
         parts.append(_compact_count(len(rows)))
         for row in rows:
             parts.append(_ROW.pack(*row[:5]))
-            parts.append(b"\1")  # no record errors
+            parts.append(_compact_errors(row.bad_records))
             parts += _compact_text(row.text)
             parts.append(b"\0")  # no tags: who leads now is never told
         parts.append(b"\0")
@@ -294,10 +296,18 @@ def _write_legacy(version: int, correlation_id: int, topics: Sequence[ProducedTo
             else:
                 parts.append(_ROW_WITHOUT_START.pack(*row[:4]))
             if version >= _TEXT_SINCE:
-                parts.append(b"\0\0\0\0")  # no record errors
+                parts.append(_I32.pack(len(row.bad_records)))
+                parts += [_I32.pack(index) + b"\xff\xff" for index in row.bad_records]
                 parts += _legacy_text(row.text)
     parts.append(b"\0\0\0\0")  # not throttled
     return b"".join(parts)
+
+
+def _compact_errors(records: Sequence[int]) -> bytes:
+    if not records:
+        return b"\1"
+    rows = [_I32.pack(index) + b"\0\0" for index in records]  # no text of its own, no tags
+    return b"".join((write_uvarint(len(rows) + 1), *rows))
 
 
 def _compact_count(count: int) -> bytes:
