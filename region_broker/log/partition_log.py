@@ -44,7 +44,7 @@ from region_broker.log.segment import (
 from region_broker.log.segment_list import BatchAtTime, SegmentList
 from region_broker.log.side_files.aborted_index import encode_aborted
 from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
-from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.leader_epochs import LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import remove_between, remove_outside
 from region_broker.log.sync_job import (
@@ -89,7 +89,7 @@ class PartitionLog:
         self._pending_seals: list[Seal] = []
         self._sealed: list[Path] = []
         self._files = FileSync(self._disk, self.folder)
-        self._bookmarked_bytes = recovered.bookmarked_bytes  # of the open segment
+        self._bookmarked_bytes = recovered.bookmarked_bytes
         self.cleaning = CleaningState(self._disk, setup.folder, recovered.mark)
 
     @classmethod
@@ -97,12 +97,12 @@ class PartitionLog:
         """Open or create the log; raises LogDamaged, or OSError of the disk."""
         recovered = recover(setup.folder, setup.cache, setup.config)
         log = cls(setup, recovered)
-        log._open_checkpoint(recovered.fence)
+        log._open_checkpoint(recovered.fence, clean=recovered.settled)
         log.listener.on_grown(log, log.unread_bytes)
         return log
 
-    def _open_checkpoint(self, fence: JournalMark) -> None:
-        self._files.checkpoint = CheckpointFile(self._disk, self.folder, fence, self._file_offset)
+    def _open_checkpoint(self, fence: JournalMark, *, clean: bool) -> None:
+        self._files.open_checkpoint(fence, self._file_offset, clean=clean)
 
     @classmethod
     def broken(cls, setup: LogSetup, reason: str) -> "PartitionLog":
@@ -420,6 +420,8 @@ class PartitionLog:
     def _write_clean_state(self) -> None:
         assert self._active is not None
         assert self._files.checkpoint is not None
+        if self._files.checkpoint.clean:  # nothing came since the last time
+            return
         write_bookmark(self._disk, self._active, self.state, self.epochs)
         kept = [*self._list.bases, self.log_end_offset, self.cleaning.holes_below]
         remove_between(self._disk, self.folder, kept)
@@ -595,4 +597,4 @@ class PartitionLog:
         self._tail.clear()
         self.state, self.epochs = PartitionState(), LeaderEpochs()
         self.log_end_offset = self.synced_offset = self._file_offset = offset
-        self._open_checkpoint(fence)
+        self._open_checkpoint(fence, clean=False)

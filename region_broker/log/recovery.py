@@ -58,6 +58,7 @@ _OF_SEGMENTS: Final = (INDEX_SUFFIX, ABORTED_SUFFIX, BOOKMARK_SUFFIX)
 class RecoveredLog:
     """A log ready for use: at least one segment, the last one active with file and index in memory.
 
+    `clean`: nothing was read. `settled`: the checkpoint says that the next start need not read, either.
     `fence`: that of its checkpoint, to be kept in those that follow (INV-K4). `bookmarked_bytes`: of the last segment,
     below the bookmark that is there.
     """
@@ -66,6 +67,7 @@ class RecoveredLog:
     state: PartitionState
     epochs: LeaderEpochs
     clean: bool
+    settled: bool = False
     cut_bytes: int = 0
     bookmarked_bytes: int = 0
     mark: CleanMark = NEVER_CLEANED
@@ -137,6 +139,7 @@ def _create(
             segment_base=base_offset,
             segment_bytes=0,
             log_start_offset=base_offset,
+            clean=True,
             fence=fence,
         ).encode(),
     )
@@ -150,6 +153,7 @@ def _create(
         state=PartitionState(),
         epochs=LeaderEpochs(),
         clean=False,
+        settled=True,
         fence=fence,
     )
 
@@ -214,6 +218,7 @@ class _Recovery:
             state=state,
             epochs=self._replayed.epochs,
             clean=clean,
+            settled=clean,
             cut_bytes=self._cut_bytes,
             bookmarked_bytes=self._bookmarked_bytes(segments[-1]),
             mark=self._mark,
@@ -262,8 +267,8 @@ class _Recovery:
         if self._begin_at_bookmark(active, size_bytes) and active.size_bytes == size_bytes:
             return
         self._bookmark = None
-        self._remove_stale(active)
-        self._disk.fsync_dir(self._folder)
+        if self._remove_stale(active):
+            self._disk.fsync_dir(self._folder)
         active.size_bytes, active.next_offset = size_bytes, next_offset
         active.live_index = active.rebuild_index()
         self._replayed.epochs = self._read_epochs(segments)
@@ -294,18 +299,21 @@ class _Recovery:
         self._bookmark = found
         return True
 
-    def _remove_stale(self, active: Segment) -> None:
-        """Remove bookmarks that are not used, and what a seal that was undone left of the open segment.
+    def _remove_stale(self, active: Segment) -> bool:
+        """Remove bookmarks that are not used, and what a seal that was undone left of the open segment; tell if there was any.
 
         Durable after `fsync_dir`, before anything is appended (INV-BKM2, INV-R5).
         """
         used = None if self._bookmark is None else self._bookmark.segment_base
+        found = False
         for name in self._disk.list_dir(self._folder):
             is_index = name.endswith((INDEX_SUFFIX, ABORTED_SUFFIX))
             if (name.endswith(BOOKMARK_SUFFIX) and int(name[:20]) != used) or (
                 is_index and int(name[:20]) == active.base_offset
             ):
                 self._disk.remove(self._folder / name)
+                found = True
+        return found
 
     def _check(self, segments: list[Segment]) -> None:
         """Prove the durable part, read the rest, cut behind the last whole batch."""
@@ -427,15 +435,36 @@ class _Recovery:
             segment.file.truncate(segment.size_bytes)
             segment.file.fdatasync()
         active = segments[-1]
-        remove_outside(self._disk, self._folder, segments[0].base_offset, active.next_offset)
-        self._remove_stale(active)
-        self._disk.fsync_dir(self._folder)
+        removed = remove_outside(
+            self._disk, self._folder, segments[0].base_offset, active.next_offset
+        )
+        if self._remove_stale(active) or removed or not self._is_covered(segments):
+            self._disk.fsync_dir(self._folder)
+            self._seal_all(segments)
+            self._write_checkpoint(segments)
+
+    def _is_covered(self, segments: list[Segment]) -> bool:
+        """Tell whether the checkpoint says all that there is to say: nothing was behind it."""
+        checkpoint, active = self._checkpoint, segments[-1]
+        return (
+            checkpoint is not None
+            and not checkpoint.clean
+            and checkpoint.segment_base == active.base_offset
+            and checkpoint.segment_bytes == active.size_bytes
+            and checkpoint.synced_offset == active.next_offset
+            and checkpoint.log_start_offset == segments[0].base_offset
+        )
+
+    def _seal_all(self, segments: list[Segment]) -> None:
         unsealed = [segment for segment in segments[:-1] if segment.file is not None]
         for segment in unsealed:
             self._seal(segment)
         if unsealed:
             epochs = self._replayed.epochs.encode()
             self._disk.write_file_atomic(self._folder / EPOCHS_NAME, epochs)
+
+    def _write_checkpoint(self, segments: list[Segment]) -> None:
+        active = segments[-1]
         self._disk.write_file_atomic(
             self._folder / CHECKPOINT_NAME,
             Checkpoint(

@@ -20,7 +20,7 @@ from region_broker.log.journal.blocks import Piece
 from region_broker.log.recovery import EPOCHS_NAME
 from region_broker.log.segment import ABORTED_SUFFIX, Segment
 from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX, BookmarkDraft
-from region_broker.log.side_files.checked_file import Checkpoint
+from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
 from region_broker.log.side_files.checkpoint_file import CheckpointFile
 from region_broker.log.side_files.leader_epochs import LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import write_snapshot
@@ -179,6 +179,10 @@ class FileSync:
             if self._error is None:
                 self._error = self._run(job)
             return self._error
+
+    def open_checkpoint(self, fence: JournalMark, offset: int, *, clean: bool) -> None:
+        """Open the checkpoint file, which says `offset`; OSError of the disk."""
+        self.checkpoint = CheckpointFile(self._disk, self._folder, fence, offset, clean=clean)
 
     def void(self) -> None:
         """Make void what was begun: the log is cut or closed. The lock is held."""

@@ -133,18 +133,30 @@ def _replay_log(source: _Source, folder: Path, entries: Sequence[Entry]) -> None
         segment_bytes=last.position + last.size_bytes,
         clean=False,
     )
-    disk.write_file_atomic(folder / CHECKPOINT_NAME, raised.encode())
+    _write_checkpoint(disk, folder / CHECKPOINT_NAME, raised)
+
+
+def _write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
+    """Overwrite it in its place, as a running log does: one sync, and the old or the new one after a crash."""
+    file = disk.open(path)
+    try:
+        file.pwrite(0, checkpoint.encode())
+        file.fdatasync()
+    finally:
+        file.close()
 
 
 def _write(source: _Source, folder: Path, entries: Sequence[Entry]) -> None:
     """Write entries into their segments and sync those."""
     disk = source.disk
     files: dict[int, DiskFile] = {}
+    is_new = False
     try:
         for entry in entries:
             file = files.get(entry.segment_base)
             if file is None:
                 path = folder / file_name(entry.segment_base, LOG_SUFFIX)
+                is_new = is_new or not disk.exists(path)
                 file = files[entry.segment_base] = disk.open(path, create=True)
             file.pwrite(entry.position, source.file.pread(entry.size_bytes, entry.at))
         for file in files.values():
@@ -152,7 +164,8 @@ def _write(source: _Source, folder: Path, entries: Sequence[Entry]) -> None:
     finally:
         for file in files.values():
             file.close()
-    disk.fsync_dir(folder)
+    if is_new:
+        disk.fsync_dir(folder)
 
 
 def _checkpoint(disk: Disk, folder: Path) -> Checkpoint | None:

@@ -18,9 +18,13 @@ CHECKPOINT_NAME = "checkpoint"
 class CheckpointFile:
     """See the module's head."""
 
-    def __init__(self, disk: Disk, folder: Path, fence: JournalMark, written_offset: int) -> None:
+    def __init__(
+        self, disk: Disk, folder: Path, fence: JournalMark, written_offset: int, *, clean: bool
+    ) -> None:
         """Open the file of `folder`, which says `written_offset`; OSError of the disk."""
         self._file: DiskFile = disk.open(folder / CHECKPOINT_NAME)
+        self.clean = clean
+        """Whether it says that a start has nothing to read."""
         self._fence = fence
         self._written_offset = written_offset
 
@@ -57,5 +61,7 @@ class CheckpointFile:
         self._file.close()
 
     def _put(self, checkpoint: Checkpoint) -> None:
+        self.clean = False
         self._file.pwrite(0, replace(checkpoint, fence=self._fence).encode())
+        self.clean = checkpoint.clean
         self._written_offset = checkpoint.synced_offset

@@ -54,11 +54,14 @@ def write_snapshot(disk: Disk, folder: Path, offset: int, data: bytes) -> None:
     disk.write_file_atomic(folder / file_name(offset, SNAPSHOT_SUFFIX), data)
 
 
-def remove_outside(disk: Disk, folder: Path, log_start_offset: int, end_offset: int) -> None:
-    """Remove the snapshots below the log's start and above its end; durable after `fsync_dir`."""
+def remove_outside(disk: Disk, folder: Path, log_start_offset: int, end_offset: int) -> bool:
+    """Remove the snapshots below the log's start and above its end; durable after `fsync_dir`. Tell if there was any."""
+    found = False
     for offset in snapshot_offsets(disk.list_dir(folder)):
         if not log_start_offset <= offset <= end_offset:
             disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))
+            found = True
+    return found
 
 
 def remove_between(disk: Disk, folder: Path, keep: Iterable[int]) -> None:

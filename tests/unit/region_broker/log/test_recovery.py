@@ -45,6 +45,53 @@ def test_clean_start_reads_nothing_of_the_log_but_what_proves_the_bookmark() -> 
     assert all_bytes(some.partition) == before
 
 
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("batch_count", [0, 40])
+def test_what_did_not_change_since_a_clean_stop_is_not_touched_again(
+    end: str, batch_count: int
+) -> None:
+    some = world(SMALL_SEGMENTS)
+    fill(some, batch_count)
+    some.sync()
+    some.close_and_reopen()
+    touched: list[tuple[str, Path]] = []
+
+    def note(operation: str, path: Path) -> None:
+        changes = ("pwrite", "write_file_atomic", "fdatasync", "fsync_dir", "remove", "truncate")
+        if operation in changes and some.folder in (path, *path.parents):
+            touched.append((operation, path))
+
+    some.disk.fault = note
+    if end == "stop":
+        some.table.close()
+    some.disk.process_killed()
+    some.disk.fault = note
+    some.open()
+    assert some.partition.log.recovered_clean
+    assert some.partition.log_end_offset == batch_count
+    assert touched == []
+
+
+def test_one_sync_is_enough_for_a_log_whose_checkpoint_says_it_all() -> None:
+    some = world()
+    fill(some, 3)
+    some.sync_files()
+    some.disk.process_killed()
+    touched: list[str] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation in ("write_file_atomic", "fdatasync", "fsync_dir") and some.folder in (
+            path,
+            *path.parents,
+        ):
+            touched.append(operation)
+
+    some.disk.fault = note
+    some.open()
+    assert some.partition.log_end_offset == 3
+    assert touched == ["fdatasync"]
+
+
 def test_killed_process_loses_nothing_that_was_written() -> None:
     some = world(SMALL_SEGMENTS)
     fill(some, 25)
