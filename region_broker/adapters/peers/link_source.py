@@ -4,6 +4,9 @@ INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like
 INV-SO2  a request of an older region epoch is refused, and so is one that this region does not act for
 INV-SO3  a fetch is answered as soon as a watched log has something new, or the registry changed; a waiting
          fetch costs nothing: logs wake it, nobody polls
+INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: readers of a mirror see nothing of it
+         before, and one answer costs home and mirror much the same however much is in it. Nobody waits while
+         there is a backlog
 INV-SO4  logs take turns: one that has much to send does not hold up the others
 
 Not here: the mirror's side (`region_link`, `geo_replicator.driver`).
@@ -12,6 +15,7 @@ Not here: the mirror's side (`region_link`, `geo_replicator.driver`).
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -37,7 +41,7 @@ from region_broker.adapters.peers.peer_protocol import (
 )
 from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.adapters.takeover.failover_ports import MetadataSide
-from region_broker.controller.metadata_image import DEFAULT_DOMAIN
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
 from region_broker.log.failures import CorruptRange, LogError, OffsetOutOfRange
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.partition_table import PartitionTable
@@ -45,6 +49,7 @@ from region_broker.replication.partition_table import PartitionTable
 LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 10_000
+GATHER_MS: Final = 10
 COUNTED_BYTES_MAX: Final = 1 << 40
 _STATE: Final = "link"
 
@@ -240,7 +245,9 @@ class _FetchSession:
         self.positions: dict[LogKey, int] = {}
         self._unsubscribe: dict[LogKey, Callable[[], None]] = {}
         self._moved: dict[LogKey, None] = {}
+        # `_wakes`: there is something to send. `_hurries`: and it is not to wait for more (INV-SO5).
         self._wakes = asyncio.Event()
+        self._hurries = asyncio.Event()
         self._turn = asyncio.Lock()
         self._told_version = -1
         self._closed = False
@@ -251,8 +258,11 @@ class _FetchSession:
             return
         self.positions[key] = position
         if key not in self._unsubscribe:
-            self._unsubscribe[key] = partition.on_readable(lambda: self._mark(key))
-        self._mark(key)
+            hurries = partition.tp.topic == TIDEMARK_LEDGER
+            self._unsubscribe[key] = partition.on_readable(
+                partial(self._mark, key, hurries=hurries)
+            )
+        self._mark(key, hurries=True)
 
     def forget(self, key: LogKey) -> None:
         self.positions.pop(key, None)
@@ -261,34 +271,37 @@ class _FetchSession:
         if unsubscribe is not None:
             unsubscribe()
 
-    def _mark(self, key: LogKey) -> None:
+    def _mark(self, key: LogKey, *, hurries: bool) -> None:
         self._moved[key] = None
         self._wakes.set()
+        if hurries:
+            self._hurries.set()
 
     def wake(self) -> None:
         self._wakes.set()
+        self._hurries.set()
 
     def close(self) -> None:
         self._closed = True
         for unsubscribe in self._unsubscribe.values():
             unsubscribe()
         self._unsubscribe.clear()
-        self._wakes.set()
+        self.wake()
 
     async def answer(self, request: FetchLogs) -> Reply:
         """Answer in turn; wait for news at most as long as asked (INV-SO3)."""
         async with self._turn:
-            reply = self._collect(request)
-            if reply is None:
-                await self._wait(min(request.wait_ms_max, WAIT_MS_MAX))
-                reply = self._collect(request)
-            return reply if reply is not None else self._reply([], [])
+            if self._metadata.image.version == self._told_version:
+                await self._wait(self._wakes, min(request.wait_ms_max, WAIT_MS_MAX))
+                if self._moved:
+                    await self._wait(self._hurries, GATHER_MS)
+            return self._collect(request) or self._reply([], [])
 
-    async def _wait(self, wait_ms: int) -> None:
-        if self._closed or self._wakes.is_set():
+    async def _wait(self, event: asyncio.Event, wait_ms: int) -> None:
+        if self._closed or event.is_set():
             return
         async with asyncio.TaskGroup() as tasks:
-            woken = tasks.create_task(self._wakes.wait())
+            woken = tasks.create_task(event.wait())
             timer = tasks.create_task(self._clock.sleep_ms(wait_ms))
             await asyncio.wait((woken, timer), return_when=asyncio.FIRST_COMPLETED)
             woken.cancel()
@@ -296,6 +309,7 @@ class _FetchSession:
 
     def _collect(self, request: FetchLogs) -> Reply | None:
         self._wakes.clear()
+        self._hurries.clear()
         news = self._metadata.image.version != self._told_version
         parts: list[FetchedPartition] = []
         data: list[bytes] = []
@@ -303,7 +317,7 @@ class _FetchSession:
         waiting, self._moved = self._moved, {}
         for key in waiting:
             if room <= 0:
-                self._mark(key)
+                self._mark(key, hurries=True)
                 continue
             taken = self._take(key, min(room, LOG_BYTES_MAX))
             if taken is not None:
@@ -334,7 +348,7 @@ class _FetchSession:
         self.positions[key] = position_after
         unsent_bytes = 0
         if position_after < high_watermark:
-            self._mark(key)
+            self._mark(key, hurries=True)
             unsent_bytes = partition.readable_bytes(
                 position_after, Isolation.DURABLE, COUNTED_BYTES_MAX
             )
