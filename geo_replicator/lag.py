@@ -1,6 +1,7 @@
 """How far a mirror is behind: in records, bytes and milliseconds, per log and in all; its recovery point.
 
 INV-LG1  lag is counted against home's HW as the last answer told it; a link that is down says since when
+INV-LG3  the total costs what is behind, however many logs there are: it is asked for at every tidemark
 INV-LG2  lag in ms is the time since the mirror last had everything that home then had; 0 while it has
 
 Not here: what a failover at this moment would lose (`loss`).
@@ -35,6 +36,7 @@ class LagBook:
     """Lag of every copied log; times are the mirror's monotonic ms."""
 
     _logs: dict[LogKey, _LogLag] = field(default_factory=dict)
+    _behind: dict[LogKey, None] = field(default_factory=dict)
     heard_at_ms: int | None = None
 
     def note(self, parts: tuple[FetchedSlice, ...], *, now_ms: int) -> None:
@@ -47,10 +49,15 @@ class LagBook:
             log.home_high_watermark = part.high_watermark
             log.mirror_end = part.next_position
             log.unsent_bytes = part.unsent_bytes
+            if log.mirror_end < log.home_high_watermark:
+                self._behind[part.key] = None
+            else:
+                self._behind.pop(part.key, None)
 
     def forget(self, key: LogKey) -> None:
         """Drop a log that is no longer copied."""
         self._logs.pop(key, None)
+        self._behind.pop(key, None)
 
     def of(self, key: LogKey, *, now_ms: int) -> Lag:
         """Return the lag of one log."""
@@ -62,7 +69,7 @@ class LagBook:
 
     def total(self, *, now_ms: int) -> Lag:
         """Return records and bytes summed, ms of the log that is furthest behind."""
-        lags = [self.of(key, now_ms=now_ms) for key in self._logs]
+        lags = [self.of(key, now_ms=now_ms) for key in self._behind]
         return Lag(
             sum(lag.records for lag in lags),
             sum(lag.bytes for lag in lags),

@@ -38,7 +38,7 @@ from geo_replicator.lineage import LogKey
 from geo_replicator.tidemark import LogPosition
 from idempotency.decision import round_of
 
-ROUND_INTERVAL_MS: Final = 50
+ROUND_INTERVAL_MS: Final = 20
 HOLD_MS_MIN: Final = 250
 HOLD_MS_MAX: Final = 2_000
 USUAL_FACTOR: Final = 4

@@ -78,7 +78,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     group_min_session_timeout_ms: int = 6_000
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
-    tidemark_interval_ms: int = 50
+    tidemark_interval_ms: int = 20
     mirror_whole_wait_ms: int = 120_000
     transaction_max_timeout_ms: int = 900_000
     connection_order_fence: bool = True

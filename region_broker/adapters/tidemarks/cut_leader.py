@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
+from uuid import UUID
 
 from geo_replicator.effects import (
     CollectPositions,
@@ -35,7 +36,14 @@ from geo_replicator.events import (
 )
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.reading import read_book
-from geo_replicator.rounds import AnswerVerdict, Collection, LogAnswer, RoundPhase, RoundsCore
+from geo_replicator.rounds import (
+    ROUND_INTERVAL_MS,
+    AnswerVerdict,
+    Collection,
+    LogAnswer,
+    RoundPhase,
+    RoundsCore,
+)
 from geo_replicator.tidemark import (
     ClosedCut,
     LogPosition,
@@ -99,7 +107,7 @@ class CutLeaderParts:
     rounds: RoundTaker
     ledgers: LedgerTopics
     clock: Clock
-    interval_ms: int = 50
+    interval_ms: int = ROUND_INTERVAL_MS
 
 
 class CutLeader:
@@ -323,9 +331,7 @@ class CutLeader:
                 metadata_version=self._metadata_version,
                 ledger=ledger,
                 moved={**self._absent(), **collected.positions},
-                existing=frozenset(
-                    topic.topic_id for topic in self._parts.metadata.image.topics.values()
-                ),
+                existing=self._existing(),
                 wall_ms=wall_ms,
             )
         )
@@ -339,18 +345,29 @@ class CutLeader:
 
     def _absent(self) -> dict[LogKey, LogPosition]:
         """Return D = 0 of logs that exist and were never named: the tidemark must know them (T15)."""
-        book = self._writer.book.newest
-        if book is not None and (book.newest.region_epoch, book.newest.metadata_version) == (
-            self._term.region_epoch,
-            self._metadata_version,
-        ):
+        if self._same_topics():
             return {}
+        book = self._writer.book.newest
         known = {} if book is None else book.positions
         return {
             key: LogPosition(0, 0)
             for partition in self._parts.partitions
             if self._parts.ledgers.has_cut_offset(key := key_of(partition)) and key not in known
         }
+
+    def _existing(self) -> frozenset[UUID]:
+        """Return the topics that there are, for what is gone to be named: nobody asks unless topics changed."""
+        if self._same_topics():
+            return frozenset()
+        return frozenset(topic.topic_id for topic in self._parts.metadata.image.topics.values())
+
+    def _same_topics(self) -> bool:
+        """Whether the last tidemark was published in this term's epoch, with the topics of now (T15)."""
+        book = self._writer.book.newest
+        return book is not None and (book.newest.region_epoch, book.newest.metadata_version) == (
+            self._term.region_epoch,
+            self._metadata_version,
+        )
 
     def _settle(self, collected: Collection) -> None:
         """Prune what the tidemark makes needless, and see what moved past it meanwhile."""

@@ -17,6 +17,7 @@ from geo_replicator.driver import Link, LinkFacts, LinkPorts
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, TidemarkPoint
 from geo_replicator.ports import DivergenceHandler
 from geo_replicator.reading import read_book
+from geo_replicator.rounds import ROUND_INTERVAL_MS
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
 from idempotency.fencing import region_ordinal_of
@@ -76,7 +77,7 @@ class TidemarkParts:
     lineage: Callable[[], Lineage]
     clock: Clock
     chance: Chance
-    interval_ms: int = 50
+    interval_ms: int = ROUND_INTERVAL_MS
     whole_wait_ms: int = 120_000
 
 

@@ -189,3 +189,13 @@ def test_lag_counts_records_bytes_and_the_time_since_all_was_there() -> None:
     assert lag.total(now_ms=1_600) == Lag(8, 7, 600)
     lag.note((part(P1, 4, 12),), now_ms=1_700)
     assert lag.total(now_ms=9_000) == Lag()
+
+
+def test_INV_LG3_a_log_that_is_no_longer_copied_is_not_behind() -> None:
+    lag = LagBook()
+    lag.note((part(P0, 0, 3, high_watermark=9), part(P1, 0, 2, high_watermark=10)), now_ms=1_000)
+    assert lag.total(now_ms=1_000).records == 14
+    lag.forget(P1)
+    assert lag.total(now_ms=1_000).records == 6
+    lag.forget(P0)
+    assert lag.total(now_ms=1_000) == Lag()
