@@ -171,11 +171,6 @@ _SSL: Final = "test_ssl_integration.py::TestSSLConnection::"
 
 # What a user can do about a check that does not pass, where the client's own words do not say it.
 REASONS: Final[dict[tuple[str, str], str]] = {
-    ("java", "transactions: 50 in a row over two topics"): (
-        "InvalidTxnStateException, once in 33 runs, on a loaded machine; the cause is not found yet (ROADMAP). It is"
-        " fatal to the producer: close it, build another one with the same id, and read back what was"
-        " committed before repeating the transaction"
-    ),
     **{
         (_SUITE, f"{_ADMIN}{test}"): _NOT_SERVED
         for test in (
