@@ -1,0 +1,1 @@
+"""A ledger shard as a whole: what it comes to."""
