@@ -101,6 +101,10 @@ def leader_epoch(region_epoch: int, counter: int) -> LeaderEpoch:
     return LeaderEpoch(region_epoch << LEADER_COUNTER_BITS | counter)
 
 
+FIRST_LEADER_EPOCH: Final = leader_epoch(region_epoch(1, 0), 0)
+"""The smallest that any region of any domain ever writes under: region epochs are numbered from 1."""
+
+
 def next_region_epoch(known_max: int, ordinal: int) -> RegionEpoch:
     """Return the region's epoch after the greatest one that anyone knows (-1: none) (T19)."""
     known_number = known_max >> REGION_ORDINAL_BITS if known_max >= 0 else 0

@@ -9,6 +9,7 @@ Not here: the table (`offsets`), which shard and when offsets expire (`coordinat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from idempotency.fencing import FIRST_LEADER_EPOCH
 from idempotency.identity import TopicPartition
 from region_broker.groups.messages import (
     CommitOutcome,
@@ -118,8 +119,12 @@ class OffsetService:
         return refused
 
     def _is_beyond_epoch(self, wanted: OffsetToCommit) -> bool:
-        """Tell whether the record read was cut off by a takeover (T26)."""
-        if wanted.leader_epoch < 0:
+        """Tell whether the record read was cut off by a takeover (T26).
+
+        Under an epoch that no region ever gave, nothing was read: a made-up one, or one of another cluster. Kafka
+        takes it, and so do we.
+        """
+        if wanted.leader_epoch < FIRST_LEADER_EPOCH:
             return False
         end_offset = self._ports.ends.end_of_epoch(wanted.tp, wanted.leader_epoch)
         return end_offset is not None and wanted.committed_offset > end_offset

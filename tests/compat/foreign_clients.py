@@ -189,11 +189,6 @@ REASONS: Final[dict[tuple[str, str], str]] = {
         "the test assigns the new partitions to a node 0, and nodes are numbered from 1: name a node that"
         " is there, or none"
     ),
-    (_SUITE, "test_producer_integration.py::test_transactional_producer_offsets"): (
-        "the test commits offset 1 of an empty partition, under a leader epoch that there never was:"
-        " OFFSET_OUT_OF_RANGE, since an offset behind what is there may have been read from a region that"
-        " lost it (T26). Commit what you read, or no leader epoch"
-    ),
     (_SUITE, f"{_SSL}test_ssl_handshake"): _NO_TLS,
     (_SUITE, f"{_SSL}test_legacy_kafka_client_ssl"): _NO_TLS,
 }

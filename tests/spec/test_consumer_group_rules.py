@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.fencing import FIRST_LEADER_EPOCH
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
 from region_broker.groups.offset_service import Asker
@@ -471,7 +472,8 @@ async def test_T26_a_commit_beyond_the_cut_is_refused_though_its_epoch_is_known_
     """The group was made in the lost region, behind the cut: here its epochs begin anew."""
     world, _ = world_of()
     async with running(world):
-        world.ends.ends[tp(), 7] = 4
+        epoch = FIRST_LEADER_EPOCH + 7
+        world.ends.ends[tp(), epoch] = 4
         await beat(world, "A", 0)
-        outcome = await world.groups.commit_offsets(commit_of("A", 1, leader_epoch=7))
+        outcome = await world.groups.commit_offsets(commit_of("A", 1, leader_epoch=epoch))
         assert outcome.of(tp()) is V.OFFSET_BEYOND_EPOCH

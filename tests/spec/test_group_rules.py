@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from idempotency.fencing import FIRST_LEADER_EPOCH
 from idempotency.java_hash import java_string_hash
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.ports import LedgerFailed, LedgerSlice, TxnProducer
@@ -564,8 +565,18 @@ async def test_T26_groups_are_emptied_and_their_generation_jumps() -> None:
 
 async def test_T26_commit_without_a_generation_beyond_its_leader_epoch_is_refused() -> None:
     async with running(World()) as world:
-        world.ends.ends[tp(), 5] = 90
-        refused = await world.groups.commit_offsets(commit(91, leader_epoch=5))
+        epoch = FIRST_LEADER_EPOCH + 5
+        world.ends.ends[tp(), epoch] = 90
+        refused = await world.groups.commit_offsets(commit(91, leader_epoch=epoch))
         assert refused.of(tp()) is V.OFFSET_BEYOND_EPOCH
-        assert (await world.groups.commit_offsets(commit(90, leader_epoch=5))).of(tp()) is V.OK
-        assert (await world.groups.commit_offsets(commit(95, leader_epoch=6))).of(tp()) is V.OK
+        for offset, under in ((90, epoch), (95, epoch + 1)):
+            taken = await world.groups.commit_offsets(commit(offset, leader_epoch=under))
+            assert taken.of(tp()) is V.OK
+
+
+async def test_T26_a_leader_epoch_that_no_region_gave_is_taken_as_kafka_takes_it() -> None:
+    async with running(World()) as world:
+        world.ends.ends[tp(), 1] = 0
+        taken = await world.groups.commit_offsets(commit(10, leader_epoch=1))
+        assert taken.of(tp()) is V.OK
+        assert await committed(world) == [10]
