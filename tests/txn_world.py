@@ -6,7 +6,7 @@ records become durable and markers arrive. Nothing here decides anything.
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from idempotency import ledger_records as lr
@@ -25,6 +25,7 @@ from txn_coordinator.effects import (
     SendMarkers,
 )
 from txn_coordinator.ports import (
+    DurableListener,
     IdsUnavailable,
     LedgerFailed,
     LedgerPosition,
@@ -241,6 +242,30 @@ def started(tv: int = 1) -> tuple[CoreWorld, int]:
     return world, pid
 
 
+class Gate(asyncio.Event):
+    """An event that is set at first; what was to happen while it was not happens when it is set again."""
+
+    def __init__(self) -> None:
+        """Start open."""
+        super().__init__()
+        self._held: list[Callable[[], None]] = []
+        self.set()
+
+    def set(self) -> None:
+        """Open."""
+        super().set()
+        held, self._held = self._held, []
+        for call in held:
+            call()
+
+    def pass_or_hold(self, call: Callable[[], None]) -> None:
+        """Call now, or when the gate opens."""
+        if self.is_set():
+            call()
+        else:
+            self._held.append(call)
+
+
 class MemoryLedger:
     """`TransactionLog` in memory: durable at once, unless `frozen`; `broken` fails it."""
 
@@ -251,8 +276,7 @@ class MemoryLedger:
         self.rows: list[list[Row]] = [[] for _ in range(shard_count)]
         self.batches = 0
         self.broken = False
-        self.thawed = asyncio.Event()
-        self.thawed.set()
+        self.thawed = Gate()
 
     def append(self, shard: int, records: Sequence[tuple[bytes, bytes | None]]) -> LedgerPosition:
         """Append."""
@@ -270,6 +294,11 @@ class MemoryLedger:
         await self.thawed.wait()
         if self.broken:
             raise LedgerFailed("the disk is gone")
+
+    def tell_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
+        """Tell at once, or when thawed."""
+        assert offset < len(self.rows[shard])
+        self.thawed.pass_or_hold(lambda: _tell(listener, self.broken))
 
     async def settled(self, shard: int) -> None:
         """Everything is durable."""
@@ -289,21 +318,35 @@ class MemoryLedger:
         return found
 
 
+def _tell(listener: DurableListener, broken: bool) -> None:
+    if broken:
+        listener.not_committed(LedgerFailed("the disk is gone"))
+    else:
+        listener.committed()
+
+
 class MemoryMarkers:
     """`MarkerChannel` that records orders; a cleared `gate` holds them back."""
 
     def __init__(self) -> None:
         """Let everything through."""
         self.orders: list[MarkerOrder] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
+        """One for each marker."""
+        self.gate = Gate()
         self.results: list[MarkerResult] = []
 
-    async def write(self, marker: MarkerOrder) -> MarkerResult:
-        """Note the order; answer the next of `results`, else DONE."""
-        await self.gate.wait()
-        self.orders.append(marker)
-        return self.results.pop(0) if self.results else MarkerResult.DONE
+    def write(self, orders: Sequence[MarkerOrder]) -> None:
+        """Note the orders; answer the next of `results`, else DONE."""
+        self.gate.pass_or_hold(lambda: self._write(orders))
+
+    def _write(self, orders: Sequence[MarkerOrder]) -> None:
+        for order in orders:
+            if order.listener.closed:
+                continue  # the process is gone
+            for partition in order.partitions:
+                self.orders.append(dataclasses.replace(order, partitions=(partition,)))
+                result = self.results.pop(0) if self.results else MarkerResult.DONE
+                order.listener.marked(order, partition, result)
 
 
 class MemoryIds:

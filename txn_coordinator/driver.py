@@ -31,6 +31,7 @@ from txn_coordinator.administration import TransactionAdministration
 from txn_coordinator.adoption import AdoptionReport, abort_open, expect_complete
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.core import TxnCoordinatorCore
+from txn_coordinator.marker_orders import MarkerQueue
 from txn_coordinator.ports import (
     IdBlocks,
     IdsUnavailable,
@@ -531,7 +532,7 @@ class TransactionCoordinator:
         self._coordinator_epoch = leader_epoch
         ports = ShardPorts(
             ledger=self._ledger,
-            markers=self._markers,
+            markers=MarkerQueue(self._markers),
             clock=self._clock,
             take_ids=self._take_ids,
             group=self._group,
@@ -578,4 +579,4 @@ class TransactionCoordinator:
         for orphans in (False, True):
             async with asyncio.TaskGroup() as group:
                 for shard in shards:
-                    shard.resume(group, orphans=orphans)
+                    group.create_task(shard.resume(orphans=orphans))

@@ -3,6 +3,8 @@
 INV-TP1  `TransactionLog.append` is synchronous: the position is assigned before it returns, so that
          reading the round and appending the decision is one step (T2)
 INV-TP2  `MarkerChannel.write` may be repeated with the same decision; partitions ignore repeats (T6)
+INV-TP4  whoever waits for an append or a marker is told exactly once, on the event loop, perhaps before the call that
+         asked returns; it does not raise, or the process ends
 INV-TP3  a producer id block is durable before it is returned, and never returned again (C11)
 Not here: the implementations (region_broker.adapters).
 """
@@ -40,6 +42,18 @@ class LedgerPosition:
     offset: int
 
 
+class DurableListener(Protocol):
+    """One that is told what became of an append (INV-TP4)."""
+
+    def committed(self) -> None:
+        """It is below the high watermark."""
+        ...
+
+    def not_committed(self, error: Exception) -> None:
+        """Whether it ever will be is unknown."""
+        ...
+
+
 class TransactionLog(Protocol):
     """The shards of `__transaction_state`."""
 
@@ -55,6 +69,10 @@ class TransactionLog(Protocol):
         """
         ...
 
+    def tell_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
+        """Tell `listener` once the record at `offset` is below the high watermark, or can no longer be waited for."""
+        ...
+
     async def committed(self, shard: int, offset: int) -> None:
         """Return once the record at `offset` is below the high watermark; raises LedgerFailed."""
         ...
@@ -68,22 +86,8 @@ class TransactionLog(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerOrder:
-    """One marker to be written to one partition."""
-
-    tp: TopicPartition
-    producer_id: int
-    producer_epoch: int
-    commit: bool
-    coordinator_epoch: int
-    decision: DecisionId
-    tv2: bool = False
-    """The epoch was bumped by this decision: what is open under it is a later transaction (KIP-1228)."""
-
-
 class MarkerResult(Enum):
-    """What became of a marker order (C32)."""
+    """What became of a marker (C32)."""
 
     DONE = auto()
     """Below the high watermark, and applied to group state where it must be; also for repeats."""
@@ -97,11 +101,44 @@ class MarkerResult(Enum):
     """Not now; try again after a pause."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MarkerOrder:
+    """The outcome of one decision, to be written to each of `partitions`."""
+
+    transactional_id: str
+    partitions: tuple[TopicPartition, ...]
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    decision: DecisionId
+    tv2: bool = False
+    """The epoch was bumped by this decision: what is open under it is a later transaction (KIP-1228)."""
+    attempt: int = 1
+    listener: "MarkerListener"
+
+
+class MarkerListener(Protocol):
+    """One that is told what became of each marker of an order (INV-TP4)."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the order is no longer ours to carry out."""
+        ...
+
+    def marked(self, order: MarkerOrder, tp: TopicPartition, result: MarkerResult) -> None:
+        """Note what became of the marker of one partition."""
+        ...
+
+
 class MarkerChannel(Protocol):
     """The way to partitions."""
 
-    async def write(self, marker: MarkerOrder) -> MarkerResult:
-        """Write one marker; returns when it is below the high watermark (C35, P14)."""
+    def write(self, orders: Sequence[MarkerOrder]) -> None:
+        """Write the markers now, in order, those of one partition together.
+
+        A listener hears DONE once its marker is below the high watermark (C35, P14).
+        """
         ...
 
 

@@ -2,7 +2,8 @@
 
 INV-TD1  one event loop owns everything here; no `await` stands between a core's step and the append
          queue, and the queue is flushed in order, so queue order is log order (T2)
-INV-TD2  a record is reported durable after `committed`, in ledger order (B2, C19)
+INV-TD2  a record is reported durable when the ledger says so, in ledger order (B2, C19); all records of one
+         append are reported by one call
 INV-TD3  when the ledger fails, or the shard is resigned, `closed` is set for ever: everything unanswered is
          answered, and no callback changes anything any more (C23); a new load makes a new object
 INV-TD5  producer ids in stock >= requests in flight that may take one
@@ -14,7 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from idempotency import ledger_records as lr
@@ -33,12 +34,12 @@ from txn_coordinator.effects import (
     SendMarkers,
     TxnEffect,
 )
+from txn_coordinator.marker_orders import MarkerQueue, MarkerWave
 from txn_coordinator.markers import retry_delay_ms
 from txn_coordinator.ports import (
     IdsUnavailable,
     LedgerFailed,
     LedgerPosition,
-    MarkerChannel,
     MarkerOrder,
     MarkerResult,
     TransactionLog,
@@ -54,7 +55,7 @@ class ShardPorts:
     """What a shard driver is given by the coordinator."""
 
     ledger: TransactionLog
-    markers: MarkerChannel
+    markers: MarkerQueue
     clock: Clock
     take_ids: Callable[[int], Awaitable[ProducerIdBlock]]
     """Returns 1 to n unused producer ids."""
@@ -72,6 +73,27 @@ class _Outgoing:
     round: int = -1
 
 
+class _Flushed:
+    """The records of one append that somebody waits for."""
+
+    __slots__ = ("_records", "_shard")
+
+    def __init__(self, shard: "ShardDriver", records: list[tuple[LedgerPosition, str]]) -> None:
+        self._shard = shard
+        self._records = records
+
+    def committed(self) -> None:
+        """See `DurableListener`."""
+        shard = self._shard
+        for position, name in self._records:
+            if not shard.closed:
+                shard.step(ev.RecordDurable(name, position))
+
+    def not_committed(self, error: Exception) -> None:
+        """See `DurableListener`."""
+        self._shard.fail(LedgerFailed(str(error)))
+
+
 class ShardDriver:
     """One loaded ledger shard."""
 
@@ -85,24 +107,18 @@ class ShardDriver:
         self._ports = ports
         self._outbox: list[_Outgoing] = []
         self._last_offset = -1
-        self._unconfirmed: deque[tuple[LedgerPosition, str]] = deque()
-        self._unconfirmed_wake = asyncio.Event()
+        self._waves: set[MarkerWave] = set()
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._holds: deque[tuple[int, ev.HoldExpired]] = deque()
         self._holds_wake = asyncio.Event()
         self._held: set[int] = set()
-        self._loops: list[asyncio.Task[None]] = []
+        self._holding: asyncio.Task[None] | None = None
 
     # ---- life
 
     def serve(self) -> None:
-        """Start confirming and limiting; requests may come."""
-        group = self._ports.group
-        self._loops = [
-            group.create_task(self._confirm_loop()),
-            group.create_task(self._hold_loop()),
-        ]
-        self._unconfirmed_wake.set()
+        """Start to limit waiting; requests may come."""
+        self._holding = self._ports.group.create_task(self._hold_loop())
 
     def close(self, verdict: TxnVerdict) -> None:
         """Answer everything unanswered with `verdict` and stop for ever."""
@@ -112,10 +128,10 @@ class ShardDriver:
         for number, future in self._waiting.items():
             if not future.done():
                 future.set_result(Answer(number, verdict))
-        current = asyncio.current_task()
-        for task in self._loops:
-            if task is not current:
-                task.cancel()
+        if self._holding is not None:
+            self._holding.cancel()
+        for wave in list(self._waves):
+            wave.give_up()
 
     def fail(self, error: LedgerFailed) -> None:
         """Take the shard out of service: what is not confirmed has an unknown outcome (INV-TD3)."""
@@ -191,7 +207,7 @@ class ShardDriver:
                 value = lr.encode_transaction_value(record)
                 self._queue(_Outgoing(_key(name), value, name if report else None))
             case SendMarkers():
-                self._send(effect, self._ports.group)
+                self._send(effect)
             case Held(request_id=number, transactional_id=name):
                 self._arm_hold(ev.HoldExpired(number, name))
             case AppendRound(round=round_):
@@ -253,33 +269,17 @@ class ShardDriver:
         except LedgerFailed as error:
             self.fail(error)
             return
+        self._last_offset = first.offset + len(batch) - 1
         gate = self.core.gate
+        reports: list[tuple[LedgerPosition, str]] = []
         for offset, item in enumerate(batch, first.offset):
             if item.report is not None:
-                position = LedgerPosition(first.leader_epoch, offset)
-                self._unconfirmed.append((position, item.report))
+                reports.append((LedgerPosition(first.leader_epoch, offset), item.report))
             elif item.round == gate.current and gate.current_offset < 0:
                 gate.current_offset = offset
-        self._last_offset = first.offset + len(batch) - 1
-        self._unconfirmed_wake.set()
-
-    async def _confirm_loop(self) -> None:
-        try:
-            while True:
-                await self._unconfirmed_wake.wait()
-                self._unconfirmed_wake.clear()
-                await self._confirm()
-        except LedgerFailed as error:
-            self.fail(error)
-
-    async def _confirm(self) -> None:
-        while self._unconfirmed and not self.is_closed():
-            position, name = self._unconfirmed[0]
-            await self._ports.ledger.committed(self.index, position.offset)
-            if self.is_closed():
-                return
-            self._unconfirmed.popleft()
-            self.step(ev.RecordDurable(name, position))
+        if reports:
+            flushed = _Flushed(self, reports)
+            self._ports.ledger.tell_committed(self.index, self._last_offset, flushed)
 
     async def committed(self, offset: int) -> bool:
         """Return whether the record at `offset` came below the high watermark here."""
@@ -297,10 +297,6 @@ class ShardDriver:
         """
         self.flush()
         self.expect_open()
-        try:
-            await self._confirm()
-        except LedgerFailed as error:
-            self.fail(error)
         if self._last_offset >= 0 and not self.closed:
             await self.committed(self._last_offset)
         self.expect_open()
@@ -312,48 +308,62 @@ class ShardDriver:
 
     # ---- markers
 
-    def resume(self, group: asyncio.TaskGroup, *, orphans: bool) -> None:
-        """Send the markers of decided transactions again, by tasks of `group`."""
+    async def resume(self, *, orphans: bool) -> None:
+        """Send the markers of decided transactions again; return when none of them is tried any more."""
         if self.closed:
             return
         clock = self._ports.clock
         effects = self.core.resume_prepared(
             orphans=orphans, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms()
         )
+        wave = MarkerWave()
+        self._waves.add(wave)
         for effect in effects:
             if isinstance(effect, SendMarkers):
-                self._send(effect, group)
+                self._send(effect, wave)
             else:
                 self._carry_out(effect)
+        try:
+            await wave.over()
+        finally:
+            self._waves.discard(wave)
 
-    def _send(self, effect: SendMarkers, group: asyncio.TaskGroup) -> None:
-        for tp in effect.partitions:
-            group.create_task(self._mark(effect, tp))
-
-    async def _mark(self, effect: SendMarkers, tp: TopicPartition) -> None:
-        """Write one marker until it is there, gone, or no longer ours to write (C32)."""
-        order = MarkerOrder(
-            tp=tp,
-            producer_id=effect.producer_id,
-            producer_epoch=effect.producer_epoch,
-            commit=effect.commit,
-            coordinator_epoch=self.coordinator_epoch,
-            decision=effect.decision,
-            tv2=effect.tv2,
+    def _send(self, effect: SendMarkers, wave: MarkerWave | None = None) -> None:
+        if wave is not None:
+            wave.expect(effect.decision, effect.partitions)
+        self._ports.markers.put(
+            MarkerOrder(
+                transactional_id=effect.transactional_id,
+                partitions=effect.partitions,
+                producer_id=effect.producer_id,
+                producer_epoch=effect.producer_epoch,
+                commit=effect.commit,
+                coordinator_epoch=self.coordinator_epoch,
+                decision=effect.decision,
+                tv2=effect.tv2,
+                listener=self,
+            )
         )
-        attempt = 0
-        while not self.is_closed():
-            result = await self._ports.markers.write(order)
-            if self.is_closed():
-                return
-            if result is MarkerResult.FENCED:
-                _LOG.error("marker for %s refused: a newer coordinator wrote there; stopped", tp)
-                return
-            if result is not MarkerResult.RETRY:
-                self.step(ev.MarkerConfirmed(effect.transactional_id, effect.decision, tp))
-                return
-            attempt += 1
-            await self._ports.clock.sleep_ms(retry_delay_ms(attempt))
+
+    def marked(self, order: MarkerOrder, tp: TopicPartition, result: MarkerResult) -> None:
+        """Take what became of one marker: it is tried until it is there, gone, or no longer ours to write (C32)."""
+        if self.closed:
+            return
+        if result is MarkerResult.RETRY:
+            self._ports.group.create_task(self._mark_again(order, tp))
+            return
+        if result is MarkerResult.FENCED:
+            _LOG.error("marker for %s refused: a newer coordinator wrote there; stopped", tp)
+        else:
+            self.step(ev.MarkerConfirmed(order.transactional_id, order.decision, tp))
+        for wave in self._waves:
+            wave.ended(order.decision, tp)
+
+    async def _mark_again(self, order: MarkerOrder, tp: TopicPartition) -> None:
+        await self._ports.clock.sleep_ms(retry_delay_ms(order.attempt))
+        if not self.closed:
+            again = replace(order, partitions=(tp,), attempt=order.attempt + 1)
+            self._ports.markers.put(again)
 
 
 def _key(name: str) -> bytes:

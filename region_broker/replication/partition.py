@@ -15,7 +15,7 @@ Not here: bytes and recovery (`log.partition_log`), damaged bytes (`sound_reads`
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -30,7 +30,6 @@ from idempotency.record_batch import (
     Buffer,
     ControlType,
     MarkerFacts,
-    build_marker,
     read_header,
 )
 from region_broker.log.failures import (
@@ -46,8 +45,9 @@ from region_broker.replication.admission import (
     AppendVerdict,
     check_client_batch,
 )
+from region_broker.replication.appending.marker_writes import MarkerBatch, write_markers
+from region_broker.replication.appending.mirrored_batches import LogTail, check_mirrored
 from region_broker.replication.commit_waiters import CommitFuture, CommitListener, CommitWaiters
-from region_broker.replication.mirrored_batches import LogTail, check_mirrored
 from region_broker.replication.readable_watchers import ReadableWatchers
 from region_broker.replication.record_rules import fitted, is_heavy, prepared
 from region_broker.replication.sound_reads import SoundReads
@@ -267,23 +267,17 @@ class Partition:
         tv2: bool = False,
     ) -> AppendOutcome:
         """Write a transaction marker unless its decision is in the log already (T6, C30, C31)."""
-        refused = self._refusal()
-        if refused is not None:
-            return refused
-        marker = MarkerFacts(
+        facts = MarkerFacts(
             producer_id, producer_epoch, control_type, coordinator_epoch, decision, timestamp_ms
         )
-        judgement = self.log.state.judge_marker(marker, tv2=tv2)
-        if judgement.verdict is Verdict.FRESH:
-            batch = build_marker(marker)
-            return self._write(batch, read_header(batch), marker)
-        # The marker of that decision is somewhere below the end: wait for all of it.
-        applied = judgement.verdict is Verdict.MARKER_ALREADY_APPLIED
-        return AppendOutcome(
-            APPEND_VERDICTS[judgement.verdict],
-            next_offset=self.log.log_end_offset if applied else -1,
-            detail=judgement.detail,
-        )
+        return self.append_markers([MarkerBatch(facts, tv2=tv2)])[0]
+
+    def append_markers(self, markers: Sequence[MarkerBatch]) -> list[AppendOutcome]:
+        """Write markers as `append_marker` does, by one write; return what became of each."""
+        refused = self._refusal()
+        if refused is not None:
+            return [refused] * len(markers)
+        return write_markers(self.log, self.leader_epoch, markers)
 
     def append_ledger(self, batch: Buffer) -> AppendOutcome:
         """Write one batch that this node's coordinators built; no sequence is judged."""
@@ -296,11 +290,9 @@ class Partition:
         assert not header.is_control, "markers go through append_marker"
         return self._write(batch, header)
 
-    def _write(
-        self, data: Buffer, header: BatchHeader, marker: MarkerFacts | None = None
-    ) -> AppendOutcome:
+    def _write(self, data: Buffer, header: BatchHeader) -> AppendOutcome:
         try:
-            stamped = self.log.append(data, header, self.leader_epoch, marker)
+            stamped = self.log.append(data, header, self.leader_epoch)
         except PartitionFailed as error:
             return AppendOutcome(AppendVerdict.STORAGE_FAILED, detail=str(error))
         return AppendOutcome(AppendVerdict.APPENDED, stamped.base_offset, stamped.next_offset)

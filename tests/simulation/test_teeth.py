@@ -7,8 +7,9 @@ nothing else. What the runs cannot see of a rule has a test of its own in `tests
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.simulation.test_restarts import Alone
 from tests.simulation.test_restarts import run as restart
 from tests.simulation.test_transfers import Life
 from txn_coordinator.driver import TransactionCoordinator
-from txn_coordinator.ports import MarkerResult
+from txn_coordinator.ports import MarkerOrder, MarkerResult
 from txn_coordinator.rounds import EnteredRound, RoundGate
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
@@ -101,10 +102,13 @@ def quarantine_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_partition_gets_no_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     write = PartitionMarkerChannel.write
 
-    async def forgetful(self: PartitionMarkerChannel, marker: Any) -> MarkerResult:
-        if marker.tp.partition == 3:
-            return MarkerResult.DONE
-        return await write(self, marker)
+    def forgetful(self: PartitionMarkerChannel, orders: Sequence[MarkerOrder]) -> None:
+        for order in orders:
+            for tp in order.partitions:
+                if tp.partition == 3:
+                    order.listener.marked(order, tp, MarkerResult.DONE)
+                else:
+                    write(self, [replace(order, partitions=(tp,))])
 
     monkeypatch.setattr(PartitionMarkerChannel, "write", forgetful)
 

@@ -15,7 +15,7 @@ from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFai
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Record, RecordsError, build_batch, iter_records
-from txn_coordinator.ports import LedgerCorrupt, LedgerFailed, LedgerPosition
+from txn_coordinator.ports import DurableListener, LedgerCorrupt, LedgerFailed, LedgerPosition
 
 REPLAY_BYTES: Final = 256 * 1024
 
@@ -56,6 +56,10 @@ class PartitionTransactionLog:
                 f"{outcome.detail or 'see the log of this node'}"
             )
         return LedgerPosition(partition.leader_epoch, outcome.base_offset)
+
+    def tell_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
+        """Tell `listener` once the record at `offset` is below the high watermark, or can no longer be waited for."""
+        self._partition(shard).tell_committed(offset + 1, listener)
 
     async def committed(self, shard: int, offset: int) -> None:
         """Return once the record at `offset` is below the high watermark; raises LedgerFailed."""

@@ -268,7 +268,9 @@ async def test_T21_adoption_ends_everything_that_is_open(where: str) -> None:
         report = await txn.adopt(16, world.ledger.leader_epoch, found)
         assert report.aborted == (where == "ongoing")
         assert report.orphans_aborted == (where == "unknown")
-        assert {order.tp for order in world.markers.orders} == {partition for partition, _ in found}
+        assert {order.partitions[0] for order in world.markers.orders} == {
+            partition for partition, _ in found
+        }
         assert not any(order.commit for order in world.markers.orders)
         assert all(
             order.decision.stamp == world.ledger.leader_epoch << 32
@@ -305,7 +307,7 @@ async def test_T21_adoption_run_again_after_a_crash_changes_nothing() -> None:
         assert report.aborted == 0
         assert report.carried_out == 2
         assert {order.decision.leader_epoch for order in world.markers.orders} == {16 << 16 | 1}
-        assert [order.tp for order in world.markers.orders] == [tp("orders"), tp("x")]
+        assert [order.partitions[0] for order in world.markers.orders] == [tp("orders"), tp("x")]
         orphan = world.markers.orders[1]
         assert (orphan.producer_id, orphan.producer_epoch) == (77, 4)
 

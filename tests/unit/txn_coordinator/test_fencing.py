@@ -58,7 +58,11 @@ async def test_B13_an_abort_ends_what_the_ledger_does_not_know_of_by_a_decision_
         hanging = [tp("orders", 7)]
         assert await txn.admin.abort_producer(*pair, lambda: hanging) is OK
         (order,) = world.markers.orders
-        assert (order.tp, order.commit, order.producer_epoch) == (hanging[0], False, pair[1] + 1)
+        assert (order.partitions[0], order.commit, order.producer_epoch) == (
+            hanging[0],
+            False,
+            pair[1] + 1,
+        )
         assert world.ledger.records()[-1].status is TxnStatus.COMPLETE_ABORT
         again = await txn.add_partitions("t", *pair, hanging, implicit=False)
         assert again is TxnVerdict.FENCED

@@ -1,0 +1,70 @@
+"""Markers on their way from all ledger shards to the partitions.
+
+INV-TQ1  what all shards decided in one turn of the loop goes to the channel in one call, in order, so that a partition
+         gets all its markers by one write
+INV-TQ2  an order whose shard was closed meanwhile is dropped: another load, or another region, has it (C23)
+INV-TQ3  a wave is over when no marker of it is tried any more, or its shard is closed
+
+Not here: what becomes of a marker (`shard_driver`), writing (the channel).
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from idempotency.decision import DecisionId
+from idempotency.identity import TopicPartition
+from txn_coordinator.ports import MarkerChannel, MarkerOrder
+
+
+class MarkerQueue:
+    """One for all shards of a coordinator."""
+
+    __slots__ = ("_channel", "_orders")
+
+    def __init__(self, channel: MarkerChannel) -> None:
+        """Start empty."""
+        self._channel = channel
+        self._orders: list[MarkerOrder] = []
+
+    def put(self, order: MarkerOrder) -> None:
+        """Send an order with all others of this turn of the loop."""
+        if not self._orders:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._orders.append(order)
+
+    def _flush(self) -> None:
+        orders, self._orders = self._orders, []
+        ours = [order for order in orders if not order.listener.closed]
+        if ours:
+            self._channel.write(ours)
+
+
+class MarkerWave:
+    """Markers that somebody waits for, all of them together."""
+
+    __slots__ = ("_left", "_over")
+
+    def __init__(self) -> None:
+        """Start with nothing to wait for."""
+        self._left: set[tuple[DecisionId, TopicPartition]] = set()
+        self._over = asyncio.Event()
+
+    def expect(self, decision: DecisionId, partitions: Iterable[TopicPartition]) -> None:
+        """Wait for these, too."""
+        self._left.update((decision, tp) for tp in partitions)
+
+    def ended(self, decision: DecisionId, tp: TopicPartition) -> None:
+        """Note that a marker is not tried any more."""
+        self._left.discard((decision, tp))
+        if not self._left:
+            self._over.set()
+
+    def give_up(self) -> None:
+        """Wait no longer."""
+        self._left.clear()
+        self._over.set()
+
+    async def over(self) -> None:
+        """Return when the wave is over."""
+        if self._left:
+            await self._over.wait()
