@@ -4,10 +4,13 @@ Resources: topic (2), broker (4). Source: Kafka ConfigHelper.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import (
     BROKER_NAMES,
     DOMAIN_KEY,
@@ -15,17 +18,27 @@ from region_broker.controller.topic_configs import (
     ConfigType,
     TopicConfig,
 )
+from region_broker.handlers.answered_errors import error_names
 from region_broker.handlers.config_resources import ResourceType
-from region_broker.handlers.registry import Api, Fields
+from region_broker.handlers.registry import Api, Fields, Written
 from region_broker.handlers.services import RequestContext
-from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX
+from region_broker.handlers.turns import Turns, each_in_turns
+from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX, TURN_ROWS
+from region_broker.wire.kio_codec import (
+    EncodedRow,
+    RowPath,
+    encode_response,
+    encode_row,
+)
 
 _SOURCE_TOPIC: Final = 1
 _SOURCE_STATIC: Final = 4
 _SOURCE_DEFAULT: Final = 5
+_RESOURCE_COST: Final = TURN_ROWS // 20
+"""A topic with all its configs, most of them written already, takes some ten microseconds."""
 
 
-async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields:
+async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields | Written:
     """Answer the configs of topics and of this node."""
     if len(request.resources) > DESCRIBED_RESOURCES_MAX:
         text = f"at most {DESCRIBED_RESOURCES_MAX} resources at once"
@@ -37,18 +50,68 @@ async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields:
                 for asked in request.resources
             ]
         }
-    documented = bool(getattr(request, "include_documentation", False))
-    synonyms = bool(getattr(request, "include_synonyms", False))
+    shape = _Shape(
+        ctx.version,
+        documented=bool(getattr(request, "include_documentation", False)),
+        synonyms=bool(getattr(request, "include_synonyms", False)),
+    )
+    turns = Turns()
+    rows: list[Fields] = []
+    for resource in request.resources:
+        await turns.row(_RESOURCE_COST)
+        rows.append(_resource(ctx, resource, shape))
+    path = RowPath(32, ctx.version, ("results",))
+    results = await each_in_turns(rows, partial(encode_row, path), turns)
+    answer = encode_response(32, ctx.version, ctx.correlation_id, {"results": results})
+    return Written(answer, error_names({"results": rows}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What rows of configs hold in one answer."""
+
+    version: int
+    documented: bool
+    synonyms: bool
+
+    @property
+    def path(self) -> RowPath:
+        return RowPath(32, self.version, ("results", "configs"))
+
+    def trimmed(self, row: dict[str, Any]) -> dict[str, Any]:
+        kept = dict(row)
+        if not self.documented:
+            kept["documentation"] = None
+        if not self.synonyms:
+            kept["synonyms"] = []
+        return kept
+
+
+@lru_cache(maxsize=16)
+def _defaults(shape: _Shape) -> dict[str, EncodedRow]:
+    """Return the rows of a topic's configs that were not set, which all topics share."""
     return {
-        "results": [
-            _resource(ctx, resource, documented=documented, synonyms=synonyms)
-            for resource in request.resources
-        ]
+        known.name: encode_row(shape.path, shape.trimmed(_topic_row(known, {})))
+        for known in TOPIC_CONFIGS.values()
     }
 
 
-def _resource(ctx: RequestContext, resource: Any, *, documented: bool, synonyms: bool) -> Fields:
+def _topic_rows(shape: _Shape, topic: TopicImage, wanted: set[str] | None) -> list[EncodedRow]:
+    rows = _defaults(shape)
+    if topic.configs:
+        rows = rows | {
+            name: encode_row(shape.path, shape.trimmed(_topic_row(known, topic.configs)))
+            for name in topic.configs
+            if (known := TOPIC_CONFIGS.get(name)) is not None
+        }
+    return [row for name, row in rows.items() if wanted is None or name in wanted]
+
+
+def _resource(ctx: RequestContext, resource: Any, shape: _Shape) -> Fields:
     kind, name = int(resource.resource_type), str(resource.resource_name)
+    asked = resource.configuration_keys
+    # Null asks for all keys; so do older clients' empty lists (Kafka treats them alike).
+    wanted = set(asked) if asked else None
     match kind:
         case ResourceType.TOPIC:
             topic = ctx.services.metadata.image.topics.get(name)
@@ -56,9 +119,7 @@ def _resource(ctx: RequestContext, resource: Any, *, documented: bool, synonyms:
                 return _refused(
                     kind, name, ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}"
                 )
-            rows: Iterable[dict[str, Any]] = [
-                _topic_row(known, topic.configs) for known in TOPIC_CONFIGS.values()
-            ]
+            configs: list[EncodedRow] = _topic_rows(shape, topic, wanted)
         case ResourceType.BROKER:
             if name not in ("", str(ctx.services.region.node_id)):
                 return _refused(
@@ -67,21 +128,19 @@ def _resource(ctx: RequestContext, resource: Any, *, documented: bool, synonyms:
                 )  # fmt: skip
             # Without a name it asks for defaults that were set while the nodes ran: there are none.
             rows = _broker_rows(ctx) if name else ()
+            kept = [row for row in rows if wanted is None or row["name"] in wanted]
+            configs = [encode_row(shape.path, shape.trimmed(row)) for row in kept]
         case _:
             return _refused(
                 kind, name, ErrorCode.invalid_request,
                 f"resource type {kind} is not served, only 2 (topic) and 4 (broker)",
             )  # fmt: skip
-    asked = resource.configuration_keys
-    # Null asks for all keys; so do older clients' empty lists (Kafka treats them alike).
-    wanted = set(asked) if asked else None
-    kept = [row for row in rows if wanted is None or row["name"] in wanted]
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
         "resource_type": kind,
         "resource_name": name,
-        "configs": [_trimmed(row, documented=documented, synonyms=synonyms) for row in kept],
+        "configs": configs,
     }
 
 
@@ -141,15 +200,6 @@ def _row(
         "config_source": source, "is_sensitive": False, "config_type": int(kind),
         "documentation": text, "synonyms": synonyms,
     }  # fmt: skip
-
-
-def _trimmed(row: dict[str, Any], *, documented: bool, synonyms: bool) -> dict[str, Any]:
-    kept = dict(row)
-    if not documented:
-        kept["documentation"] = None
-    if not synonyms:
-        kept["synonyms"] = []
-    return kept
 
 
 API: Final = Api(32, "DescribeConfigs", range(1, 5), handle_describe_configs)

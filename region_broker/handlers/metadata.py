@@ -6,6 +6,7 @@ as it came: the acting region creates them, and the client, told that they are u
 """
 
 import logging
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,59 +20,97 @@ from region_broker.handlers.partitions import leader_row
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import ForwardingFailed, RequestContext
 from region_broker.handlers.turns import Turns
+from region_broker.wire.kio_codec import EncodedRow, encode_body
 
 _log: Final = logging.getLogger("tidemark.topics")
 
 
-async def handle_metadata(ctx: RequestContext, request: Any) -> Fields:
+async def handle_metadata(ctx: RequestContext, request: Any) -> Fields | bytes:
     """Answer where topics are led; kio request `MetadataRequest`."""
     region = ctx.services.region
     of_cluster = bool(getattr(request, "include_cluster_authorized_operations", False))
-    return {
+    found = await _found(ctx, request)
+    fields = {
         "brokers": [
             {"node_id": region.node_id, "host": region.kafka_host, "port": region.kafka_port}
         ],
         "cluster_id": region.cluster_id,
         "controller_id": region.node_id,
-        "topics": await _topics(ctx, request),
         "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
         "error_code": ErrorCode.none,
     }
+    operations = bool(getattr(request, "include_topic_authorized_operations", False))
+    rows = await _written(ctx, found, operations=operations)
+    if rows is not None:
+        return encode_body(3, ctx.version, fields | {"topics": rows})
+    return fields | {"topics": await _rows(ctx, found, operations=operations)}
 
 
-async def _topics(ctx: RequestContext, request: Any) -> list[Fields]:
-    rows = await _rows(ctx, request)
-    if getattr(request, "include_topic_authorized_operations", False):
-        return [{**row, "topic_authorized_operations": TOPIC_OPERATIONS} for row in rows]
+async def _written(
+    ctx: RequestContext, found: list[TopicImage | Fields], *, operations: bool
+) -> list[EncodedRow] | None:
+    """Return the rows as they were written before, where they were; None if there are errors among them."""
+    services, turns = ctx.services, Turns()
+    written = services.topic_rows.of(
+        ctx.version, operations=operations, topic_count=len(services.metadata.image.topics)
+    )
+    rows = []
+    for topic in found:
+        if not isinstance(topic, TopicImage):
+            return None
+        await turns.row(topic.partition_count)
+        describe = partial(_row, ctx, topic, operations=operations)
+        row = written.row(topic, services.partitions, describe)
+        if row is None:
+            return None
+        rows.append(row)
     return rows
 
 
-async def _rows(ctx: RequestContext, request: Any) -> list[Fields]:
+async def _rows(
+    ctx: RequestContext, found: list[TopicImage | Fields], *, operations: bool
+) -> list[Fields]:
+    """Return the rows as fields: errors among them are counted."""
+    turns = Turns()
+    rows: list[Fields] = []
+    for topic in found:
+        if isinstance(topic, TopicImage):
+            await turns.row(topic.partition_count)
+            rows.append(_row(ctx, topic, operations=operations))
+        else:
+            await turns.row()
+            rows.append(_with_operations(topic) if operations else topic)
+    return rows
+
+
+async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]:
+    """Return the topics that are asked for, and rows of errors for those that are not there."""
     asked = request.topics
     image = ctx.services.metadata.image
-    turns = Turns()
     # v0: an empty list asks for all topics; later: null does, and an empty list asks for none.
     if asked is None or (ctx.version == 0 and not asked):
-        return [await _described(ctx, topic, turns) for topic in image.topics.values()]
+        return list(image.topics.values())
     may_create = ctx.services.config.auto_create_topics and bool(
         getattr(request, "allow_auto_topic_creation", True)
     )
-    rows: list[Fields] = []
+    turns = Turns()
+    found: list[TopicImage | Fields] = []
     seen: set[str | UUID] = set()
+    unknown = False
     for item in asked:
         topic_id: UUID | None = getattr(item, "topic_id", None)
         key: str | UUID = item.name if topic_id is None else topic_id
         await turns.row()
-        if key not in seen:
-            seen.add(key)
-            found = await _one(ctx, item.name, topic_id, may_create=may_create)
-            rows.append(
-                await _described(ctx, found, turns) if isinstance(found, TopicImage) else found
-            )
-    unknown = any(row["error_code"] is ErrorCode.unknown_topic_or_partition for row in rows)
+        if key in seen:
+            continue
+        seen.add(key)
+        one = await _one(ctx, item.name, topic_id, may_create=may_create)
+        if not isinstance(one, TopicImage):
+            unknown = unknown or one["error_code"] is ErrorCode.unknown_topic_or_partition
+        found.append(one)
     if may_create and unknown and not ctx.services.region.acting:
         await _let_create(ctx)
-    return rows
+    return found
 
 
 async def _let_create(ctx: RequestContext) -> None:
@@ -117,9 +156,8 @@ def _refused(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Field
     return {"error_code": error, "name": name, "topic_id": topic_id, "partitions": []}
 
 
-async def _described(ctx: RequestContext, topic: TopicImage, turns: Turns) -> Fields:
-    await turns.row(topic.partition_count)
-    return {
+def _row(ctx: RequestContext, topic: TopicImage, *, operations: bool) -> Fields:
+    row = {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -128,6 +166,11 @@ async def _described(ctx: RequestContext, topic: TopicImage, turns: Turns) -> Fi
             leader_row(ctx.services, topic, index) for index in range(topic.partition_count)
         ],
     }
+    return _with_operations(row) if operations else row
+
+
+def _with_operations(row: Fields) -> Fields:
+    return {**row, "topic_authorized_operations": TOPIC_OPERATIONS}
 
 
 API: Final = Api(3, "Metadata", range(14), handle_metadata)

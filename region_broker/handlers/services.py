@@ -15,6 +15,7 @@ from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.handlers.deadlines import Deadlines
+from region_broker.handlers.topic_rows import TopicRows
 from region_broker.wire.memory_budget import MemoryBudget
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
@@ -259,6 +260,7 @@ class Services:
     metrics: "Metrics"
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    topic_rows: TopicRows = field(default_factory=TopicRows)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from kio.schema.index import api_key_map, schema_name_map
@@ -62,6 +62,20 @@ class UnknownSchema(LookupError):
 
 class MissingField(LookupError):
     """A handler left out a field that must not be guessed: a bug of the handler."""
+
+
+class RowPath(NamedTuple):
+    """Which rows of an answer: API, version, and the fields that lead to them (`("topics",)`)."""
+
+    api_key: int
+    version: int
+    fields: tuple[str, ...]
+
+
+class EncodedRow(bytes):
+    """A struct of an answer that is written already (`encode_row`): it stands for its fields."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +192,33 @@ def encode_response(
     return out
 
 
+def encode_body(api_key: int, version: int, values: Fields) -> bytes:
+    """Return the body of an answer, whose rows may be `EncodedRow`s; raises `MissingField`."""
+    out = bytearray()
+    response_codec(api_key, version).write(out, values)
+    return bytes(out)
+
+
+def encode_row(path: RowPath, values: Fields) -> EncodedRow:
+    """Return one row of an answer, to be used in it as often as one likes; raises `MissingField`."""
+    out = bytearray()
+    _row_writer(path)(out, values)
+    return EncodedRow(out)
+
+
+@cache
+def _row_writer(path: RowPath) -> Writer:
+    entity = _load(path.api_key, path.version, EntityType.response)
+    writer: Writer | None = None
+    for name in path.fields:
+        shape = next(shape for shape in field_shapes(entity) if shape.name == name)
+        assert shape.entity is not None, path
+        entity = shape.entity
+        writer = _struct_writer(entity)
+    assert writer is not None, path
+    return writer
+
+
 def response_pieces(
     api_key: int, version: int, correlation_id: int, values: Fields
 ) -> Pieces[bytearray]:
@@ -259,7 +300,10 @@ def _struct_writer(entity: Any) -> Writer:
             tagged.append((shape.tag, shape.name, write, default))
     steps, tags, name = tuple(plain), tuple(sorted(tagged)), entity.__name__
 
-    def write_struct(out: bytearray, values: Fields) -> None:
+    def write_struct(out: bytearray, values: Any) -> None:
+        if values.__class__ is EncodedRow:
+            out += values
+            return
         for key, write, default in steps:
             value = values.get(key, default)
             if value is _NO_GUESS:
