@@ -59,7 +59,6 @@ LOGS_FOLDER: Final = "logs"
 FORMAT_FILE: Final = "format"
 CLEANED_FILE: Final = "cleaned"
 TOPIC_FILE: Final = "topic.json"
-SIDECAR_SUFFIX: Final = ".hdr"
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 

@@ -30,7 +30,8 @@ from geo_replicator.reconciliation.evidence.batch_table import (
     BatchTable,
     range_digests,
 )
-from geo_replicator.reconciliation.scanner import SIDECAR_SUFFIX, Stop, scan_segment
+from geo_replicator.reconciliation.scanner import Stop, scan_segment
+from geo_replicator.reconciliation.sidecar_names import SIDECAR_SUFFIX, sidecar_path
 
 _FRAME: Final = Struct(">4sBQI")
 _MAGIC: Final = b"TMHD"
@@ -66,11 +67,6 @@ class Sidecar:
     ranges: npt.NDArray[Any]
     segment_bytes: int
     segment_sha256: bytes
-
-
-def sidecar_path(segment_path: Path) -> Path:
-    """Return where the sidecar of a segment lies."""
-    return segment_path.with_suffix(SIDECAR_SUFFIX)
 
 
 def write_sidecar(segment_path: Path) -> Path:

@@ -78,15 +78,14 @@ class Item:
 
     def committed(self) -> None:
         """See `CommitListener`."""
-        assert self.wait is not None
-        self.wait.one_less()
+        if self.wait is not None:
+            self.wait.one_less()
 
     def not_committed(self, error: Exception) -> None:
         """See `CommitListener`: failed, cut, or a mirror by now."""
-        assert self.wait is not None
-        if not self.wait.is_over:
+        if self.wait is not None:
             self.unknown(str(error))
-        self.wait.one_less()
+            self.wait.one_less()
 
     def row(self) -> ProducedRow:
         """Return what the answer says."""
@@ -106,7 +105,7 @@ class Item:
 class ProduceWait:
     """One request that waits for its batches."""
 
-    __slots__ = ("_ctx", "_items", "_left", "_on_end", "_request", "is_over")
+    __slots__ = ("_ctx", "_items", "_left", "_on_end", "_request")
 
     def __init__(
         self,
@@ -121,7 +120,6 @@ class ProduceWait:
         self._items = items
         self._on_end = on_end
         self._left = 0
-        self.is_over = False
 
     def begin(self) -> None:
         """Wait for all that was appended; ends at once if there is nothing to wait for."""
@@ -139,14 +137,12 @@ class ProduceWait:
     def one_less(self) -> None:
         """Note that a batch is durable, or will not be."""
         self._left -= 1
-        if self._left == 0 and not self.is_over:
+        if self._left == 0:
             self._ctx.services.deadlines.drop(self)
             self._end()
 
     def expire(self) -> None:
         """See `Expiring`."""
-        if self.is_over:
-            return
         for item in self._items:
             if item.outcome is not None and not item.error and not item.is_durable():
                 item.unknown(
@@ -155,8 +151,14 @@ class ProduceWait:
         self._end()
 
     def _end(self) -> None:
-        self.is_over = True
-        self._on_end()
+        for item in self._items:
+            item.wait = None  # no cycle keeps the request's bytes until somebody looks for cycles
+        on_end, self._on_end = self._on_end, _nothing
+        on_end()
+
+
+def _nothing() -> None:
+    """Stand for what was called already."""
 
 
 def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> Written:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
 
-from geo_replicator.reconciliation.sidecar import sidecar_path, write_sidecar
+from geo_replicator.reconciliation.sidecar_names import sidecar_path
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
 from region_broker.adapters.takeover.failover_journal import FailoverJournal
@@ -128,7 +128,7 @@ class Storage:
             if sidecar_path(path).exists():
                 continue
             try:
-                await asyncio.to_thread(write_sidecar, path)
+                await asyncio.to_thread(_write_digest, path)
             except OSError as error:
                 _log.warning("no digest was written for %s: %s", path, error)
 
@@ -215,4 +215,8 @@ async def _prepare(store: MetadataStore, config: NodeConfig, folder: Path) -> No
 
 def _write_digest(segment_path: Path) -> None:
     """Write the digest sidecar of a sealed segment (called in a thread); raises OSError."""
+    from geo_replicator.reconciliation.sidecar import (  # noqa: PLC0415 -- numpy: 14 MB and 0.2 s
+        write_sidecar,
+    )
+
     write_sidecar(segment_path)

@@ -12,9 +12,9 @@ from geo_replicator.reconciliation.sidecar import (
     SidecarError,
     decode,
     read_sidecar,
-    sidecar_path,
     write_sidecar,
 )
+from geo_replicator.reconciliation.sidecar_names import sidecar_path
 from tests.reconciliation.two_regions import A0, flipped, sound_home
 
 

@@ -3,9 +3,11 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import create_engine
 
 from region_broker.controller.metadata_commands import (
     AllocateProducerIds,
@@ -25,7 +27,12 @@ from region_broker.controller.metadata_image import (
     RegionImage,
     TopicImage,
 )
-from region_broker.controller.metadata_store import MetadataStore, MetadataUnreadable
+from region_broker.controller.metadata_store import (
+    MetadataStore,
+    MetadataUnreadable,
+    upgrade,
+)
+from region_broker.controller.metadata_tables import metadata
 
 ORDERS = TopicImage(topic_id=UUID(int=7), name="orders", partition_count=3, configs={"a": "1"})
 EU = RegionImage(
@@ -90,3 +97,48 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(MetadataUnreadable, match="not a readable"):
         await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+
+
+def _schema(path: Path) -> dict[str, Any]:
+    """Return what each table has: columns, keys, uniqueness."""
+    with closing(sqlite3.connect(path)) as database:
+        names = [
+            row[0]
+            for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        return {
+            name: (
+                sorted(database.execute(f"PRAGMA table_info({name})").fetchall()),
+                sorted(row[2:4] for row in database.execute(f"PRAGMA index_list({name})")),
+            )
+            for name in names
+        }
+
+
+async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> None:
+    store = await MetadataStore.open(tmp_path / "new.db", new_cluster_id="c")
+    await store.close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'migrated.db'}")
+    with engine.begin() as connection:
+        upgrade(connection)
+    engine.dispose()
+    new, migrated = _schema(tmp_path / "new.db"), _schema(tmp_path / "migrated.db")
+    assert new == migrated
+    assert len(new) == len(metadata.tables) + 1
+    with closing(sqlite3.connect(tmp_path / "new.db")) as database:
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+
+
+async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "CREATE TABLE cluster (cluster_id VARCHAR NOT NULL, PRIMARY KEY (cluster_id))"
+        )
+        database.commit()
+    store = await MetadataStore.open(path, new_cluster_id="c")
+    assert store.image.cluster_id == "c"
+    await store.close()
+    again = await MetadataStore.open(path, new_cluster_id="other")
+    assert again.image.cluster_id == "c"
+    await again.close()
