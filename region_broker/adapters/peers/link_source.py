@@ -7,7 +7,7 @@ INV-SO3  a fetch is answered as soon as a watched log has something new, or the 
 INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: readers of a mirror see nothing of it
          before, and one answer costs home and mirror much the same however much is in it. Nobody waits while
          there is a backlog
-INV-SO4  logs take turns: one that has much to send does not hold up the others
+INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
 
 Not here: the mirror's side (`region_link`, `geo_replicator.driver`).
 """
@@ -315,6 +315,7 @@ class _FetchSession:
         data: list[bytes] = []
         room = min(request.bytes_max, ANSWER_BYTES_MAX)
         waiting, self._moved = self._moved, {}
+        unfinished: list[LogKey] = []
         for key in waiting:
             if room <= 0:
                 self._mark(key, hurries=True)
@@ -325,6 +326,10 @@ class _FetchSession:
                 parts.append(part)
                 data.append(part_data)
                 room -= len(part_data)
+                if self.positions[key] < part.high_watermark:
+                    unfinished.append(key)
+        for key in unfinished:
+            self._mark(key, hurries=True)
         return self._reply(parts, data) if parts or news else None
 
     def _take(self, key: LogKey, bytes_max: int) -> tuple[FetchedPartition, bytes] | None:
@@ -348,7 +353,6 @@ class _FetchSession:
         self.positions[key] = position_after
         unsent_bytes = 0
         if position_after < high_watermark:
-            self._mark(key, hurries=True)
             unsent_bytes = partition.readable_bytes(
                 position_after, Isolation.DURABLE, COUNTED_BYTES_MAX
             )

@@ -103,6 +103,16 @@ async def test_INV_SO5_a_backlog_does_not_wait(tmp_path: Path) -> None:
         assert mirror.clock.sleepers == [], "no clock was asked"
 
 
+async def test_INV_SO4_a_log_with_much_to_send_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        for name in ("orders", "orders", "orders", "bills", "bills"):
+            await mirror.home.produce(name, b"x" * 1000)
+        await mirror.tidemark()
+        one_batch = 1
+        sent = [set(await mirror.fetch(bytes_max=one_batch)) for _ in range(6)]
+        assert sent == [{"orders"}, {"bills"}, {TIDEMARK_LEDGER}, {"orders"}, {"bills"}, {"orders"}]
+
+
 async def test_INV_SO3_a_topic_that_changes_is_told_at_once(tmp_path: Path) -> None:
     async with linked(tmp_path) as mirror:
         await mirror.home.create_topic("more")
