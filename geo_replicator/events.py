@@ -28,12 +28,16 @@ class SomethingChanged:
 
 @dataclass(frozen=True, slots=True)
 class ShardEntered:
-    """Ledger shard `shard` answered ENTERED{round}; `ledger_offset` is L, the offset of its ROUND."""
+    """Ledger shard `shard` answered ENTERED{round}; `ledger_offset` is L, the offset of its ROUND.
+
+    `holds`: COMMIT markers are waiting for RELEASE, in this shard or another.
+    """
 
     round: int
     shard: int
     coordinator_epoch: int
     ledger_offset: int
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ INV-RD2  a round number is used once; numbers of one term grow, those of a later
 INV-RD3  a round is published only if every shard entered it, in this term, before it was abandoned (T4)
 INV-RD4  RELEASE follows every ENTER: at close, or when the round is abandoned (T4)
 INV-RD5  D is collected after close, from a leader whose HW covers the start of its leader epoch (T9)
-INV-RD6  nothing changed: no round. A round starts no sooner than max(interval, 10 x usual closing time)
-         after the one before, or at once when someone waits; a single slow one counts for an eighth, or one
-         hiccup of a disk would keep mirrors waiting for ten times as long
+INV-RD6  nothing changed: no round. A round starts no sooner than max(interval, factor x usual closing time)
+         after the one before, or at once when someone waits. The factor is 10 while markers are held, so that at
+         most a tenth of commits wait, and 3 once none was for a while: then nobody waits but the readers of
+         mirrors. A single slow closing counts for an eighth, or one hiccup of a disk would keep mirrors waiting
+         for ten times as long
 
 Not here: the record (`tidemark`), the ledger shard's side (txn_coordinator.rounds), I/O and time.
 """
@@ -43,6 +45,9 @@ HOLD_MS_MIN: Final = 250
 HOLD_MS_MAX: Final = 2_000
 USUAL_FACTOR: Final = 4
 REST_FACTOR: Final = 10
+REST_FACTOR_NOTHING_HELD: Final = 3
+# After a round that held markers, so many are taken to do so, too.
+HOLDING_ROUNDS: Final = 16
 # A closing that took long because the whole process stood still must not stop tidemarks ten times as long.
 REST_MS_MAX: Final = REST_FACTOR * HOLD_MS_MIN
 
@@ -80,6 +85,7 @@ class RoundsCore:
     _started_ms: int = 0
     _rest_until_ms: int = 0
     _usual_closing_ms: float = 0.0
+    _holding_rounds: int = HOLDING_ROUNDS
     _entered: dict[int, ShardEntered] = field(default_factory=dict)
 
     def start(self) -> list[RoundEffect]:
@@ -137,6 +143,8 @@ class RoundsCore:
             return []
         assert 0 <= entered.shard < self.shard_count, entered
         self._entered[entered.shard] = entered
+        if entered.holds:
+            self._holding_rounds = HOLDING_ROUNDS
         if len(self._entered) < self.shard_count:
             return []
         self._closing(now_ms)
@@ -147,6 +155,7 @@ class RoundsCore:
         return [ReleaseRound(self.round), CollectPositions(self.round)]
 
     def _abandon(self, now_ms: int) -> list[RoundEffect]:
+        self._holding_rounds = HOLDING_ROUNDS  # a shard that did not answer did not say
         self._closing(now_ms)
         self.abandoned_count += 1
         self.phase = RoundPhase.RESTING
@@ -161,7 +170,10 @@ class RoundsCore:
         """
         self.last_closing_ms = now_ms - self._started_ms
         self._usual_closing_ms += (self.last_closing_ms - self._usual_closing_ms) / 8
-        rest_ms = max(self.interval_ms, min(REST_FACTOR * self._usual_closing_ms, REST_MS_MAX))
+        holding = self._holding_rounds > 0
+        self._holding_rounds -= holding
+        factor = REST_FACTOR if holding else REST_FACTOR_NOTHING_HELD
+        rest_ms = max(self.interval_ms, min(factor * self._usual_closing_ms, REST_MS_MAX))
         self._rest_until_ms = self._started_ms + int(rest_ms)
 
     def _collected(self, number: int) -> list[RoundEffect]:

@@ -121,6 +121,11 @@ class LedgerWriter:
     def release(self, r: int, /) -> None:
         """Hold nothing anyway."""
 
+    @property
+    def held_decisions(self) -> int:
+        """Nothing is held."""
+        return 0
+
     def decide(self, name: str, producer_id: int, status: TxnStatus, shard: int = 0) -> int:
         """Write a decision into a shard; return its offset."""
         record = TransactionRecord(

@@ -54,14 +54,14 @@ def core() -> RoundsCore:
     return made
 
 
-def entered(number: int, shard: int, offset: int = 7) -> ShardEntered:
-    return ShardEntered(round_of(TERM, number), shard, TERM, offset)
+def entered(number: int, shard: int, offset: int = 7, *, holds: bool = False) -> ShardEntered:
+    return ShardEntered(round_of(TERM, number), shard, TERM, offset, holds)
 
 
-def publish(made: RoundsCore, number: int, *, now_ms: int) -> None:
+def publish(made: RoundsCore, number: int, *, now_ms: int, holds: bool = False) -> None:
     """Take a core from ENTER of round `number` to its tidemark."""
     made.step(entered(number, 0), now_ms=now_ms)
-    effects = made.step(entered(number, 1), now_ms=now_ms)
+    effects = made.step(entered(number, 1, holds=holds), now_ms=now_ms)
     assert effects[-1] == CollectPositions(round_of(TERM, number))
     made.step(PositionsCollected(round_of(TERM, number)), now_ms=now_ms)
     made.step(TidemarkDurable(round_of(TERM, number)), now_ms=now_ms)
@@ -133,12 +133,13 @@ def test_T4_time_out_is_four_times_the_usual_closing_time_when_that_is_longer() 
     assert 790 <= made.wake_at_ms - now_ms <= 800
 
 
-def test_T4_rounds_rest_at_least_the_interval_and_ten_usual_closing_times() -> None:
-    made = core()
-    made.step(TermRecorded(), now_ms=0)
-    started_ms = rest_ms = 0
-    for number in range(1, 61):  # each takes 20 ms to close: 10 x 20 between two of them
-        publish(made, number, now_ms=started_ms + 20)
+def rest_after(
+    made: RoundsCore, numbers: range, started_ms: int, *, holds: bool
+) -> tuple[int, int]:
+    """Drive rounds that each take 20 ms to close; return the last rest and the start of the next, in ms."""
+    rest_ms = 0
+    for number in numbers:
+        publish(made, number, now_ms=started_ms + 20, holds=holds)
         assert made.step(SomethingChanged(), now_ms=started_ms + 21) == []
         assert made.wake_at_ms is not None
         rest_ms = made.wake_at_ms - started_ms
@@ -146,7 +147,27 @@ def test_T4_rounds_rest_at_least_the_interval_and_ten_usual_closing_times() -> N
         assert made.step(TimePassed(), now_ms=started_ms) == [
             EnterRound(round_of(TERM, number + 1))
         ]
+    return rest_ms, started_ms
+
+
+def test_T4_rounds_rest_at_least_the_interval_and_ten_usual_closing_times() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    rest_ms, _ = rest_after(made, range(1, 61), 0, holds=True)
     assert 199 <= rest_ms <= 200
+
+
+def test_T4_rounds_that_hold_nobody_rest_three_usual_closing_times() -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    rest_ms, started_ms = rest_after(made, range(1, 61), 0, holds=False)
+    assert 59 <= rest_ms <= 60
+    rest_ms, started_ms = rest_after(made, range(61, 62), started_ms, holds=True)
+    assert 199 <= rest_ms <= 200
+    rest_ms, started_ms = rest_after(made, range(62, 77), started_ms, holds=False)
+    assert 199 <= rest_ms <= 200, "one that held stands for a while"
+    rest_ms, _ = rest_after(made, range(77, 78), started_ms, holds=False)
+    assert 59 <= rest_ms <= 60
 
 
 def test_T4_one_slow_closing_counts_for_an_eighth() -> None:

@@ -97,6 +97,11 @@ class RoundTaker(Protocol):
         """Free the COMMIT markers of stamps up to the round."""
         ...
 
+    @property
+    def held_decisions(self) -> int:
+        """Return how many decisions' markers wait for a release."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutLeaderParts:
@@ -276,11 +281,14 @@ class CutLeader:
         except LedgerFailed as error:
             _log.warning("round %d is not entered: %s", number, error)
             return  # the round is abandoned in time (T4)
+        holds = self._parts.rounds.held_decisions > 0
         for shard in entered.values():
             key = self._parts.ledgers.shard_key(shard.shard)
             self._round_ends[key] = max(self._round_ends.get(key, 0), shard.ledger_offset + 1)
             self._events.put_nowait(
-                ShardEntered(number, shard.shard, shard.coordinator_epoch, shard.ledger_offset)
+                ShardEntered(
+                    number, shard.shard, shard.coordinator_epoch, shard.ledger_offset, holds
+                )
             )
 
     # D of every log (T9).
