@@ -156,6 +156,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return next(region for region in self.regions if region.name == self.region)
 
     @property
+    def node_ids(self) -> frozenset[int]:
+        """The nodes of all regions."""
+        return frozenset(region.node_id for region in self.regions)
+
+    @property
     def others(self) -> list[RegionConfig]:
         """The entries of all other regions."""
         return [region for region in self.regions if region.name != self.region]

@@ -190,6 +190,7 @@ class PlayedRegion:
 class PlayedConfig:
     auto_create_topics: bool = False
     default_partition_count: int = 1
+    node_ids: frozenset[int] = frozenset({1, 2})
     shard_count: int = 4
 
 

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.handlers.config_resources import Refused
+from region_broker.handlers.partitions import assignment_problem
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import Turns
@@ -76,16 +77,16 @@ async def _grow(ctx: RequestContext, asked: Any, *, dry: bool) -> None:
 def _check_assignments(ctx: RequestContext, asked: Any, added: int) -> None:
     if asked.assignments is None:
         return
-    node_id = ctx.services.region.node_id
     if len(asked.assignments) != added:
         raise Refused(
             ErrorCode.invalid_replica_assignment,
             f"{added} partitions are new, but {len(asked.assignments)} are assigned",
         )
-    if any(tuple(item.broker_ids) != (node_id,) for item in asked.assignments):
-        raise Refused(
-            ErrorCode.invalid_replica_assignment, f"the only node of this region is {node_id}"
-        )
+    problem = assignment_problem(
+        ctx.services, (tuple(item.broker_ids) for item in asked.assignments)
+    )
+    if problem:
+        raise Refused(ErrorCode.invalid_replica_assignment, problem)
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:

@@ -14,6 +14,7 @@ from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import collision, name_problem
 from region_broker.handlers.config_resources import configs_refusal
+from region_broker.handlers.partitions import assignment_problem
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import Turns
@@ -109,17 +110,15 @@ def _assigned_count(ctx: RequestContext, topic: Any) -> int:
             ErrorCode.invalid_request,
             "with an assignment the partition count and the replication factor must be -1",
         )
-    node_id = ctx.services.region.node_id
     assigned = {item.partition_index: tuple(item.broker_ids) for item in topic.assignments}
     count = len(topic.assignments)
     if sorted(assigned) != list(range(count)) or count > PARTITION_COUNT_MAX:
         raise _Refused(
             ErrorCode.invalid_replica_assignment, "partitions must be 0, 1, 2 ... without gaps"
         )
-    if any(brokers != (node_id,) for brokers in assigned.values()):
-        raise _Refused(
-            ErrorCode.invalid_replica_assignment, f"the only node of this region is {node_id}"
-        )
+    problem = assignment_problem(ctx.services, assigned.values())
+    if problem:
+        raise _Refused(ErrorCode.invalid_replica_assignment, problem)
     return count
 
 

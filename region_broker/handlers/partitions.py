@@ -4,6 +4,7 @@ INV-H3  a partition that failed is never read or written: KAFKA_STORAGE_ERROR, s
 Not here: the partition itself (`replication.partition`).
 """
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,21 @@ def find_partition(
     if found.failed is not None:
         return ErrorCode.kafka_storage_error
     return found
+
+
+def assignment_problem(services: Services, replicas: Iterable[tuple[int, ...]]) -> str:
+    """Return why partitions cannot be assigned so, "" if they can: one replica each, on the node that a client sees.
+
+    Each region leads a partition with its own node, and a mirror forwards the request: any region's node is meant
+    to be the one that leads.
+    """
+    known = services.config.node_ids
+    if all(len(nodes) == 1 and nodes[0] in known for nodes in replicas):
+        return ""
+    own = services.region.node_id
+    return (
+        f"a partition has one replica, on the only node of the region that was asked ({own} here)"
+    )
 
 
 def leader_epoch_error(partition: Partition, leader_epoch: int) -> ErrorCode | None:

@@ -229,6 +229,11 @@ class HandlerConfig(Protocol):
         ...
 
     @property
+    def node_ids(self) -> frozenset[int]:
+        """Return the nodes of all regions: clients of a mirror know that one's only."""
+        ...
+
+    @property
     def default_partition_count(self) -> int:
         """Return the partition count of topics created without one."""
         ...

@@ -55,7 +55,8 @@ async def test_KIP195_topic_grows_and_its_new_partitions_take_writes(
         ([topic_of("__ledger", 3)], INVALID_PARTITIONS, "ledger"),
         ([topic_of("t", 3), topic_of("t", 4)], INVALID_REQUEST, "twice"),
         ([topic_of("t", 4, [[1]])], BAD_ASSIGNMENT, "2 partitions are new"),
-        ([topic_of("t", 3, [[2]])], BAD_ASSIGNMENT, "only node"),
+        ([topic_of("t", 3, [[9]])], BAD_ASSIGNMENT, "only node"),
+        ([topic_of("t", 3, [[1, 2]])], BAD_ASSIGNMENT, "only node"),
         ([topic_of("t", 3, [[1, 1]])], BAD_ASSIGNMENT, "only node"),
     ],
 )
@@ -73,13 +74,13 @@ async def test_KIP195_growth_is_refused_with_the_reason(
         assert world.services.metadata.image is before
 
 
-async def test_KIP195_validate_only_grows_nothing_and_assignments_may_name_this_node(
+async def test_KIP195_validate_only_grows_nothing_and_assignments_may_name_any_regions_node(
     tmp_path: Path,
 ) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t")
         client = await world.connect()
-        asked = topic_of("t", 3, [[1], [1]])
+        asked = topic_of("t", 3, [[1], [2]])  # 2: what clients of a mirror see
         for dry, count in ((True, 1), (False, 3)):
             (row,) = (await client.call(37, 1, grow_of(asked, dry=dry))).results
             assert row.error_code == NONE

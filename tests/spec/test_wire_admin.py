@@ -80,6 +80,20 @@ async def test_bad_topic_is_refused_with_the_reason(
         assert set(world.services.metadata.image.topics) == {"known_topic"}
 
 
+@pytest.mark.parametrize(("nodes", "error"), [([1], 0), ([2], 0), ([9], 39), ([1, 2], 39)])
+async def test_an_assignment_names_one_node_that_of_any_region(
+    tmp_path: Path, nodes: list[int], error: int
+) -> None:
+    """A client of a mirror sees that one's node, 2, only; what it asks for is forwarded to the region of node 1."""
+    async with wire_world(tmp_path) as world:
+        client = await world.connect()
+        asked = create_of(count=-1, replicas=-1)
+        asked["topics"][0]["assignments"] = [{"partition_index": 0, "broker_ids": nodes}]
+        (topic,) = (await client.call(19, 5, asked)).topics
+        assert topic.error_code == error
+        assert ("orders" in world.services.metadata.image.topics) == (error == 0)
+
+
 async def test_validate_only_and_a_topic_named_twice_create_nothing(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         client = await world.connect()
