@@ -115,10 +115,9 @@ class Frontier:
 
     def _inside_holes(self, tidemark: Tidemark) -> bool:
         inside = False
+        needs = self._needs(tidemark) if self._seeded else {}
         for key, log in self._seeded.items():
-            place = tidemark.moved.get(key)
-            if place is not None:
-                log.cut = place.cut_offset
+            log.cut = needs.get(key, log.cut)
             inside = inside or 0 < log.cut < log.whole_from
         return inside
 

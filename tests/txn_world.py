@@ -300,6 +300,10 @@ class MemoryLedger:
         assert offset < len(self.rows[shard])
         self.thawed.pass_or_hold(lambda: _tell(listener, self.broken))
 
+    def whole_from(self, shard: int) -> int:
+        """See `TransactionLog`."""
+        return 0
+
     async def settled(self, shard: int) -> None:
         """Everything is durable."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from idempotency.decision import DecisionId, round_of
+from idempotency.decision import round_of
 from idempotency.identity import OFFSETS_LEDGER, TopicName, TopicPartition
 from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TransactionRecord, TxnStatus
@@ -25,7 +25,7 @@ from idempotency.partition_state import OpenTxn
 from idempotency.ports import Clock
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
-from txn_coordinator import expiry, fates
+from txn_coordinator import expiry
 from txn_coordinator.abort_log import tell_replaced, tell_timed_out
 from txn_coordinator.administration import TransactionAdministration
 from txn_coordinator.adoption import AdoptionReport, abort_open, expect_complete
@@ -42,7 +42,7 @@ from txn_coordinator.ports import (
 from txn_coordinator.rounds import EnteredRound
 from txn_coordinator.shard_driver import ShardDriver, ShardPorts
 from txn_coordinator.transitions import ORPHAN_PREFIX
-from txn_coordinator.verdicts import EndOutcome, Fate, FateOutcome, InitOutcome, TxnVerdict
+from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
 _REPLAY_SLICE: Final = 2_000
@@ -390,33 +390,6 @@ class TransactionCoordinator:
         found = self.admin.listing()
         return [] if isinstance(found, TxnVerdict) else found
 
-    async def verdict(
-        self,
-        *,
-        decision: DecisionId | None = None,
-        transactional_id: str | None = None,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-    ) -> FateOutcome:
-        """Return the fate of a transaction by decision id, or by a TV2 producer's pair (T29).
-
-        Reads the ledger shard's whole log; for questions after a failure, not for a hot path.
-        """
-        if decision is not None:
-            if not 0 <= decision.shard < self._ledger.shard_count:
-                return FateOutcome(Fate.UNKNOWN)
-            question: fates.Question = fates.ByDecision(decision)
-            index = decision.shard
-        else:
-            assert transactional_id is not None, "ask by decision id or by transactional id"
-            question = fates.ByPair(transactional_id, producer_id, producer_epoch)
-            index = ledger_shard(transactional_id, self._ledger.shard_count)
-        for number, (position, key, value) in enumerate(self._ledger.replay(index), 1):
-            question.read(index, position, key, value)
-            if number % _REPLAY_SLICE == 0:
-                await asyncio.sleep(0)
-        return question.answer
-
     # ---- parts
 
     def _refusal(self) -> TxnVerdict:
@@ -552,6 +525,7 @@ class TransactionCoordinator:
 
     async def _replay(self, shard: ShardDriver) -> None:
         await self._ledger.settled(shard.index)
+        shard.core.whole_from = self._ledger.whole_from(shard.index)
         for number, record in enumerate(self._ledger.replay(shard.index), 1):
             shard.core.replay(*record)
             if number % _REPLAY_SLICE == 0:

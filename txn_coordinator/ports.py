@@ -81,6 +81,10 @@ class TransactionLog(Protocol):
         """Return once all that was appended is below the high watermark; raises LedgerFailed."""
         ...
 
+    def whole_from(self, shard: int) -> int:
+        """Return the offset below which records may be missing that later ones of their key superseded."""
+        ...
+
     def replay(self, shard: int) -> Iterator[tuple[LedgerPosition, bytes, bytes | None]]:
         """Yield every record below the high watermark (the log end, once settled); raises LedgerFailed."""
         ...

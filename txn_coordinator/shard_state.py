@@ -4,7 +4,7 @@ INV-TC1  at most one transition of an entry is pending (C14)
 INV-TC2  `record` is what the ledger holds below the high watermark, except COMPLETE_*, which is
          applied when appended (see `shard_steps.ShardSteps._complete`)
 INV-TC9  `replay` of every record of the shard, in order, gives the state that served them: last value wins, a
-         tombstone removes, the stamp of a decision is the last ROUND before it (T2, C22)
+         tombstone removes, the stamp of a decision is the last ROUND before it, where none was compacted away (T2, C22)
 
 Not here: what events do to it (`core`).
 """
@@ -94,6 +94,8 @@ class ShardState:
         self.shard = shard
         self.region_epoch = region_epoch
         self.gate = RoundGate()
+        self.whole_from = 0
+        """Below this offset of the ledger, records that later ones of their key superseded may be missing."""
         self.entries: dict[str, Entry] = {}
         self.timeout_max_ms = timeout_max_ms
         self.id_retention_ms = id_retention_ms
@@ -144,13 +146,23 @@ class ShardState:
 
     def _own_decision(self, position: LedgerPosition, record: TransactionRecord) -> DecisionId:
         """Return the decision id of a PREPARE record: its own position (T6)."""
-        if record.stamp != self.gate.current:
+        if record.stamp is None or not self._may_be_round_of(record.stamp, position.offset):
             raise LedgerCorrupt(
                 f"transaction ledger shard {self.shard}, offset {position.offset}: the decision of "
                 f"{record.transactional_id!r} has stamp {record.stamp}, but the last round "
                 f"before it is {self.gate.current}; the shard is not served"
             )
         return DecisionId(self.shard, position.leader_epoch, position.offset, record.stamp)
+
+    def _may_be_round_of(self, stamp: int, offset: int) -> bool:
+        """Tell whether a decision at `offset` can have been taken in round `stamp` (T2).
+
+        1. ROUND 5, a decision, ROUND 6; its COMPLETE lies further on. 2. Compaction takes ROUND 5, since 6 is the
+        newest of its key, and keeps the decision. 3. At replay the decision comes before any ROUND.
+        """
+        if offset < self.whole_from:
+            return stamp >= self.gate.current
+        return stamp == self.gate.current
 
     def restart_timers(self, now_ms: int) -> None:
         """Give every open transaction its full time-out again (G7)."""

@@ -7,8 +7,6 @@ Not here: Kafka error codes and their downgrade per version (region_broker.handl
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from idempotency.decision import DecisionId
-
 
 class TxnVerdict(Enum):
     """Outcome of one transaction request; the handlers map each to a Kafka error."""
@@ -60,22 +58,3 @@ class EndOutcome:
 
 
 Outcome = TxnVerdict | InitOutcome | EndOutcome
-
-
-class Fate(Enum):
-    """The final word on one transaction, as far as this ledger can tell (T29); `lost` is geo's."""
-
-    COMMITTED = auto()
-    ABORTED = auto()
-    OPEN = auto()
-    """Begun, not decided."""
-    UNKNOWN = auto()
-    """No record of it in this ledger; never guessed."""
-
-
-@dataclass(frozen=True, slots=True)
-class FateOutcome:
-    """A fate, and the decision behind it if there is one."""
-
-    fate: Fate
-    decision: DecisionId | None = None

@@ -8,7 +8,7 @@ INV-VS3  one question costs a bounded amount of reading, in steps that give way 
 
 The question is a record's position and, where known, the region epoch under which it was written: after a
 failover another record may lie at the same offset.
-Not here: the ledger's own word by transactional id (`txn_coordinator.fates`).
+The ledger is not asked: what it decided is in the markers (T6), and it is compacted.
 """
 
 import asyncio

@@ -23,9 +23,10 @@ TIDEMARK_LEDGER: Final = identity.TIDEMARK_LEDGER
 INTERNAL_TOPICS: Final = identity.INTERNAL_TOPICS
 LEDGER_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
     # What a start replays: small segments, because what lies in the active one is not compacted.
+    TRANSACTION_LEDGER: {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)},
     OFFSETS_LEDGER: {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)},
 }
-"""Configs of ledgers, the same for the life of a Tidemark version; the other two are kept for ever (ADR 25)."""
+"""Configs of ledgers, the same for the life of a Tidemark version; the third is kept for ever (ADR 25)."""
 
 
 class TopicImage(msgspec.Struct, frozen=True, kw_only=True):

@@ -152,7 +152,8 @@ def filth_of(partition: Partition, bound_offset: int, now_ms: int) -> Filth:
         sealed_segments(log),
         log.config,
         first_dirty_offset=max(log.cleaning.mark.first_dirty_offset, log.log_start_offset),
-        bound_offset=min(bound_offset, partition.last_stable_offset),
+        # What is decided and durable, whether readers here are shown it or not: `bound_of` knows of those.
+        bound_offset=min(bound_offset, log.state.last_stable_offset(partition.high_watermark)),
         now_ms=now_ms,
     )
 

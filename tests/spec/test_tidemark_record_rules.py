@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from geo_replicator.frontier import Frontier
-from geo_replicator.lineage import Lineage, LineageEntry, LogKey, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, Lineage, LineageEntry, LogKey, TidemarkPoint
 from geo_replicator.tidemark import (
     ClosedCut,
     LogPosition,
@@ -269,3 +269,22 @@ def test_T13_a_log_copied_with_holes_counts_for_no_tidemark_inside_them(told_fir
     assert made.complete == TidemarkPoint(8, 1)  # 2 and 3 lie inside, and 4 waits for the ledgers
     copy_ledgers(made, 41)
     assert made.complete == TidemarkPoint(8, 4)
+
+
+@pytest.mark.parametrize("told_first", [True, False])
+def test_T13_a_ledger_copied_with_holes_counts_for_no_tidemark_inside_them(
+    told_first: bool,
+) -> None:
+    """L of tidemarks 1 to 4 in shard 0 is 10, 20, 30, 40; home has compacted it up to 30."""
+    _, tidemarks = written(*(cut(number) for number in range(1, 5)))
+    made = frontier_of()
+    shard = LEDGERS.shard_key(0)
+    if told_first:
+        made.seeded(shard, 30)
+    for tidemark in tidemarks:
+        made.observe(tidemark)
+    made.seeded(shard, 30)
+    copy_ledgers(made, 29)
+    assert made.complete == BEFORE_ALL
+    copy_ledgers(made, 31)
+    assert made.complete == TidemarkPoint(8, 3)

@@ -123,13 +123,31 @@ def _suspicious(check: _Check, side: SideView) -> set[DecisionKey]:
     unmarked = np.ones(len(promised), np.bool_)
     unmarked[at_want] = False
     lacking = promised[unmarked & (promised[:, 5] == 1)]
-    unknown = marked[np.setdiff1d(np.arange(len(marked)), at_have)]
+    unknown = _worth_a_look(check, marked[np.setdiff1d(np.arange(len(marked)), at_have)])
     keys = {tuple(row[:3]) for row in (*wrong.tolist(), *lacking.tolist())}
     keys |= {
         (int(row["decision_shard"]), int(row["decision_epoch"]), int(row["decision_offset"]))
         for row in unknown
     }
     return keys
+
+
+def _worth_a_look(check: _Check, unknown: Rows) -> Rows:
+    """Return the markers of unknown decisions without those whose decision was compacted away, if they agree."""
+    shards = unknown["decision_shard"]
+    cleaned = np.zeros(int(shards.max(initial=0)) + 1, np.int64)
+    for shard in range(len(cleaned)):
+        planned = check.plan.partitions.get(f"{TRANSACTION_LEDGER}/{shard}")
+        cleaned[shard] = 0 if planned is None else planned.cleaned_below
+    removed = unknown["decision_offset"] < cleaned[shards]
+    rows = unknown[removed]
+    names = key_hash(
+        rows["decision_shard"], rows["decision_epoch"], rows["decision_offset"], np.zeros(len(rows))
+    )
+    _, at = np.unique(names, return_inverse=True)
+    commits = np.bincount(at, rows["outcome"] == COMMIT)
+    disagree = (commits > 0) & (commits < np.bincount(at))
+    return np.concatenate([unknown[~removed], rows[disagree[at]]])
 
 
 def _place_names(decision: Decision) -> list[str]:
@@ -253,9 +271,12 @@ def _judge_undecided(check: _Check, side: SideView, key: DecisionKey) -> None:
         return
     ledger = check.place_of.get(f"{TRANSACTION_LEDGER}/{key[0]}")
     extent = None if ledger is None else check.extents.of(side.number, ledger)
-    if ledger is None or extent is None or not extent.is_whole or extent.start_offset > key[2]:
-        return  # that part of the ledger is not looked at, or was removed
-    bound = check.plan.partitions[check.places[ledger]].bound
+    if ledger is None or extent is None or not extent.is_whole:
+        return  # that part of the ledger is not looked at
+    planned = check.plan.partitions[check.places[ledger]]
+    if key[2] < max(extent.start_offset, planned.cleaned_below):
+        return  # it was removed
+    bound = planned.bound
     if key[2] >= extent.end_offset and key[2] >= bound:
         return  # the ledger's copy is behind the data's: lag
     told = "no decision in the ledger allows this COMMIT marker"

@@ -73,6 +73,10 @@ class PartitionTransactionLog:
         """Return once everything appended so far is below the high watermark; raises LedgerFailed."""
         await self.committed(shard, self._partition(shard).log_end_offset - 1)
 
+    def whole_from(self, shard: int) -> int:
+        """Return below which offset the shard was compacted."""
+        return self._partition(shard).log.cleaning.holes_below
+
     def replay(self, shard: int) -> Iterator[LedgerRow]:
         """Yield every record from the log start to the high watermark; raises LedgerFailed."""
         partition = self._partition(shard)

@@ -4,7 +4,7 @@ INV-CBO1 in the acting region nothing is superseded, and no tombstone dropped, b
          that some mirror has not reached: no takeover cuts below it, and no mirror has still to copy below it
 INV-CBO2 of that cut only what lies below its own last stable offset counts: a transaction that the cut leaves open may
          yet be aborted
-INV-CBO3 a mirror cleans no further than the acting region has
+INV-CBO3 a mirror cleans no further than the acting region has, and than what it shows, where it shows anything
 INV-CBO4 a mirror that has not reported since this node started, or reports less than before, stops all cleaning
 
 One cut is looked at until all have reached it, then the newest is taken: two vectors, however far a mirror lags.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from geo_replicator.lineage import BEFORE_ALL, Cut, TidemarkPoint
+from idempotency.identity import TRANSACTION_LEDGER
 from region_broker.adapters.tidemarks.mirror_log import key_of
 from region_broker.replication.partition import Partition
 
@@ -53,7 +54,11 @@ class CleanBounds:
     def bound_of(self, partition: Partition) -> int:
         """Return below which offset the partition may be cleaned; `NOWHERE` if nowhere."""
         if not partition.is_leader:
-            return min(partition.cleaned_at_home, partition.last_stable_offset)
+            # Home cleans below a cut that this mirror has reached, or copied holes up to (`Frontier.seeded`): it is
+            # never cut below. No reader is shown decisions, so there what is durable takes the place of what is shown.
+            unread = partition.tp.topic == TRANSACTION_LEDGER
+            here = partition.high_watermark if unread else partition.last_stable_offset
+            return min(partition.cleaned_at_home, here)
         mirrors = list(self._parts.mirrors())
         if not mirrors:
             return partition.last_stable_offset

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from idempotency import ledger_records as lr
-from idempotency.decision import DecisionId, round_of
+from idempotency.decision import round_of
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import OpenTxn
 from tests.txn_driver_world import OK, World, begin, running, turns
@@ -16,7 +16,7 @@ from tests.txn_world import (
 )
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.ports import LedgerCorrupt, MarkerResult
-from txn_coordinator.verdicts import Fate, TxnVerdict
+from txn_coordinator.verdicts import TxnVerdict
 
 
 async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> None:
@@ -43,9 +43,6 @@ async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> No
         assert order.commit
         assert order.coordinator_epoch == LEADER_EPOCH
         assert world.ledger.records()[-1].status is lr.TxnStatus.COMPLETE_COMMIT
-        assert (await txn.verdict(decision=order.decision)).fate is Fate.COMMITTED
-        unknown = DecisionId(shard, LEADER_EPOCH, 999, 0)
-        assert (await txn.verdict(decision=unknown)).fate is Fate.UNKNOWN
 
 
 async def test_B2_the_answer_waits_until_the_record_is_durable() -> None:
@@ -318,23 +315,6 @@ async def test_C11_ids_without_transactional_id_are_never_given_twice() -> None:
         seen = [(await txn.init_producer_id(None, 0)).producer_id for _ in range(10)]
         seen += [(await txn.init_producer_id(f"t{n}", 1000)).producer_id for n in range(10)]
         assert len(set(seen)) == 20
-
-
-async def test_T29_a_tv2_pair_names_its_transaction() -> None:
-    world = World()
-    async with running(world) as txn:
-        init = await txn.init_producer_id("t", 60_000)
-        pid = init.producer_id
-        fates = []
-        for epoch, commit in ((0, True), (1, False), (2, True)):
-            assert await txn.add_partitions("t", pid, epoch, [tp("o")], implicit=True) is OK
-            if epoch < 2:
-                end = await txn.end_txn("t", pid, epoch, commit, 2)
-                assert (end.producer_id, end.producer_epoch) == (pid, epoch + 1)
-        for epoch in range(4):
-            answer = await txn.verdict(transactional_id="t", producer_id=pid, producer_epoch=epoch)
-            fates.append(answer.fate)
-        assert fates == [Fate.COMMITTED, Fate.ABORTED, Fate.OPEN, Fate.UNKNOWN]
 
 
 async def test_T28_a_partition_of_another_domain_is_refused() -> None:

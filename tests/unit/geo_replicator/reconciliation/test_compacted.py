@@ -21,6 +21,7 @@ from tests.reconciliation.two_regions import (
     A1,
     OFFSETS,
     START_MS,
+    TXN_LEDGER,
     Home,
     Pair,
     Txn,
@@ -141,6 +142,33 @@ def test_transactions_of_which_compaction_left_a_part_are_whole(tmp_path: Path) 
         torn = [finding for finding in outcome.findings if finding.kind.value.endswith("txn")]
         assert torn == []
         assert Kind.COMMITTED_INCOMPLETE not in {finding.kind for finding in outcome.findings}
+
+
+@pytest.mark.parametrize("regions", [("away",), ("home",), ("home", "away")])
+def test_decisions_that_were_compacted_away_are_not_missed(
+    tmp_path: Path, regions: tuple[str, ...]
+) -> None:
+    """Of each transactional id the newest record stays; the markers of older decisions are still in the logs."""
+
+    def more(home: Home) -> None:
+        for _ in range(6):
+            home.play(Txn(1000, (A0, A1, OFFSETS)))
+            home.play(Txn(1001, (A1, A0)))
+
+    for shard in (0, 1):
+        keep = (shard_of_newest(shard, home_with(more)),)
+        outcome = reconcile(
+            tmp_path / str(shard),
+            Pair.of(home_with(more)),
+            *((region, set(keep), (TXN_LEDGER, shard)) for region in regions),
+        )
+        assert outcome.findings == []
+        assert outcome.exit_code == 0
+
+
+def shard_of_newest(shard: int, home: Home) -> int:
+    """Return the newest record of the only id of a shard in its first two segments."""
+    return read_header(home.logs[TXN_LEDGER, shard][2 * 7 - 1]).base_offset
 
 
 def test_a_marker_that_lacks_above_the_clean_point_is_still_found(tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""ADR 25: a transaction ledger replays to the same coordinator after it was compacted, wherever a takeover cuts it.
+
+The records are those of a real coordinator over ports in memory, driven at random: clients, time-outs, markers that
+are late, rounds, restarts, ids that expire. They are copied into a log on a simulated disk, which is cleaned again and
+again below some L that was reached, killed, and cut at every later L.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from idempotency import ledger_records as lr
+from idempotency.decision import round_of
+from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
+from region_broker.controller.metadata_image import LEDGER_CONFIGS, TRANSACTION_LEDGER
+from region_broker.replication.partition import Partition
+from tests.log_world import World as LogWorld
+from tests.log_world import world
+from tests.simulation.disk import Crashed
+from tests.txn_driver_world import World, running, turns
+from tests.txn_world import LEADER_EPOCH, REGION_EPOCH, MemoryLedger, Row, tp
+from tests.unit.region_broker.log.test_cleaning import clean
+from txn_coordinator.driver import TransactionCoordinator
+from txn_coordinator.shard_state import ShardState
+
+CONFIGS = dict(LEDGER_CONFIGS[TRANSACTION_LEDGER]) | {
+    "segment.bytes": "4096",
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "1000",
+}
+NAMES = tuple(f"producer-{number}-{'x' * 120}" for number in range(4))
+STEPS = 300
+DAY_MS = 86_400_000
+
+
+class Clients:
+    """Drives a coordinator at random, through several of its lives."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.world = World(ledger=MemoryLedger(1))
+        self.pairs: dict[str, tuple[int, int]] = {}
+        self.round = 0
+
+    async def run(self) -> list[Row]:
+        for _ in range(3):
+            async with running(self.world) as txn:
+                for _ in range(STEPS // 3):
+                    await self._step(txn)
+                self.world.markers.gate.set()
+                await turns()
+        return self.world.ledger.rows[0]
+
+    async def _step(self, txn: TransactionCoordinator) -> None:
+        name = self.chance.choice(NAMES)
+        match self.chance.randrange(9):
+            case 0 | 1:
+                asked = asyncio.get_running_loop().create_task(txn.init_producer_id(name, 60_000))
+                await turns()
+                if asked.done():
+                    given = asked.result()
+                    self.pairs[name] = (given.producer_id, given.producer_epoch)
+                asked.cancel()
+            case 2 | 3 if name in self.pairs:
+                parts = [tp("orders", self.chance.randrange(3))]
+                await self._ask(txn.add_partitions(name, *self.pairs[name], parts, implicit=False))
+            case 4 | 5 if name in self.pairs:
+                commit = self.chance.random() < 0.6
+                await self._ask(txn.end_txn(name, *self.pairs[name], commit, 1))
+            case 6:
+                self.round += 1
+                entered = round_of(LEADER_EPOCH, self.round)
+                await self._ask(txn.enter_round(entered))
+                if self.chance.random() < 0.8:
+                    txn.release(entered)
+            case 7:
+                gate = self.world.markers.gate
+                gate.clear() if gate.is_set() else gate.set()
+            case _:
+                self.world.clock.advance(self.chance.choice([100, 70_000, 8 * DAY_MS]))
+        await turns()
+
+    async def _ask(self, question: Any) -> None:
+        asked = asyncio.get_running_loop().create_task(question)
+        await turns()
+        asked.cancel()
+
+
+@dataclass
+class Ledger:
+    """The log that the rows are copied into."""
+
+    chance: random.Random
+    some: LogWorld = field(default_factory=lambda: world(CONFIGS))
+    bound: int = 0
+    cleanings: int = 0
+
+    def get(self, _name: str, _number: int) -> Partition:
+        """Stand for the table of partitions."""
+        return self.some.partition
+
+    def take(self, rows: list[Row]) -> None:
+        log = PartitionTransactionLog(self, self.some.clock, 1)
+        for position, key, value in rows:
+            appended = log.append(0, [(key, value)])
+            assert appended.offset == position.offset
+            if self.chance.random() < 0.1:
+                self.some.clock.pass_ms(700)
+            if self.chance.random() < 0.1:
+                self._clean(rows, position.offset)
+
+    def _clean(self, rows: list[Row], end: int) -> None:
+        """Clean below an L that every mirror has reached; such an L never goes down."""
+        reached = [offset for offset in cuts_of(rows) if self.bound <= offset <= end]
+        if not reached:
+            return
+        self.bound = self.chance.choice(reached)
+        self.some.sync()
+        if self.chance.random() < 0.3:
+            self.some.disk.crash_after(self.chance.randrange(1, 60))
+            with suppress(Crashed):
+                clean(self.some, bound=self.bound)
+            self.some.disk.power_loss(random.Random(self.chance.random()))
+            self.some.open()
+            assert self.some.partition.failed is None
+        else:
+            self.cleanings += clean(self.some, bound=self.bound)
+
+    def replayed(self, below: int) -> ShardState:
+        self.some.sync()
+        log = PartitionTransactionLog(self, self.some.clock, 1)
+        return replay(list(log.replay(0)), below, log.whole_from(0))
+
+
+def cuts_of(rows: list[Row]) -> list[int]:
+    """Return where tidemarks may cut the ledger: L is the offset of a ROUND."""
+    return [p.offset for p, key, value in rows if key == lr.encode_round_key() and value]
+
+
+def replay(rows: list[Row], below: int, whole_from: int = 0) -> ShardState:
+    state = ShardState(0, region_epoch=REGION_EPOCH)
+    state.whole_from = whole_from
+    for position, key, value in rows:
+        if position.offset < below:
+            state.replay(position, key, value)
+    return state
+
+
+def facts(state: ShardState) -> Mapping[str, Any]:
+    """Return all that a coordinator goes on from; of decisions, what markers will carry but the leader epoch.
+
+    Where the present round began is known only of rounds that are not below the bound: no tidemark asks for others.
+    """
+    return {
+        "entries": {
+            name: (entry.record, entry.decision and (entry.decision.offset, entry.decision.stamp))
+            for name, entry in state.entries.items()
+        },
+        "producers": state._by_producer_id,
+        "ongoing": set(state._ongoing),
+        "round": state.gate.current,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+async def test_B5_a_compacted_transaction_ledger_replays_to_the_same_coordinator(seed: int) -> None:
+    chance = random.Random(seed)
+    rows = await Clients(chance).run()
+    ledger = Ledger(chance)
+    ledger.take(rows)
+    end = len(rows)
+    for cut in [*(offset for offset in cuts_of(rows) if offset >= ledger.bound), end]:
+        assert facts(ledger.replayed(cut)) == facts(replay(rows, cut)), cut
+    ledger.some.kill_and_reopen()
+    assert facts(ledger.replayed(end)) == facts(replay(rows, end))
+    assert ledger.cleanings > 0
+    assert ledger.some.partition.log.cleaning.holes_below > 0
