@@ -185,6 +185,7 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     (_SUITE, f"{_ADMIN}test_delete_records"): _READS_AT_ONCE,
     (_SUITE, f"{_CONSUMER}test_kafka_consumer_offsets_for_time"): _READS_AT_ONCE,
     (_SUITE, f"{_CONSUMER}test_kafka_consumer_offsets_search_many_partitions"): _READS_AT_ONCE,
+    (_SUITE, f"{_CONSUMER}test_kafka_consumer_position_after_seek_to_end"): _READS_AT_ONCE,
     (_SUITE, f"{_ADMIN}test_create_partitions"): (
         "the test assigns the new partitions to a node 0, and nodes are numbered from 1: name a node that"
         " is there, or none"
