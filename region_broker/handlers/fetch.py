@@ -75,6 +75,8 @@ async def handle_fetch(ctx: RequestContext, request: Any) -> Fields:
     told = {item.key: _told(row) for item, row in reading.rows}
     if session is None:
         session_id = sessions.begin(asked, told, now_ms())
+        if session_id != NO_SESSION:
+            _note_quiet(ctx, reading.rows, isolation)
         return _answer(ctx, session_id, reading.rows)
     if session.expected_epoch != next_epoch(asked.epoch):
         return {
@@ -82,7 +84,23 @@ async def handle_fetch(ctx: RequestContext, request: Any) -> Fields:
             "session_id": session.session_id,
             "responses": [],
         }
-    return _answer(ctx, session.session_id, _news(session, reading.rows, told))
+    news = _news(session, reading.rows, told)
+    _note_quiet(ctx, reading.rows, isolation)
+    return _answer(ctx, session.session_id, news)
+
+
+def _note_quiet(
+    ctx: RequestContext, rows: Sequence[tuple[Wanted, dict[str, Any]]], isolation: Isolation
+) -> None:
+    """Note which partitions need not be looked at until they change (INV-FE6); no await since they were read."""
+    for item, row in rows:
+        if row["records"] or row["error_code"] != ErrorCode.none:
+            continue
+        partition = _find(ctx, item)
+        if isinstance(partition, Partition) and not partition.readable_bytes(
+            item.offset, isolation, 1
+        ):
+            item.note_quiet(partition, isolation)
 
 
 def _news(
@@ -207,10 +225,17 @@ async def _read_when_ready(
     reading = _read(ctx, wanted, isolation, max_bytes)
     if reading.size_bytes >= request.min_bytes or reading.failed or max_wait_ms <= 0:
         return reading
-    targets = _targets(ctx, wanted, isolation)
+    targets = [
+        FetchTarget(item.quiet_in, item.offset, isolation)
+        for item in wanted
+        if item.quiet_in is not None and item.is_quiet(isolation)
+    ]
+    quiet_count = len(targets)
+    targets += _targets(ctx, (item for item in wanted if not item.is_quiet(isolation)), isolation)
     if targets:
         await wait_readable(
             targets,
+            quiet_count=quiet_count,
             min_bytes=min(int(request.min_bytes), max_bytes),
             max_wait_ms=max_wait_ms,
             clock=ctx.services.clock,
@@ -247,11 +272,13 @@ def _read(
     *,
     first_batch_always: bool = True,
 ) -> _Reading:
-    """Read every partition, in the order given, until the request's budget is used up."""
+    """Read every partition that is not quiet, in the order given, until the request's budget is used up."""
     size_bytes = 0
     failed = False
     rows: list[tuple[Wanted, dict[str, Any]]] = []
     for item in wanted:
+        if item.is_quiet(isolation):
+            continue
         row = _partition(ctx, item, isolation, (left_bytes, first_batch_always and size_bytes == 0))
         found_bytes = len(row["records"])
         size_bytes += found_bytes

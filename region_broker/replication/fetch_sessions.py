@@ -8,6 +8,7 @@ INV-FE3  a session is used in steps: the epoch of a request is the one after its
 INV-FE4  sessions and what they remember are bounded (`limits`): at the bound a stale session gives way, or a smaller one
          that is not new; else the client goes on without a session
 INV-FE5  a partition that brought data moves behind the others, so that none starves where a request's bytes run out
+INV-FE6  a partition that has not changed since all of it was told is not looked at, whatever a session's size
 
 Source: Kafka FetchSession, FetchMetadata. Times are monotonic ms.
 Not here: reading (`handlers.fetch`).
@@ -26,6 +27,7 @@ from region_broker.limits import (
     FETCH_SESSION_STALE_MS,
     FETCH_SESSIONS_MAX,
 )
+from region_broker.replication.partition import Isolation, Partition
 
 TopicKey: TypeAlias = str | UUID | None
 PartitionKey: TypeAlias = tuple[TopicKey, int]
@@ -60,6 +62,22 @@ class Wanted:
     high_watermark: int = _UNTOLD
     last_stable_offset: int = _UNTOLD
     log_start_offset: int = _UNTOLD
+    quiet_in: Partition | None = None
+    quiet_at: int = _UNTOLD
+    quiet_for: Isolation | None = None
+
+    def note_quiet(self, partition: Partition, isolation: Isolation) -> None:
+        """Note that all there is was told, and nothing can be read: until the partition changes (INV-FE6)."""
+        self.quiet_in, self.quiet_for = partition, isolation
+        self.quiet_at = partition.watchers.changes
+
+    def is_quiet(self, isolation: Isolation) -> bool:
+        """Return whether looking at the partition again would find what was told, and nothing to read."""
+        return (
+            self.quiet_in is not None
+            and self.quiet_in.watchers.changes == self.quiet_at
+            and self.quiet_for is isolation
+        )
 
     @property
     def key(self) -> PartitionKey:
@@ -97,6 +115,7 @@ class FetchSession:
             if known is None:
                 self.wanted[item.key] = item
             else:
+                known.quiet_in = None
                 known.leader_epoch = item.leader_epoch
                 known.offset = item.offset
                 known.max_bytes = item.max_bytes

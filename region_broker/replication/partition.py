@@ -100,7 +100,7 @@ class Partition:
         self._start = start
         self._reads = SoundReads(tp, log)
         self._waiters = CommitWaiters()
-        self._watchers = ReadableWatchers()
+        self.watchers = ReadableWatchers()
         log.listener.on_stable = self._stable_moved
 
     # -- where it is -----------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = self.log.log_end_offset
         self.log.epochs.note(leader_epoch, self.log.log_end_offset)
-        self._watchers.tell()
+        self.watchers.tell()
 
     def become_mirror(self) -> None:
         """Take only mirrored batches from now on, and show no more than `show_up_to` says."""
@@ -188,7 +188,7 @@ class Partition:
             self.is_leader = False
             self._waiters.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
         self.leader_epoch = self.log.epochs.latest
-        self._watchers.tell()
+        self.watchers.tell()
 
     def show_up_to(self, cut_offset: int, whole_end: int) -> None:
         """Let readers of this mirror see what lies below D of a reached tidemark, and read-committed ones what
@@ -197,7 +197,7 @@ class Partition:
         if cut_offset > self.shown_cut_offset or whole_end > self.whole_end:
             self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)
             self.whole_end = max(self.whole_end, whole_end)
-            self._watchers.tell()
+            self.watchers.tell()
 
     def rewind_cut(self, cut_offset: int) -> None:
         """Take readers back to `cut_offset`: only when a forced takeover has voided what was shown (T25).
@@ -206,7 +206,7 @@ class Partition:
         """
         self.shown_cut_offset = cut_offset
         self.whole_end = 0
-        self._watchers.tell()
+        self.watchers.tell()
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -352,20 +352,20 @@ class Partition:
         """Call `callback`, which must be cheap, whenever a readable end may have moved, the role has changed
         or the partition has stopped. Return what ends that.
         """
-        return self._watchers.add(callback)
+        return self.watchers.add(callback)
 
     def _stable_moved(self) -> None:
         if self.log.failed is not None:
             self._waiters.fail(PartitionFailed(self.log.failed))
         else:
             self._waiters.reached(self.log.stable_offset)
-        self._watchers.tell()
+        self.watchers.tell()
 
     def close(self, reason: str) -> None:
         """Stop for good, cleanly: waiters get PartitionFailed with `reason`."""
         self.log.close()
         self._waiters.fail(PartitionFailed(reason))
-        self._watchers.tell()
+        self.watchers.tell()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -466,14 +466,14 @@ class Partition:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         if offset > self.log_start_offset:
             await asyncio.to_thread(self._stopping(self._start.raise_to), offset)
-            self._watchers.tell()
+            self.watchers.tell()
         return self.log_start_offset
 
     def forget_below(self, offset: int) -> None:
         """Follow home's log start on a mirror, durably; whole segments below it go (T14). Raises PartitionFailed."""
         if offset > self.log_start_offset:
             self._stopping(self._start.raise_to)(offset)
-            self._watchers.tell()
+            self.watchers.tell()
         self.log.delete_segments_below(min(offset, self.log_start_offset))
 
     def _stopping(self, write: Callable[[int], None]) -> Callable[[int], None]:
@@ -504,7 +504,7 @@ class Partition:
             self.whole_end = min(self.whole_end, offset)
             if not self.is_leader:
                 self.leader_epoch = self.log.epochs.latest
-            self._watchers.tell()
+            self.watchers.tell()
 
     def _lower_start(self, offset: int) -> None:
         """Take an order to delete back that lies beyond a cut: it is no part of the history that goes on."""
@@ -527,7 +527,7 @@ class Partition:
         self._waiters.fail(NotLeader(f"{self.tp} starts again at {offset}"))
         self.shown_cut_offset = min(self.shown_cut_offset, offset)
         self.whole_end = min(self.whole_end, offset)
-        self._watchers.tell()
+        self.watchers.tell()
 
     def maintain(
         self, *, now_ms: int, producer_expiration_ms: int, hold_offset: int | None = None
@@ -555,5 +555,5 @@ class Partition:
                 held = self.log_start_offset if hold_offset is None else hold_offset
                 deleted += self.log.delete_segments_below(min(self.log_start_offset, held))
         if deleted:
-            self._watchers.tell()
+            self.watchers.tell()
         return deleted

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Record, build_batch, iter_records
 from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
 
@@ -65,7 +66,7 @@ async def write(world: WireWorld, index: int, text: str) -> None:
 async def waiting(world: WireWorld, count: int) -> None:
     """Return once so many fetches wait for partition 0."""
     async with asyncio.timeout(10):
-        while len(world.partition("t")._watchers._callbacks) < count:  # noqa: ASYNC110 -- has no event of its own
+        while len(world.partition("t").watchers._callbacks) < count:  # noqa: ASYNC110 -- has no event of its own
             await asyncio.sleep(0.001)
 
 
@@ -255,3 +256,40 @@ async def test_KIP951_fenced_reader_is_told_who_leads(tmp_path: Path) -> None:
         assert (leader.leader_id, leader.leader_epoch) == (1, LEADER_EPOCH)
         (node,) = answer.node_endpoints
         assert (node.node_id, node.host, node.port) == (1, "127.0.0.1", world.server.port)
+
+
+async def test_INV_FE6_only_partitions_that_changed_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+    fetch = Partition.fetch
+
+    def counted(partition: Partition, *args: Any, **more: Any) -> Any:
+        looked_at.append(partition.tp.partition)
+        return fetch(partition, *args, **more)
+
+    monkeypatch.setattr(Partition, "fetch", counted)
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 5)
+        await write(world, 1, "first")
+        session = Session(await world.connect())
+        await session.fetch(dict.fromkeys(range(5), 0))
+        assert looked_at == [0, 1, 2, 3, 4]
+        looked_at.clear()
+        answer = await session.fetch({})
+        assert (named(answer), looked_at) == ([1], [1]), "what was not taken is brought again"
+        looked_at.clear()
+        assert named(await session.fetch({1: 1})) == []
+        assert looked_at == [1]
+        looked_at.clear()
+        assert named(await session.fetch({})) == []
+        assert looked_at == []
+        await write(world, 3, "second")
+        assert named(await session.fetch({}, isolation_level=0)) == [3]
+        assert looked_at == [3]
+        looked_at.clear()
+        assert named(await session.fetch({}, isolation_level=1)) == [3]
+        assert sorted(looked_at) == [0, 1, 2, 3, 4], "another isolation may see other things"
+        looked_at.clear()
+        await world.services.metadata.delete_topic("t")
+        assert row_of(await session.fetch({}), 0).error_code == UNKNOWN_TOPIC
