@@ -582,7 +582,7 @@ class PartitionLog:
         fence = self._journal_mark()
         emptied = Checkpoint(synced_offset=offset, segment_base=offset, segment_bytes=0,
                              log_start_offset=offset, fence=fence)  # fmt: skip
-        self._disk.write_file_atomic(self.folder / CHECKPOINT_NAME, emptied.encode())
+        self._disk.write_file_atomic(self.folder / CHECKPOINT_NAME, emptied.file_content())
         for segment in self._list.segments:
             remove_segment_files(self.folder, self._cache, segment.base_offset)
         remove_outside(self._disk, self.folder, offset, offset - 1)

@@ -141,7 +141,7 @@ def _create(
             log_start_offset=base_offset,
             clean=True,
             fence=fence,
-        ).encode(),
+        ).file_content(),
     )
     for name in disk.list_dir(folder):
         if name[:20].isdigit() or name == EPOCHS_NAME:
@@ -473,7 +473,7 @@ class _Recovery:
                 segment_bytes=active.size_bytes,
                 log_start_offset=segments[0].base_offset,
                 fence=self._fence,
-            ).encode(),
+            ).file_content(),
         )
 
     def _seal(self, segment: Segment) -> None:

@@ -204,7 +204,7 @@ class FileSync:
                 self.sealed_below = seal.segment.next_offset
             self.checkpoint.write(job.checkpoint)
             if job.seals:
-                self.checkpoint.sync()
+                self.checkpoint.settle()
         except OSError as error:
             return error
         return None

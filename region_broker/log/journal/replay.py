@@ -29,7 +29,7 @@ from region_broker.log.journal.blocks import (
 from region_broker.log.journal.writer import Journal
 from region_broker.log.segment import LOG_SUFFIX, file_name
 from region_broker.log.side_files.checked_file import Checkpoint, FrameError
-from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
 
 logger: Final = logging.getLogger(__name__)
 
@@ -133,15 +133,14 @@ def _replay_log(source: _Source, folder: Path, entries: Sequence[Entry]) -> None
         segment_bytes=last.position + last.size_bytes,
         clean=False,
     )
-    _write_checkpoint(disk, folder / CHECKPOINT_NAME, raised)
+    _write_checkpoint(disk, folder, raised)
 
 
-def _write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
-    """Overwrite it in its place, as a running log does: one sync, and the old or the new one after a crash."""
-    file = disk.open(path)
+def _write_checkpoint(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
+    """Write it beside the one in force, as a running log does: one sync."""
+    file = CheckpointFile(disk, folder, checkpoint.fence, 0, clean=False)
     try:
-        file.pwrite(0, checkpoint.encode())
-        file.fdatasync()
+        file.force(checkpoint)
     finally:
         file.close()
 

@@ -7,21 +7,26 @@ INV-K3  a clean checkpoint also names the last segment and its exact size, so th
 INV-K4  a checkpoint written after a cut names the last journal block begun before it: that one and all before
         it are nothing to this log any more
 
-The checkpoint is one record of 64 bytes at position 0, overwritten in place after each sync of the log's own files
-without a sync of its own: after a crash it is older but still true. It is synced when a segment is sealed, when
-the log is cut and when it is closed.
+INV-K5  a checkpoint is written beside the one in force: a write that fails, or is torn, leaves that one. What must not
+        be forgotten (a cut, a seal) is in both places before it counts
+
+The checkpoint is a record of 64 bytes, overwritten in place after each sync of the log's own files without a sync of its
+own: after a crash it is older but still true. There are two, in sectors of their own, and the sound one with the higher
+serial counts. It is synced when a segment is sealed or gets a bookmark, when the log is cut and when it is closed.
 Not here: what recovery does with it; writing it (`checkpoint_file`).
 """
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 _FRAME: Final = struct.Struct(">4sBIQ")
-_CHECKPOINT: Final = struct.Struct(">4sBBqqqQQQ")
+_CHECKPOINT: Final = struct.Struct(">4sBBqqqQQQI")
 _CHECKPOINT_BYTES: Final = 64
-_CHECKPOINT_VERSION: Final = 1
+_CHECKPOINT_VERSION: Final = 2
+_SLOT_BYTES: Final = 512
+CHECKPOINT_FILE_BYTES: Final = _SLOT_BYTES + _CHECKPOINT_BYTES
 
 
 class FrameError(ValueError):
@@ -65,7 +70,7 @@ NO_MARK: Final = JournalMark()
 class Checkpoint:
     """What is known synced: all below `synced_offset`, that is `segment_bytes` of segment `segment_base`.
 
-    `fence`: journal blocks up to it hold nothing that counts for this log (INV-K4).
+    `fence`: journal blocks up to it hold nothing that counts for this log (INV-K4). `serial`: grows with each writing.
     """
 
     synced_offset: int
@@ -74,6 +79,17 @@ class Checkpoint:
     log_start_offset: int = 0
     clean: bool = False
     fence: JournalMark = NO_MARK
+    serial: int = field(default=0, compare=False)
+
+    @property
+    def place(self) -> int:
+        """Where in the file its record is written: never where the one before it is."""
+        return self.serial % 2 * _SLOT_BYTES
+
+    def file_content(self) -> bytes:
+        """Return a whole file that says nothing else."""
+        record = self.encode()
+        return record.ljust(_SLOT_BYTES, b"\0") + record
 
     def encode(self) -> bytes:
         """Return the 64 bytes of the record."""
@@ -86,20 +102,35 @@ class Checkpoint:
             self.log_start_offset,
             self.segment_bytes,
             *self.fence,
+            self.serial,
         )
         body = body.ljust(_CHECKPOINT_BYTES - 4, b"\0")
         return body + zlib.crc32(body).to_bytes(4, "big")
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read the record back; raises FrameError."""
+        """Return the newest of a file's two records that is sound; raises FrameError if none is."""
+        found, problems = [], []
+        for at in (0, _SLOT_BYTES):
+            try:
+                found.append(cls._decode(data[at : at + _CHECKPOINT_BYTES]))
+            except FrameError as error:
+                problems.append(str(error))
+        if not found:
+            raise FrameError("; ".join(problems))
+        return max(found, key=lambda checkpoint: checkpoint.serial)
+
+    @classmethod
+    def _decode(cls, data: bytes) -> Self:
         if len(data) != _CHECKPOINT_BYTES:
             raise FrameError(f"checkpoint has {len(data)} bytes, not {_CHECKPOINT_BYTES}")
         if zlib.crc32(data[:-4]).to_bytes(4, "big") != data[-4:]:
             raise FrameError("checkpoint CRC does not match")
-        magic, version, clean, offset, base, start, size, *fence = _CHECKPOINT.unpack_from(data)
+        magic, version, clean, offset, base, start, size, *fence, serial = _CHECKPOINT.unpack_from(
+            data
+        )
         if magic != b"TMCP" or version != _CHECKPOINT_VERSION:
-            raise FrameError(f"checkpoint is {magic!r} version {version}, not TMCP version 1")
+            raise FrameError(f"checkpoint is {magic!r} version {version}, not TMCP version 2")
         return cls(
             synced_offset=offset,
             segment_base=base,
@@ -107,4 +138,5 @@ class Checkpoint:
             log_start_offset=start,
             clean=clean == 1,
             fence=JournalMark(*fence),
+            serial=serial,
         )

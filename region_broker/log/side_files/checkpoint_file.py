@@ -10,7 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from region_broker.log.disk import Disk, DiskFile
-from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
+from region_broker.log.side_files.checked_file import (
+    CHECKPOINT_FILE_BYTES,
+    Checkpoint,
+    JournalMark,
+)
 
 CHECKPOINT_NAME = "checkpoint"
 
@@ -27,6 +31,10 @@ class CheckpointFile:
         """Whether it says that a start has nothing to read."""
         self._fence = fence
         self._written_offset = written_offset
+        self._newest = self._read()
+
+    def _read(self) -> Checkpoint:
+        return Checkpoint.decode(self._file.pread(CHECKPOINT_FILE_BYTES, 0))
 
     def covers(self, offset: int) -> bool:
         """Return whether all below `offset` was synced."""
@@ -42,15 +50,21 @@ class CheckpointFile:
         self._put(checkpoint)
         self.sync()
 
+    def settle(self) -> None:
+        """Sync what was written last, and write and sync it in the other place: no older one is left (INV-K5)."""
+        self.sync()
+        self._put(self._newest)
+        self.sync()
+
     def lower(self, checkpoint: Checkpoint, fence: JournalMark) -> None:
         """Write and sync the checkpoint of a log that is about to be cut; journal blocks up to `fence` are void."""
         self._fence = fence
-        self.force(checkpoint)
+        self._put(checkpoint)
+        self.settle()
 
     def note_log_start(self, log_start_offset: int) -> None:
         """Durably say what is about to be deleted, so that a crash in between leaves no hole."""
-        known = Checkpoint.decode(self._file.pread(64, 0))
-        self.force(replace(known, log_start_offset=log_start_offset, clean=False))
+        self.force(replace(self._newest, log_start_offset=log_start_offset, clean=False))
 
     def sync(self) -> None:
         """Make what was written last durable."""
@@ -62,6 +76,8 @@ class CheckpointFile:
 
     def _put(self, checkpoint: Checkpoint) -> None:
         self.clean = False
-        self._file.pwrite(0, replace(checkpoint, fence=self._fence).encode())
-        self.clean = checkpoint.clean
-        self._written_offset = checkpoint.synced_offset
+        made = replace(checkpoint, fence=self._fence, serial=self._newest.serial + 1)
+        self._file.pwrite(made.place, made.encode())
+        self._newest = made
+        self.clean = made.clean
+        self._written_offset = made.synced_offset

@@ -10,6 +10,7 @@ from idempotency.partition_state import PartitionState
 from region_broker.log.failures import NewerFormat, PartitionFailed
 from region_broker.log.segment import file_name
 from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
+from region_broker.log.side_files.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import Origin
@@ -39,7 +40,8 @@ def test_clean_start_reads_nothing_of_the_log_but_what_proves_the_bookmark() -> 
     some.disk.bytes_read = 0
     some.open()
     assert len(before) > 10_000
-    assert some.disk.bytes_read < PROOF_BYTES_MAX + 100  # and the journal's heads
+    # And the checkpoint, and the journal's heads.
+    assert some.disk.bytes_read < PROOF_BYTES_MAX + CHECKPOINT_FILE_BYTES + 100
     assert some.partition.log.recovered_clean
     assert some.partition.log_end_offset == 40
     assert all_bytes(some.partition) == before
@@ -209,18 +211,64 @@ def test_damaged_side_files_are_built_again(suffix: str, how: str) -> None:
     assert some.partition.log.aborted_in(0, 40, 40) == []
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "leader-epochs"])
-def test_damaged_checkpoint_or_epochs_lose_nothing(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "places"), [("checkpoint", (10, 522)), ("checkpoint", (10,)), ("checkpoint", (522,)),
+                         ("leader-epochs", (10,))]
+)  # fmt: skip
+def test_damaged_checkpoint_or_epochs_lose_nothing(name: str, places: tuple[int, ...]) -> None:
     some = world(SMALL_SEGMENTS)
     fill(some, 40)
     some.sync()
     before = all_bytes(some.partition)
     some.table.close()
-    some.disk.damage(some.folder / name, 10)
+    for place in places:
+        some.disk.damage(some.folder / name, place)
     some.disk.process_killed()
     some.open()
     assert all_bytes(some.partition) == before
     assert some.partition.epoch_end_offset(8 << 16 | 1) == (8 << 16 | 1, 40)
+
+
+def written_in_part(some: World, bytes_written: int) -> None:
+    """Let the next write of the checkpoint fail half-way."""
+    path = some.folder / "checkpoint"
+
+    def half(operation: str, what: Path) -> None:
+        if operation == "pwrite" and what == path:
+            some.disk.fault = None
+            content = some.disk.content(path)
+            at = 0 if Checkpoint.decode(bytes(content)).serial % 2 else 512
+            content[at : at + bytes_written] = b"x" * bytes_written
+            raise OSError(errno.ENOSPC, "full")
+
+    some.disk.fault = half
+
+
+def test_a_checkpoint_that_was_written_in_part_leaves_the_one_before() -> None:
+    some = world(journal_bytes=0)
+    fill(some, 5)
+    some.sync()
+    fill(some, 5)
+    written_in_part(some, 20)
+    some.sync()
+    assert some.partition.failed is not None
+    some.kill_and_reopen()
+    assert some.partition.log_end_offset == 10
+    assert not some.partition.log.recovered_clean
+
+
+def test_what_was_cut_does_not_come_back_with_a_checkpoint_that_was_written_in_part() -> None:
+    some = world()
+    fill(some, 5)
+    some.sync()  # into the journal
+    some.partition.truncate_to(2)
+    fill(some, 1)
+    written_in_part(some, 20)
+    with pytest.raises(PartitionFailed):
+        some.partition.log.sync_now()
+    some.kill_and_reopen()
+    assert some.partition.failed is None
+    assert some.partition.log_end_offset == 3
 
 
 def test_what_survives_a_failed_sync_is_written_again_before_it_is_trusted() -> None:
