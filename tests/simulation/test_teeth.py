@@ -63,7 +63,8 @@ async def restarts(folder: Path, seed: int) -> None:
 
 
 async def pipelined(folder: Path, seed: int) -> None:
-    async with pairs.region_pair(folder, seed) as pair:
+    # With delays: what is sent behind a request must have the time to arrive after that one has failed.
+    async with pairs.region_pair(folder, seed, delay_ms_max=1.0) as pair:
         await PipelinedLife(pair, random.Random(seed)).run()
 
 
