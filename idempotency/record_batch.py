@@ -1,6 +1,6 @@
 """The record batch v2 header and the control batch: the layout that log, wire, link and scanner share.
 
-INV-B1  Bytes behind the leader epoch never change once written; `stamp` writes only base offset and
+INV-B1  Bytes behind the leader epoch never change once written; `stamped_front` holds only base offset, length and
         leader epoch, which the CRC does not cover.
 INV-B2  A marker batch holds one control record and takes exactly one offset (C34, B12).
 
