@@ -5,7 +5,6 @@ INV-TD4  a request is served by the shard object of the current load, or refused
 INV-TD6  all shards are loaded before one is served; a shard that cannot be read fails the load (C22)
 
 `run()` must be running for `load()` and `adopt()` to go on: they wait for it.
-The one lock (`_ids_lock`) guards the fetching of an id block; nothing else is awaited under it but the port.
 Not here: one shard at work (`shard_driver`), rules (`core`), what a takeover aborts (`adoption`), listings and
 administrators' aborts (`administration`).
 """
@@ -23,14 +22,14 @@ from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from idempotency.ports import Clock
-from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
 from txn_coordinator import expiry
-from txn_coordinator.abort_log import tell_replaced, tell_timed_out
+from txn_coordinator.abort_log import tell_replaced
 from txn_coordinator.administration import TransactionAdministration
 from txn_coordinator.adoption import AdoptionReport, abort_open, expect_complete
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.core import TxnCoordinatorCore
+from txn_coordinator.effects import Answer
 from txn_coordinator.marker_orders import MarkerQueue
 from txn_coordinator.ports import (
     IdBlocks,
@@ -40,13 +39,11 @@ from txn_coordinator.ports import (
     TransactionLog,
 )
 from txn_coordinator.rounds import EnteredRound
-from txn_coordinator.shard_driver import ShardDriver, ShardPorts
+from txn_coordinator.shard_driver import IdStock, ShardDriver, ShardPorts
 from txn_coordinator.transitions import ORPHAN_PREFIX
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
-_REPLAY_SLICE: Final = 2_000
-"""Records replayed between two turns of the event loop."""
 _NAME_BYTES_MAX: Final = 32_767
 
 DomainCheck = Callable[[str, Sequence[TopicPartition]], bool]
@@ -89,7 +86,6 @@ class TransactionCoordinator:
         """Start resigned; nothing is read before `load` or `adopt`."""
         self._ledger = ledger
         self._markers = markers
-        self._id_blocks = id_blocks
         self._clock = clock
         self._settings = settings or TxnSettings()
         self._domain_check = domain_check
@@ -99,8 +95,7 @@ class TransactionCoordinator:
         self._group: asyncio.TaskGroup | None = None
         self._running = asyncio.Event()
         self._request_number = 0
-        self._ids_lock = asyncio.Lock()
-        self._block = ProducerIdBlock(0, 0)
+        self._ids = IdStock(id_blocks)
         self.admin = TransactionAdministration(
             self._serving_shards, self._serving, self._next_request
         )
@@ -227,6 +222,42 @@ class TransactionCoordinator:
 
         `implicit`: the add came with Produce or TxnOffsetCommit under TV2.
         """
+        asked = (transactional_id, producer_id, producer_epoch, partitions)
+        found = self._joining(*asked, implicit=implicit, sender=sender)
+        if isinstance(found, TxnVerdict):
+            return found
+        shard, event = found
+        return (await shard.ask(event)).verdict
+
+    def begin_add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        sender: Sender,
+        done: Callable[[TxnVerdict], None],
+    ) -> None:
+        """As `add_partitions`, for AddPartitionsToTxn, without a task: `done` is called once, perhaps at once."""
+        asked = (transactional_id, producer_id, producer_epoch, partitions)
+        found = self._joining(*asked, implicit=False, sender=sender)
+        if isinstance(found, TxnVerdict):
+            done(found)
+        else:
+            shard, event = found
+            shard.tell(event, lambda answer: done(answer.verdict))
+
+    def _joining(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        implicit: bool,
+        sender: Sender | None,
+    ) -> tuple[ShardDriver, ev.AddPartitionsReceived] | TxnVerdict:
         shard = self._serving(transactional_id)
         if isinstance(shard, TxnVerdict):
             return shard
@@ -242,9 +273,7 @@ class TransactionCoordinator:
             tuple(partitions),
             2 if implicit else 1,
         )
-        if shard.core.has_joined(event):
-            return TxnVerdict.OK
-        return (await shard.ask(event)).verdict
+        return TxnVerdict.OK if shard.core.has_joined(event) else (shard, event)
 
     async def add_offsets(
         self,
@@ -281,17 +310,41 @@ class TransactionCoordinator:
         sender: Sender | None = None,
     ) -> EndOutcome:
         """Decide the transaction; OK means that the decision is durable (C17-C19)."""
-        shard = self._serving(transactional_id)
+        found = self._ending(transactional_id, producer_id, producer_epoch, commit, tv, sender)
+        if isinstance(found, TxnVerdict):
+            return EndOutcome(found)
+        shard, event = found
+        return _end_outcome(await shard.ask(event, takes_id=tv >= 2))
+
+    def begin_end_txn(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        sender: Sender,
+        done: Callable[[EndOutcome], None],
+    ) -> None:
+        """As `end_txn` of a TV1 client, without a task: `done` is called once, perhaps at once."""
+        found = self._ending(transactional_id, producer_id, producer_epoch, commit, 1, sender)
+        if isinstance(found, TxnVerdict):
+            done(EndOutcome(found))
+        else:
+            shard, event = found
+            shard.tell(event, lambda answer: done(_end_outcome(answer)))
+
+    def _ending(
+        self, name: str, producer_id: int, producer_epoch: int, commit: bool, tv: int, sender: Sender | None
+    ) -> tuple[ShardDriver, ev.EndTxnReceived] | TxnVerdict:  # fmt: skip
+        shard = self._serving(name)
         if isinstance(shard, TxnVerdict):
-            return EndOutcome(shard)
+            return shard
         pair = (producer_id, producer_epoch)
-        if tv < 2 and not self._admit(shard, transactional_id, pair, sender, aborting=not commit):
-            return EndOutcome(TxnVerdict.STALE_CONNECTION)
-        event = ev.EndTxnReceived(
-            self._next_request(), transactional_id, producer_id, producer_epoch, commit, tv
-        )
-        answer = await shard.ask(event, takes_id=tv >= 2)
-        return EndOutcome(answer.verdict, answer.producer_id, answer.producer_epoch)
+        if tv < 2 and not self._admit(shard, name, pair, sender, aborting=not commit):
+            return TxnVerdict.STALE_CONNECTION
+        number = self._next_request()
+        return shard, ev.EndTxnReceived(number, name, producer_id, producer_epoch, commit, tv)
 
     def verify(
         self,
@@ -371,11 +424,6 @@ class TransactionCoordinator:
         return self._phase is _Phase.ACTIVE
 
     @property
-    def coordinator_epoch(self) -> int:
-        """Leader epoch that the shards were loaded under."""
-        return self._coordinator_epoch
-
-    @property
     def failures(self) -> list[str]:
         """Why shards are not served, for readiness."""
         return [shard.failed for shard in self._shards if shard.failed is not None]
@@ -441,21 +489,11 @@ class TransactionCoordinator:
         if self._phase is not _Phase.ACTIVE:
             return InitOutcome(self._refusal())
         try:
-            ids = await self._take_ids(1)
+            ids = await self._ids.take(1)
         except IdsUnavailable as error:
             _LOG.error("no producer id for an idempotent producer: %s", error)
             return InitOutcome(TxnVerdict.UNAVAILABLE)
         return InitOutcome(TxnVerdict.OK, ids.first, 0)
-
-    async def _take_ids(self, count: int) -> ProducerIdBlock:
-        """Return 1 to `count` unused producer ids."""
-        async with self._ids_lock:
-            if self._block.count == 0:
-                self._block = await self._id_blocks.next_block()
-            block = self._block
-            taken = min(count, block.count)
-            self._block = ProducerIdBlock(block.first + taken, block.count - taken)
-            return ProducerIdBlock(block.first, taken)
 
     # ---- time-outs
 
@@ -468,32 +506,13 @@ class TransactionCoordinator:
             now_ms = self._clock.monotonic_ms()
             try:
                 for shard in list(self._shards):
-                    await self._abort_overdue(shard)
+                    await shard.abort_overdue()
             except IdsUnavailable as error:
                 _LOG.error("overdue transactions wait for the next scan: %s", error)
             if now_ms >= next_id_scan_ms:
                 next_id_scan_ms = now_ms + settings.id_scan_interval_ms
                 for shard in self._shards:
-                    self._forget_idle(shard)
-
-    async def _abort_overdue(self, shard: ShardDriver) -> None:
-        if shard.closed or self._phase is not _Phase.ACTIVE:
-            return
-        for name in shard.core.timed_out(self._clock.monotonic_ms()):
-            await shard.stock_ids()
-            if shard.is_closed():
-                return
-            entry = shard.core.entries.get(name)
-            was_idle = entry is not None and entry.pending is None
-            shard.step(ev.TransactionTimedOut(name))
-            if entry is not None and was_idle and entry.pending is not None:
-                tell_timed_out(entry.record)
-
-    def _forget_idle(self, shard: ShardDriver) -> None:
-        if shard.closed or self._phase is not _Phase.ACTIVE:
-            return
-        for name in shard.core.expired(self._clock.wall_ms()):
-            shard.step(ev.TransactionalIdExpired(name))
+                    shard.forget_idle()
 
     # ---- loading and adopting
 
@@ -507,7 +526,7 @@ class TransactionCoordinator:
             ledger=self._ledger,
             markers=MarkerQueue(self._markers),
             clock=self._clock,
-            take_ids=self._take_ids,
+            take_ids=self._ids.take,
             group=self._group,
             hold_limit_ms=self._settings.hold_limit_ms,
         )
@@ -517,21 +536,11 @@ class TransactionCoordinator:
         ]
         for shard in shards:
             try:
-                await self._replay(shard)
+                await shard.replay()
             except LedgerFailed as error:
                 shard.fail(error)
                 raise
         return shards
-
-    async def _replay(self, shard: ShardDriver) -> None:
-        await self._ledger.settled(shard.index)
-        shard.core.whole_from = self._ledger.whole_from(shard.index)
-        for number, record in enumerate(self._ledger.replay(shard.index), 1):
-            shard.core.replay(*record)
-            if number % _REPLAY_SLICE == 0:
-                await asyncio.sleep(0)
-                shard.expect_open()
-        shard.core.restart_timers(self._clock.monotonic_ms())
 
     def _new_core(self, index: int, region_epoch: int) -> TxnCoordinatorCore:
         return TxnCoordinatorCore(
@@ -554,3 +563,7 @@ class TransactionCoordinator:
             async with asyncio.TaskGroup() as group:
                 for shard in shards:
                     group.create_task(shard.resume(orphans=orphans))
+
+
+def _end_outcome(answer: Answer) -> EndOutcome:
+    return EndOutcome(answer.verdict, answer.producer_id, answer.producer_epoch)

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, assert_never
 
 from idempotency import ledger_records as lr
@@ -24,6 +25,7 @@ from idempotency.ports import Clock
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
+from txn_coordinator.abort_log import tell_timed_out
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.effects import (
     Answer,
@@ -37,6 +39,7 @@ from txn_coordinator.effects import (
 from txn_coordinator.marker_orders import MarkerQueue, MarkerWave
 from txn_coordinator.markers import retry_delay_ms
 from txn_coordinator.ports import (
+    IdBlocks,
     IdsUnavailable,
     LedgerFailed,
     LedgerPosition,
@@ -48,6 +51,28 @@ from txn_coordinator.verdicts import TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
 _ID_REFILL: Final = 32
+REPLAY_SLICE: Final = 2_000
+"""Records replayed between two turns of the event loop."""
+
+
+class IdStock:
+    """Producer ids of one node; its lock guards the fetching of a block, and nothing else is awaited under it."""
+
+    def __init__(self, blocks: IdBlocks) -> None:
+        """Start empty."""
+        self._blocks = blocks
+        self._block = ProducerIdBlock(0, 0)
+        self._lock = asyncio.Lock()
+
+    async def take(self, count: int) -> ProducerIdBlock:
+        """Return 1 to `count` unused producer ids; raises IdsUnavailable."""
+        async with self._lock:
+            if self._block.count == 0:
+                self._block = await self._blocks.next_block()
+            block = self._block
+            taken = min(count, block.count)
+            self._block = ProducerIdBlock(block.first + taken, block.count - taken)
+            return ProducerIdBlock(block.first, taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +133,7 @@ class ShardDriver:
         self._outbox: list[_Outgoing] = []
         self._last_offset = -1
         self._waves: set[MarkerWave] = set()
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._holds: deque[tuple[int, ev.HoldExpired]] = deque()
         self._holds_wake = asyncio.Event()
         self._held: set[int] = set()
@@ -125,9 +150,9 @@ class ShardDriver:
         if self.closed:
             return
         self.closed = True
-        for number, future in self._waiting.items():
-            if not future.done():
-                future.set_result(Answer(number, verdict))
+        waiting, self._waiting = self._waiting, {}
+        for number, done in waiting.items():
+            done(Answer(number, verdict))
         if self._holding is not None:
             self._holding.cancel()
         for wave in list(self._waves):
@@ -155,6 +180,42 @@ class ShardDriver:
         if self.closed:
             raise LedgerFailed(self.failed or f"ledger shard {self.index} was resigned")
 
+    async def replay(self) -> None:
+        """Read the whole ledger shard into the core; raises LedgerFailed."""
+        ledger = self._ports.ledger
+        await ledger.settled(self.index)
+        self.core.whole_from = ledger.whole_from(self.index)
+        for number, record in enumerate(ledger.replay(self.index), 1):
+            self.core.replay(*record)
+            if number % REPLAY_SLICE == 0:
+                await asyncio.sleep(0)
+                self.expect_open()
+        self.core.restart_timers(self._ports.clock.monotonic_ms())
+
+    async def abort_overdue(self) -> None:
+        """Abort what is open too long (C24); raises IdsUnavailable."""
+        if not self._serves:
+            return
+        for name in self.core.timed_out(self._ports.clock.monotonic_ms()):
+            await self.stock_ids()
+            if self.is_closed():
+                return
+            entry = self.core.entries.get(name)
+            was_idle = entry is not None and entry.pending is None
+            self.step(ev.TransactionTimedOut(name))
+            if entry is not None and was_idle and entry.pending is not None:
+                tell_timed_out(entry.record)
+
+    def forget_idle(self) -> None:
+        """Forget ids that are idle too long (C25)."""
+        if self._serves:
+            for name in self.core.expired(self._ports.clock.wall_ms()):
+                self.step(ev.TransactionalIdExpired(name))
+
+    @property
+    def _serves(self) -> bool:
+        return self._holding is not None and not self.closed
+
     # ---- requests
 
     async def ask(self, event: ev.Request, *, takes_id: bool = False) -> Answer:
@@ -165,11 +226,8 @@ class ShardDriver:
             except IdsUnavailable as error:
                 _LOG.error("no producer id for %s: %s", event.transactional_id, error)
                 return Answer(event.request_id, TxnVerdict.UNAVAILABLE)
-        if self.closed:
-            return Answer(event.request_id, self.closed_verdict)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[event.request_id] = future
-        self.step(event)
+        self.tell(event, partial(_settle, future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -179,8 +237,16 @@ class ShardDriver:
                 self.step(ev.HoldExpired(event.request_id, event.transactional_id))
             raise
         finally:
-            del self._waiting[event.request_id]
+            self._waiting.pop(event.request_id, None)
             self._held.discard(event.request_id)
+
+    def tell(self, event: ev.Request, done: Callable[[Answer], None]) -> None:
+        """Give a request to the core that takes no producer id; `done` gets the answer, perhaps at once."""
+        if self.closed:
+            done(Answer(event.request_id, self.closed_verdict))
+            return
+        self._waiting[event.request_id] = done
+        self.step(event)
 
     async def stock_ids(self) -> None:
         """Keep INV-TD5 when one more request, or one time-out, comes in; raises IdsUnavailable."""
@@ -199,9 +265,10 @@ class ShardDriver:
     def _carry_out(self, effect: TxnEffect) -> None:
         match effect:
             case Answer():
-                future = self._waiting.get(effect.request_id)
-                if future is not None and not future.done():
-                    future.set_result(effect)
+                done = self._waiting.pop(effect.request_id, None)
+                self._held.discard(effect.request_id)
+                if done is not None:
+                    done(effect)
             case AppendRecord(record=record, report=report):
                 name = record.transactional_id
                 value = lr.encode_transaction_value(record)
@@ -364,6 +431,11 @@ class ShardDriver:
         if not self.closed:
             again = replace(order, partitions=(tp,), attempt=order.attempt + 1)
             self._ports.markers.put(again)
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)
 
 
 def _key(name: str) -> bytes:

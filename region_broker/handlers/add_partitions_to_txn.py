@@ -9,11 +9,14 @@ Source: KafkaApis.scala `handleAddPartitionsToTxnRequest`, TransactionCoordinato
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
 from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
-from region_broker.handlers.registry import Api, Fields
+from region_broker.handlers.registry import Api, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import Turns
 from region_broker.handlers.txn_errors import (
@@ -24,10 +27,13 @@ from region_broker.handlers.txn_errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorVersions,
 )
+from region_broker.wire.by_hand.transactions import AddRequest, add_answer, read_add
+from region_broker.wire.kio_codec import decode_request, request_pieces
 from txn_coordinator.verdicts import TxnVerdict
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=5)
 _BATCHED_SINCE: Final = 4
+_KEY: Final = 24
 _UNBATCHED: Final = "results_by_topic_v3_and_below"
 
 
@@ -40,6 +46,33 @@ class _Asked:
     producer_epoch: int
     partitions: Sequence[TopicPartition]
     verify_only: bool = False
+
+
+def _read(version: int, body: memoryview) -> Any:
+    """Return a plain request, or what kio reads."""
+    return read_add(version, body) or decode_request(_KEY, version, body)
+
+
+def begin_add_partitions_to_txn(ctx: RequestContext, request: Any, finish: Finish) -> bool:
+    """Let the partitions of one producer join, without a task; False if some may not."""
+    if not isinstance(request, AddRequest):
+        return False
+    partitions = request.partitions
+    for tp in partitions:
+        if _refusal(ctx, tp):
+            return False
+
+    def done(verdict: TxnVerdict) -> None:
+        error_code = ERRORS.error_of(verdict, ctx.version)
+        names = (ErrorCode(error_code).name,) * len(partitions) if error_code else ()
+        rows = [(tp, error_code) for tp in partitions]
+        finish(Written(add_answer(ctx.correlation_id, rows), names))
+
+    ctx.services.txn.begin_add_partitions(
+        request.transactional_id, request.producer_id, request.producer_epoch, partitions,
+        sender=ctx.sender, done=done,
+    )  # fmt: skip
+    return True
 
 
 async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fields:
@@ -94,6 +127,8 @@ def _verified(ctx: RequestContext, asked: _Asked, tp: TopicPartition) -> int:
 
 
 def _unbatched(request: Any) -> _Asked:
+    if isinstance(request, AddRequest):
+        return _Asked(*request)
     return _Asked(
         request.v3_and_below_transactional_id,
         request.v3_and_below_producer_id,
@@ -145,10 +180,11 @@ def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
 
 
 API: Final = Api(
-    key=24,
+    key=_KEY,
     name="AddPartitionsToTxn",
     versions=range(6),
     handle=handle_add_partitions_to_txn,
     forward=True,
     on_error=_on_error,
+    by_hand=ByHand(_read, partial(request_pieces, _KEY), begin_add_partitions_to_txn),
 )

@@ -3,14 +3,43 @@
 v2: PRODUCER_FENCED.  v4: TRANSACTION_ABORTABLE.  v5: TV2, the epoch is bumped and returned (KIP-890, C20).
 """
 
+from functools import partial
 from typing import Any, Final
 
-from region_broker.handlers.registry import Api, Fields
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.registry import Api, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.txn_errors import ErrorVersions
+from region_broker.wire.by_hand.transactions import EndRequest, end_answer, read_end
+from region_broker.wire.kio_codec import decode_request, request_pieces
+from txn_coordinator.verdicts import EndOutcome
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=4)
 _TV2_SINCE: Final = 5
+_KEY: Final = 26
+
+
+def _read(version: int, body: memoryview) -> Any:
+    """Return a plain request, or what kio reads."""
+    return read_end(version, body) or decode_request(_KEY, version, body)
+
+
+def begin_end_txn(ctx: RequestContext, request: Any, finish: Finish) -> bool:
+    """Commit or abort for a TV1 client, without a task."""
+    if not isinstance(request, EndRequest):
+        return False
+
+    def done(outcome: EndOutcome) -> None:
+        error_code = ERRORS.error_of(outcome.verdict, ctx.version)
+        names = (ErrorCode(error_code).name,) if error_code else ()
+        finish(Written(end_answer(ctx.correlation_id, error_code), names))
+
+    ctx.services.txn.begin_end_txn(
+        request.transactional_id, request.producer_id, request.producer_epoch,
+        commit=request.commit, sender=ctx.sender, done=done,
+    )  # fmt: skip
+    return True
 
 
 async def handle_end_txn(ctx: RequestContext, request: Any) -> Fields:
@@ -19,7 +48,7 @@ async def handle_end_txn(ctx: RequestContext, request: Any) -> Fields:
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        bool(request.committed),
+        bool(request.commit if isinstance(request, EndRequest) else request.committed),
         2 if ctx.version >= _TV2_SINCE else 1,
         sender=ctx.sender,
     )
@@ -35,10 +64,11 @@ def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
 
 
 API: Final = Api(
-    key=26,
+    key=_KEY,
     name="EndTxn",
     versions=range(6),
     handle=handle_end_txn,
     forward=True,
     on_error=_on_error,
+    by_hand=ByHand(_read, partial(request_pieces, _KEY), begin_end_txn),
 )

@@ -153,6 +153,32 @@ class TransactionService(Protocol):
         """Add partitions to the transaction, durably before OK (B2)."""
         ...
 
+    def begin_add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        sender: Sender,
+        done: Callable[[TxnVerdict], None],
+    ) -> None:
+        """As `add_partitions`, without a task: `done` is called once, perhaps at once."""
+        ...
+
+    def begin_end_txn(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        sender: Sender,
+        done: Callable[[EndOutcome], None],
+    ) -> None:
+        """As `end_txn` of a TV1 client, without a task: `done` is called once, perhaps at once."""
+        ...
+
     async def add_offsets(
         self,
         transactional_id: str,

@@ -207,8 +207,8 @@ async def scanned(region: Region) -> None:
     """Let everything be looked at that is done by the clock: what is overdue, old, idle."""
     transactions = region.node.transactions
     for shard in list(transactions._shards):
-        await transactions._abort_overdue(shard)
-        transactions._forget_idle(shard)
+        await shard.abort_overdue()
+        shard.forget_idle()
     region.node.storage.partitions.maintain(lambda _partition: None)
 
 

@@ -1,0 +1,110 @@
+"""AddPartitionsToTxn (24) and EndTxn (26) as one producer sends them, read and written by hand.
+
+INV-BT3  what is not of that plain form (a batch of transactions, TV2, tags, a wrong length) is left to guard and kio:
+         a reader here returns None, and refuses nothing by itself
+INV-BT4  what is written is what the general writer (`kio_codec`) writes, byte for byte
+AddPartitionsToTxn v0-2 (v3 is flexible, v4 a batch); EndTxn v0-2 (v3 is flexible, v5 is TV2).
+Source: AddPartitionsToTxnRequest.json, AddPartitionsToTxnResponse.json, EndTxnRequest.json, EndTxnResponse.json.
+Not here: what the fields mean (`handlers`).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from idempotency.identity import TopicName, TopicPartition
+
+PLAIN_BELOW: Final = 3
+_PLAIN_PARTITIONS_MAX: Final = 1_000
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_PRODUCER_AND_TOPICS: Final = struct.Struct(">qhi")
+_PRODUCER_AND_COMMITTED: Final = struct.Struct(">qhB")
+_END_ANSWER: Final = struct.Struct(">iih")
+_ADD_ANSWER_FRONT: Final = struct.Struct(">iii")
+_ADD_ANSWER_ROW: Final = struct.Struct(">ih")
+
+
+class EndRequest(NamedTuple):
+    """EndTxn of a TV1 client."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+
+
+class AddRequest(NamedTuple):
+    """AddPartitionsToTxn of one producer; `partitions` in the order sent, topic by topic."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: list[TopicPartition]
+
+
+def read_end(version: int, body: memoryview) -> EndRequest | None:
+    """Return a plain EndTxn, None for any other."""
+    if version >= PLAIN_BELOW:
+        return None
+    try:
+        name, at = _text(body, 0)
+        producer_id, producer_epoch, committed = _PRODUCER_AND_COMMITTED.unpack_from(body, at)
+    except (struct.error, ValueError):
+        return None
+    if at + _PRODUCER_AND_COMMITTED.size != len(body) or committed > 1:
+        return None
+    return EndRequest(name, producer_id, producer_epoch, committed == 1)
+
+
+def read_add(version: int, body: memoryview) -> AddRequest | None:
+    """Return a plain AddPartitionsToTxn, None for any other."""
+    if version >= PLAIN_BELOW:
+        return None
+    try:
+        name, at = _text(body, 0)
+        producer_id, producer_epoch, topic_count = _PRODUCER_AND_TOPICS.unpack_from(body, at)
+        at += _PRODUCER_AND_TOPICS.size
+        partitions: list[TopicPartition] = []
+        for _ in range(topic_count):
+            topic, at = _text(body, at)
+            (count,) = _I32.unpack_from(body, at)
+            at += _I32.size
+            if not 0 < count <= _PLAIN_PARTITIONS_MAX - len(partitions):
+                return None
+            numbers = struct.unpack_from(f">{count}i", body, at)
+            at += _I32.size * count
+            partitions += [TopicPartition(TopicName(topic), number) for number in numbers]
+    except (struct.error, ValueError):
+        return None
+    if at != len(body) or topic_count < 1:
+        return None
+    return AddRequest(name, producer_id, producer_epoch, partitions)
+
+
+def end_answer(correlation_id: int, error_code: int) -> bytes:
+    """Return header and body of the answer to a plain EndTxn."""
+    return _END_ANSWER.pack(correlation_id, 0, error_code)
+
+
+def add_answer(correlation_id: int, errors: Sequence[tuple[TopicPartition, int]]) -> bytes:
+    """Return header and body of the answer to a plain AddPartitionsToTxn: the error of each partition."""
+    topics: dict[str, list[bytes]] = {}
+    for tp, error_code in errors:
+        row = _ADD_ANSWER_ROW.pack(tp.partition, error_code)
+        topics.setdefault(tp.topic, []).append(row)
+    parts = [_ADD_ANSWER_FRONT.pack(correlation_id, 0, len(topics))]
+    for topic, rows in topics.items():
+        name = topic.encode()
+        parts += (_I16.pack(len(name)), name, _I32.pack(len(rows)), *rows)
+    return b"".join(parts)
+
+
+def _text(body: memoryview, at: int) -> tuple[str, int]:
+    """Return a string that is not null and where it ends; raises ValueError or struct.error."""
+    (size_bytes,) = _I16.unpack_from(body, at)
+    start = at + _I16.size
+    end = start + size_bytes
+    if size_bytes < 0 or end > len(body):
+        raise ValueError
+    return bytes(body[start:end]).decode(), end

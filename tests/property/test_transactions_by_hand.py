@@ -1,0 +1,121 @@
+"""AddPartitionsToTxn and EndTxn read and written by hand say what kio says, for any bytes."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.wire.by_hand import transactions
+from region_broker.wire.kio_codec import DecodeRefused, decode_request, encode_response
+from tests.property.test_wire_by_hand import INT32, INT64, TEXT, mutated
+from tests.wire_world import body_of
+
+INT16 = st.integers(-(2**15), 2**15 - 1)
+
+
+def ends(version: int) -> st.SearchStrategy[bytes]:
+    """EndTxn requests, written by kio."""
+    fields = st.fixed_dictionaries(
+        {"transactional_id": TEXT, "producer_id": INT64, "producer_epoch": INT16,
+         "committed": st.booleans()}
+    )  # fmt: skip
+    return fields.map(lambda values: body_of(26, version, values))
+
+
+def adds(version: int) -> st.SearchStrategy[bytes]:
+    """AddPartitionsToTxn requests, written by kio."""
+    topic = st.fixed_dictionaries(
+        {"name": TEXT | st.just("t"), "partitions": st.lists(INT32, max_size=4).map(tuple)}
+    )
+    fields = st.fixed_dictionaries(
+        {"v3_and_below_transactional_id": TEXT, "v3_and_below_producer_id": INT64,
+         "v3_and_below_producer_epoch": INT16,
+         "v3_and_below_topics": st.lists(topic, max_size=3).map(tuple)}
+    )  # fmt: skip
+    return fields.map(lambda values: body_of(24, version, values))
+
+
+def end_of_kio(version: int, body: bytes) -> Any:
+    request = decode_request(26, version, memoryview(body))
+    return (
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        request.committed,
+    )
+
+
+def add_of_kio(version: int, body: bytes) -> Any:
+    request = decode_request(24, version, memoryview(body))
+    partitions = [
+        TopicPartition(TopicName(topic.name), int(number))
+        for topic in request.v3_and_below_topics
+        for number in topic.partitions
+    ]
+    return (
+        request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch, partitions,
+    )  # fmt: skip
+
+
+@given(st.data(), st.integers(0, 2))
+def test_INV_BT3_a_plain_request_is_read_as_kio_reads_it(data: st.DataObject, version: int) -> None:
+    body = data.draw(ends(version))
+    assert transactions.read_end(version, memoryview(body)) == end_of_kio(version, body)
+    body = data.draw(adds(version))
+    found = transactions.read_add(version, memoryview(body))
+    expected = add_of_kio(version, body)
+    topics = decode_request(24, version, memoryview(body)).v3_and_below_topics
+    if topics and all(topic.partitions for topic in topics):
+        assert found == expected
+    else:
+        assert found is None
+
+
+@given(st.data(), st.integers(0, 5))
+def test_INV_BT3_what_kio_refuses_or_reads_otherwise_is_never_read_by_hand(
+    data: st.DataObject, version: int
+) -> None:
+    for strategy, read, of_kio in (
+        (ends, transactions.read_end, end_of_kio),
+        (adds, transactions.read_add, add_of_kio),
+    ):
+        written = data.draw(strategy(min(version, 3)))
+        body = data.draw(st.composite(mutated)(written))
+        found = read(version, memoryview(body))
+        if found is None:
+            continue
+        try:
+            expected = of_kio(version, body)
+        except DecodeRefused:
+            expected = None
+        assert found == expected
+
+
+@given(INT32, st.sampled_from([0, 47, 51, 90]), st.integers(0, 2))
+def test_INV_BT4_an_answer_to_end_txn_is_what_the_general_writer_writes(
+    correlation_id: int, error_code: int, version: int
+) -> None:
+    fields = {"error_code": error_code, "producer_id": -1, "producer_epoch": -1}
+    expected = bytes(encode_response(26, version, correlation_id, fields))
+    assert transactions.end_answer(correlation_id, error_code) == expected
+
+
+@given(INT32, st.lists(st.tuples(TEXT, INT32, st.sampled_from([0, 3, 48])), max_size=5))
+def test_INV_BT4_an_answer_to_add_partitions_is_what_the_general_writer_writes(
+    correlation_id: int, errors: list[tuple[str, int, int]]
+) -> None:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for name, number, code in errors:
+        row = {"partition_index": number, "partition_error_code": code}
+        topics.setdefault(name, []).append(row)
+    fields = {
+        "results_by_topic_v3_and_below": [
+            {"name": name, "results_by_partition": rows} for name, rows in topics.items()
+        ]
+    }
+    rows = [(TopicPartition(TopicName(name), number), code) for name, number, code in errors]
+    for version in range(3):
+        expected = bytes(encode_response(24, version, correlation_id, fields))
+        assert transactions.add_answer(correlation_id, rows) == expected
