@@ -293,9 +293,9 @@ class PartitionState:
             )
         return found
 
-    def committed_below(self, bound: int) -> list[CompletedTxn]:
-        """Return the committed transactions with a marker below `bound` that were not forgotten."""
-        return [txn for txn in self._visibility.completed_below(bound) if txn.committed]
+    def committed_below(self, bound: int, start: int = 0) -> list[CompletedTxn]:
+        """Return the committed transactions with a marker in [start, bound) that were not forgotten."""
+        return [txn for txn in self._visibility.completed_in(start, bound) if txn.committed]
 
     def unended_at(self, bound: int) -> list[UnendedTxn]:
         """Return the transactions with data below `bound` and no marker below it."""

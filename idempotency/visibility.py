@@ -91,9 +91,10 @@ class Visibility:
         """Bounds below this can no longer be asked for."""
         return self._forgotten_below
 
-    def completed_below(self, bound: int) -> list[CompletedTxn]:
-        """Return the remembered transactions with a marker below `bound`."""
-        return self._completed[: bisect_left(self._completed, bound, key=_marker_offset)]
+    def completed_in(self, start: int, bound: int) -> list[CompletedTxn]:
+        """Return the remembered transactions with a marker in [start, bound)."""
+        first = bisect_left(self._completed, start, key=_marker_offset)
+        return self._completed[first : bisect_left(self._completed, bound, key=_marker_offset)]
 
     def completed_from(self, bound: int) -> list[CompletedTxn]:
         """Return the transactions with a marker at or above `bound`."""

@@ -137,7 +137,11 @@ def _transactions(partition: Partition, cut_offset: int) -> LogTransactions:
     if bound < state.forgotten_below:
         # A region just back as a mirror, before it knows its cut.
         return LogTransactions(partition.whole_end, [], [])
+    # A marker lies behind all data of its transaction: what has one below the whole end is shown. Thousands of those
+    # are remembered until maintenance forgets them, and this is asked at every tidemark.
     committed = [
-        txn for txn in state.committed_below(bound) if txn.last_offset >= partition.whole_end
+        txn
+        for txn in state.committed_below(bound, partition.whole_end)
+        if txn.last_offset >= partition.whole_end
     ]
     return LogTransactions(state.last_stable_offset(bound), committed, state.unended_at(bound))

@@ -5,6 +5,7 @@ import pytest
 from idempotency.cut_index import CutIndex
 from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from idempotency.partition_state import OpenTxn, PartitionState, ProducerFacts, Verdict
+from idempotency.record_batch import ControlType
 from idempotency.verification import Verifications
 from idempotency.window import BatchWindow, SentBatch, WindowVerdict
 from tests.kernel_batches import PRODUCER, data, end, marker, marker_header, state_of
@@ -73,6 +74,22 @@ def test_asking_below_a_forgotten_bound_is_a_programmer_error() -> None:
     state.forget_completed_below(2)
     with pytest.raises(AssertionError):
         state.last_stable_offset(1)
+
+
+def test_committed_transactions_are_found_by_where_their_markers_lie() -> None:
+    state = state_of(
+        data(0, transactional=True, sequence=0), end(1, marker()),
+        data(2, transactional=True, sequence=1), end(3, marker(ControlType.ABORT)),
+        data(4, transactional=True, sequence=2), end(5, marker()),
+        data(6, transactional=True, sequence=3), end(7, marker()),
+    )  # fmt: skip
+    found = {
+        (start, bound): [txn.marker_offset for txn in state.committed_below(bound, start)]
+        for start, bound in ((0, 8), (1, 7), (2, 7), (3, 6), (5, 5), (7, 8), (8, 8))
+    }
+    assert found == {
+        (0, 8): [1, 5, 7], (1, 7): [1, 5], (2, 7): [5], (3, 6): [5], (5, 5): [], (7, 8): [7], (8, 8): [],
+    }  # fmt: skip
 
 
 def test_stale_batch_in_a_replayed_log_changes_neither_epoch_nor_window() -> None:
