@@ -57,6 +57,26 @@ class ManualClock:
             wake()
 
 
+class InstantClock:
+    """A clock that stands still, and on which nobody waits."""
+
+    def monotonic_ms(self) -> int:
+        """See `Clock`."""
+        return 0
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return 1_700_000_000_000
+
+    async def sleep_ms(self, _duration_ms: float) -> None:
+        """See `Clock`: goes on."""
+
+
+async def at_once(work: Callable[[], None]) -> None:
+    """Run blocking work in no thread."""
+    work()
+
+
 class InlineRunner:
     """A `SyncRunner` without threads."""
 

@@ -77,16 +77,15 @@ class TransactionLog(Protocol):
         """Return once the record at `offset` is below the high watermark; raises LedgerFailed."""
         ...
 
-    async def settled(self, shard: int) -> None:
-        """Return once all that was appended is below the high watermark; raises LedgerFailed."""
-        ...
-
     def whole_from(self, shard: int) -> int:
         """Return the offset below which records may be missing that later ones of their key superseded."""
         ...
 
-    def replay(self, shard: int) -> Iterator[tuple[LedgerPosition, bytes, bytes | None]]:
-        """Yield every record below the high watermark (the log end, once settled); raises LedgerFailed."""
+    async def load(self, shard: int) -> Iterator[tuple[LedgerPosition, bytes, bytes | None]]:
+        """Settle; return rows that replay to the state of all records: perhaps an image of most (INV-LIM1).
+
+        Raises LedgerFailed, the iterator too.
+        """
         ...
 
 

@@ -51,7 +51,7 @@ from txn_coordinator.verdicts import TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
 _ID_REFILL: Final = 32
-REPLAY_SLICE: Final = 2_000
+REPLAY_SLICE: Final = 500
 """Records replayed between two turns of the event loop."""
 
 
@@ -181,11 +181,11 @@ class ShardDriver:
             raise LedgerFailed(self.failed or f"ledger shard {self.index} was resigned")
 
     async def replay(self) -> None:
-        """Read the whole ledger shard into the core; raises LedgerFailed."""
+        """Load the ledger shard into the core; raises LedgerFailed."""
         ledger = self._ports.ledger
-        await ledger.settled(self.index)
+        rows = await ledger.load(self.index)
         self.core.whole_from = ledger.whole_from(self.index)
-        for number, record in enumerate(ledger.replay(self.index), 1):
+        for number, record in enumerate(rows, 1):
             self.core.replay(*record)
             if number % REPLAY_SLICE == 0:
                 await asyncio.sleep(0)

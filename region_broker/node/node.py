@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from geo_replicator.lineage import Lineage
 from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
+from region_broker.adapters.ledgers.ledger_images import LedgerImages
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.adapters.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
@@ -104,6 +105,7 @@ class Node:
     def _compose_coordinators(self) -> None:
         clock, partitions = self._ports.clock, self.storage.partitions
         offsets_log = PartitionOffsetsLog(partitions, clock)
+        self.ledger_images = LedgerImages(partitions, self._ports.disk, clock)
         self.groups = GroupCoordinator(
             GroupPorts(
                 log=offsets_log,
@@ -121,7 +123,9 @@ class Node:
             ),
         )
         self.transactions = TransactionCoordinator(
-            ledger=PartitionTransactionLog(partitions, clock, self.config.shard_count),
+            ledger=PartitionTransactionLog(
+                partitions, clock, self.config.shard_count, self.ledger_images
+            ),
             markers=PartitionMarkerChannel(
                 partitions,
                 clock,
@@ -331,6 +335,7 @@ class Node:
                         ("failover", self.failover.run()),
                         ("retention", self._maintain()),
                         ("cleaner", self.cleaner.run()),
+                        ("ledger-images", self.ledger_images.run()),
                         ("digests", self.storage.complete_digests()),
                         ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),
                     )

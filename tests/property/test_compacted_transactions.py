@@ -2,7 +2,8 @@
 
 The records are those of a real coordinator over ports in memory, driven at random: clients, time-outs, markers that
 are late, rounds, restarts, ids that expire. They are copied into a log on a simulated disk, which is cleaned again and
-again below some L that was reached, killed, and cut at every later L.
+again below some L that was reached, killed, and cut at every later L. Images of it are made at random moments, and loads
+from them come to the same, too (ADR 28).
 """
 
 import asyncio
@@ -16,11 +17,12 @@ import pytest
 
 from idempotency import ledger_records as lr
 from idempotency.decision import round_of
+from region_broker.adapters.ledgers.ledger_images import LedgerImages
 from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.controller.metadata_image import LEDGER_CONFIGS, TRANSACTION_LEDGER
 from region_broker.replication.partition import Partition
+from tests.log_world import InstantClock, at_once, world
 from tests.log_world import World as LogWorld
-from tests.log_world import world
 from tests.simulation.disk import Crashed
 from tests.txn_driver_world import World, running, turns
 from tests.txn_world import LEADER_EPOCH, REGION_EPOCH, MemoryLedger, Row, tp
@@ -99,12 +101,18 @@ class Ledger:
     some: LogWorld = field(default_factory=lambda: world(CONFIGS))
     bound: int = 0
     cleanings: int = 0
+    from_images: int = 0
+
+    def __post_init__(self) -> None:
+        self.images = LedgerImages(
+            self, self.some.disk, InstantClock(), offload=at_once, step_bytes=1_500
+        )
 
     def get(self, _name: str, _number: int) -> Partition:
         """Stand for the table of partitions."""
         return self.some.partition
 
-    def take(self, rows: list[Row]) -> None:
+    async def take(self, rows: list[Row]) -> None:
         log = PartitionTransactionLog(self, self.some.clock, 1)
         for position, key, value in rows:
             appended = log.append(0, [(key, value)])
@@ -113,6 +121,19 @@ class Ledger:
                 self.some.clock.pass_ms(700)
             if self.chance.random() < 0.1:
                 self._clean(rows, position.offset)
+            if self.chance.random() < 0.1:
+                self.some.sync()
+                await self.images.renew(0)
+            if self.chance.random() < 0.1:
+                await self._load(rows, position.offset + 1)
+
+    async def _load(self, rows: list[Row], end: int) -> None:
+        """Load as a start does, from an image if there is one that counts."""
+        self.some.sync()
+        log = PartitionTransactionLog(self, self.some.clock, 1, self.images)
+        self.from_images += await self.images.newest(self.some.partition) is not None
+        loaded = replay(list(await log.load(0)), end, log.whole_from(0))
+        assert facts(loaded) == facts(replay(rows, end)), end
 
     def _clean(self, rows: list[Row], end: int) -> None:
         """Clean below an L that every mirror has reached; such an L never goes down."""
@@ -173,11 +194,12 @@ async def test_B5_a_compacted_transaction_ledger_replays_to_the_same_coordinator
     chance = random.Random(seed)
     rows = await Clients(chance).run()
     ledger = Ledger(chance)
-    ledger.take(rows)
+    await ledger.take(rows)
     end = len(rows)
     for cut in [*(offset for offset in cuts_of(rows) if offset >= ledger.bound), end]:
         assert facts(ledger.replayed(cut)) == facts(replay(rows, cut)), cut
     ledger.some.kill_and_reopen()
     assert facts(ledger.replayed(end)) == facts(replay(rows, end))
     assert ledger.cleanings > 0
+    assert ledger.from_images > 0
     assert ledger.some.partition.log.cleaning.holes_below > 0

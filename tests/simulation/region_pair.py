@@ -139,6 +139,7 @@ class Region:
         )
         self.node = await Node.open(self.config(), ports)
         self.node.http = _Unbound()  # type: ignore[assignment]
+        self.node.ledger_images.step_bytes, self.node.ledger_images.pause_ms = 512, 25
         if self.on_open is not None:
             self.on_open(self.node)
 

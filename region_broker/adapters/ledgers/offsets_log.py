@@ -23,7 +23,7 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.offsets import LedgerEntry, LedgerMarker, LedgerRecord
 from region_broker.groups.ports import Appended, KeyValue, LedgerFailed, LedgerSlice, TxnProducer
 from region_broker.groups.records import LedgerRecordError
-from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFailed
+from region_broker.log.failures import CorruptRange, NotLeader, OffsetOutOfRange, PartitionFailed
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import (
@@ -94,7 +94,7 @@ class PartitionOffsetsLog:
                 part = _read_slice(data, offset)
             except (PartitionFailed, OffsetOutOfRange) as error:
                 raise LedgerFailed(f"{partition.tp} cannot be read at {offset}: {error}") from error
-            except (BatchError, RecordsError) as error:
+            except (BatchError, RecordsError, CorruptRange) as error:
                 raise LedgerRecordError(
                     f"{partition.tp} is damaged at {offset}: {error}"
                 ) from error

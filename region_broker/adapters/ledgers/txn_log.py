@@ -1,25 +1,27 @@
 """The transaction ledger over partitions: `txn_coordinator.ports.TransactionLog`.
 
 INV-AT1  one append is one record batch: its offsets are consecutive, and it is there or not
-INV-AT2  replay reads every batch up to the high watermark; a damaged one raises, it is never skipped (C22)
-Not here: what the records mean (`idempotency.ledger_records`).
+Not here: reading (`ledger_rows`, `ledger_images`), what the records mean (`idempotency.ledger_records`).
 """
 
+import logging
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, Protocol
 
 from idempotency.ports import Clock
-from idempotency.record_batch import BatchError, iter_headers
+from region_broker.adapters.ledgers.ledger_images import LedgerImages
+from region_broker.adapters.ledgers.ledger_rows import read_slices
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
-from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFailed
+from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
-from region_broker.wire.batches import Record, RecordsError, build_batch, iter_records
-from txn_coordinator.ports import DurableListener, LedgerCorrupt, LedgerFailed, LedgerPosition
+from region_broker.wire.batches import Record, build_batch
+from txn_coordinator.ledger.image import LedgerRow
+from txn_coordinator.ports import DurableListener, LedgerFailed, LedgerPosition
 
-REPLAY_BYTES: Final = 256 * 1024
-
-LedgerRow = tuple[LedgerPosition, bytes, bytes | None]
+_LOG: Final = logging.getLogger(__name__)
+REPLAY_BYTES: Final = 64 * 1024
 
 
 class Partitions(Protocol):
@@ -33,9 +35,16 @@ class Partitions(Protocol):
 class PartitionTransactionLog:
     """`__transaction_state` of this region."""
 
-    def __init__(self, partitions: Partitions, clock: Clock, shard_count: int) -> None:
-        """Take the partitions; `clock` gives the record timestamps."""
+    def __init__(
+        self,
+        partitions: Partitions,
+        clock: Clock,
+        shard_count: int,
+        images: LedgerImages | None = None,
+    ) -> None:
+        """Take the partitions; `clock` gives the record timestamps, `images` make loads short."""
         self._partitions = partitions
+        self._images = images
         self._clock = clock
         self._shard_count = shard_count
 
@@ -69,10 +78,6 @@ class PartitionTransactionLog:
         except (PartitionFailed, NotLeader) as error:
             raise LedgerFailed(f"{partition.tp} was not made durable: {error}") from error
 
-    async def settled(self, shard: int) -> None:
-        """Return once everything appended so far is below the high watermark; raises LedgerFailed."""
-        await self.committed(shard, self._partition(shard).log_end_offset - 1)
-
     def whole_from(self, shard: int) -> int:
         """Return below which offset the shard was compacted."""
         return self._partition(shard).log.cleaning.holes_below
@@ -80,17 +85,19 @@ class PartitionTransactionLog:
     def replay(self, shard: int) -> Iterator[LedgerRow]:
         """Yield every record from the log start to the high watermark; raises LedgerFailed."""
         partition = self._partition(shard)
-        offset = partition.log_start_offset
-        while offset < partition.high_watermark:
-            try:
-                data = partition.read_raw(offset, REPLAY_BYTES)
-            except (PartitionFailed, OffsetOutOfRange) as error:
-                raise LedgerFailed(f"{partition.tp} cannot be read at {offset}: {error}") from error
-            rows, next_offset = _read(partition, data, offset)
-            if next_offset <= offset:
-                raise LedgerCorrupt(f"{partition.tp} has no whole batch at {offset}")
-            yield from rows
-            offset = next_offset
+        return _rows(partition, partition.log_start_offset)
+
+    async def load(self, shard: int) -> Iterator[LedgerRow]:
+        """See `TransactionLog`: the rows of an image, and what came after it."""
+        partition = self._partition(shard)
+        await self.committed(shard, partition.log_end_offset - 1)
+        found = None if self._images is None else await self._images.newest(partition)
+        if found is None:
+            return _rows(partition, partition.log_start_offset)
+        end = found.head.end_offset
+        behind = partition.high_watermark - end
+        _LOG.info("%s: %d rows of its image, %d behind it", partition.tp, len(found.rows), behind)
+        return chain(found.rows, _rows(partition, end))
 
     def _partition(self, shard: int) -> Partition:
         partition = self._partitions.get(TRANSACTION_LEDGER, shard)
@@ -99,22 +106,6 @@ class PartitionTransactionLog:
         return partition
 
 
-def _read(partition: Partition, data: bytes, offset: int) -> tuple[list[LedgerRow], int]:
-    """Return the records of whole batches, and the offset behind them."""
-    rows: list[LedgerRow] = []
-    next_offset = offset
-    try:
-        for position, header in iter_headers(data):
-            batch = data[position : position + header.size_bytes]
-            rows += [
-                (
-                    LedgerPosition(header.leader_epoch, record.offset),
-                    record.key or b"",
-                    record.value,
-                )
-                for record in iter_records(batch)
-            ]
-            next_offset = header.next_offset
-    except (BatchError, RecordsError) as error:
-        raise LedgerCorrupt(f"{partition.tp} is damaged behind {next_offset}: {error}") from error
-    return rows, next_offset
+def _rows(partition: Partition, offset: int) -> Iterator[LedgerRow]:
+    for part in read_slices(partition, offset, partition.high_watermark, REPLAY_BYTES):
+        yield from part.rows

@@ -9,12 +9,15 @@ import pytest
 
 from geo_replicator.failover import Phase, PromiseGiven
 from geo_replicator.lineage import TidemarkPoint
-from idempotency.ledger_records import TxnStatus
+from idempotency.ledger_records import TransactionKey, TxnStatus, decode_key
+from region_broker.adapters.ledgers.ledger_images import LedgerImages
 from region_broker.adapters.peers.peer_protocol import PeerMessage
 from region_broker.adapters.takeover.failover_messages import AskDrain, AskPromise, SiteStatus
 from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageEntry
+from region_broker.log.disk import RealDisk
+from region_broker.ports.clock import SystemClock
 from tests.failover_world import Pair, Site, fail_over
 
 
@@ -65,6 +68,47 @@ async def test_what_home_had_beyond_the_cut_is_quarantined_when_it_returns(pair:
     await pair.eu.shows("after")
     assert b"lost" not in pair.eu.values()
     assert pair.eu.raw() == pair.us.raw()
+
+
+async def test_an_image_of_the_ledger_beyond_the_cut_is_void_when_home_returns(pair: Pair) -> None:
+    images = {
+        site: LedgerImages(site.table, RealDisk(), SystemClock()) for site in (pair.eu, pair.us)
+    }
+    for made in images.values():
+        made.step_bytes = 200
+
+    async def decide(name: str) -> None:
+        for number in range(5):
+            pair.eu.ledger.decide(f"{name}-{number}", 4712 + number, TxnStatus.EMPTY)
+        shard = pair.eu.ledger.shard(0)
+        await shard.wait_committed(shard.log_end_offset)
+
+    await decide("before")
+    assert await images[pair.eu].renew(0)
+    await pair.eu.write("first")
+    await pair.reached("first")
+    assert await images[pair.us].renew(0)
+    await pair.us.kill()
+    await decide("lost")
+    assert await images[pair.eu].renew(0)
+    beyond = await images[pair.eu].newest(pair.eu.ledger.shard(0))
+    assert beyond is not None
+    await pair.eu.kill()
+    await pair.us.start()
+    mirrored = pair.us.ledger.shard(0)
+    assert mirrored.high_watermark < beyond.head.end_offset
+    await fail_over(pair.us)
+    await pair.us.write("after")
+    await pair.eu.start()
+    await pair.eu.shows("after")
+    for site in (pair.eu, pair.us):
+        shard = site.ledger.shard(0)
+        found = await LedgerImages(site.table, RealDisk(), SystemClock()).newest(shard)
+        assert found is not None
+        assert found.head.end_offset < beyond.head.end_offset
+        names = {decode_key(key) for _, key, _ in found.rows}
+        assert TransactionKey("before-0") in names
+        assert TransactionKey("lost-0") not in names
 
 
 async def test_a_planned_switch_loses_nothing_and_goes_back_again(pair: Pair) -> None:

@@ -14,6 +14,7 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER, TopicImage
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.ports import GroupPorts, LedgerFailed, TxnProducer
+from region_broker.groups.records import LedgerRecordError
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.log.disk import RealDisk
@@ -125,6 +126,20 @@ async def test_transactional_append_holds_the_last_stable_offset(tmp_path: Path)
         assert partition.high_watermark == 1
         assert partition.last_stable_offset == 0
         made.end_transaction(0, TxnProducer(5, 0), commit=False)
+
+
+async def test_C22_damage_in_the_ledger_fails_its_load(tmp_path: Path) -> None:
+    async with node(tmp_path, 1) as made:
+        appended = made.log.append(0, [(b"\x00\x02\x00\x01g", None)])
+        await made.log.committed(0, appended.next_offset)
+        partition = made.table.get(OFFSETS_LEDGER, 0)
+        assert partition is not None
+        partition.log.sync_now()
+        with next(partition.log.folder.glob("*.log")).open("r+b") as file:
+            file.seek(-3, 2)
+            file.write(b"\xff")
+        with pytest.raises(LedgerRecordError, match="damaged at 0"):
+            await made.groups.load([0])
 
 
 async def test_mirror_takes_no_records(tmp_path: Path) -> None:
