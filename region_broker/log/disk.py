@@ -154,7 +154,7 @@ class RealFile:
 
     def pwrite(self, position: int, *buffers: Buffer) -> int:
         """See `DiskFile`."""
-        total = sum(len(part) for part in buffers)
+        total = sum(map(len, buffers))
         written = os.pwritev(self._descriptor, buffers, position)
         if written == total:
             return total

@@ -38,7 +38,7 @@ class LogTail:
         elif self._segment_base != segment_base or self._next_position != position:
             self._give_up()
             return
-        self._next_position = position + sum(len(part) for part in buffers)
+        self._next_position = position + sum(map(len, buffers))
         if self._next_position - self._position > PIECE_BYTES_MAX:
             self._give_up()
             return
