@@ -19,6 +19,10 @@ class ReadableWatchers:
         self._serial = 0
         self.changes = 0
 
+    def __len__(self) -> int:
+        """Return how many watch."""
+        return len(self._callbacks)
+
     def add(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` at every change from now on; return what ends that."""
         self._serial += 1

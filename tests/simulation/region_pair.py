@@ -98,6 +98,7 @@ class Region:
         self.fabric = fabric
         self.folder = folder
         self.clock: Clock = SystemClock()
+        self.settings: dict[str, Any] = {}  # keys of the configuration
         self.on_open: Callable[[Node], None] | None = None
         self._chance = chance
         self._task: asyncio.Task[None] | None = None
@@ -119,6 +120,7 @@ class Region:
                      "peer": f"127.0.0.1:{11_000 + at}", "http": f"127.0.0.1:{12_000 + at}"}
                     for at, name in enumerate(self.names)
                 ],
+                **self.settings,
             },
             self.name,
         )  # fmt: skip
