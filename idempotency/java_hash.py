@@ -7,8 +7,12 @@ Rule C13 (transactional ids), and `partitionFor` of the group coordinator (group
 Not here: how many shards there are (`DomainImage.shard_count`).
 """
 
+from functools import lru_cache
 from typing import Final
 
+# A transaction asks for the shard of its name four times, and a sum over 25 characters takes 4 us.
+_REMEMBERED_NAMES_MAX: Final = 1_024
+_REMEMBERED_CHARS_MAX: Final = 128
 _INT32_SPAN: Final = 1 << 32
 _INT32_MAX: Final = (1 << 31) - 1
 _INT32_MIN: Final = -(1 << 31)
@@ -16,6 +20,15 @@ _INT32_MIN: Final = -(1 << 31)
 
 def java_string_hash(text: str) -> int:
     """Return `text.hashCode()` of Java: a signed 32-bit sum over the UTF-16 code units."""
+    return _remembered(text) if len(text) <= _REMEMBERED_CHARS_MAX else _sum(text)
+
+
+@lru_cache(_REMEMBERED_NAMES_MAX)
+def _remembered(text: str) -> int:
+    return _sum(text)
+
+
+def _sum(text: str) -> int:
     units = text.encode("utf-16-be", "surrogatepass")
     total = 0
     for index in range(0, len(units), 2):

@@ -5,8 +5,6 @@ INV-Y1  A reader never reads past its data and never allocates by a count that t
 Not here: which fields a record has (`ledger_records`).
 """
 
-import struct
-from collections.abc import Sequence
 from typing import Final
 
 _VARUINT_BYTES_MAX: Final = 5
@@ -25,14 +23,6 @@ class Writer:
         """Start empty."""
         self._out = bytearray()
 
-    def pack(self, layout: str, *values: int) -> None:
-        """Append fixed-width numbers."""
-        self._out += struct.pack(layout, *values)
-
-    def raw(self, data: bytes) -> None:
-        """Append bytes as they are."""
-        self._out += data
-
     def varuint(self, value: int) -> None:
         """Append an unsigned variable-length number."""
         assert 0 <= value < 1 << 32, value
@@ -40,14 +30,6 @@ class Writer:
             self._out.append(value & 0x7F | 0x80)
             value >>= 7
         self._out.append(value)
-
-    def tagged_fields(self, tags: Sequence[tuple[int, bytes]]) -> None:
-        """Append tagged fields, given by rising tag."""
-        self.varuint(len(tags))
-        for tag, data in tags:
-            self.varuint(tag)
-            self.varuint(len(data))
-            self.raw(data)
 
     def content(self) -> bytes:
         """Return the record."""

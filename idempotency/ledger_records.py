@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import groupby
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from idempotency.decision import DecisionError, DecisionId
@@ -40,6 +40,9 @@ ORPHAN_KEY_KIND: Final = 21073
 TRANSACTION_VALUE_VERSION: Final = 1
 ROUND_VALUE_VERSION: Final = 0
 
+_VALUE_HEAD: Final = struct.Struct(">hqhib")
+_VALUE_TIMES: Final = struct.Struct(">qq")
+_NO_TAGS: Final = b"\0"
 _TAG_PREVIOUS_PRODUCER_ID: Final = 0
 _TAG_NEXT_PRODUCER_ID: Final = 1
 _TAG_CLIENT_TV: Final = 2
@@ -193,18 +196,20 @@ def decode_round_value(data: bytes) -> RoundRecord:
 
 def encode_transaction_value(record: TransactionRecord) -> bytes:
     """Return the value of a transaction record (TransactionLogValue version 1, with our tags)."""
-    writer = Writer()
-    writer.pack(">h", TRANSACTION_VALUE_VERSION)
-    writer.pack(
-        ">qhib", record.producer_id, record.producer_epoch, record.timeout_ms, record.status
+    head = _VALUE_HEAD.pack(
+        TRANSACTION_VALUE_VERSION,
+        record.producer_id,
+        record.producer_epoch,
+        record.timeout_ms,
+        record.status,
     )
-    if record.status is TxnStatus.EMPTY and not record.partitions:
-        writer.varuint(0)  # null, as Kafka writes it
-    else:
-        _write_partitions(writer, record.partitions)
-    writer.pack(">qq", record.last_update_ms, record.start_ms)
-    writer.tagged_fields(_tags(record))
-    return writer.content()
+    if record.partitions:
+        partitions = _partitions_bytes(record.partitions)
+    else:  # null, as Kafka writes it, or an empty array
+        partitions = b"\0" if record.status is TxnStatus.EMPTY else b"\1"
+    times = _VALUE_TIMES.pack(record.last_update_ms, record.start_ms)
+    tags = _tags(record)
+    return b"".join((head, partitions, times, _tag_count(len(tags)), *tags))
 
 
 def transaction_status(data: bytes) -> TxnStatus:
@@ -261,25 +266,58 @@ def decode_transaction_value(transactional_id: str, data: bytes) -> TransactionR
     )
 
 
-def _tags(record: TransactionRecord) -> list[tuple[int, bytes]]:
-    """Return the tagged fields that differ from their default, by rising tag."""
-    ints: tuple[tuple[int, str, int, int], ...] = (
-        (_TAG_PREVIOUS_PRODUCER_ID, ">q", record.previous_producer_id, -1),
-        (_TAG_NEXT_PRODUCER_ID, ">q", record.next_producer_id, -1),
-        (_TAG_CLIENT_TV, ">h", record.client_tv, 0),
-        (_TAG_LAST_PRODUCER_EPOCH, ">h", record.last_producer_epoch, -1),
-        (_TAG_STAMP, ">q", -1 if record.stamp is None else record.stamp, -1),
-        (_TAG_REGION_EPOCH, ">i", record.region_epoch, -1),
-        (_TAG_WAIT_FOR, ">i", record.wait_for, 0),
+@lru_cache(16)
+def _tag_front(tag: int, size_bytes: int) -> bytes:
+    writer = Writer()
+    writer.varuint(tag)
+    writer.varuint(size_bytes)
+    return writer.content()
+
+
+_INT_TAGS: Final = {
+    tag: (_tag_front(tag, layout.size), layout)
+    for tag, layout in (
+        (_TAG_PREVIOUS_PRODUCER_ID, struct.Struct(">q")),
+        (_TAG_NEXT_PRODUCER_ID, struct.Struct(">q")),
+        (_TAG_CLIENT_TV, struct.Struct(">h")),
+        (_TAG_LAST_PRODUCER_EPOCH, struct.Struct(">h")),
+        (_TAG_STAMP, struct.Struct(">q")),
+        (_TAG_REGION_EPOCH, struct.Struct(">i")),
+        (_TAG_WAIT_FOR, struct.Struct(">i")),
     )
-    tags = [
-        (tag, struct.pack(layout, value))
-        for tag, layout, value, default in ints
-        if value != default
-    ]
+}
+
+
+def _tags(record: TransactionRecord) -> list[bytes]:
+    """Return the tagged fields that differ from their default, by rising tag."""
+    tags: list[bytes] = []
+    if record.previous_producer_id != -1:
+        tags.append(_int_tag(_TAG_PREVIOUS_PRODUCER_ID, record.previous_producer_id))
+    if record.next_producer_id != -1:
+        tags.append(_int_tag(_TAG_NEXT_PRODUCER_ID, record.next_producer_id))
+    if record.client_tv:
+        tags.append(_int_tag(_TAG_CLIENT_TV, record.client_tv))
+    if record.last_producer_epoch != -1:
+        tags.append(_int_tag(_TAG_LAST_PRODUCER_EPOCH, record.last_producer_epoch))
+    if record.stamp is not None:
+        tags.append(_int_tag(_TAG_STAMP, record.stamp))
     if record.decision is not None:
-        tags.append((_TAG_DECISION, record.decision.encode()))
-    return sorted(tags)
+        decision = record.decision.encode()
+        tags.append(_tag_front(_TAG_DECISION, len(decision)) + decision)
+    if record.region_epoch != -1:
+        tags.append(_int_tag(_TAG_REGION_EPOCH, record.region_epoch))
+    if record.wait_for:
+        tags.append(_int_tag(_TAG_WAIT_FOR, record.wait_for))
+    return tags
+
+
+def _int_tag(tag: int, value: int) -> bytes:
+    front, layout = _INT_TAGS[tag]
+    return front + layout.pack(value)
+
+
+def _tag_count(count: int) -> bytes:
+    return bytes((count,))  # there are far fewer than 128
 
 
 def _tag_int(tags: dict[int, bytes], tag: int, layout: str, default: int) -> int:
@@ -311,18 +349,30 @@ def _status(number: int) -> TxnStatus:
         raise LedgerError(f"transaction status {number} is unknown") from error
 
 
-def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition]) -> None:
+def _partitions_bytes(partitions: Iterable[TopicPartition]) -> bytes:
     # Runs of one topic, not a dictionary: the order of the partitions comes back as it was.
-    runs = [(topic, list(run)) for topic, run in groupby(partitions, key=lambda tp: tp.topic)]
-    writer.varuint(len(runs) + 1)
-    for topic, run in runs:
-        name = topic.encode()
-        writer.varuint(len(name) + 1)
-        writer.raw(name)
-        writer.varuint(len(run) + 1)
-        for tp in run:
-            writer.pack(">i", tp.partition)
-        writer.tagged_fields([])
+    runs: list[tuple[str, list[int]]] = []
+    topic = None
+    for tp in partitions:
+        if tp.topic != topic:
+            topic = tp.topic
+            runs.append((topic, []))
+        runs[-1][1].append(tp.partition)
+    parts = [_size(len(runs))]
+    for name, numbers in runs:
+        encoded = name.encode()
+        parts += (_size(len(encoded)), encoded, _size(len(numbers)))
+        parts += (struct.pack(f">{len(numbers)}i", *numbers), _NO_TAGS)
+    return b"".join(parts)
+
+
+def _size(count: int) -> bytes:
+    """Return the size of a compact string or array."""
+    if count < 0x7F:
+        return bytes((count + 1,))
+    writer = Writer()
+    writer.varuint(count + 1)
+    return writer.content()
 
 
 def _read_partitions(reader: Reader, *, flexible: bool) -> tuple[TopicPartition, ...]:
