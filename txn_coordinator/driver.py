@@ -108,7 +108,7 @@ class TransactionCoordinator:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                group.create_task(self._scan_loop())
+                group.create_task(self._scan())
                 self._running.set()
         finally:
             self._running.clear()
@@ -496,6 +496,13 @@ class TransactionCoordinator:
         return InitOutcome(TxnVerdict.OK, ids.first, 0)
 
     # ---- time-outs
+
+    async def _scan(self) -> None:
+        """Scan until the end, and close the shards before the group is gone that their markers would be tried in."""
+        try:
+            await self._scan_loop()
+        finally:
+            self._stop()
 
     async def _scan_loop(self) -> None:
         """Abort what is open too long (C24), forget ids that are idle too long (C25)."""
