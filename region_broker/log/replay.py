@@ -58,6 +58,8 @@ def read_on(
     while segment.size_bytes < end_bytes:
         start = segment.size_bytes
         window = file.pread(min(window_bytes, end_bytes - start), start)
+        if not window:
+            return TornAt(start, "the file ends here")
         torn = _read_window(window, segment, replayed, holes_below)
         if torn is not None:
             cut_by_window = torn.cut_off and len(window) < end_bytes - start

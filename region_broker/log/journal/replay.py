@@ -14,7 +14,9 @@ Not here: what a block looks like (`blocks`), the rest of recovery (`recovery`).
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +36,8 @@ from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME, Checkp
 logger: Final = logging.getLogger(__name__)
 
 JOURNAL_NAME: Final = "journal"
+MANY_LOGS: Final = 32
+REPLAY_THREADS: Final = 8
 
 
 @dataclass(slots=True)
@@ -100,18 +104,26 @@ def _replay(source: _Source, entries: Sequence[Entry]) -> dict[LogId, str]:
     by_log: dict[LogId, list[Entry]] = {}
     for entry in entries:
         by_log.setdefault(entry.log_id, []).append(entry)
-    refused = {}
-    for log_id, found in by_log.items():
-        topic_id, partition = log_id
-        folder = source.data_dir / topic_id.hex() / str(partition)
-        if not source.disk.exists(folder):
-            continue  # the topic was deleted
-        try:
-            _replay_log(source, folder, found)
-        except OSError as error:
-            refused[log_id] = f"{folder} could not take what the journal holds for it: {error}"
-            logger.exception("%s could not take what the journal holds for it", folder)
-    return refused
+    if len(by_log) < MANY_LOGS:
+        reasons = [_replay_into(source, log_id, found) for log_id, found in by_log.items()]
+    else:  # each waits for the disk, and syncs of many files at once share its work
+        with ThreadPoolExecutor(REPLAY_THREADS, thread_name_prefix="replay") as pool:
+            reasons = list(pool.map(partial(_replay_into, source), by_log, by_log.values()))
+    return {log_id: why for log_id, why in zip(by_log, reasons, strict=True) if why is not None}
+
+
+def _replay_into(source: _Source, log_id: LogId, found: Sequence[Entry]) -> str | None:
+    """Give one log what it lacks; return why it could not take it."""
+    topic_id, partition = log_id
+    folder = source.data_dir / topic_id.hex() / str(partition)
+    if not source.disk.exists(folder):
+        return None  # the topic was deleted
+    try:
+        _replay_log(source, folder, found)
+    except OSError as error:
+        logger.exception("%s could not take what the journal holds for it", folder)
+        return f"{folder} could not take what the journal holds for it: {error}"
+    return None
 
 
 def _replay_log(source: _Source, folder: Path, entries: Sequence[Entry]) -> None:

@@ -1,10 +1,12 @@
 """Group commit with real threads on a real folder, and the seal callback."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from region_broker.log.disk import RealDisk
 from region_broker.log.group_commit import GroupCommit
+from region_broker.log.journal.replay import MANY_LOGS
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.ports.clock import SystemClock
 from region_broker.replication.partition import Isolation
@@ -72,3 +74,28 @@ async def test_a_slow_or_failing_digest_stops_nothing(tmp_path: Path) -> None:
     await asyncio.gather(running, return_exceptions=True)
     table.close()
     commit.close()
+
+
+async def test_a_journal_of_many_logs_gives_each_what_it_lacks(tmp_path: Path) -> None:
+    config, clock, count = NodeLogConfig(), SystemClock(), 3 * MANY_LOGS
+    commit = GroupCommit(config, clock)
+    table = PartitionTable(RealDisk(), tmp_path, clock, config, commit)
+    partitions = table.open_topic(Topic(partition_count=count))
+    for partition in partitions:
+        partition.become_leader(LEADER_EPOCH)
+        partition.append(batch(1 + partition.tp.partition % 3))
+    await commit.sync_group()
+    assert all(p.high_watermark == 1 + p.tp.partition % 3 for p in partitions)
+    for (
+        partition
+    ) in partitions:  # as after a power loss: what only the journal made durable is gone
+        os.truncate(partition.log.segments.segments[0].path, 0)
+    commit.close()
+
+    again = GroupCommit(config, clock)
+    table = PartitionTable(RealDisk(), tmp_path, clock, config, again)
+    for partition in table.open_topic(Topic(partition_count=count)):
+        assert partition.failed is None
+        assert partition.log_end_offset == 1 + partition.tp.partition % 3
+    table.close()
+    again.close()
