@@ -186,6 +186,8 @@ class _Recovery:
         self._mark = mark
         self._fence = NO_MARK if checkpoint is None else checkpoint.fence
         self._cut_bytes = 0
+        self._changed = False
+        """Whether names or sizes of segments were changed: durable only after `fsync_dir`."""
         self._replayed = Replayed(PartitionState(), LeaderEpochs())
         self._bookmark: Bookmark | None = None
         self._ends: dict[int, tuple[bytes, bytes]] = {}
@@ -236,6 +238,7 @@ class _Recovery:
         live = [base for base in bases if base >= start]
         for base in bases:
             if base < start:  # retention was interrupted by a crash
+                self._changed = True
                 remove_segment_files(self._folder, self._cache, base)
         if not live:
             raise LogDamaged(
@@ -409,6 +412,7 @@ class _Recovery:
             segment.path, torn.reason, torn.position, cut_bytes,
         )  # fmt: skip
         self._cut_bytes += cut_bytes
+        self._changed = True
         segment.file.truncate(torn.position)
 
     def _drop(self, segments: list[Segment], start: int, reason: str) -> None:
@@ -418,6 +422,7 @@ class _Recovery:
                 segment.path, segment.size_bytes, reason,
             )  # fmt: skip
             self._cut_bytes += segment.size_bytes
+            self._changed = True
             remove_segment_files(self._folder, self._cache, segment.base_offset)
         del segments[start:]
 
@@ -448,6 +453,7 @@ class _Recovery:
         checkpoint, active = self._checkpoint, segments[-1]
         return (
             checkpoint is not None
+            and not self._changed
             and not checkpoint.clean
             and checkpoint.segment_base == active.base_offset
             and checkpoint.segment_bytes == active.size_bytes

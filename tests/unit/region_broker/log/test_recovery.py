@@ -94,6 +94,22 @@ def test_one_sync_is_enough_for_a_log_whose_checkpoint_says_it_all() -> None:
     assert touched == ["fdatasync"]
 
 
+def test_a_segment_that_a_start_removed_does_not_come_back_with_the_power() -> None:
+    for seed in range(10):
+        some = world(SMALL_SEGMENTS)
+        fill(some, 3)
+        some.sync_files()
+        stray = some.folder / file_name(5, ".log")
+        file = some.disk.open(stray, create=True)
+        file.pwrite(0, all_bytes(some.partition))
+        file.fdatasync()
+        some.disk.fsync_dir(some.folder)
+        some.kill_and_reopen()
+        assert some.partition.log_end_offset == 3
+        some.disk.power_loss(random.Random(seed))
+        assert not some.disk.exists(stray)
+
+
 def test_killed_process_loses_nothing_that_was_written() -> None:
     some = world(SMALL_SEGMENTS)
     fill(some, 25)
