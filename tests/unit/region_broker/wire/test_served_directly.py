@@ -64,6 +64,12 @@ class World:
             self.changed.clear()
             await asyncio.wait_for(self.changed.wait(), 10)
 
+    async def reads_no_more(self) -> None:
+        """Return once the server has seen the end of what its one client sends."""
+        (link,) = self.server._links
+        assert link.reader is not None
+        await asyncio.wait((link.reader,))
+
     async def connect(self) -> RawClient:
         client = RawClient(*await asyncio.open_connection("127.0.0.1", self.server.port))
         self.clients.append(client)
@@ -90,12 +96,15 @@ async def test_INV_WS1_a_direct_request_starts_behind_the_task_before_it() -> No
         client = await some.connect()
         client.send_raw(request(TASK, 1) + request(DIRECT, 2))
         # Behind a task that has not begun it has one, too: both are answered by tasks, in their order.
-        assert [await client.receive_raw() for _ in range(2)] == [answer(1), answer(2)]
+        assert [await asyncio.wait_for(client.receive_raw(), 10) for _ in range(2)] == [
+            answer(1),
+            answer(2),
+        ]
         assert (some.starts, some.finishes) == ([1, 2], {})
         client.send_raw(request(DIRECT, 3))
         await some.started(3)
         some.finishes[3](answer(3))
-        assert await client.receive_raw() == answer(3)
+        assert await asyncio.wait_for(client.receive_raw(), 10) == answer(3)
 
 
 async def test_INV_WQ1_answers_leave_in_order_whoever_is_finished_first() -> None:
@@ -105,7 +114,9 @@ async def test_INV_WQ1_answers_leave_in_order_whoever_is_finished_first() -> Non
         await some.started(3)
         for number in (3, 1, 2):
             some.finishes[number](answer(number))
-        assert [await client.receive_raw() for _ in range(3)] == [answer(n) for n in (1, 2, 3)]
+        assert [await asyncio.wait_for(client.receive_raw(), 10) for _ in range(3)] == [
+            answer(n) for n in (1, 2, 3)
+        ]
 
 
 async def test_a_peer_that_sends_no_more_still_gets_its_answers() -> None:
@@ -114,8 +125,9 @@ async def test_a_peer_that_sends_no_more_still_gets_its_answers() -> None:
         client.send_raw(request(DIRECT, 1))
         await some.started(1)
         client.writer.write_eof()
+        await asyncio.wait_for(some.reads_no_more(), 10)
         some.finishes[1](answer(1))
-        assert await client.receive_raw() == answer(1)
+        assert await asyncio.wait_for(client.receive_raw(), 10) == answer(1)
         assert await client.closed()
 
 
@@ -129,7 +141,7 @@ async def test_an_answer_to_a_peer_that_has_gone_disturbs_nobody() -> None:
         await some.started(2)
         for number in (1, 2):
             some.finishes[number](answer(number))
-        assert await good.receive_raw() == answer(2)
+        assert await asyncio.wait_for(good.receive_raw(), 10) == answer(2)
         await asyncio.wait_for(some.server.wait_connections(1), 10)
 
 
@@ -141,7 +153,7 @@ async def test_a_request_that_is_refused_closes_its_connection_only() -> None:
         good.send_raw(request(DIRECT, 2))
         await some.started(1)
         some.finishes[2](answer(2))
-        assert await good.receive_raw() == answer(2)
+        assert await asyncio.wait_for(good.receive_raw(), 10) == answer(2)
         assert b'connections_refused_total{reason="protocol"} 1.0' in some.metrics.render()
 
 
@@ -156,7 +168,7 @@ async def test_INV_WS2_a_peer_that_does_not_read_is_cut_off() -> None:
             good.send_raw(request(DIRECT, number))
             await some.started(number)
             some.finishes[number](answer(number))
-            await good.receive_raw()
+            await asyncio.wait_for(good.receive_raw(), 10)
         some.clock.pass_ms(WRITE_TIMEOUT_MS + 1)
         await asyncio.wait_for(some.server.wait_connections(1), 10)
         assert some.server.connection_count == 1
