@@ -108,8 +108,13 @@ class TransactionCoordinator:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                group.create_task(self._scan())
+                group.create_task(self._scan_loop())
                 self._running.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    # Before the group ends: a marker that comes back now must not be tried again in it.
+                    self._stop()
         finally:
             self._running.clear()
             self._group = None
@@ -496,13 +501,6 @@ class TransactionCoordinator:
         return InitOutcome(TxnVerdict.OK, ids.first, 0)
 
     # ---- time-outs
-
-    async def _scan(self) -> None:
-        """Scan until the end, and close the shards before the group is gone that their markers would be tried in."""
-        try:
-            await self._scan_loop()
-        finally:
-            self._stop()
 
     async def _scan_loop(self) -> None:
         """Abort what is open too long (C24), forget ids that are idle too long (C25)."""
