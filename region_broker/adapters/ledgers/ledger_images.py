@@ -2,8 +2,8 @@
 
 INV-LIG1  an image is used only if the ledger's batch that ends where it ends is the one it names, the ledger begins where
           it began, and nothing at or behind its end was compacted; else the one before it, else the whole ledger is read
-INV-LIG2  an image ends at or below what readers may see: on a mirror that is L of a tidemark it has reached, so that a
-          takeover, which cuts at one, seldom finds all of them void
+INV-LIG2  an image ends at the high watermark of the moment, on a mirror, too: a takeover that comes at once cuts below it,
+          but the older one ends a step before
 INV-LIG3  what a load reads is bounded by an image, and by STEP_BYTES or an image's size of what came after it,
           whichever is more, and by what was appended while the last image was made
 INV-LIG4  making one never holds the event loop for longer than a slice of SLICE_BYTES takes, works no more than a third
@@ -143,7 +143,7 @@ class LedgerImages:
         if partition is None or partition.failed is not None:
             return False
         shard = self._shards.setdefault(number, _Shard())
-        end = partition.visible_end
+        end = partition.high_watermark
         if end <= partition.log.cleaning.holes_below:
             return False
         try:

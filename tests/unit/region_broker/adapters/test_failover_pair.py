@@ -83,11 +83,15 @@ async def test_an_image_of_the_ledger_beyond_the_cut_is_void_when_home_returns(p
         shard = pair.eu.ledger.shard(0)
         await shard.wait_committed(shard.log_end_offset)
 
+    await pair.eu.write("zero")
+    await pair.reached("zero")
     await decide("before")
     assert await images[pair.eu].renew(0)
+    end = pair.eu.ledger.shard(0).high_watermark
+    await pair.us.ledger.shard(0).wait_committed(end)
+    assert await images[pair.us].renew(0)
     await pair.eu.write("first")
     await pair.reached("first")
-    assert await images[pair.us].renew(0)
     await pair.us.kill()
     await decide("lost")
     assert await images[pair.eu].renew(0)
