@@ -114,7 +114,8 @@ async def day(
     assert at_end.held_bytes == at_end.open_transactions == at_end.members == 0, told
     assert at_end.listeners == at_start.listeners, told
     assert at_end.waiting == 0, told
-    assert max(resident[4:]) - min(resident[:4]) < GROWTH_BYTES_MAX, told
+    # After half of the time it is flat.
+    assert max(resident[4:]) - resident[3] < GROWTH_BYTES_MAX, told
     return told
 
 
