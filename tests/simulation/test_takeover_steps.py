@@ -19,6 +19,7 @@ import pytest
 
 from chaos.history import Seen, seen
 from geo_replicator.failover import Phase
+from region_broker.adapters.tidemarks.mirror_log import key_of
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.cut_judge import batches_of, whole
 from tests.simulation.disk import Crashed
@@ -65,6 +66,15 @@ class Outset:
         return region
 
 
+def mirror_is_past_the_last_tidemark(pair: Pair) -> bool:
+    """Whether the mirror holds records of the topic that no tidemark covers, published or under way to it."""
+    leader = pair.eu.node.tidemarks.cut_leader
+    assert leader is not None
+    cut = leader.published_cut()
+    mirrored = (pair.us.partition(TOPIC, number) for number in range(ACCOUNTS))
+    return any(log.log_end_offset > cut.position_of(key_of(log)) for log in mirrored)
+
+
 async def transfers_cut_short(pair: Pair) -> None:
     """Let transfers run, cut the link in the middle of some, let more run, and kill home."""
     await pair.create_topic(TOPIC, ACCOUNTS)
@@ -77,6 +87,7 @@ async def transfers_cut_short(pair: Pair) -> None:
         await pair.until(lambda: pair.us.partition(TOPIC, 0).last_stable_offset > 0, "a tidemark")
         before = bank.committed(0)
         await pair.until(lambda: bank.committed(0) > before, "one more commit")
+        await pair.until(lambda: mirror_is_past_the_last_tidemark(pair), "a tail for quarantine")
         pair.fabric.cut("eu", "us")
         for task in work:
             task.cancel()
