@@ -25,6 +25,7 @@ from region_broker.log.disk import Disk, DiskFile
 MAGIC: Final = b"TMFAIL01"
 EVENT_BYTES_MAX: Final = 64 * 1024 * 1024
 _FRAME: Final = struct.Struct(">II")
+_SECTOR_BYTES: Final = 512
 
 Offload = Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -74,6 +75,9 @@ class FailoverJournal:
         while len(data) - position >= _FRAME.size:
             size_bytes, crc = _FRAME.unpack_from(data, position)
             end = position + _FRAME.size + size_bytes
+            sector_end = position - position % _SECTOR_BYTES + _SECTOR_BYTES
+            if size_bytes == 0 and not any(data[position:sector_end]):
+                break  # torn: its first sector was never written, a later one perhaps; no event has no bytes
             if size_bytes > EVENT_BYTES_MAX:
                 raise JournalDamaged(self._complaint(position, f"a frame of {size_bytes} bytes"))
             payload = data[position + _FRAME.size : end]

@@ -4,6 +4,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from geo_replicator.failover import Born, DrainBegun, DrainRolledBack, Event
@@ -60,6 +61,40 @@ async def test_a_last_frame_with_a_wrong_crc_counts_as_torn(path: Path) -> None:
     whole = await written(path)
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert opened(path)[1] == EVENTS[:2]
+
+
+@pytest.mark.parametrize("header_across", [False, True])
+async def test_a_last_frame_whose_first_sector_was_never_written_counts_as_torn(
+    path: Path, header_across: bool
+) -> None:
+    """The power went while sectors were written: 512 bytes are there as a whole, or are what they were."""
+    whole = await written(path)
+    journal, _ = opened(path)
+    if header_across:  # its length lies at the end of the sector, its CRC in the next
+        filler = DrainBegun("o" * (504 - len(whole) - len(_frame_of("")) + 4), "us")
+        await journal.append(filler)
+        assert path.stat().st_size == 508
+    kept = path.read_bytes()
+    await journal.append(DrainBegun("o" * 600, "us"))
+    journal.close()
+    torn = path.read_bytes()
+    path.write_bytes(kept + bytes(512 - len(kept)) + torn[512:])
+    journal, events = opened(path)
+    assert events[:3] == EVENTS
+    assert path.read_bytes() == kept
+    journal.close()
+
+
+async def test_zeros_inside_a_sector_are_damage(path: Path) -> None:
+    whole = bytearray(await written(path))
+    whole[len(MAGIC) : len(MAGIC) + 8] = bytes(8)
+    path.write_bytes(bytes(whole))
+    with pytest.raises(JournalDamaged):
+        opened(path)
+
+
+def _frame_of(name: str) -> bytes:
+    return bytes(8) + msgspec.json.encode(DrainBegun(name, "us"))
 
 
 async def test_damage_before_the_end_is_not_mended_by_guessing(path: Path) -> None:
