@@ -5,6 +5,7 @@ INV-CL2  it wakes when a log or a ledger moved past its last tidemark, never by 
          silent. Its own ROUND and tidemark records count for nothing
 INV-CL3  D of a log that did not move since the last tidemark is its last one: only moved logs are asked (T10)
 INV-CL4  a log that has stopped stops the tidemarks, loudly, and nothing else: transactions go on (T12)
+INV-CL5  while it rests, the first log that moves wakes it and the others do not: that a round is due is known
 
 Not here: when rounds start and close (`geo_replicator.rounds`), the record (`geo_replicator.tidemark`).
 """
@@ -235,9 +236,10 @@ class CutLeader:
             await self._perform(effect, tasks)
         while True:
             event = await self._next_event()
-            if isinstance(event, SomethingChanged):
+            effects = self.core.step(event, now_ms=self._parts.clock.monotonic_ms())
+            if self.core.phase is not RoundPhase.RESTING:
                 self._kicked = False
-            for effect in self.core.step(event, now_ms=self._parts.clock.monotonic_ms()):
+            for effect in effects:
                 await self._perform(effect, tasks)
 
     async def _next_event(self) -> RoundEvent:

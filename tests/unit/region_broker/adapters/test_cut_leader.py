@@ -1,0 +1,48 @@
+"""The cut leader on a real node: what wakes it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.effects import RoundEffect
+from geo_replicator.events import RoundEvent, SomethingChanged
+from geo_replicator.rounds import RoundPhase, RoundsCore
+from tests.geo_world import Site, until
+
+REST_MS = 3_600_000
+
+
+async def test_INV_CL5_a_log_that_moves_again_and_again_wakes_a_resting_leader_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[RoundEvent] = []
+    step = RoundsCore.step
+
+    def watched(core: RoundsCore, event: RoundEvent, *, now_ms: int) -> list[RoundEffect]:
+        seen.append(event)
+        return step(core, event, now_ms=now_ms)
+
+    monkeypatch.setattr(RoundsCore, "step", watched)
+    site = Site(tmp_path, "home")
+    async with asyncio.TaskGroup() as tasks:
+        site.start(tasks)
+        leader = await site.act(tasks)
+        await site.create_topic("orders", 1)
+        leader.core.interval_ms = REST_MS
+        await leader.final_round()
+        await until(lambda: leader.core.phase is RoundPhase.RESTING, what="rest")
+        seen.clear()
+        for _ in range(20):
+            await site.produce("orders", b"x")
+        assert seen == [SomethingChanged(urgent=False)]
+        resting_at = leader.published.number
+        leader.core.interval_ms = 0
+        await leader.final_round()
+        await site.produce("orders", b"y")
+        await until(
+            lambda: leader.published.number > resting_at + 1, what="a round that nobody asked for"
+        )
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
