@@ -9,6 +9,7 @@ Not here: where it is stored (`metadata_store`), and the log path, which never w
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final
 from uuid import UUID
 
@@ -79,8 +80,11 @@ class DomainImage(msgspec.Struct, frozen=True, kw_only=True):
     lineage: tuple[LineageEntry, ...] = ()
 
 
-class MetadataImage(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a region's nodes agree on. `topics`, `regions`, `domains` are keyed by name."""
+class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Everything a region's nodes agree on. `topics`, `regions`, `domains` are keyed by name.
+
+    `dict=True` keeps what is derived from an image with it (`topic_by_id`); it is no part of the image.
+    """
 
     version: int
     cluster_id: str
@@ -92,7 +96,11 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True):
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return the topic with that id, or None."""
-        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+        return self._topics_by_id.get(topic_id)
+
+    @cached_property
+    def _topics_by_id(self) -> dict[UUID, TopicImage]:
+        return {topic.topic_id: topic for topic in self.topics.values()}
 
     @property
     def main_domain(self) -> DomainImage:
