@@ -23,10 +23,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final, Protocol, TypeAlias
 
-import google_crc32c
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from geo_replicator.reconciliation.evidence.batch_table import (
     CONTROL_UNKNOWN,
@@ -186,7 +186,7 @@ def _walk_window(
     """Return (bytes walked, why it ended, bytes needed from there to go on)."""
     starts: list[int] = []
     crcs: list[int] = []
-    crc32c, length_of, data = google_crc32c.value, _LENGTH.unpack_from, window.data
+    length_of, data = _LENGTH.unpack_from, window.data
     position, available = 0, len(window)
     stop, needed = Stop.END, 0
     while position < available:
@@ -202,7 +202,7 @@ def _walk_window(
             stop, needed = Stop.TORN_TAIL, end - position
             break
         starts.append(position)
-        crcs.append(crc32c(window[position + CRC_COVERS_FROM : end]))
+        crcs.append(crc32c(data[position + CRC_COVERS_FROM : end]))
         position = end
     if starts:
         take(_rows(window, window_position, starts, crcs), window, window_position)

@@ -18,10 +18,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-import google_crc32c
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from geo_replicator.reconciliation.evidence.batch_table import (
     BATCH_DTYPE,
@@ -115,7 +115,7 @@ def encode(table: BatchTable, segment_bytes: int, segment_sha256: bytes) -> byte
             ranges=range_digests(table).tobytes(),
         )
     )
-    return _FRAME.pack(_MAGIC, _VERSION, len(content), google_crc32c.value(content)) + content
+    return _FRAME.pack(_MAGIC, _VERSION, len(content), crc32c(content)) + content
 
 
 def _pack(column: npt.NDArray[Any]) -> bytes:
@@ -142,7 +142,7 @@ def decode(data: bytes) -> Sidecar:
         raise SidecarError(f"{len(data)} bytes are no sidecar")
     magic, version, length, crc = _FRAME.unpack_from(data)
     content = data[_FRAME.size :]
-    if magic != _MAGIC or length != len(content) or google_crc32c.value(content) != crc:
+    if magic != _MAGIC or length != len(content) or crc32c(content) != crc:
         raise SidecarError("the sidecar is damaged: its frame or CRC does not match")
     if version != _VERSION:
         raise SidecarError(f"sidecar version {version}, this build reads {_VERSION}")
