@@ -121,7 +121,7 @@ def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> 
     assert all(
         row["median"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in document["results"]
     )
-    assert [row["node_cpu_s"] is None for row in document["results"]] == [True, False] * 2
+    assert [row["node_cpu_s"] is None for row in document["results"]] == [True, False] * 4
     assert all(row["client_cpu_us_each"] > 0 for row in document["results"])
     assert [row["what"] for row in document["ratios"]] == [
         "acknowledged at 50 msg/s",
