@@ -22,7 +22,6 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PLACE: Final = struct.Struct(">qii")
-_EPOCH_STAMP: Final = struct.Struct(">i")
 _PLACE_AND_CRC: Final = struct.Struct(">qiixI2xi")
 _AFTER_CRC: Final = struct.Struct(">hiqqqhii")
 _CONTROL_KEY: Final = struct.Struct(">hh")
@@ -31,7 +30,6 @@ _END_TXN_MARKER: Final = struct.Struct(">hi")
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
 MAGIC: Final = 2
-_LEADER_EPOCH_AT: Final = 12
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _CRC_COVERS_FROM: Final = 21
@@ -247,12 +245,6 @@ def stamped_front(header: BatchHeader) -> bytes:
     return _PLACE.pack(header.base_offset, header.batch_length, header.leader_epoch)
 
 
-def stamp(buf: bytearray | memoryview, pos: int, *, base_offset: int, leader_epoch: int) -> None:
-    """Write the leader's base offset and leader epoch into the batch at `pos`; the CRC stays valid."""
-    struct.pack_into(">q", buf, pos, base_offset)
-    _EPOCH_STAMP.pack_into(buf, pos + _LEADER_EPOCH_AT, leader_epoch)
-
-
 def build_marker(marker: MarkerFacts, *, base_offset: int = 0, leader_epoch: int = -1) -> bytes:
     """Return the control batch of `marker`: one record, one offset (C34)."""
     records = _control_record(marker)
@@ -375,5 +367,5 @@ __all__ = [
     "CODEC_MASK", "CONTROL_BIT", "FRONT_BYTES", "HEADER_BYTES", "LENGTH_PREFIX_BYTES", "LOG_APPEND_TIME_BIT",
     "MAGIC", "TRANSACTIONAL_BIT", "BatchError", "BatchFault", "BatchHeader", "Buffer",
     "ControlType", "DecisionError", "MarkerFacts", "build_marker", "crc_ok", "first_unsound", "iter_headers",
-    "read_header", "read_marker", "read_varint", "stamp", "stamped_front", "write_varint",
+    "read_header", "read_marker", "read_varint", "stamped_front", "write_varint",
 ]  # fmt: skip

@@ -13,6 +13,8 @@ from idempotency.record_batch import (
     BatchHeader,
     ControlType,
     MarkerFacts,
+    read_header,
+    stamped_front,
 )
 
 PRODUCER = 4711
@@ -103,3 +105,10 @@ def end(
 ) -> tuple[BatchHeader, MarkerFacts]:
     """Return a marker as it lies in a log at `offset`."""
     return marker_header(offset, facts, leader_epoch=leader_epoch), facts
+
+
+def stamp(buf: bytearray, pos: int, *, base_offset: int, leader_epoch: int) -> None:
+    """Stamp the batch at `pos` as the log does."""
+    header = read_header(buf, pos).stamped(base_offset=base_offset, leader_epoch=leader_epoch)
+    front = stamped_front(header)
+    buf[pos : pos + len(front)] = front

@@ -21,7 +21,6 @@ from idempotency.record_batch import (
     MarkerFacts,
     build_marker,
     read_header,
-    stamp,
 )
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.log.journal.blocks import ALIGN_BYTES
@@ -29,7 +28,8 @@ from region_broker.log.segment import LOG_SUFFIX
 from region_broker.replication.admission import AppendOutcome, AppendVerdict
 from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import Origin
-from tests.log_world import LEADER_EPOCH, World, all_bytes, batch, world
+from tests.kernel_batches import stamp
+from tests.log_world import LEADER_EPOCH, World, all_bytes, append_marker, batch, world
 from tests.simulation.disk import Crashed
 
 SIDE_SUFFIXES = (".index", ".txnindex", ".snapshot", ".bookmark", "leader-epochs")
@@ -91,7 +91,8 @@ class LogModel:
         )
         self._note(build_marker(marker), marker)
         self._took(
-            self.world.partition.append_marker(
+            append_marker(
+                self.world.partition,
                 producer_id=marker.producer_id,
                 producer_epoch=marker.producer_epoch,
                 control_type=marker.control_type,

@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from idempotency.record_batch import BatchHeader, MarkerFacts, iter_headers, read_marker
+from idempotency.decision import DecisionId
+from idempotency.record_batch import (
+    BatchHeader,
+    ControlType,
+    MarkerFacts,
+    iter_headers,
+    read_marker,
+)
 from region_broker.log.group_commit import GroupCommit, SyncWork
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
+from region_broker.replication.admission import AppendOutcome
+from region_broker.replication.appending.marker_writes import MarkerBatch
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch
@@ -226,3 +235,21 @@ def with_markers(data: bytes) -> list[tuple[BatchHeader, MarkerFacts | None]]:
         (header, read_marker(data[at : at + header.size_bytes]) if header.is_control else None)
         for at, header in iter_headers(data)
     ]
+
+
+def append_marker(
+    partition: Partition,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    control_type: ControlType,
+    coordinator_epoch: int,
+    decision: DecisionId | None,
+    timestamp_ms: int,
+    tv2: bool = False,
+) -> AppendOutcome:
+    """Write one transaction marker."""
+    facts = MarkerFacts(
+        producer_id, producer_epoch, control_type, coordinator_epoch, decision, timestamp_ms
+    )
+    return partition.append_markers([MarkerBatch(facts, tv2=tv2)])[0]

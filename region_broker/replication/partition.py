@@ -22,13 +22,11 @@ from enum import Enum, auto
 from typing import Final
 from uuid import UUID
 
-from idempotency.decision import DecisionId
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import AbortedTxn, PartitionState, Verdict
 from idempotency.record_batch import (
     BatchHeader,
     Buffer,
-    ControlType,
     MarkerFacts,
     read_header,
 )
@@ -255,25 +253,11 @@ class Partition:
         """Return a client batch in the topic's codec, or why it is refused; may run in a thread."""
         return prepared(data, self.log.config)
 
-    def append_marker(  # noqa: PLR0913 - the fields of one marker, all by keyword
-        self,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        control_type: ControlType,
-        coordinator_epoch: int,
-        decision: DecisionId | None,
-        timestamp_ms: int,
-        tv2: bool = False,
-    ) -> AppendOutcome:
-        """Write a transaction marker unless its decision is in the log already (T6, C30, C31)."""
-        facts = MarkerFacts(
-            producer_id, producer_epoch, control_type, coordinator_epoch, decision, timestamp_ms
-        )
-        return self.append_markers([MarkerBatch(facts, tv2=tv2)])[0]
-
     def append_markers(self, markers: Sequence[MarkerBatch]) -> list[AppendOutcome]:
-        """Write markers as `append_marker` does, by one write; return what became of each."""
+        """Write transaction markers by one write, but for decisions that are in the log already (T6, C30, C31).
+
+        Returns what became of each.
+        """
         refused = self._refusal()
         if refused is not None:
             return [refused] * len(markers)
@@ -287,7 +271,7 @@ class Partition:
         header = read_header(batch)
         assert header.size_bytes == len(batch), (header.size_bytes, len(batch))
         assert header.record_count == header.last_offset_delta + 1 > 0, header
-        assert not header.is_control, "markers go through append_marker"
+        assert not header.is_control, "markers go through append_markers"
         return self._write(batch, header)
 
     def _write(self, data: Buffer, header: BatchHeader) -> AppendOutcome:

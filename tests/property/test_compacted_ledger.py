@@ -44,7 +44,7 @@ from region_broker.groups.records import (
     encode_offset_value,
 )
 from region_broker.replication.partition import Partition
-from tests.log_world import World, world
+from tests.log_world import World, append_marker, world
 from tests.simulation.disk import Crashed
 from tests.unit.region_broker.log.test_cleaning import clean
 
@@ -86,7 +86,8 @@ class Ledger:
 
     def end(self, producer_id: int, *, commit: bool) -> None:
         """Write a marker, and apply it."""
-        self.some.partition.append_marker(
+        append_marker(
+            self.some.partition,
             producer_id=producer_id,
             producer_epoch=0,
             control_type=ControlType.COMMIT if commit else ControlType.ABORT,

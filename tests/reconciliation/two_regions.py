@@ -30,9 +30,9 @@ from idempotency.record_batch import (
     MarkerFacts,
     build_marker,
     read_header,
-    stamp,
 )
 from region_broker.wire.batches import Origin, Record, build_batch
+from tests.kernel_batches import stamp
 
 NAMESPACE = UUID("00000000-0000-0000-0000-000000007153")
 REGION_EPOCH = 8

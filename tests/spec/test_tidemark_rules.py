@@ -41,6 +41,7 @@ from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.geo_world import SHARD_COUNT, Site, tp, until
+from tests.log_world import append_marker
 
 TERM = 8 << 16 | 1
 LEDGERS = LedgerTopics(UUID(int=1), UUID(int=2))
@@ -364,7 +365,8 @@ async def test_T6_a_marker_sent_again_is_confirmed_without_a_second_one(tmp_path
             for record in site.coordinator.transactions()
             if record.transactional_id == "twice"
         )
-        outcome = site.partition("orders").append_marker(
+        outcome = append_marker(
+            site.partition("orders"),
             producer_id=producer_id,
             producer_epoch=epoch,
             control_type=ControlType.COMMIT,

@@ -13,6 +13,7 @@ from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import ControlType
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec
+from tests.log_world import append_marker
 from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -295,7 +296,7 @@ async def test_P18_write_that_is_not_durable_in_time_is_answered_timed_out(tmp_p
 
 async def commit(world: WireWorld, *, aborted: bool, producer_id: int = 9) -> None:
     partition = world.partition("t")
-    outcome = partition.append_marker(
+    outcome = append_marker(partition,
         producer_id=producer_id, producer_epoch=0,
         control_type=ControlType.ABORT if aborted else ControlType.COMMIT,
         coordinator_epoch=1, decision=None, timestamp_ms=1,

@@ -14,7 +14,6 @@ Not here: time (`sessions`), the ledger and who waits (`coordinator`).
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from region_broker.groups.modern.assignors.assignment import NOTHING
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest, Refused
@@ -40,8 +39,6 @@ from region_broker.limits import (
     MEMBER_METADATA_BYTES_MAX,
     SUBSCRIBED_TOPICS_MAX,
 )
-
-LEAVE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ from idempotency.record_batch import (
     iter_headers,
     read_header,
     read_marker,
-    stamp,
 )
-from tests.kernel_batches import data, decision, marker
+from tests.kernel_batches import data, decision, marker, stamp
 
 
 def foreign_batch(

@@ -31,7 +31,7 @@ from region_broker.replication.cleaner import BoundOf, Cleaner, CleanerParts
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Record, build_batch
 from tests.geo_world import Site, until
-from tests.log_world import World, all_bytes, world
+from tests.log_world import World, all_bytes, append_marker, world
 from tests.property.test_compacted_transactions import facts, replay
 from tests.txn_world import Row
 from tests.unit.region_broker.adapters.test_mirror_link import running
@@ -240,7 +240,7 @@ class GroupLedger:
         await self.log.committed(0, done.next_offset)
 
     async def end(self, producer: TxnProducer, kind: ControlType) -> None:
-        outcome = self.partition.append_marker(
+        outcome = append_marker(self.partition,
             producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
             control_type=kind, coordinator_epoch=1, decision=None, timestamp_ms=1,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from idempotency.record_batch import ControlType
 from region_broker.adapters.tidemarks.mirror_view import MirrorView
 from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import Origin
-from tests.log_world import TOPIC_ID, ManualClock, World, batch, world
+from tests.log_world import TOPIC_ID, ManualClock, World, append_marker, batch, world
 
 TWO_MINUTES_MS = 120_000
 ALL = (LogKey(TOPIC_ID, 0), LogKey(TOPIC_ID, 1))
@@ -46,7 +46,8 @@ class Mirror:
         """Write a COMMIT marker."""
         partition = self.world.partitions[number]
         partition.is_leader = True
-        partition.append_marker(
+        append_marker(
+            partition,
             producer_id=producer_id,
             producer_epoch=0,
             control_type=ControlType.COMMIT,

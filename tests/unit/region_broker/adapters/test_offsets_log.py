@@ -23,6 +23,7 @@ from region_broker.log.log_config import NodeLogConfig
 from region_broker.ports.chance import SystemChance
 from region_broker.ports.clock import SystemClock
 from region_broker.replication.partition_table import PartitionTable
+from tests.log_world import append_marker
 from tests.unit.region_broker.groups.fakes import Topics, join_request, sync_request, tp
 
 LEDGER = TopicImage(topic_id=UUID(int=1), name=OFFSETS_LEDGER, partition_count=2, internal=True)
@@ -50,7 +51,8 @@ class Node:
     def end_transaction(self, shard: int, producer: TxnProducer, *, commit: bool) -> None:
         partition = self.table.get(OFFSETS_LEDGER, shard)
         assert partition is not None
-        outcome = partition.append_marker(
+        outcome = append_marker(
+            partition,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             control_type=ControlType.COMMIT if commit else ControlType.ABORT,

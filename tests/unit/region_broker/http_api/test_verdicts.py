@@ -23,7 +23,7 @@ from region_broker.handlers.services import RegionView
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.routes_transactions import add_transaction_routes
 from region_broker.wire.batches import Origin
-from tests.log_world import World, batch, world
+from tests.log_world import World, append_marker, batch, world
 
 OLD, NEW = 8, 17  # region epochs: eu's first, us's after the failover
 NEW_LEADER_EPOCH = NEW << 16 | 2
@@ -82,7 +82,7 @@ class Bench:
         return outcome.base_offset
 
     def end(self, kind: ControlType, producer_id: int = 1, epoch: int = 0) -> int:
-        outcome = self.log.partition.append_marker(
+        outcome = append_marker(self.log.partition,
             producer_id=producer_id, producer_epoch=epoch, control_type=kind,
             coordinator_epoch=1, decision=None, timestamp_ms=1_000_000,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from region_broker.replication.cleaner import Cleaner, CleanerParts
 from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec
-from tests.log_world import World, world
+from tests.log_world import World, append_marker, world
 from tests.simulation.disk import Crashed
 
 COMPACT = {
@@ -94,7 +94,7 @@ def put(
 
 
 def end_txn(some: World, producer_id: int, kind: ControlType) -> None:
-    some.partition.append_marker(
+    append_marker(some.partition,
         producer_id=producer_id, producer_epoch=0, control_type=kind, coordinator_epoch=1,
         decision=None, timestamp_ms=some.clock.now_ms,
     )  # fmt: skip

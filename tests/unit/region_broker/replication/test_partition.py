@@ -21,13 +21,14 @@ from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.purgatory import FetchTarget, wait_readable
 from region_broker.wire.batches import Origin
-from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, batch, world
+from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, append_marker, batch, world
 
 SMALL_SEGMENTS = {"segment.bytes": "4096"}
 
 
 def commit(partition: Partition, producer_id: int, *, aborted: bool = False) -> AppendVerdict:
-    return partition.append_marker(
+    return append_marker(
+        partition,
         producer_id=producer_id,
         producer_epoch=0,
         control_type=ControlType.ABORT if aborted else ControlType.COMMIT,
