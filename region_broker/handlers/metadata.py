@@ -20,7 +20,8 @@ from region_broker.handlers.partitions import leader_row
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import ForwardingFailed, RequestContext
 from region_broker.handlers.turns import Turns
-from region_broker.wire.kio_codec import EncodedRow, encode_body
+from region_broker.wire.kio_codec import encode_body
+from region_broker.wire.writers.structs import EncodedRow
 
 _log: Final = logging.getLogger("tidemark.topics")
 

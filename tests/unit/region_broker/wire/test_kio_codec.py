@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.wire.kio_codec import MissingField, encode_response, top_level_error
+from region_broker.wire.kio_codec import encode_response, top_level_error
+from region_broker.wire.writers.structs import MissingField
 from tests.wire_world import parse_answer
 
 TOPIC_ID = UUID(int=5)

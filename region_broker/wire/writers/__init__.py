@@ -1,0 +1,1 @@
+"""Answers as bytes: writers compiled from kio's response classes, filled from dicts."""
