@@ -28,24 +28,19 @@ from region_broker.log.failures import PartitionFailed
 from region_broker.log.journal.tail import LogTail
 from region_broker.log.log_config import INT32_MAX, FlushPolicy
 from region_broker.log.log_setup import LogSetup
-from region_broker.log.recovery import (
-    EPOCHS_NAME,
-    RecoveredLog,
-    new_segment,
-    recover,
-    remove_segment_files,
-)
+from region_broker.log.recovery.opening import RecoveredLog, recover
 from region_broker.log.replay import aborted_with_marker_in, keep_state_at, rebuild_state
 from region_broker.log.segment import (
     ReadSlice,
     Segment,
     expired_count,
+    remove_segment_files,
 )
 from region_broker.log.segment_list import BatchAtTime, SegmentList
 from region_broker.log.side_files.aborted_index import encode_aborted
 from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
-from region_broker.log.side_files.leader_epochs import LeaderEpochs
+from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import remove_between, remove_outside
 from region_broker.log.sync_job import (
     BookmarkJob,
@@ -240,7 +235,7 @@ class PartitionLog:
     def _roll(self, full: Segment) -> Segment:
         assert full.live_index is not None
         start, end = full.base_offset, full.next_offset
-        fresh = new_segment(self.folder, self._cache, self.config, end)
+        fresh = Segment.create(self.folder, self._cache, self.config, end)
         self._pending_seals.append(
             Seal(
                 segment=full,
@@ -588,7 +583,7 @@ class PartitionLog:
         remove_outside(self._disk, self.folder, offset, offset - 1)
         if self._disk.exists(self.folder / EPOCHS_NAME):
             self._disk.remove(self.folder / EPOCHS_NAME)
-        self._active = new_segment(self.folder, self._cache, self.config, offset)
+        self._active = Segment.create(self.folder, self._cache, self.config, offset)
         self._bookmarked_bytes = 0
         self._disk.fsync_dir(self.folder)
         self._list = SegmentList(self.folder, self._cache, [self._active])

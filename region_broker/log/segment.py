@@ -92,6 +92,17 @@ class Segment:
     _max_timestamp_ms: int | None = None
     _first_timestamp_ms: int = field(default=NO_TIMESTAMP_MS)
 
+    @classmethod
+    def create(
+        cls, folder: Path, cache: SealedCache, config: LogConfig, base_offset: int
+    ) -> "Segment":
+        """Create an empty active segment; its name is durable after `fsync_dir`."""
+        path = folder / file_name(base_offset, LOG_SUFFIX)
+        segment = cls(path, base_offset, cache, config, next_offset=base_offset)
+        segment.file = cache.disk.open(path, create=True)
+        segment.live_index = SparseIndex(config.index_interval_bytes)
+        return segment
+
     @property
     def max_timestamp_ms(self) -> int:
         """The highest record timestamp, -1 without records; of a sealed one read from its index file."""
@@ -288,6 +299,15 @@ class Segment:
         self._max_timestamp_ms = summary.max_timestamp_ms
         self._first_timestamp_ms = summary.first_timestamp_ms
         return index
+
+
+def remove_segment_files(folder: Path, cache: SealedCache, base_offset: int) -> None:
+    """Remove all files of one segment; durable after `fsync_dir`."""
+    cache.forget(folder / file_name(base_offset, LOG_SUFFIX))
+    prefix = file_name(base_offset, ".")
+    for name in cache.disk.list_dir(folder):
+        if name.startswith(prefix):
+            cache.disk.remove(folder / name)
 
 
 def expired_count(

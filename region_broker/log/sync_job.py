@@ -17,12 +17,11 @@ from typing import Final, Protocol
 from idempotency.partition_state import PartitionState
 from region_broker.log.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 from region_broker.log.journal.blocks import Piece
-from region_broker.log.recovery import EPOCHS_NAME
 from region_broker.log.segment import ABORTED_SUFFIX, Segment
 from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX, BookmarkDraft
 from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
 from region_broker.log.side_files.checkpoint_file import CheckpointFile
-from region_broker.log.side_files.leader_epochs import LeaderEpochs
+from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import write_snapshot
 
 logger: Final = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 
+EPOCHS_NAME: Final = "leader-epochs"
 _MAGIC: Final = b"TMLE"
 _VERSION: Final = 1
 UNDEFINED: Final = -1

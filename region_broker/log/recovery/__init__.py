@@ -1,0 +1,1 @@
+"""What a start does with a log: its files as they were left, checked, cut, made durable and taken in."""

@@ -1,0 +1,202 @@
+"""Opening a log: its files as a crash or a stop left them become a log that is ready for use.
+
+INV-R1  after a clean close no segment is read; otherwise the segment of the checkpoint, from its bookmark on, and
+        those behind it are read, once, with CRC
+Not here: appending and the rest of a log's life (`partition_log`), what is proved and cut (`recovery.checking`), how it
+is made durable (`recovery.settling`), what batches come to (`replay`).
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from idempotency.partition_state import PartitionState
+from region_broker.log.cleaning.state import NEVER_CLEANED, CleanMark, finish_swap, read_mark
+from region_broker.log.disk import TEMPORARY_SUFFIX, Disk
+from region_broker.log.failures import LogDamaged
+from region_broker.log.log_config import LogConfig
+from region_broker.log.recovery.checking import Check, LogAsLeft
+from region_broker.log.recovery.settling import make_durable, remove_stale
+from region_broker.log.replay import rebuild_state, write_aborted_file
+from region_broker.log.segment import (
+    ABORTED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SealedCache,
+    Segment,
+    file_name,
+)
+from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX
+from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
+
+logger: Final = logging.getLogger(__name__)
+
+_OF_SEGMENTS: Final = (INDEX_SUFFIX, ABORTED_SUFFIX, BOOKMARK_SUFFIX)
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveredLog:
+    """A log ready for use: at least one segment, the last one active with file and index in memory.
+
+    `clean`: nothing was read. `settled`: the checkpoint says that the next start need not read, either.
+    `fence`: that of its checkpoint, to be kept in those that follow (INV-K4). `bookmarked_bytes`: of the last segment,
+    below the bookmark that is there.
+    """
+
+    segments: list[Segment]
+    state: PartitionState
+    epochs: LeaderEpochs
+    clean: bool
+    settled: bool = False
+    cut_bytes: int = 0
+    bookmarked_bytes: int = 0
+    mark: CleanMark = NEVER_CLEANED
+    fence: JournalMark = NO_MARK
+
+
+def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog:
+    """Open or create the log in `folder`; raises LogDamaged, or OSError of the disk."""
+    disk = cache.disk
+    disk.make_dirs(folder)
+    try:
+        finish_swap(disk, folder)
+        mark = read_mark(disk, folder)
+    except FrameError as error:
+        raise LogDamaged(
+            f"{folder}: what says how far it was cleaned is damaged: {error}"
+        ) from error
+    bases = _tidied(folder, disk)
+    checkpoint = _read_checkpoint(folder, cache)
+    if (
+        checkpoint is not None
+        and checkpoint.segment_bytes == 0
+        and checkpoint.segment_base not in bases
+    ):
+        return _create(folder, cache, config, checkpoint.segment_base, checkpoint.fence)
+    if checkpoint is None and not any(_log_bytes(folder, cache, base) for base in bases):
+        return _create(folder, cache, config, bases[0] if bases else 0)
+    left = LogAsLeft(folder, cache, config, checkpoint, mark)
+    check = Check(left)
+    segments = check.list_segments(bases)
+    try:
+        return _open(check, segments)
+    except (LogDamaged, OSError):
+        for segment in segments:
+            if segment.file is not None:
+                segment.file.close()
+        raise
+
+
+def _tidied(folder: Path, disk: Disk) -> list[int]:
+    """Return the base offsets of the segments; remove what was half written, and what belongs to none of them."""
+    names = disk.list_dir(folder)
+    for name in names:
+        if name.endswith(TEMPORARY_SUFFIX):
+            disk.remove(folder / name)
+    bases = sorted(int(name[:20]) for name in names if name.endswith(LOG_SUFFIX))
+    for name in names:
+        # The power went while a segment was removed: no later segment of that base may find its indexes.
+        if name.endswith(_OF_SEGMENTS) and int(name[:20]) not in bases:
+            disk.remove(folder / name)
+    return bases
+
+
+def _read_checkpoint(folder: Path, cache: SealedCache) -> Checkpoint | None:
+    """Return the checkpoint; None, said loudly unless the folder is new, if there is no sound one."""
+    path = folder / CHECKPOINT_NAME
+    try:
+        return Checkpoint.decode(cache.disk.read_file(path))
+    except FileNotFoundError:
+        return None
+    except FrameError as error:
+        logger.warning("%s is ignored, the last segment is checked whole: %s", path, error)
+        return None
+
+
+def _log_bytes(folder: Path, cache: SealedCache, base: int) -> int:
+    return cache.disk.file_size(folder / file_name(base, LOG_SUFFIX))
+
+
+def _create(
+    folder: Path,
+    cache: SealedCache,
+    config: LogConfig,
+    base_offset: int,
+    fence: JournalMark = NO_MARK,
+) -> RecoveredLog:
+    """Start an empty log at `base_offset`; whatever else is in the folder belongs to a log given up."""
+    disk = cache.disk
+    disk.write_file_atomic(
+        folder / CHECKPOINT_NAME,
+        Checkpoint(
+            synced_offset=base_offset,
+            segment_base=base_offset,
+            segment_bytes=0,
+            log_start_offset=base_offset,
+            clean=True,
+            fence=fence,
+        ).file_content(),
+    )
+    for name in disk.list_dir(folder):
+        if name[:20].isdigit() or name == EPOCHS_NAME:
+            disk.remove(folder / name)
+    segment = Segment.create(folder, cache, config, base_offset)
+    disk.fsync_dir(folder)
+    return RecoveredLog(
+        segments=[segment],
+        state=PartitionState(),
+        epochs=LeaderEpochs(),
+        clean=False,
+        settled=True,
+        fence=fence,
+    )
+
+
+def _open(check: Check, segments: list[Segment]) -> RecoveredLog:
+    """Check, cut, rebuild."""
+    left = check.left
+    clean = left.is_clean(segments)
+    if clean:
+        _open_clean(check, segments)
+    else:
+        check.run(segments)
+        make_durable(left, check.found, segments)
+    present = set(left.disk.list_dir(left.folder))
+    for segment in segments[:-1]:
+        if file_name(segment.base_offset, ABORTED_SUFFIX) not in present:
+            write_aborted_file(left.folder, segments, segment)
+    found = check.found
+    found.replayed.state.forget_aborted_below(segments[-1].base_offset)
+    found.replayed.epochs.truncate_start(segments[0].base_offset)
+    return RecoveredLog(
+        segments=segments,
+        state=found.replayed.state,
+        epochs=found.replayed.epochs,
+        clean=clean,
+        settled=clean,
+        cut_bytes=found.cut_bytes,
+        bookmarked_bytes=found.bookmarked_bytes(segments[-1]),
+        mark=left.mark,
+        fence=left.fence,
+    )
+
+
+def _open_clean(check: Check, segments: list[Segment]) -> None:
+    left, found = check.left, check.found
+    assert left.checkpoint is not None
+    active = segments[-1]
+    active.next_offset = left.checkpoint.synced_offset
+    active.file = left.disk.open(active.path)
+    size_bytes, next_offset = active.size_bytes, active.next_offset
+    if check.begin_at_bookmark(active, size_bytes) and active.size_bytes == size_bytes:
+        return
+    found.bookmark = None
+    if remove_stale(left, found, active):
+        left.disk.fsync_dir(left.folder)
+    active.size_bytes, active.next_offset = size_bytes, next_offset
+    active.live_index = active.rebuild_index()
+    found.replayed.epochs = check.read_epochs(segments)
+    found.replayed.state = rebuild_state(left.folder, segments, active.next_offset)
