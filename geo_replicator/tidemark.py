@@ -5,6 +5,8 @@ INV-TM2  positions never go down: L, D and r of a record are >= those of the one
 INV-TM3  a record names what moved since the last published one; a full one, every 1024 records or 1 MB,
          names everything, so a reader goes back to the last full one and no further
 INV-TM4  a removed log is one whose topic was deleted; a log that was never named is younger than k (T15)
+INV-TM5  what a mirror shows of every log moves with each tidemark reached, the ledgers' with L and `__tidemarks`
+         itself with the tidemark's own record: raising the floor names them all
 
 `__tidemarks` holds two kinds of records, told apart by the key: tidemarks, and the term records with which a
 new cut leader makes sure that it leads (T1). One record per batch.
@@ -310,9 +312,13 @@ class TidemarkBook:
         return record
 
     def raise_floor(self, point: TidemarkPoint) -> dict[LogKey, int]:
-        """Make `point` the floor; return D of each log that differs from the old floor (0: removed)."""
+        """Make `point` the floor; return where each log that moved since the old floor ends now (INV-TM5).
+
+        That is D (0: removed), L of a ledger shard, and one past the record of `point` for `__tidemarks`.
+        """
         assert self._floor is not None, point
         changed: dict[LogKey, int] = {}
+        before = dict(self._floor.newest.ledger)
         taken = 0
         for tidemark, at in self._above:
             if tidemark.point > point:
@@ -322,8 +328,18 @@ class TidemarkBook:
                 changed[key] = 0
             self._floor.advanced(tidemark, at)
             taken += 1
-        del self._above[:taken]
+        if taken:
+            del self._above[:taken]
+            changed.update(self._ledgers_since(before, self._floor))
         return changed
+
+    def _ledgers_since(self, before: Mapping[int, int], floor: Vector) -> dict[LogKey, int]:
+        moved = {
+            self._ledgers.shard_key(shard): offset
+            for shard, offset in floor.newest.ledger.items()
+            if before.get(shard) != offset
+        }
+        return moved | {self._ledgers.tidemark_key: floor.at + 1}
 
     def vector(self, point: TidemarkPoint) -> Vector | None:
         """Return the full vector of `point`, None when it is not known (any more)."""

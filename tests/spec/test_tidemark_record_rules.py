@@ -95,6 +95,18 @@ def test_T10_records_survive_the_codec_and_name_all_positions_of_the_cut() -> No
     }
 
 
+def test_T17_a_raised_floor_names_all_that_moved_ledgers_and_tidemarks_too() -> None:
+    _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6), cut(3, p1=6))
+    book = TidemarkBook(LEDGERS)
+    for at, tidemark in enumerate(tidemarks):
+        book.apply(at, tidemark)
+    ledgers = {LEDGERS.shard_key(0): 20, LEDGERS.shard_key(1): 21, LEDGERS.tidemark_key: 2}
+    assert book.raise_floor(TidemarkPoint(8, 2)) == {P1: 6} | ledgers
+    assert book.raise_floor(TidemarkPoint(8, 2)) == {}
+    ledgers = {LEDGERS.shard_key(0): 30, LEDGERS.shard_key(1): 31, LEDGERS.tidemark_key: 3}
+    assert book.raise_floor(TidemarkPoint(8, 3)) == ledgers
+
+
 @pytest.mark.parametrize(
     ("later", "broken"),
     [

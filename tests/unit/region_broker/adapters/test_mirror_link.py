@@ -168,6 +168,31 @@ async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) 
         home.server.close()
 
 
+async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_tidemark(
+    tmp_path: Path,
+) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        await home.create_topic("orders")
+        _ = mirror.mirror(tasks, await home.listen())
+        link = mirror.tidemarks.link
+        assert link is not None
+        points = [await leader.final_round()]
+        for value in (b"a", b"b", b"c"):
+            await home.produce("orders", value)
+            points.append(await leader.final_round())
+            await until(lambda: link.reached >= points[-1], what="the tidemark is reached")
+            for key, position in mirror.tidemarks.claim().positions.items():
+                copy = mirror.partitions.by_id(key.topic_id, key.partition)
+                assert copy is not None
+                assert copy.visible_end == position, copy.tp
+                assert copy.last_stable_offset == position, copy.tp
+        home.server.close()
+
+
 async def test_link_resumes_exactly_when_home_was_away(tmp_path: Path) -> None:
     home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
     async with running() as tasks:
