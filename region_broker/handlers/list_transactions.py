@@ -10,7 +10,8 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.ledger_records import TransactionRecord
-from region_broker.groups.modern.patterns.topic_regex import RegexRefused, TopicRegex
+from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
+from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.txn_errors import STATE_NAMES, error_number

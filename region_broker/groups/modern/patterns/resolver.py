@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from region_broker.groups.modern.messages import Refused
-from region_broker.groups.modern.patterns.topic_regex import RegexRefused, TopicRegex
+from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
+from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.ports import Topic
 from region_broker.groups.verdicts import GroupVerdict
 

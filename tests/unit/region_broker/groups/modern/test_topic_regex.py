@@ -2,7 +2,8 @@
 
 import pytest
 
-from region_broker.groups.modern.patterns.topic_regex import RegexRefused, TopicRegex
+from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
+from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.limits import TOPIC_REGEX_BYTES_MAX, TOPIC_REGEX_STATES_MAX
 
 
