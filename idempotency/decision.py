@@ -11,8 +11,9 @@ Not here: who takes decisions (txn_coordinator), who closes rounds (geo_replicat
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Final, Self
+
+import msgspec
 
 from idempotency.identity import Round
 
@@ -30,8 +31,7 @@ class DecisionError(ValueError):
     """The bytes of a decision id cannot be read; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionId:
+class DecisionId(msgspec.Struct, frozen=True):
     """Names one commit or abort decision by the ledger position of its PREPARE record."""
 
     shard: int

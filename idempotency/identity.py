@@ -6,8 +6,9 @@ leader epoch, a coordinator epoch or a region epoch, and its type says which.
 Not here: arithmetic on sequences (`sequence`), comparison of epochs (`fencing`).
 """
 
-from dataclasses import dataclass
 from typing import Final, NewType
+
+import msgspec
 
 TopicName = NewType("TopicName", str)
 TransactionalId = NewType("TransactionalId", str)
@@ -32,8 +33,7 @@ NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = -1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(msgspec.Struct, frozen=True, order=True):
     """One partition of one topic, by name; prints as Kafka's folders do: ``orders-3``."""
 
     topic: TopicName

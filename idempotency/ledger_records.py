@@ -18,10 +18,11 @@ Source: Kafka TransactionLogKey.json, TransactionLogValue.json (4.0), Transactio
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final, TypeAlias
+
+import msgspec
 
 from idempotency.decision import DecisionError, DecisionId
 from idempotency.identity import TopicName, TopicPartition
@@ -76,8 +77,7 @@ class TxnStatus(IntEnum):
         return self in (TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecord:
+class TransactionRecord(msgspec.Struct, frozen=True):
     """The whole state of one transactional id; each record replaces the one before."""
 
     transactional_id: str
@@ -102,35 +102,30 @@ class TransactionRecord:
     """How many regions a sync commit waits for; 0: none (T30)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
+class RoundRecord(msgspec.Struct, frozen=True):
     """The shard entered round `stamp` (T2)."""
 
     stamp: int
     coordinator_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionKey:
+class TransactionKey(msgspec.Struct, frozen=True):
     """Key of a transactional id's state."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RoundKey:
+class RoundKey(msgspec.Struct, frozen=True):
     """Key of the shard's current round."""
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanKey:
+class OrphanKey(msgspec.Struct, frozen=True):
     """Key of a transaction found open in partitions, but in no ledger (T21)."""
 
     producer_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownKey:
+class UnknownKey(msgspec.Struct, frozen=True):
     """A kind of key that this version does not know; skip the record."""
 
     kind: int

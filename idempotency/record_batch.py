@@ -10,10 +10,10 @@ Source: Kafka clients DefaultRecordBatch.java, DefaultRecord.java, EndTransactio
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 from crc32c import crc32c
 
 from idempotency.decision import DECISION_HEADER, DecisionError, DecisionId
@@ -136,8 +136,7 @@ class ControlType(IntEnum):
     COMMIT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerFacts:
+class MarkerFacts(msgspec.Struct, frozen=True):
     """All that a marker batch says; `decision` is None for markers of software without T6."""
 
     producer_id: int

@@ -5,9 +5,10 @@ records become durable and markers arrive. Nothing here decides anything.
 """
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from idempotency import ledger_records as lr
 from idempotency.identity import TopicName, TopicPartition
@@ -222,7 +223,7 @@ def record(status: TxnStatus, epoch: int, **changes: object) -> TransactionRecor
         region_epoch=8,
         client_tv=2,
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return msgspec.structs.replace(base, **changes)
 
 
 def world_with(entry: TransactionRecord) -> CoreWorld:
@@ -355,7 +356,7 @@ class MemoryMarkers:
             if order.listener.closed:
                 continue  # the process is gone
             for partition in order.partitions:
-                self.orders.append(dataclasses.replace(order, partitions=(partition,)))
+                self.orders.append(msgspec.structs.replace(order, partitions=(partition,)))
                 result = self.results.pop(0) if self.results else MarkerResult.DONE
                 order.listener.marked(order, partition, result)
 

@@ -13,8 +13,9 @@ Not here: how a transition is made durable and told (`shard_steps`), replay and 
 marker sending and timers (`driver`).
 """
 
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus

@@ -5,7 +5,7 @@ INV-TE1  effects of one step are carried out in order, and the ledger records am
 Not here: how (`driver`).
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from idempotency.decision import DecisionId
 from idempotency.identity import TopicPartition
@@ -13,30 +13,26 @@ from idempotency.ledger_records import TransactionRecord
 from txn_coordinator.verdicts import TxnVerdict
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRecord:
+class AppendRecord(msgspec.Struct, frozen=True):
     """Append the entry's new value; report `RecordDurable` only if `report`."""
 
     record: TransactionRecord
     report: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AppendTombstone:
+class AppendTombstone(msgspec.Struct, frozen=True):
     """Append the removal of `transactional_id`, then report `RecordDurable`."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRound:
+class AppendRound(msgspec.Struct, frozen=True):
     """Append ROUND{round}; its offset is L of the round (T2)."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The one answer to a request."""
 
     request_id: int
@@ -45,16 +41,14 @@ class Answer:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """The request waits in the core; report `HoldExpired` when the hold limit has passed."""
 
     request_id: int
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendMarkers:
+class SendMarkers(msgspec.Struct, frozen=True):
     """Write the outcome of `decision` to `partitions`; report `MarkerConfirmed` for each."""
 
     transactional_id: str

@@ -5,15 +5,14 @@ Client requests carry a `request_id` chosen by the driver; each is answered exac
 Not here: what the core does with them (`core`).
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from idempotency.decision import DecisionId
 from idempotency.identity import TopicPartition
 from txn_coordinator.ports import LedgerPosition
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerIdReceived:
+class InitProducerIdReceived(msgspec.Struct, frozen=True):
     """InitProducerId of a transactional id; the pair is (-1, -1) or the one held so far (KIP-360)."""
 
     request_id: int
@@ -23,8 +22,7 @@ class InitProducerIdReceived:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitionsReceived:
+class AddPartitionsReceived(msgspec.Struct, frozen=True):
     """Partitions join the transaction; `tv` is the client's protocol generation (1 or 2)."""
 
     request_id: int
@@ -35,8 +33,7 @@ class AddPartitionsReceived:
     tv: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class EndTxnReceived:
+class EndTxnReceived(msgspec.Struct, frozen=True):
     """Commit or abort; `tv` is the client's protocol generation (C20)."""
 
     request_id: int
@@ -47,8 +44,7 @@ class EndTxnReceived:
     tv: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class AbortReceived:
+class AbortReceived(msgspec.Struct, frozen=True):
     """An administrator ends the transaction of a transactional id, over its producer's head (KIP-664, B13).
 
     `partitions` have data of this pair and no marker, whether or not the ledger knows it.
@@ -61,8 +57,7 @@ class AbortReceived:
     partitions: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SettledAsked:
+class SettledAsked(msgspec.Struct, frozen=True):
     """To be answered when nothing of the transactional id (or orphan) is under way: all markers written."""
 
     request_id: int
@@ -74,16 +69,14 @@ Request = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecordDurable:
+class RecordDurable(msgspec.Struct, frozen=True):
     """The appended transition of `transactional_id` is below the high watermark at `position`."""
 
     transactional_id: str
     position: LedgerPosition
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerConfirmed:
+class MarkerConfirmed(msgspec.Struct, frozen=True):
     """A partition needs no marker of `decision` any more."""
 
     transactional_id: str
@@ -91,30 +84,26 @@ class MarkerConfirmed:
     tp: TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class HoldExpired:
+class HoldExpired(msgspec.Struct, frozen=True):
     """A held request has waited as long as the broker lets it."""
 
     request_id: int
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionTimedOut:
+class TransactionTimedOut(msgspec.Struct, frozen=True):
     """The transaction has been open longer than its time-out (C24); from `core.timed_out`."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionalIdExpired:
+class TransactionalIdExpired(msgspec.Struct, frozen=True):
     """The transactional id has been idle past its retention (C25); from `core.expired`."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class AbortOrphan:
+class AbortOrphan(msgspec.Struct, frozen=True):
     """Abort what `producer_id` has open in `partitions` though no ledger entry knows it (T21)."""
 
     producer_id: int
@@ -122,30 +111,26 @@ class AbortOrphan:
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptOngoing:
+class AdoptOngoing(msgspec.Struct, frozen=True):
     """A new region aborts the entry's transaction; `found_open` are partitions that have its data."""
 
     transactional_id: str
     found_open: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EnterRound:
+class EnterRound(msgspec.Struct, frozen=True):
     """ENTER{round} of the cut leader (T2)."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseRound:
+class ReleaseRound(msgspec.Struct, frozen=True):
     """RELEASE{round}: markers of stamps up to it may go (T3)."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdsGranted:
+class ProducerIdsGranted(msgspec.Struct, frozen=True):
     """Fresh producer ids for this shard, durably taken (C11)."""
 
     first: int

@@ -10,9 +10,10 @@ Not here: the implementations (region_broker.adapters).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
+
+import msgspec
 
 from idempotency.decision import DecisionId
 from idempotency.identity import TopicPartition
@@ -34,8 +35,7 @@ class IdsUnavailable(Exception):
     """No producer id block can be taken now; the message says why. Nothing was given out."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerPosition:
+class LedgerPosition(msgspec.Struct, frozen=True):
     """Where a ledger record stands: leader epoch of its batch, and its offset."""
 
     leader_epoch: int
@@ -104,8 +104,7 @@ class MarkerResult(Enum):
     """Not now; try again after a pause."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MarkerOrder:
+class MarkerOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The outcome of one decision, to be written to each of `partitions`."""
 
     transactional_id: str

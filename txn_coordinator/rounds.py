@@ -7,13 +7,12 @@ INV-RO3  after a reload stamps equal to `current` are held again until the relea
 Not here: who starts and closes rounds (geo_replicator.rounds).
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from idempotency.decision import NO_ROUND, round_number
 
 
-@dataclass(frozen=True, slots=True)
-class EnteredRound:
+class EnteredRound(msgspec.Struct, frozen=True):
     """A shard's answer to ENTER: L is the ledger offset of the ROUND record (T2)."""
 
     shard: int

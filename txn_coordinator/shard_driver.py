@@ -15,9 +15,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from idempotency import ledger_records as lr
 from idempotency.identity import TopicPartition
@@ -75,8 +77,7 @@ class IdStock:
             return ProducerIdBlock(block.first, taken)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPorts:
+class ShardPorts(msgspec.Struct, frozen=True):
     """What a shard driver is given by the coordinator."""
 
     ledger: TransactionLog
@@ -88,8 +89,7 @@ class ShardPorts:
     hold_limit_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Outgoing:
+class _Outgoing(msgspec.Struct, frozen=True):
     """A ledger record on its way: `report` names the entry that waits for it, if one does."""
 
     key: bytes

@@ -10,9 +10,11 @@ INV-TT4  an epoch is bumped at most once per transition, and never past 32767 (C
 Not here: whether a transition may happen (`states`, `core`).
 """
 
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from idempotency.decision import DecisionId
 from idempotency.identity import TopicPartition
@@ -24,8 +26,7 @@ ORPHAN_PREFIX: Final = "\x00orphan-"
 """No client may use such a transactional id; the entry of an orphaned transaction has it (T21)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(msgspec.Struct, frozen=True):
     """What every transition is stamped with: wall time and the acting region epoch."""
 
     wall_ms: int
@@ -188,8 +189,7 @@ def join_partitions(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What EndTxn decides: the result, the client's generation, the round of the decision (T2).
 
     `next_producer_id` is a fresh id if the epoch runs out with this decision, else NONE.

@@ -4,8 +4,9 @@ INV-TV1  every request gets exactly one outcome, and its verdict is one of `TxnV
 Not here: Kafka error codes and their downgrade per version (region_broker.handlers).
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 
 class TxnVerdict(Enum):
@@ -39,8 +40,7 @@ class TxnVerdict(Enum):
     """The transaction names a partition or group of another domain (T28)."""
 
 
-@dataclass(frozen=True, slots=True)
-class InitOutcome:
+class InitOutcome(msgspec.Struct, frozen=True):
     """Answer to InitProducerId: the pair to use from now on; (-1, -1) unless OK."""
 
     verdict: TxnVerdict
@@ -48,8 +48,7 @@ class InitOutcome:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class EndOutcome:
+class EndOutcome(msgspec.Struct, frozen=True):
     """Answer to EndTxn: under TV2 the pair for the next transaction (EndTxn v5), else (-1, -1)."""
 
     verdict: TxnVerdict

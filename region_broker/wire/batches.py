@@ -10,10 +10,11 @@ those never look at records.
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from region_broker.limits import (
     DECOMPRESSED_BYTES_MAX,
@@ -43,8 +44,7 @@ class RecordsError(Exception):
         self.record_index = record_index
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One record; `offset` is absolute when read and ignored when built."""
 
     key: bytes | None
@@ -54,8 +54,7 @@ class Record:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """Who writes a batch: the idempotent producer's coordinates, or none of them."""
 
     producer_id: int = -1

@@ -1,11 +1,11 @@
 """A ledger shard's image gives the state that the whole ledger gives, wherever it was taken (INV-LIM1)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId, round_of

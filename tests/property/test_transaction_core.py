@@ -1,8 +1,8 @@
 """The coordinator core against random schedules, and the epoch corners state by state (C16, P6, P7)."""
 
-import dataclasses
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ OPS = ("init", "init-pair", "add", "commit", "abort", "timeout")
 def entry(status: TxnStatus, epoch: int, tv: int) -> TransactionRecord:
     """Return an entry of producer 5."""
     prepared = status in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         unborn("t"),
         producer_id=5,
         producer_epoch=epoch,
@@ -107,7 +107,9 @@ class CoreMachine(RuleBasedStateMachine):
         self.round = 0
         for name, pid in (("t", 5), ("u", 6)):
             record = entry(S.EMPTY, epoch, 2)
-            self.world.install(dataclasses.replace(record, transactional_id=name, producer_id=pid))
+            self.world.install(
+                msgspec.structs.replace(record, transactional_id=name, producer_id=pid)
+            )
             self.pairs[name] = (pid, epoch)
 
     names = st.sampled_from(["t", "u"])

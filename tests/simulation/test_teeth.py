@@ -9,11 +9,11 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from idempotency.partition_state import PartitionState
 from idempotency.window import BatchWindow

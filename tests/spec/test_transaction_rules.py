@@ -4,8 +4,7 @@ Expected values come from those texts, and for C15-C18 from Kafka's TransactionC
 TransactionMetadata.scala as quoted there.
 """
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from idempotency import ledger_records as lr
@@ -360,7 +359,7 @@ def test_C33_complete_needs_every_partition() -> None:
     (sent,) = world.sent
     world.step(ev.MarkerConfirmed("t", sent.decision, A))
     world.step(ev.MarkerConfirmed("t", sent.decision, A))  # repeated
-    other = dataclasses.replace(sent.decision, offset=999)
+    other = msgspec.structs.replace(sent.decision, offset=999)
     world.step(ev.MarkerConfirmed("t", other, B))  # of another decision
     assert world.record().status is S.PREPARE_COMMIT
     world.step(ev.MarkerConfirmed("t", sent.decision, B))

@@ -1,8 +1,8 @@
 """The node's gauges and the event loop's lag."""
 
 import asyncio
-from dataclasses import replace
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from idempotency.ledger_records import TransactionRecord, TxnStatus
