@@ -210,7 +210,7 @@ def crc_ok(buf: Buffer, pos: int, header: BatchHeader) -> bool:
 
 
 def first_unsound(
-    buf: bytes, offset: int, *, leader_epoch: int | None = None, gap_below: int = 0
+    buf: Buffer, offset: int, *, leader_epoch: int | None = None, gap_below: int = 0
 ) -> int:
     """Return where the first batch lies that is not what was written; -1 if all of `buf` is sound.
 

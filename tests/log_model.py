@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from idempotency.decision import DecisionId
 from idempotency.partition_state import PartitionState
@@ -22,6 +23,7 @@ from idempotency.record_batch import (
     build_marker,
     read_header,
 )
+from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.segment import LOG_SUFFIX
@@ -29,7 +31,16 @@ from region_broker.replication.admission import AppendOutcome, AppendVerdict
 from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import Origin
 from tests.kernel_batches import stamp
-from tests.log_world import LEADER_EPOCH, World, all_bytes, append_marker, batch, world
+from tests.log_world import (
+    LEADER_EPOCH,
+    World,
+    all_bytes,
+    append_marker,
+    at_once,
+    batch,
+    run_now,
+    world,
+)
 from tests.simulation.disk import Crashed
 
 SIDE_SUFFIXES = (".index", ".txnindex", ".snapshot", ".bookmark", "leader-epochs")
@@ -166,6 +177,26 @@ class LogModel:
         assert partition.high_watermark == offset
         self.forget_above(offset)
         self.acknowledged = offset
+
+    def read_with_little_memory(self, rng: random.Random) -> None:
+        """Read all without waiting while memory forgets: it ends, and what is read is right (INV-CO1, INV-CO2)."""
+        disk, partition = self.world.disk, self.world.partition
+        cold_reads = ColdReads(disk, at_once)
+        disk.forget_by_chance(rng, rng.choice([0.1, 0.5, 1.0]))
+        expected = {item.header.base_offset: item for item in self.written}
+        offset = partition.log_start_offset
+        try:
+            while offset < partition.last_stable_offset:
+                found = run_now(
+                    cold_reads.read(partial(partition.fetch, offset, 1, Isolation.READ_COMMITTED))
+                )
+                item = expected[offset]
+                assert (found.data, found.next_offset) == (item.data, item.header.next_offset)
+                offset = found.next_offset
+        except PartitionFailed:
+            assert partition.failed is not None
+        finally:
+            disk.cold = None
 
     def retain(self) -> None:
         self.world.table.maintain(lambda _: None)

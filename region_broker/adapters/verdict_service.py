@@ -13,10 +13,11 @@ The ledger is not asked: what it decided is in the markers (T6), and it is compa
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from idempotency.fencing import region_epoch_of
-from idempotency.record_batch import BatchHeader, ControlType, iter_headers, read_marker
+from idempotency.record_batch import BatchHeader, Buffer, ControlType, iter_headers, read_marker
 from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.handlers.services import RegionView
@@ -113,7 +114,7 @@ class VerdictService:
     async def _of_record(
         self, partition: Partition, offset: int, region_epoch: int | None
     ) -> GivenVerdict:
-        header, data = _batch_at(partition, offset)
+        header, data = await self._batch_at(partition, offset)
         written_under = int(region_epoch_of(header.leader_epoch))
         if region_epoch is not None and written_under > region_epoch:
             return GivenVerdict(
@@ -138,7 +139,7 @@ class VerdictService:
         self, partition: Partition, header: BatchHeader, offset: int
     ) -> GivenVerdict:
         if offset < partition.last_stable_offset:
-            return _by_aborted_index(partition, header, offset)
+            return await self._by_aborted_index(partition, header, offset)
         if any(
             open_.producer_id == header.producer_id and open_.first_offset <= header.base_offset
             for open_ in partition.state.open_transactions()
@@ -161,7 +162,9 @@ class VerdictService:
                     f"looked through {self._scan_bytes_max} bytes, up to offset {position}, and found"
                     " no marker; ask again when older transactions of the partition are decided",
                 )
-            data = partition.read_raw(position, _STEP_BYTES)
+            data = await partition.cold_reads.read(
+                partial(partition.read_raw, position, _STEP_BYTES)
+            )
             left_bytes -= len(data)
             for start, each in iter_headers(data):
                 if (
@@ -174,6 +177,38 @@ class VerdictService:
             await asyncio.sleep(0)
             self.check_acting()  # a failover may have cut the log meanwhile
         return GivenVerdict("open", "the marker is written but not durable yet")
+
+    async def _batch_at(self, partition: Partition, offset: int) -> tuple[BatchHeader, Buffer]:
+        one_batch = partial(partition.read_raw, offset, 1)
+        data = await partition.cold_reads.read(one_batch)
+        self.check_acting()  # a failover may have cut the log meanwhile
+        for start, header in iter_headers(data):
+            if header.base_offset > offset:
+                raise VerdictRefused(
+                    410,
+                    "compacted",
+                    f"the record at {offset} was compacted away: a later one of its key took its place, or its"
+                    " transaction was aborted",
+                )
+            if header.last_offset >= offset:
+                return header, data[start : start + header.size_bytes]
+        raise AssertionError((partition.tp, offset, len(data)))
+
+    async def _by_aborted_index(
+        self, partition: Partition, header: BatchHeader, offset: int
+    ) -> GivenVerdict:
+        """Answer below the last stable offset, as read-committed consumers are answered (C38)."""
+        found = await partition.cold_reads.read(
+            partial(partition.fetch, offset, 1, Isolation.READ_COMMITTED)
+        )
+        self.check_acting()
+        for each in found.aborted:
+            if (
+                each.producer_id == header.producer_id
+                and each.first_offset <= header.base_offset <= each.last_offset
+            ):
+                return GivenVerdict("aborted", f"the abort marker lies at {each.last_offset}")
+        return GivenVerdict("committed", "decided, and not by an abort marker")
 
     def _check_epoch(self, region_epoch: int) -> None:
         domain = self._metadata.image.domains[DEFAULT_DOMAIN]
@@ -210,34 +245,7 @@ class VerdictService:
         )
 
 
-def _batch_at(partition: Partition, offset: int) -> tuple[BatchHeader, bytes]:
-    data = partition.read_raw(offset, 1)  # one whole batch
-    for start, header in iter_headers(data):
-        if header.base_offset > offset:
-            raise VerdictRefused(
-                410,
-                "compacted",
-                f"the record at {offset} was compacted away: a later one of its key took its place, or its"
-                " transaction was aborted",
-            )
-        if header.last_offset >= offset:
-            return header, data[start : start + header.size_bytes]
-    raise AssertionError((partition.tp, offset, len(data)))
-
-
-def _by_aborted_index(partition: Partition, header: BatchHeader, offset: int) -> GivenVerdict:
-    """Answer below the last stable offset, as read-committed consumers are answered (C38)."""
-    aborted = partition.fetch(offset, 1, Isolation.READ_COMMITTED).aborted
-    for each in aborted:
-        if (
-            each.producer_id == header.producer_id
-            and each.first_offset <= header.base_offset <= each.last_offset
-        ):
-            return GivenVerdict("aborted", f"the abort marker lies at {each.last_offset}")
-    return GivenVerdict("committed", "decided, and not by an abort marker")
-
-
-def _word_of(header: BatchHeader, batch: bytes) -> GivenVerdict:
+def _word_of(header: BatchHeader, batch: Buffer) -> GivenVerdict:
     committed = read_marker(batch).control_type is ControlType.COMMIT
     return GivenVerdict(
         "committed" if committed else "aborted", f"the marker lies at {header.base_offset}"

@@ -3,6 +3,8 @@
 INV-DK1  `pwrite` writes everything or raises `OSError`; after an error the bytes from `position` on are unknown
 INV-DK2  nothing is durable before `fdatasync` of its file returned, and a new, renamed or removed name not
         before `fsync_dir` of its folder returned
+INV-DK4  `pread_cached` never waits for the device where the file system can tell (RWF_NOWAIT: ext4, xfs, btrfs); elsewhere
+        it reads as `pread` does
 INV-DK3  a failed `fdatasync` is never repeated on the same file by anyone: the kernel may have dropped the
         dirty pages and answer the second call with success
 
@@ -41,6 +43,9 @@ def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 _sync_file_range: Final = _find_sync_file_range()
+_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+WARM_STEP_BYTES: Final = 256 * 1024
+WARM_AHEAD_BYTES: Final = 4 << 20
 
 
 class DiskFile(Protocol):
@@ -48,6 +53,10 @@ class DiskFile(Protocol):
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Return up to `size_bytes` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def pread_cached(self, size_bytes: int, position: int) -> bytearray:
+        """Return what of that range is in memory, up to the first byte that is not, or the end of the file."""
         ...
 
     def pwrite(self, position: int, *buffers: Buffer) -> int:
@@ -80,6 +89,10 @@ class Disk(Protocol):
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
         """Open for reading and writing; FileNotFoundError unless `create`."""
+        ...
+
+    def warm(self, path: Path, position: int, size_bytes: int) -> None:
+        """Read a range of a file into memory, and begin with what lies behind it; waits, may run in any thread."""
         ...
 
     def exists(self, path: Path) -> bool:
@@ -130,11 +143,12 @@ class Disk(Protocol):
 class RealFile:
     """A `DiskFile` on a POSIX descriptor."""
 
-    __slots__ = ("_descriptor", "_writeback_error")
+    __slots__ = ("_descriptor", "_tells_cached", "_writeback_error")
 
     def __init__(self, descriptor: int) -> None:
         """Own an open descriptor."""
         self._descriptor = descriptor
+        self._tells_cached = _NOWAIT is not None
         self._writeback_error: OSError | None = None
 
     def pread(self, size_bytes: int, position: int) -> bytes:
@@ -151,6 +165,24 @@ class RealFile:
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
+
+    def pread_cached(self, size_bytes: int, position: int) -> bytearray:
+        """See `DiskFile`."""
+        if not self._tells_cached or _NOWAIT is None:
+            return bytearray(self.pread(size_bytes, position))
+        data = bytearray(size_bytes)
+        try:
+            count = os.preadv(self._descriptor, (data,), position, _NOWAIT)
+        except BlockingIOError:
+            count = 0
+        except OSError as error:
+            if error.errno not in _HINT_REFUSED:
+                raise
+            self._tells_cached = False
+            return bytearray(self.pread(size_bytes, position))
+        if count < size_bytes:
+            del data[count:]
+        return data
 
     def pwrite(self, position: int, *buffers: Buffer) -> int:
         """See `DiskFile`."""
@@ -205,6 +237,21 @@ class RealDisk:
         """See `Disk`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return RealFile(os.open(path, flags, 0o640))
+
+    def warm(self, path: Path, position: int, size_bytes: int) -> None:
+        """See `Disk`."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _begin_reading(descriptor, position, size_bytes + WARM_AHEAD_BYTES)
+            scratch = memoryview(bytearray(min(size_bytes, WARM_STEP_BYTES)))
+            end = position + size_bytes
+            while position < end:
+                count = os.preadv(descriptor, (scratch[: end - position],), position)
+                if count == 0:
+                    return
+                position += count
+        finally:
+            os.close(descriptor)
 
     def exists(self, path: Path) -> bool:
         """See `Disk`."""
@@ -271,6 +318,14 @@ class RealDisk:
             os.close(descriptor)
         temporary.replace(path)
         self.fsync_dir(path.parent)
+
+
+def _begin_reading(descriptor: int, position: int, size_bytes: int) -> None:
+    """Let the kernel read ahead, without waiting: a hint. One call takes no more than the device does at once."""
+    if sys.platform != "linux":
+        return
+    for at in range(position, position + size_bytes, WARM_STEP_BYTES):
+        os.posix_fadvise(descriptor, at, WARM_STEP_BYTES, os.POSIX_FADV_WILLNEED)
 
 
 TEMPORARY_SUFFIX: Final = ".tmp"

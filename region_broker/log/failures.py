@@ -3,6 +3,8 @@
 Not here: Kafka's error numbers (`region_broker.handlers`).
 """
 
+from pathlib import Path
+
 
 class LogError(Exception):
     """Base of all errors of a log."""
@@ -51,6 +53,20 @@ class NotABatchBoundary(LogError):
 
 class CutIntoCleaned(LogError):
     """A log was to be cut where compaction has removed what the cut-off records superseded: both would be lost."""
+
+
+class ColdRange(Exception):
+    """A read that was not to wait met bytes that are not in memory: `Disk.warm` them, and read again.
+
+    No LogError: whoever reads without waiting must say what comes then (`cold_reads`).
+    """
+
+    def __init__(self, path: Path, position: int, size_bytes: int) -> None:
+        """Carry the file and the range of it that is to be warmed."""
+        super().__init__(f"{path}: {size_bytes} bytes at {position} are not in memory")
+        self.path = path
+        self.position = position
+        self.size_bytes = size_bytes
 
 
 class OffsetOutOfRange(LogError):

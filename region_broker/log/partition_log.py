@@ -30,13 +30,8 @@ from region_broker.log.log_config import INT32_MAX, FlushPolicy
 from region_broker.log.log_setup import LogSetup
 from region_broker.log.recovery.opening import RecoveredLog, recover
 from region_broker.log.replay import aborted_with_marker_in, keep_state_at, rebuild_state
-from region_broker.log.segment import (
-    ReadSlice,
-    Segment,
-    expired_count,
-    remove_segment_files,
-)
-from region_broker.log.segment_list import BatchAtTime, SegmentList
+from region_broker.log.segment import ReadSlice, Segment, expired_count, remove_segment_files
+from region_broker.log.segment_list import SegmentList
 from region_broker.log.side_files.aborted_index import encode_aborted
 from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
@@ -432,22 +427,22 @@ class PartitionLog:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, limit: int) -> ReadSlice | None:
+    def read(
+        self, offset: int, max_bytes: int, limit: int, *, wait: bool = True
+    ) -> ReadSlice | None:
         """Return whole batches, see `SegmentList.read`."""
-        return self._list.read(offset, max_bytes, limit)
+        return self._list.read(offset, max_bytes, limit, wait=wait)
 
     def bytes_between(self, start: int, end: int, enough: int) -> int:
         """Return the bytes of [start, end), both batch boundaries; may stop counting at `enough`."""
         return self._list.bytes_between(start, end, enough)
 
-    def first_reaching(self, timestamp_ms: int, limit: int, start: int = 0) -> BatchAtTime | None:
-        """Return the first batch of [start, limit) with a record at or after `timestamp_ms`."""
-        return self._list.first_reaching(timestamp_ms, limit, start)
-
-    def aborted_in(self, start: int, end: int, bound: int) -> list[AbortedTxn]:
+    def aborted_in(
+        self, start: int, end: int, bound: int, *, wait: bool = True
+    ) -> list[AbortedTxn]:
         """Return the aborted transactions that touch [start, end), markers below `bound` (C38)."""
         found = set(self.state.aborted_in(start, end, bound))
-        found.update(self._list.aborted_in_sealed(start, end, bound))
+        found.update(self._list.aborted_in_sealed(start, end, bound, wait=wait))
         return sorted(found, key=lambda txn: txn.first_offset)
 
     # -- cutting and deleting --------------------------------------------------------------------

@@ -3,6 +3,7 @@
 INV-SG1  the file holds whole batches back to back; offsets grow; the first one is not below `base_offset`
 INV-SG2  a sealed segment never changes
 INV-SG3  what is read is whole batches, byte for byte as written
+INV-SG4  with `wait=False` nothing waits for the device: what is not in memory is ColdRange, and nothing has changed
 
 Not here: which segment holds an offset, appending, syncing (`partition_log`).
 """
@@ -15,8 +16,8 @@ from typing import Final, NamedTuple
 
 from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
 from idempotency.visibility import AbortedTxn
-from region_broker.log.disk import Disk, DiskFile, RecentlyUsed
-from region_broker.log.failures import LogDamaged
+from region_broker.log.disk import Buffer, Disk, DiskFile, RecentlyUsed
+from region_broker.log.failures import ColdRange, LogDamaged
 from region_broker.log.log_config import LogConfig, NodeLogConfig
 from region_broker.log.side_files.checked_file import FrameError
 from region_broker.log.side_files.sparse_index import (
@@ -70,9 +71,31 @@ class SealedCache:
 class ReadSlice(NamedTuple):
     """Whole batches, and the offset and position behind the last one."""
 
-    data: bytes
+    data: bytes | bytearray
     next_offset: int
     next_position: int
+
+
+def read_side_file(disk: Disk, path: Path, *, wait: bool) -> bytes:
+    """Return the whole content of a file beside a segment; raises ColdRange unless `wait`, or OSError."""
+    if wait:
+        return disk.read_file(path)
+    file = disk.open(path)
+    try:
+        size_bytes = file.size()
+        data = file.pread_cached(size_bytes, 0)
+    finally:
+        file.close()
+    if len(data) < size_bytes:
+        raise ColdRange(path, len(data), size_bytes - len(data))
+    return bytes(data)
+
+
+class BatchAtTime(NamedTuple):
+    """The first batch with a record at or after a time."""
+
+    header: BatchHeader
+    batch: bytes | bytearray
 
 
 @dataclass(slots=True)
@@ -106,8 +129,12 @@ class Segment:
     @property
     def max_timestamp_ms(self) -> int:
         """The highest record timestamp, -1 without records; of a sealed one read from its index file."""
+        return self.latest_ms(wait=True)
+
+    def latest_ms(self, *, wait: bool) -> int:
+        """Return `max_timestamp_ms`; raises ColdRange unless `wait`."""
         if self._max_timestamp_ms is None:
-            self.index()
+            self.index(wait=wait)
         return NO_TIMESTAMP_MS if self._max_timestamp_ms is None else self._max_timestamp_ms
 
     @property
@@ -126,11 +153,20 @@ class Segment:
             return self.file
         return self.cache.files.get(self.path, lambda: self.cache.disk.open(self.path))
 
-    def index(self) -> SparseIndex:
+    def _bytes(self, size_bytes: int, position: int, *, wait: bool) -> bytes | bytearray:
+        """Return that range, shorter only at the end of the file; raises ColdRange unless `wait`."""
+        if wait:
+            return self.reader().pread(size_bytes, position)
+        data = self.reader().pread_cached(size_bytes, position)
+        if len(data) < size_bytes:
+            raise ColdRange(self.path, position + len(data), size_bytes - len(data))
+        return data
+
+    def index(self, *, wait: bool = True) -> SparseIndex:
         """Return the index, read from its file or built again."""
         if self.live_index is not None:
             return self.live_index
-        return self.cache.indexes.get(self.path, self._load_index)
+        return self.cache.indexes.get(self.path, lambda: self._load_index(wait=wait))
 
     def note_batch(self, header: BatchHeader) -> None:
         """Count a batch that was written at the end of the file."""
@@ -151,19 +187,20 @@ class Segment:
             self.size_bytes, self.next_offset, self.max_timestamp_ms, self._first_timestamp_ms
         )
 
-    def walk(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    def walk(
+        self, position: int, end: int | None = None, *, wait: bool = True
+    ) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from `position` (a batch start) up to `end`.
 
         Raises LogDamaged if there is no batch where one must be.
         """
         stop = self.size_bytes if end is None else end
-        file = self.reader()
-        window = b""
+        window: bytes | bytearray = b""
         window_start = position
         while position < stop:
             at = position - window_start
             if at + HEADER_BYTES > len(window):
-                window = file.pread(min(WALK_WINDOW_BYTES, stop - position), position)
+                window = self._bytes(min(WALK_WINDOW_BYTES, stop - position), position, wait=wait)
                 window_start, at = position, 0
             try:
                 header = read_header(window, at)
@@ -172,17 +209,19 @@ class Segment:
             yield position, header
             position += header.size_bytes
 
-    def position_of(self, offset: int) -> int:
+    def position_of(self, offset: int, *, wait: bool = True) -> int:
         """Return where the batch starts that holds `offset` or is the first one behind it."""
         if offset >= self.next_offset:
             return self.size_bytes
-        start = self.index().position_before(max(offset - self.base_offset, 0))
-        for position, header in self.walk(start):
+        start = self.index(wait=wait).position_before(max(offset - self.base_offset, 0))
+        for position, header in self.walk(start, wait=wait):
             if header.next_offset > offset:
                 return position
         return self.size_bytes
 
-    def read(self, position: int, max_bytes: int, limit_position: int) -> ReadSlice | None:
+    def read(
+        self, position: int, max_bytes: int, limit_position: int, *, wait: bool = True
+    ) -> ReadSlice | None:
         """Return whole batches from `position` to at most `limit_position`: `max_bytes`, but at least one.
 
         None if there is no whole batch in between.
@@ -190,27 +229,32 @@ class Segment:
         if position >= limit_position:
             return None
         stop = min(position + max(max_bytes, HEADER_BYTES), limit_position)
-        data = self.reader().pread(stop - position, position)
+        data = self._bytes(stop - position, position, wait=wait)
         if len(data) != stop - position:
             raise LogDamaged(
                 f"{self.path}: {stop - position} bytes at {position} were written, {len(data)} are left"
             )
-        return self._trim(data, position, limit_position)
+        return self._trim(data, position, limit_position, wait=wait)
 
-    def _trim(self, data: bytes, position: int, limit_position: int) -> ReadSlice | None:
+    def _trim(
+        self, data: bytes | bytearray, position: int, limit_position: int, *, wait: bool
+    ) -> ReadSlice | None:
         # The last entered batch start is about one index interval before the end: few headers to walk.
-        index = self.index()
+        index = self.index(wait=wait)
         start = position + len(data)
         while start > position:
             start = max(index.batch_start_before(start - 1), position)
             found = self._walk_whole(data, start - position, position)
             if found is not None:
                 at, next_offset = found
-                whole = data if at == len(data) else data[:at]
-                return ReadSlice(whole, next_offset, position + at)
-        return self._first_batch(position, limit_position)
+                if isinstance(data, bytearray):
+                    del data[at:]  # in place: a slice would be a copy of up to a whole answer
+                elif at < len(data):
+                    data = data[:at]
+                return ReadSlice(data, next_offset, position + at)
+        return self._first_batch(position, limit_position, wait=wait)
 
-    def _walk_whole(self, data: bytes, at: int, position: int) -> tuple[int, int] | None:
+    def _walk_whole(self, data: Buffer, at: int, position: int) -> tuple[int, int] | None:
         next_offset = -1
         try:
             while len(data) - at >= HEADER_BYTES:
@@ -223,23 +267,25 @@ class Segment:
             raise LogDamaged(f"{self.path}: no batch at byte {position + at}: {error}") from error
         return None if next_offset < 0 else (at, next_offset)
 
-    def _first_batch(self, position: int, limit_position: int) -> ReadSlice | None:
-        _, header = next(self.walk(position))
+    def _first_batch(self, position: int, limit_position: int, *, wait: bool) -> ReadSlice | None:
+        _, header = next(self.walk(position, wait=wait))
         if position + header.size_bytes > limit_position:
             return None
-        whole = self.reader().pread(header.size_bytes, position)
+        whole = self._bytes(header.size_bytes, position, wait=wait)
         if len(whole) != header.size_bytes:
             raise LogDamaged(f"{self.path}: the batch at byte {position} is cut off")
         return ReadSlice(whole, header.next_offset, position + header.size_bytes)
 
-    def first_reaching(self, timestamp_ms: int, start: int) -> tuple[int, BatchHeader] | None:
-        """Return (position, header) of the first batch behind `start` with a record at or after the time."""
-        first = self.index().position_for_time(timestamp_ms)
+    def first_reaching(
+        self, timestamp_ms: int, start: int, *, wait: bool = True
+    ) -> BatchAtTime | None:
+        """Return the first batch behind `start` with a record at or after the time."""
+        first = self.index(wait=wait).position_for_time(timestamp_ms)
         if start > self.base_offset:
-            first = max(first, self.position_of(start))
-        for position, header in self.walk(first):
+            first = max(first, self.position_of(start, wait=wait))
+        for position, header in self.walk(first, wait=wait):
             if header.max_timestamp_ms >= timestamp_ms:
-                return position, header
+                return BatchAtTime(header, self._bytes(header.size_bytes, position, wait=wait))
         return None
 
     def cut(self, position: int, next_offset: int) -> None:
@@ -267,10 +313,10 @@ class Segment:
         """Return the path of the index file."""
         return self.path.with_suffix(INDEX_SUFFIX)
 
-    def read_index_file(self) -> tuple[SparseIndex, SegmentSummary] | None:
+    def read_index_file(self, *, wait: bool = True) -> tuple[SparseIndex, SegmentSummary] | None:
         """Return the index file's content; None, said loudly, if it is missing or damaged."""
         try:
-            data = self.cache.disk.read_file(self.index_path())
+            data = read_side_file(self.cache.disk, self.index_path(), wait=wait)
             return decode_index(data, self.config.index_interval_bytes)
         except (FileNotFoundError, FrameError) as error:
             logger.warning("%s: index is built again: %s", self.index_path(), error)
@@ -286,8 +332,8 @@ class Segment:
         self._first_timestamp_ms = fresh._first_timestamp_ms
         return index
 
-    def _load_index(self) -> SparseIndex:
-        found = self.read_index_file()
+    def _load_index(self, *, wait: bool) -> SparseIndex:
+        found = self.read_index_file(wait=wait)
         if found is None:
             return self.rebuild_index()
         index, summary = found

@@ -11,26 +11,25 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from idempotency.partition_state import AbortedTxn
-from idempotency.record_batch import BatchHeader
 from region_broker.log.failures import NotABatchBoundary
 from region_broker.log.replay import write_aborted_file
-from region_broker.log.segment import ABORTED_SUFFIX, ReadSlice, SealedCache, Segment
+from region_broker.log.segment import (
+    ABORTED_SUFFIX,
+    BatchAtTime,
+    ReadSlice,
+    SealedCache,
+    Segment,
+    read_side_file,
+)
 from region_broker.log.side_files.aborted_index import decode_aborted, overlapping
 from region_broker.log.side_files.checked_file import FrameError
 
 logger: Final = logging.getLogger(__name__)
 
 POSITIONS_REMEMBERED: Final = 64
-
-
-class BatchAtTime(NamedTuple):
-    """The first batch with a record at or after a time."""
-
-    header: BatchHeader
-    batch: bytes
 
 
 class SegmentList:
@@ -68,20 +67,22 @@ class SegmentList:
         self.bases[start:stop] = [fresh.base_offset]
         self._positions.clear()
 
-    def read(self, offset: int, max_bytes: int, limit: int) -> ReadSlice | None:
+    def read(
+        self, offset: int, max_bytes: int, limit: int, *, wait: bool = True
+    ) -> ReadSlice | None:
         """Return whole batches of one segment, from the one that holds `offset` to at most `limit`.
 
         At most `max_bytes`, but at least one batch; None if there is none below `limit`. `offset` and
-        `limit` lie in the log. Raises LogDamaged, or OSError of the disk.
+        `limit` lie in the log. Raises ColdRange unless `wait` (INV-SG4), LogDamaged, or OSError of the disk.
         """
         if offset >= limit:
             return None
-        segment, position = self._position(offset)
+        segment, position = self._position(offset, wait=wait)
         if limit >= segment.next_offset:
             limit_position = segment.size_bytes
         else:
-            limit_position = self._position(limit)[1]
-        found = segment.read(position, max_bytes, limit_position)
+            limit_position = self._position(limit, wait=wait)[1]
+        found = segment.read(position, max_bytes, limit_position, wait=wait)
         if found is not None:
             self.remember(found.next_offset, segment, found.next_position)
         return found
@@ -117,34 +118,40 @@ class SegmentList:
                 )
         return segment, position
 
-    def first_reaching(self, timestamp_ms: int, limit: int, start: int = 0) -> BatchAtTime | None:
-        """Return the first batch that ends behind `start`, below `limit`, with a record at or after the time."""
+    def first_reaching(
+        self, timestamp_ms: int, limit: int, start: int = 0, *, wait: bool = True
+    ) -> BatchAtTime | None:
+        """Return the first batch that ends behind `start`, below `limit`, with a record at or after the time.
+
+        Raises ColdRange unless `wait` (INV-SG4), LogDamaged, or OSError of the disk.
+        """
         for segment in self.segments:
             if segment.base_offset >= limit:
                 break
-            if segment.max_timestamp_ms < timestamp_ms or segment.next_offset <= start:
+            if segment.next_offset <= start or segment.latest_ms(wait=wait) < timestamp_ms:
                 continue
-            found = segment.first_reaching(timestamp_ms, start)
+            found = segment.first_reaching(timestamp_ms, start, wait=wait)
             if found is None and segment.base_offset < start:
                 continue  # what reaches the time lies below `start`
-            if found is None or found[1].next_offset > limit:
+            if found is None or found.header.next_offset > limit:
                 return None
-            position, header = found
-            return BatchAtTime(header, segment.reader().pread(header.size_bytes, position))
+            return found
         return None
 
-    def aborted_in_sealed(self, start: int, end: int, bound: int) -> Iterator[AbortedTxn]:
+    def aborted_in_sealed(
+        self, start: int, end: int, bound: int, *, wait: bool = True
+    ) -> Iterator[AbortedTxn]:
         """Yield aborted transactions that touch [start, end) with a marker below `bound` in a sealed segment."""
         for segment in self.segments[self.slot(start) :]:
             if segment.file is not None:
                 break
-            yield from overlapping(self._aborted_of(segment), start, end, bound)
+            yield from overlapping(self._aborted_of(segment, wait=wait), start, end, bound)
 
-    def _aborted_of(self, segment: Segment) -> tuple[AbortedTxn, ...]:
+    def _aborted_of(self, segment: Segment, *, wait: bool) -> tuple[AbortedTxn, ...]:
         def load() -> tuple[AbortedTxn, ...]:
             path = segment.path.with_suffix(ABORTED_SUFFIX)
             try:
-                return decode_aborted(self._cache.disk.read_file(path))
+                return decode_aborted(read_side_file(self._cache.disk, path, wait=wait))
             except (FileNotFoundError, FrameError) as error:
                 logger.warning("%s: %s", path, error)
                 return write_aborted_file(self._folder, self.segments, segment)
@@ -154,18 +161,18 @@ class SegmentList:
     def slot(self, offset: int) -> int:
         return max(bisect_right(self.bases, offset) - 1, 0)
 
-    def _position(self, offset: int) -> tuple[Segment, int]:
+    def _position(self, offset: int, *, wait: bool = True) -> tuple[Segment, int]:
         known = self._positions.get(offset)
         if known is not None and offset < known[0].next_offset:
             return known
         segment = self.segments[self.slot(offset)]
-        return segment, self._position_in(segment, offset)
+        return segment, self._position_in(segment, offset, wait=wait)
 
-    def _position_in(self, segment: Segment, offset: int) -> int:
+    def _position_in(self, segment: Segment, offset: int, *, wait: bool = True) -> int:
         known = self._positions.get(offset)
         if known is not None and known[0] is segment:
             return known[1]
-        return segment.position_of(offset)
+        return segment.position_of(offset, wait=wait)
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
         positions = self._positions

@@ -76,6 +76,9 @@ class NodeCollector(Collector):
         yield _gauge(
             "corrupt_reads", "Reads refused since the start because stored bytes are wrong", corrupt
         )
+        cold = self._sources.partitions.cold_reads
+        yield _gauge("cold_read_bytes", "Bytes of logs read in by a thread", cold.warmed_bytes)
+        yield _gauge("cold_reads_waited", "Readings that the loop waited for", cold.waited_count)
         yield _gauge("log_bytes", "Bytes of all logs", size_bytes)
         yield _gauge(
             "undecided_records", "Records between last stable offset and visible end", unstable

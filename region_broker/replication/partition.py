@@ -30,6 +30,7 @@ from idempotency.record_batch import (
     MarkerFacts,
     read_header,
 )
+from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import (
     NotLeader,
     OffsetOutOfRange,
@@ -69,7 +70,7 @@ class Isolation(Enum):
 class FetchSlice:
     """Whole batches from one fetch; `next_offset` is where to go on, the fetch offset if `data` is empty."""
 
-    data: bytes
+    data: bytes | bytearray
     aborted: list[AbortedTxn]
     high_watermark: int
     last_stable_offset: int
@@ -81,7 +82,12 @@ class Partition:
     """See the module's head. Belongs to the event loop."""
 
     def __init__(
-        self, tp: TopicPartition, topic_id: UUID, log: PartitionLog, start: LogStart
+        self,
+        tp: TopicPartition,
+        topic_id: UUID,
+        log: PartitionLog,
+        start: LogStart,
+        cold_reads: ColdReads,
     ) -> None:
         """Start as a mirror that shows nothing; `become_leader` or `become_mirror` follows."""
         self.tp = tp
@@ -97,6 +103,8 @@ class Partition:
         """How far the acting region has cleaned this log, as it said last: a mirror goes no further (T13)."""
         self._start = start
         self._reads = SoundReads(tp, log)
+        self.cold_reads = cold_reads
+        """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
         self._waiters = CommitWaiters()
         self.watchers = ReadableWatchers()
         log.listener.on_stable = self._stable_moved
@@ -360,22 +368,25 @@ class Partition:
         isolation: Isolation,
         *,
         first_batch_always: bool = True,
+        wait: bool = True,
     ) -> FetchSlice:
         """Return whole batches from `offset` on (C38, C39); empty if nothing is readable there yet.
 
-        Raises OffsetOutOfRange, PartitionFailed, CorruptRange.
+        Raises OffsetOutOfRange, PartitionFailed, CorruptRange, and ColdRange unless `wait` (see `cold_reads`).
         """
+        data: bytes | bytearray = b""
+        next_offset = offset
         if self._is_behind(offset):
             self.log.check_running()
-            data, next_offset = b"", offset
         else:
             self._check_range(offset, self.log_start_offset)
-            data, next_offset = self._reads.read(offset, max_bytes, self.readable_end(isolation))
+            end = self.readable_end(isolation)
+            data, next_offset = self._reads.read(offset, max_bytes, end, wait=wait)
         if not first_batch_always and len(data) > max_bytes:
             data, next_offset = b"", offset
         aborted: list[AbortedTxn] = []
         if data and isolation is Isolation.READ_COMMITTED:
-            aborted = self.log.aborted_in(offset, next_offset, self.visible_end)
+            aborted = self.log.aborted_in(offset, next_offset, self.visible_end, wait=wait)
         return FetchSlice(
             data=data,
             aborted=aborted,
@@ -385,16 +396,18 @@ class Partition:
             next_offset=next_offset,
         )
 
-    def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes:
+    def read_raw(
+        self, offset: int, max_bytes: int, limit: int | None = None, *, wait: bool = True
+    ) -> bytes | bytearray:
         """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte.
 
         At least one batch if there is one; also from below the log start, while the bytes are there: a mirror
-        may be behind. Raises OffsetOutOfRange, PartitionFailed, CorruptRange.
+        may be behind. Raises OffsetOutOfRange, PartitionFailed, CorruptRange, and ColdRange unless `wait`.
         """
         self._check_range(offset, self.kept_from)
         high_watermark = self.log.stable_offset
         end = high_watermark if limit is None else min(limit, high_watermark)
-        return self._reads.read(offset, max_bytes, end)[0]
+        return self._reads.read(offset, max_bytes, end, wait=wait)[0]
 
     def readable_bytes(self, offset: int, isolation: Isolation, enough: int) -> int:
         """Return how many bytes a fetch from `offset` could get; stops counting at `enough`.
@@ -430,7 +443,8 @@ class Partition:
     def lookup(self, isolation: Isolation) -> TimeLookup:
         """Return what finds readable records by time. Raises PartitionFailed."""
         self.log.check_running()
-        return TimeLookup(self._reads, self.log_start_offset, self.readable_end(isolation))
+        end = self.readable_end(isolation)
+        return TimeLookup(self._reads, self.cold_reads, self.log_start_offset, end)
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""

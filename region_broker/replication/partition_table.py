@@ -26,6 +26,7 @@ from uuid import UUID
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
 from region_broker.log.bookmarks import Bookmarks
+from region_broker.log.cold_reads import ColdReads
 from region_broker.log.disk import Disk
 from region_broker.log.failures import LogDamaged, NewerFormat, PartitionFailed, UnsupportedConfig
 from region_broker.log.group_commit import GroupCommit
@@ -101,6 +102,7 @@ class PartitionTable:
         self._group_commit = group_commit
         self._cache = SealedCache(disk, config)
         self.bookmarks = Bookmarks()
+        self.cold_reads = ColdReads(disk)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
         check_format(disk, data_dir)
@@ -227,14 +229,14 @@ class PartitionTable:
             start = LogStart(self._disk, setup.folder, log.log_end_offset)
         except (LogDamaged, OSError) as error:
             return self._broken(topic, number, config, str(error))
-        return Partition(tp, topic.topic_id, log, start)
+        return Partition(tp, topic.topic_id, log, start, self.cold_reads)
 
     def _broken(self, topic: TopicSpec, number: int, config: LogConfig, reason: str) -> Partition:
         tp = TopicPartition(TopicName(topic.name), number)
         logger.error("partition %s cannot be opened: %s", tp, reason)
         log = PartitionLog.broken(self._setup(topic, number, config), reason)
         start = LogStart.nowhere(self._disk, log.folder)
-        return Partition(tp, topic.topic_id, log, start)
+        return Partition(tp, topic.topic_id, log, start, self.cold_reads)
 
     def _setup(self, topic: TopicSpec, number: int, config: LogConfig) -> LogSetup:
         return LogSetup(
@@ -308,6 +310,7 @@ class PartitionTable:
         """Close all partitions cleanly; `GroupCommit.run` must have ended."""
         for partition in self:
             partition.close("the node stops")
+        self.cold_reads.close()
         self._journal.close()
         self._cache.close()
 

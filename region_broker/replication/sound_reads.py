@@ -13,8 +13,7 @@ from idempotency.identity import TopicPartition
 from idempotency.record_batch import crc_ok, first_unsound, iter_headers
 from region_broker.log.failures import CorruptRange, LogDamaged, PartitionFailed
 from region_broker.log.partition_log import PartitionLog
-from region_broker.log.segment import ReadSlice
-from region_broker.log.segment_list import BatchAtTime
+from region_broker.log.segment import BatchAtTime, ReadSlice
 
 logger: Final = logging.getLogger(__name__)
 
@@ -33,13 +32,15 @@ class SoundReads:
         self.corrupt_count = 0
         self._corrupt_at: set[int] = set()
 
-    def read(self, offset: int, max_bytes: int, end: int) -> tuple[bytes, int]:
+    def read(
+        self, offset: int, max_bytes: int, end: int, *, wait: bool
+    ) -> tuple[bytes | bytearray, int]:
         """Return whole sound batches from `offset` up to `end`, and where to go on.
 
-        Raises CorruptRange if the first one is damaged, PartitionFailed.
+        Raises CorruptRange if the first one is damaged, PartitionFailed, and ColdRange unless `wait`.
         """
         try:
-            found = self._read_around_damage(offset, max_bytes, end)
+            found = self._read_around_damage(offset, max_bytes, end, wait=wait)
         except LogDamaged as error:
             raise self._corrupt(offset, str(error)) from error
         except OSError as error:
@@ -73,13 +74,15 @@ class SoundReads:
             return None
         return leader_epoch if epochs.epoch_at(found.next_offset - 1) == leader_epoch else None
 
-    def _read_around_damage(self, offset: int, max_bytes: int, end: int) -> ReadSlice | None:
+    def _read_around_damage(
+        self, offset: int, max_bytes: int, end: int, *, wait: bool
+    ) -> ReadSlice | None:
         try:
-            return self._log.read(offset, max_bytes, end)
+            return self._log.read(offset, max_bytes, end, wait=wait)
         except LogDamaged:
             if max_bytes <= 1:
                 raise
-            return self._log.read(offset, 1, end)  # the first batch may be sound
+            return self._log.read(offset, 1, end, wait=wait)  # the first batch may be sound
 
     def _corrupt(self, offset: int, reason: str) -> CorruptRange:
         self.corrupt_count += 1
@@ -92,14 +95,16 @@ class SoundReads:
             )  # fmt: skip
         return CorruptRange(offset, f"{self._tp} at {offset}: {reason}")
 
-    def batch_at(self, timestamp_ms: int, start: int, end: int) -> BatchAtTime | None:
+    def batch_at(
+        self, timestamp_ms: int, start: int, end: int, *, wait: bool = True
+    ) -> BatchAtTime | None:
         """Return the first batch in [start, end) that says it holds a record at or after a time.
 
-        Raises CorruptRange, PartitionFailed.
+        Raises CorruptRange, PartitionFailed, and ColdRange unless `wait`.
         """
         log = self._log
         try:
-            found = log.first_reaching(timestamp_ms, end, start)
+            found = log.segments.first_reaching(timestamp_ms, end, start, wait=wait)
         except LogDamaged as error:
             raise self._corrupt(-1, f"looking for {timestamp_ms} ms: {error}") from error
         except OSError as error:

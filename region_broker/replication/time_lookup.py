@@ -7,11 +7,13 @@ Not here: the bytes (`replication.sound_reads`), what a client asks for (`handle
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from region_broker.limits import LOOKUP_BYTES_ON_LOOP_MAX
-from region_broker.log.segment_list import BatchAtTime
+from region_broker.log.cold_reads import ColdReads
+from region_broker.log.segment import BatchAtTime
 from region_broker.replication.sound_reads import SoundReads
 from region_broker.wire.batches import RecordsError, iter_records
 
@@ -27,13 +29,14 @@ class TimeLookup:
     """Looks at what lies in [start, end) of a log."""
 
     reads: SoundReads
+    cold_reads: ColdReads
     start: int
     end: int
 
     async def first(self, timestamp_ms: int) -> Position | None:
         """Return the first record at or after a time. Raises CorruptRange, PartitionFailed."""
         at = self.start
-        while (found := self.reads.batch_at(timestamp_ms, at, self.end)) is not None:
+        while (found := await self._batch_at(timestamp_ms, at)) is not None:
             position = await self._position(found, timestamp_ms)
             if position is not None:
                 return position
@@ -42,12 +45,12 @@ class TimeLookup:
 
     async def latest(self) -> Position | None:
         """Return the first record with the largest time (KIP-734). Raises CorruptRange, PartitionFailed."""
-        head = self.reads.batch_at(0, self.start, self.end)
+        head = await self._batch_at(0, self.start)
         if head is None or head.header.base_offset >= self.start:
             return await self._latest_whole()
         # Records of this batch were deleted, perhaps those with its largest time: no other is like that.
         in_head = await asyncio.to_thread(latest_in, head, self.start)
-        behind = await TimeLookup(self.reads, head.header.next_offset, self.end)._latest_whole()
+        behind = await replace(self, start=head.header.next_offset)._latest_whole()
         if in_head is None or (behind is not None and behind[1] > in_head[1]):
             return behind
         return in_head
@@ -56,10 +59,15 @@ class TimeLookup:
         """Return `latest` where no batch begins below `start`."""
         low_ms = 0
         for bit in reversed(range(_TIMESTAMP_BITS)):
-            found = self.reads.batch_at(low_ms + (1 << bit), self.start, self.end)
+            found = await self._batch_at(low_ms + (1 << bit), self.start)
             if found is not None:
                 low_ms += 1 << bit
         return await self.first(low_ms)
+
+    async def _batch_at(self, timestamp_ms: int, start: int) -> BatchAtTime | None:
+        return await self.cold_reads.read(
+            partial(self.reads.batch_at, timestamp_ms, start, self.end)
+        )
 
     async def _position(self, found: BatchAtTime, timestamp_ms: int) -> Position | None:
         if found.header.codec == 0 and len(found.batch) <= LOOKUP_BYTES_ON_LOOP_MAX:

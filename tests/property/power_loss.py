@@ -42,6 +42,7 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
     "damage the bookmark": (1, lambda model, rng: model.damage_bookmark(rng)),
     "cut": (1, lambda model, rng: model.cut(rng.random())),
     "retain": (1, lambda model, rng: model.retain()),
+    "read with little memory": (1, lambda model, rng: model.read_with_little_memory(rng)),
 }
 """What the log does, and how often compared with the rest."""
 

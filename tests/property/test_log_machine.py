@@ -74,6 +74,10 @@ class LogMachine(RuleBasedStateMachine):
     def retain(self) -> None:
         self.model.retain()
 
+    @rule(seed=SEEDS)
+    def read_with_little_memory(self, seed: int) -> None:
+        self.model.read_with_little_memory(random.Random(seed))
+
     @rule()
     def kill(self) -> None:
         self.model.kill()

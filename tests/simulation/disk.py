@@ -6,6 +6,8 @@ INV-SD1  after `power_loss` a file holds what was synced, and of each later writ
 INV-SD2  after `process_killed` everything written is there: the page cache outlives a process
 INV-SD3  a failed `fdatasync` drops the file's dirty pages as clean: a later one succeeds and they are not durable
 
+INV-SD4  what `cold` says is not in memory, a read that is not to wait does not get: of a range, any first part
+
 Handles opened before a crash are dead. Not here: chance (handed in), any rule of the log.
 """
 
@@ -24,6 +26,10 @@ VOLUME_BYTES = 1 << 40
 
 Fault = Callable[[str, Path], None]
 """Called before each operation with its name and path; raises what is to go wrong."""
+
+
+Cold = Callable[[Path, int], int]
+"""Asked with path and size of each read that is not to wait; returns how many of its bytes are in memory."""
 
 
 class Crashed(BaseException):
@@ -131,6 +137,14 @@ class SimulatedFile:
         self._disk.bytes_read += min(size_bytes, max(len(inode.cached) - position, 0))
         return bytes(inode.cached[position : position + size_bytes])
 
+    def pread_cached(self, size_bytes: int, position: int) -> bytearray:
+        """See `DiskFile`: as much of it as `cold` leaves."""
+        data = self._use("pread_cached").cached[position : position + size_bytes]
+        self._disk.bytes_read += len(data)
+        if self._disk.cold is not None:
+            del data[self._disk.cold(self._path, len(data)) :]
+        return data
+
     def pwrite(self, position: int, *buffers: Buffer) -> int:
         """See `DiskFile`; a full disk takes half of the bytes."""
         data = b"".join(buffers)
@@ -179,6 +193,9 @@ class SimulatedDisk:
         self.operations = 0
         self.crash_at: int | None = None
         self.fault: Fault | None = None
+        self.cold: Cold | None = None
+        self.warmed: list[tuple[Path, int, int]] = []
+        """What was read in: path, position, size."""
         self._names: dict[Path, Inode] = {}
         self._durable_names: dict[Path, Inode] = {}
         self._folders: set[Path] = {Path("/")}
@@ -211,6 +228,14 @@ class SimulatedDisk:
                 raise OSError(number, os.strerror(number), str(path))
 
         self.fault = fail
+
+    def forget_by_chance(self, rng: random.Random, chance: float) -> None:
+        """Let any read that is not to wait lack something with that chance from now on."""
+
+        def cold(_path: Path, size_bytes: int) -> int:
+            return rng.randrange(size_bytes + 1) if rng.random() < chance else size_bytes
+
+        self.cold = cold
 
     def power_loss(self, rng: random.Random) -> None:
         """Lose what was not synced, by chance in part kept."""
@@ -268,6 +293,13 @@ class SimulatedDisk:
                 raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
             inode = self._names[path] = Inode()
         return SimulatedFile(self, path, inode)
+
+    def warm(self, path: Path, position: int, size_bytes: int) -> None:
+        """See `Disk`; whether it is in memory afterwards, `cold` says."""
+        self.step("warm", path)
+        self.warmed.append((path, position, size_bytes))
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
 
     def exists(self, path: Path) -> bool:
         """See `Disk`."""

@@ -9,7 +9,7 @@ import pytest
 from region_broker.handlers.registry import Api, ApiTable
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import ARRAY_ELEMENTS_MAX, LOOKUPS_MAX
-from region_broker.log.segment_list import BatchAtTime
+from region_broker.log.segment import BatchAtTime
 from region_broker.replication import time_lookup
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.compression import Codec

@@ -44,7 +44,7 @@ def stored(some: World, offset: int = 0) -> tuple[BatchHeader, bytes]:
     some.sync()
     data = some.partition.fetch(offset, 1 << 20, Isolation.READ_UNCOMMITTED).data
     header = read_header(data)
-    whole = data[: header.size_bytes]
+    whole = bytes(data[: header.size_bytes])
     assert google_crc32c.value(whole[21:]) == header.crc
     return header, whole
 

@@ -72,7 +72,7 @@ BANNED_CALLS: Final = {
 # Disks and sockets: the ports, the commands and tools that are processes of their own, and who else has a reason.
 PORT_CALLS: Final = frozenset(
     {
-        "open", "os.open", "os.read", "os.write", "os.pread", "os.pwrite", "os.fsync", "os.fdatasync",
+        "open", "os.open", "os.read", "os.write", "os.pread", "os.preadv", "os.pwrite", "os.pwritev", "os.fsync", "os.fdatasync",
         "os.rename", "os.replace", "os.remove", "os.unlink", "os.listdir", "os.scandir", "os.stat",
         "shutil.rmtree", "shutil.move", "socket.socket", "socket.create_connection",
         "asyncio.open_connection", "asyncio.start_server",

@@ -7,7 +7,7 @@ Not here: what the rows mean (`idempotency.ledger_records`).
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from idempotency.record_batch import BatchError, BatchHeader, iter_headers
+from idempotency.record_batch import BatchError, BatchHeader, Buffer, iter_headers
 from region_broker.log.failures import CorruptRange, OffsetOutOfRange, PartitionFailed
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import RecordsError, iter_records
@@ -39,7 +39,7 @@ def read_slices(
         offset = found.last.next_offset
 
 
-def _read(partition: Partition, data: bytes, offset: int) -> LedgerSlice | None:
+def _read(partition: Partition, data: Buffer, offset: int) -> LedgerSlice | None:
     """Return the records of whole batches."""
     rows: list[LedgerRow] = []
     last: BatchHeader | None = None

@@ -15,6 +15,7 @@ from idempotency.ports import Clock
 from idempotency.record_batch import (
     BatchError,
     BatchHeader,
+    Buffer,
     ControlType,
     iter_headers,
     read_marker,
@@ -118,7 +119,7 @@ class PartitionOffsetsLog:
         return partition
 
 
-def _read_slice(data: bytes, offset: int) -> LedgerSlice:
+def _read_slice(data: Buffer, offset: int) -> LedgerSlice:
     entries: list[LedgerEntry] = []
     next_offset = offset
     for position, header in iter_headers(data):
@@ -127,7 +128,7 @@ def _read_slice(data: bytes, offset: int) -> LedgerSlice:
     return LedgerSlice(entries, next_offset)
 
 
-def _read_batch(batch: bytes, header: BatchHeader) -> Iterator[LedgerEntry]:
+def _read_batch(batch: Buffer, header: BatchHeader) -> Iterator[LedgerEntry]:
     if header.is_control:
         marker = read_marker(batch)
         yield LedgerMarker(marker.producer_id, marker.control_type is ControlType.COMMIT)

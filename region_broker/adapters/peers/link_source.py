@@ -7,6 +7,7 @@ INV-SO3  a fetch is answered as soon as a watched log has something new, or the 
 INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: readers of a mirror see nothing of it
          before, and one answer costs home and mirror much the same however much is in it. Nobody waits while
          there is a backlog
+INV-SO6  what a mirror that is behind asks for, and memory has not, is read in by a thread: home's loop does not wait for it
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
 
 Not here: the mirror's side (`region_link`, `geo_replicator.driver`).
@@ -21,7 +22,7 @@ from uuid import UUID
 
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from idempotency.ports import Clock
-from idempotency.record_batch import iter_headers
+from idempotency.record_batch import Buffer, iter_headers
 from region_broker.adapters.peers.peer_protocol import (
     NOT_ACTING,
     STALE_REGION_EPOCH,
@@ -295,7 +296,7 @@ class _FetchSession:
                 await self._wait(self._wakes, min(request.wait_ms_max, WAIT_MS_MAX))
                 if self._moved:
                     await self._wait(self._hurries, GATHER_MS)
-            return self._collect(request) or self._reply([], [])
+            return await self._collect(request) or self._reply([], [])
 
     async def _wait(self, event: asyncio.Event, wait_ms: int) -> None:
         if self._closed or event.is_set():
@@ -307,12 +308,12 @@ class _FetchSession:
             woken.cancel()
             timer.cancel()
 
-    def _collect(self, request: FetchLogs) -> Reply | None:
+    async def _collect(self, request: FetchLogs) -> Reply | None:
         self._wakes.clear()
         self._hurries.clear()
         news = self._metadata.image.version != self._told_version
         parts: list[FetchedPartition] = []
-        data: list[bytes] = []
+        data: list[Buffer] = []
         room = min(request.bytes_max, ANSWER_BYTES_MAX)
         waiting, self._moved = self._moved, {}
         unfinished: list[LogKey] = []
@@ -320,7 +321,10 @@ class _FetchSession:
             if room <= 0:
                 self._mark(key, hurries=True)
                 continue
-            taken = self._take(key, min(room, LOG_BYTES_MAX))
+            # One after the other: what lies behind a range that was read in is on its way, too (`Disk.warm`).
+            taken = await self._partitions.cold_reads.read(
+                partial(self._take, key, min(room, LOG_BYTES_MAX))
+            )
             if taken is not None:
                 part, part_data = taken
                 parts.append(part)
@@ -332,7 +336,9 @@ class _FetchSession:
             self._mark(key, hurries=True)
         return self._reply(parts, data) if parts or news else None
 
-    def _take(self, key: LogKey, bytes_max: int) -> tuple[FetchedPartition, bytes] | None:
+    def _take(
+        self, key: LogKey, bytes_max: int, *, wait: bool
+    ) -> tuple[FetchedPartition, Buffer] | None:
         position = self.positions.get(key)
         partition = self._partitions.by_id(key.topic_id, key.partition)
         if position is None or partition is None:
@@ -341,7 +347,7 @@ class _FetchSession:
         if position >= high_watermark and position >= partition.kept_from:
             return None
         try:
-            data = partition.read_raw(position, bytes_max, high_watermark)
+            data = partition.read_raw(position, bytes_max, high_watermark, wait=wait)
         except CorruptRange:
             # Said and counted by the partition; the other logs go on, this one is tried again when it moves.
             return None
@@ -368,7 +374,7 @@ class _FetchSession:
         )
         return part, data
 
-    def _reply(self, parts: list[FetchedPartition], data: list[bytes]) -> Reply:
+    def _reply(self, parts: list[FetchedPartition], data: list[Buffer]) -> Reply:
         self._told_version = self._metadata.image.version
         message = FetchedLogs(
             metadata_version=self._told_version,
@@ -378,7 +384,7 @@ class _FetchSession:
         return Reply(message, data)
 
 
-def _end_of(data: bytes, position: int) -> int:
+def _end_of(data: Buffer, position: int) -> int:
     """Return the offset behind the last batch of `data`, `position` when it holds none."""
     for _, header in iter_headers(data):
         position = header.next_offset

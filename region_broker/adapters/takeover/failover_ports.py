@@ -97,7 +97,7 @@ class RegionLog(Protocol):
         """Show readers nothing at or beyond `cut_offset` (T25: the one way down)."""
         ...
 
-    def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes:
+    def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes | bytearray:
         """Return whole verbatim batches from `offset` on, below `limit`."""
         ...
 

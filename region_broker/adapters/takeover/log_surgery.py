@@ -22,12 +22,13 @@ from idempotency.ledger_records import (
     decode_key,
     decode_transaction_value,
 )
-from idempotency.record_batch import BatchHeader, iter_headers
+from idempotency.record_batch import BatchHeader, Buffer, iter_headers
 from region_broker.adapters.takeover.failover_ports import RegionLog
 from region_broker.adapters.takeover.quarantine_store import (
     CHUNK_BYTES,
     QuarantineDamaged,
     QuarantineStore,
+    ReadBatches,
 )
 from region_broker.controller.metadata_image import (
     OFFSETS_LEDGER,
@@ -151,7 +152,7 @@ def _provenance(log: LogExtent, position: int, cut: Cut, reason: CutReason) -> P
     )
 
 
-def _reader(log: RegionLog) -> Callable[[int], bytes]:
+def _reader(log: RegionLog) -> ReadBatches:
     end = log.log_end_offset
     return lambda offset: log.read_raw(offset, CHUNK_BYTES, end)
 
@@ -188,7 +189,7 @@ async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
     return collected.tail()
 
 
-async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes]:
+async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytearray]:
     end = log.log_end_offset
     while offset < end:
         chunk = log.read_raw(offset, CHUNK_BYTES, end)
@@ -232,7 +233,7 @@ class _Collector:
         self._decisions: list[TailDecision] = []
         self._group_batches: list[TailBatch] = []
 
-    def add(self, key: LogKey, topic: str, chunk: bytes) -> None:
+    def add(self, key: LogKey, topic: str, chunk: Buffer) -> None:
         """Take whole batches of one log."""
         for position, header in iter_headers(chunk):
             if topic == TRANSACTION_LEDGER:
@@ -248,7 +249,7 @@ class _Collector:
         return Tail(self._batches, self._decisions, self._group_batches)
 
 
-def _decisions(shard: int, header: BatchHeader, batch: bytes) -> list[TailDecision]:
+def _decisions(shard: int, header: BatchHeader, batch: Buffer) -> list[TailDecision]:
     found = []
     try:
         for record in iter_records(batch):

@@ -26,7 +26,7 @@ from geo_replicator.quarantine import (
     decode_provenance,
     encode_provenance,
 )
-from idempotency.record_batch import BatchError, iter_headers
+from idempotency.record_batch import BatchError, Buffer, iter_headers
 from region_broker.adapters.takeover.failover_journal import Offload
 from region_broker.log.disk import Disk, DiskFile
 
@@ -35,7 +35,7 @@ _STATEMENTS: Final = "statements"
 _BATCHES: Final = ".batches"
 _PROVENANCE: Final = ".json"
 
-ReadBatches = Callable[[int], bytes]
+ReadBatches = Callable[[int], bytes | bytearray]
 """Whole verbatim batches from an offset on, empty at the end of the tail."""
 
 
@@ -165,7 +165,7 @@ def _copy(file: DiskFile, provenance: Provenance, read: ReadBatches) -> Provenan
     )
 
 
-def _extent(data: bytes) -> tuple[int, int, int]:
+def _extent(data: Buffer) -> tuple[int, int, int]:
     """Return (first offset, last offset, batch count) of whole batches; count 0 when there is none."""
     first, last, count = -1, -1, 0
     for _, header in iter_headers(data):

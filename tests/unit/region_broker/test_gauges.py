@@ -49,6 +49,8 @@ def test_partitions_and_their_bytes_are_counted() -> None:
     assert "tidemark_partitions 1.0" in text
     assert "tidemark_partitions_failed 0.0" in text
     assert "tidemark_log_bytes 0.0" not in text
+    assert "tidemark_cold_read_bytes 0.0" in text
+    assert "tidemark_cold_reads_waited 0.0" in text
     assert "tidemark_undecided_records 1.0" in text
 
 

@@ -13,6 +13,7 @@ from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
 from region_broker.wire.batches import Record, build_batch
 from tests.geo_world import REGION_EPOCH, Site, until
 from tests.log_world import ManualClock
+from tests.page_cache import drop_pages, tells_cached
 
 PLENTY = 1 << 20
 
@@ -118,3 +119,21 @@ async def test_INV_SO3_a_topic_that_changes_is_told_at_once(tmp_path: Path) -> N
         await mirror.home.create_topic("more")
         assert await mirror.fetch() == {}
         assert mirror.clock.sleepers == [], "no clock was asked"
+
+
+async def test_INV_SO6_what_is_not_in_memory_is_read_in_by_a_thread(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        for name in ("orders", "bills"):
+            for _ in range(20):
+                await mirror.home.produce(name, b"x" * 10_000)
+        await mirror.tidemark()
+        cold_reads = mirror.home.partitions.cold_reads
+        sent = await mirror.fetch("orders", "bills")
+        assert cold_reads.warmed_count == 0
+        can_tell = tells_cached(tmp_path)
+        drop_pages(tmp_path)
+        assert await mirror.fetch("orders", "bills") == {
+            name: sent[name] for name in ("orders", "bills")
+        }
+        assert (cold_reads.warmed_count > 0) is can_tell
+        assert cold_reads.waited_count == 0

@@ -1,0 +1,79 @@
+"""Reads of logs that leave the event loop to the others while the disk is waited for.
+
+INV-CO1  the loop never waits for bytes that are not in memory: a thread reads them in (`Disk.warm`), then the loop
+        reads again, from the start, so what changed meanwhile counts
+INV-CO2  it ends: after WARM_TRIES_MAX ranges in one reading the loop waits for the disk; a machine whose memory is so
+        short that what was read in is gone again has no better way
+INV-CO3  at most WARM_THREADS ranges are read in at a time, each at most as large as one answer; the others queue, one
+        for each reader
+
+Not here: what is in memory (`disk`), what a reader may see (`replication.partition`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from region_broker.log.disk import Disk
+from region_broker.log.failures import ColdRange
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+WARM_THREADS: Final = 4
+WARM_TRIES_MAX: Final = 64
+
+RunInThread = Callable[[Callable[[], None]], Awaitable[None]]
+
+logger: Final = logging.getLogger(__name__)
+
+
+class Reading(Protocol[T_co]):
+    """A reading as a whole, from the look at where the log ends to the bytes; without `wait` it may raise ColdRange."""
+
+    def __call__(self, *, wait: bool) -> T_co:
+        """Read."""
+        ...
+
+
+class ColdReads:
+    """One per node. Belongs to the event loop, but for its threads."""
+
+    def __init__(self, disk: Disk, run_in_thread: RunInThread | None = None) -> None:
+        """Start no thread before one is needed; none at all if `run_in_thread` is given."""
+        self._disk = disk
+        self._pool = ThreadPoolExecutor(WARM_THREADS, thread_name_prefix="cold-read")
+        self._run = self._in_pool if run_in_thread is None else run_in_thread
+        self.warmed_count = 0
+        self.warmed_bytes = 0
+        self.waited_count = 0
+        """Readings that the loop waited for after all (INV-CO2)."""
+
+    async def read(self, reading: Reading[T]) -> T:
+        """Return what `reading` returns: called without `wait`, and again when what it lacked was read in."""
+        for _ in range(WARM_TRIES_MAX):
+            try:
+                return reading(wait=False)
+            except ColdRange as cold:
+                await self._warm(cold)
+        self.waited_count += 1
+        return reading(wait=True)
+
+    async def _warm(self, cold: ColdRange) -> None:
+        self.warmed_count += 1
+        self.warmed_bytes += cold.size_bytes
+        try:
+            await self._run(partial(self._disk.warm, cold.path, cold.position, cold.size_bytes))
+        except OSError as error:
+            # The file may be gone by now. If not, the reading that follows meets the same error, and stops the log.
+            logger.info("reading %s in failed: %s", cold.path, error)
+
+    def _in_pool(self, work: Callable[[], None]) -> Awaitable[None]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """Wait for the threads; nobody reads any more."""
+        self._pool.shutdown()
