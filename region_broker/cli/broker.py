@@ -62,6 +62,7 @@ async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
     try:
         node = await Node.open(config, ports)
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(node.failed_callbacks.handle)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, node.stop)
         if stop_with_stdin:

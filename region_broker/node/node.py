@@ -2,6 +2,7 @@
 
 INV-NO1  the four ports (clock, chance, disk, network) enter here and nowhere else
 INV-NO2  whatever task of the node fails, the node ends, loudly; it never limps on with a part of itself gone
+         (callbacks of the loop: INV-NCB1)
 INV-NO4  a clean stop closes writes first, then answers what is under way, then closes the logs
 
 Not here: what a role does (`adapters.region_role`), when it changes (`adapters.failover_driver`).
@@ -47,6 +48,7 @@ from region_broker.handlers.services import Services
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
 from region_broker.metrics import Metrics
+from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
@@ -83,6 +85,7 @@ class Node:
         self._ports = ports
         self._greeting = _Greeting()
         self._stopping = asyncio.Event()
+        self.failed_callbacks: Final = FailedCallbacks()
         self._compose_coordinators()
         self._compose_region()
         self._compose_servers()
@@ -342,9 +345,11 @@ class Node:
                 ]
                 serving = tasks.create_task(self.kafka.run(), name="kafka")
                 watching = tasks.create_task(self._until_settled(on_ready), name="ready")
+                failing = tasks.create_task(self.failed_callbacks.run(), name="callbacks")
                 await self._stopping.wait()
                 _log.info("stopping")
                 watching.cancel()
+                failing.cancel()
                 self.role.close_gate("this node is stopping")
                 self.kafka.close()
                 with suppress(TimeoutError):

@@ -192,6 +192,8 @@ class SimulatedDisk:
         self.bytes_read = 0
         self.operations = 0
         self.crash_at: int | None = None
+        self.crashed = False
+        """Whether this life of the process is over, though it may not know it yet."""
         self.fault: Fault | None = None
         self.cold: Cold | None = None
         self.warmed: list[tuple[Path, int, int]] = []
@@ -205,6 +207,8 @@ class SimulatedDisk:
         """Count an operation; crash or fail if that was asked for."""
         self.operations += 1
         if self.crash_at is not None and self.operations >= self.crash_at:
+            self.crashed = True
+        if self.crashed:
             raise Crashed
         if self.fault is not None:
             self.fault(operation, path)
@@ -271,6 +275,7 @@ class SimulatedDisk:
         """End the process: handles are dead, faults are over, the page cache stays."""
         self.life += 1
         self.crash_at = None
+        self.crashed = False
         self.fault = None
 
     def content(self, path: Path) -> bytearray:

@@ -103,14 +103,7 @@ async def take_over(region: Region) -> None:
     if region.phase is Phase.MIRRORING:
         region.node.operations.begin_failover(confirmed=True)
     await until(lambda: acts(region) or region.died, "the take-over ends, or the node")
-    await struck(region)
-
-
-async def struck(region: Region) -> None:
-    """Wait for a crash that came in the last moment: the node is on its way out then."""
-    crash_at, region.disk.crash_at = region.disk.crash_at, None
-    if crash_at is not None and region.disk.operations >= crash_at:
-        await until(lambda: region.died, "the node ends")
+    region.disk.crash_at = None
 
 
 async def result_of(region: Region) -> Result:
@@ -203,7 +196,7 @@ async def come_back(region: Region) -> bool:
     with contextlib.suppress(Crashed, BaseExceptionGroup):
         await region.start()
         await until(lambda: region.node.role.mirrors or region.died, "home mirrors, or died")
-        await struck(region)
+        region.disk.crash_at = None
         return not region.died
     return False
 

@@ -42,7 +42,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A mutant that hangs has been caught; and nothing is said of the dying process's last words."""
-    monkeypatch.setattr(pairs, "WAIT_S", 5)
+    monkeypatch.setattr(pairs, "WAIT_LOOKS", 2_500)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
