@@ -2,15 +2,14 @@
 
 INV-TM1  number k of a record is that of the one before plus 1 (T10)
 INV-TM2  positions never go down: L, D and r of a record are >= those of the one before, r is greater (T11)
-INV-TM3  a record names what moved since the last published one; a full one, every 1024 records or 1 MB,
-         names everything, so a reader goes back to the last full one and no further
 INV-TM4  a removed log is one whose topic was deleted; a log that was never named is younger than k (T15)
 INV-TM5  what a mirror shows of every log moves with each tidemark reached, the ledgers' with L and `__tidemarks`
          itself with the tidemark's own record: raising the floor names them all
 
 `__tidemarks` holds two kinds of records, told apart by the key: tidemarks, and the term records with which a
 new cut leader makes sure that it leads (T1). One record per batch.
-Not here: rounds (`rounds`), what a mirror has reached (`frontier`), the log itself.
+Not here: what the next record says (`tidemark_writer`), rounds (`rounds`), what a mirror has reached (`frontier`), the
+log itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,11 +21,9 @@ from uuid import UUID
 
 import msgspec
 
-from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.topology import LedgerTopics
 
-FULL_EVERY_RECORDS: Final = 1024
-FULL_EVERY_BYTES: Final = 1024 * 1024
 NOWHERE: Final = -1
 _KEY: Final = Struct(">hq")
 _TIDEMARK: Final = 0
@@ -364,109 +361,3 @@ class TidemarkBook:
             positions[self._ledgers.shard_key(shard)] = offset
         positions[self._ledgers.tidemark_key] = vector.at + 1
         return Cut(vector.newest.point, positions, vector.newest.wall_ms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedCut:
-    """What a closed and collected round found: everything a tidemark record is made of."""
-
-    round: int
-    region_epoch: int
-    metadata_version: int
-    ledger: Mapping[int, int]
-    moved: Mapping[LogKey, LogPosition]
-    existing: frozenset[UUID]
-    wall_ms: int
-
-
-class TidemarkWriter:
-    """Builds the records of one cut leader's term, in order (INV-TM1..3).
-
-    `prepare` a record, append it, then tell `published` where it lies; a second `prepare` before that is a
-    programmer error.
-    """
-
-    def __init__(self, domain: str, book: TidemarkBook) -> None:
-        """Continue after the newest tidemark of `book`."""
-        self.book = book
-        self._domain = domain
-        self._records_since_full = 0
-        self._bytes_since_full = 0
-        self._pending: Tidemark | None = None
-
-    @property
-    def last_point(self) -> TidemarkPoint:
-        """Return the last tidemark that is in the log."""
-        newest = self.book.newest
-        return BEFORE_ALL if newest is None else newest.newest.point
-
-    def term_record(self, region_epoch: int, term: int) -> TermRecord:
-        """Return the record that opens `term` (T1)."""
-        newest = self.book.newest
-        return TermRecord(
-            domain=self._domain,
-            region_epoch=region_epoch,
-            term=term,
-            number=self.last_point.number,
-            previous_at=NOWHERE if newest is None else newest.at,
-            full_at=NOWHERE if newest is None else newest.full_at,
-        )
-
-    def prepare(self, cut: ClosedCut) -> Tidemark:
-        """Return the next tidemark for `cut`; T10 and T11 are asserted."""
-        assert self._pending is None, self._pending
-        before = self.book.newest
-        full = before is None or self._full_is_due()
-        moved, removed = _difference(before, cut)
-        if full and before is not None:
-            kept = {key: place for key, place in before.positions.items() if key not in removed}
-            moved = {**kept, **moved}
-        tidemark = Tidemark(
-            domain=self._domain,
-            region_epoch=cut.region_epoch,
-            number=self.last_point.number + 1,
-            round=cut.round,
-            metadata_version=cut.metadata_version,
-            ledger=dict(cut.ledger),
-            moved=moved,
-            removed=removed,
-            full=full,
-            previous_at=NOWHERE if before is None else before.at,
-            full_at=NOWHERE if full or before is None else before.full_at,
-            wall_ms=cut.wall_ms,
-        )
-        if before is not None:
-            broken = broken_rules(before, tidemark)
-            assert not broken, broken
-        self._pending = tidemark
-        return tidemark
-
-    def _full_is_due(self) -> bool:
-        return (
-            self._records_since_full + 1 >= FULL_EVERY_RECORDS
-            or self._bytes_since_full >= FULL_EVERY_BYTES
-        )
-
-    def published(self, at: int, record_bytes: int) -> Tidemark:
-        """Note that the prepared record is below HW at offset `at`."""
-        tidemark = self._pending
-        assert tidemark is not None, at
-        self._pending = None
-        self.book.apply(at, tidemark)
-        self.book.raise_floor(tidemark.point)
-        self._records_since_full = 0 if tidemark.full else self._records_since_full + 1
-        self._bytes_since_full = 0 if tidemark.full else self._bytes_since_full + record_bytes
-        return tidemark
-
-
-def _difference(
-    before: Vector | None, cut: ClosedCut
-) -> tuple[dict[LogKey, LogPosition], tuple[LogKey, ...]]:
-    known = {} if before is None else before.positions
-    moved = {key: place for key, place in cut.moved.items() if known.get(key) != place}
-    if before is None or (before.newest.region_epoch, before.newest.metadata_version) == (
-        cut.region_epoch,
-        cut.metadata_version,
-    ):
-        return moved, ()
-    return moved, tuple(sorted(key for key in known if key.topic_id not in cut.existing))

@@ -11,16 +11,15 @@ from geo_replicator.frontier import Frontier
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
 from geo_replicator.reading import read_book
 from geo_replicator.tidemark import (
-    ClosedCut,
     LogPosition,
     TermRecord,
     Tidemark,
     TidemarkBook,
     TidemarkError,
-    TidemarkWriter,
     decode,
     encode,
 )
+from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import round_of
 

@@ -10,17 +10,16 @@ import pytest
 from geo_replicator.frontier import Frontier
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LineageEntry, LogKey, TidemarkPoint
 from geo_replicator.tidemark import (
-    ClosedCut,
     LogPosition,
     Tidemark,
     TidemarkBook,
     TidemarkError,
-    TidemarkWriter,
     broken_rules,
     decode,
     encode,
     first_vector,
 )
+from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import round_of
 

@@ -46,13 +46,12 @@ from geo_replicator.rounds import (
     RoundsCore,
 )
 from geo_replicator.tidemark import (
-    ClosedCut,
     LogPosition,
     TermRecord,
     Tidemark,
-    TidemarkWriter,
     encode,
 )
+from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from idempotency.ports import Clock
 from region_broker.adapters.takeover.failover_ports import MetadataSide, RoundFailed, Term
