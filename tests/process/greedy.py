@@ -12,7 +12,6 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,6 +19,7 @@ from uuid import UUID
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.ports.network import AsyncioNetwork
 from tests.greedy_clients import GOOD, PARTITIONS, VICTIM, GoodClient, Place, crowd
+from tests.memory_census import Process
 from tests.simulation.kafka_client import Connection
 
 SETTINGS: Mapping[str, Any] = {
@@ -30,31 +30,6 @@ SETTINGS: Mapping[str, Any] = {
 TOPIC_CONFIGS = {"segment.bytes": "1048576", "retention.bytes": "4194304"}
 GROWTH_BYTES_MAX = 150 << 20
 LEFT_S = 100.0
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process, from outside."""
-
-    pid: int
-
-    def resident_bytes(self) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) << 10
-        raise ProcessLookupError(f"process {self.pid} is gone")
-
-    def sockets(self) -> int:
-        """Return how many sockets it has open."""
-        links = Path(f"/proc/{self.pid}/fd").iterdir()
-        return sum(1 for link in links if _target(link).startswith("socket:"))
-
-
-def _target(link: Path) -> str:
-    try:
-        return str(link.readlink())
-    except FileNotFoundError:  # closed since
-        return ""
 
 
 async def play(folder: Path, *, seconds: float, seed: int) -> str:

@@ -1,6 +1,6 @@
 """Mutated requests through the guard and kio, to be run in a process of its own: kio may abort it.
 
-    python -m tests.property.wire_fuzz --frames 100000 [--api NAME] [--socket 2000] [--seed 7]
+    python -m tests.property.wire_fuzz --frames 100000 [--api NAME ...] [--socket 2000] [--seed 7]
 
 Each API gets `--frames` frames, spread over its versions: random requests written by kio, then mutated. Each is read
 at once and in pieces, which must agree. With `--socket`, that many of each API also go to a live node, over its
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import timedelta
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 from uuid import UUID
@@ -29,6 +28,7 @@ from region_broker.handlers.apis import all_apis
 from region_broker.handlers.registry import Api
 from region_broker.wire.guard import ManyElements
 from region_broker.wire.kio_codec import DecodeRefused, decode_request, request_pieces
+from tests.memory_census import resident_bytes
 from tests.property.wire_fuzz_node import send_to_node
 from tests.wire_world import schema
 
@@ -180,23 +180,18 @@ def frames_of(api: Api, chance: random.Random, frame_count: int) -> Iterator[tup
             yield version, mutated(chance, sound[index % len(sound)][1])
 
 
-def resident_bytes() -> int:
-    """Return the memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
 def main() -> None:
     """Run what the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--frames", type=int, default=1_000, help="of each API, in this process")
     parser.add_argument("--socket", type=int, default=0, help="of each API, to a live node")
-    parser.add_argument("--api", help="one API only")
+    parser.add_argument("--api", action="append", help="this API only; may be given several times")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    apis = [api for api in all_apis().by_key.values() if asked.api in (None, api.name)]
-    if not apis:
-        parser.error(f"no API is called {asked.api}")
+    by_name = {api.name: api for api in all_apis().by_key.values()}
+    if unknown := set(asked.api or ()) - by_name.keys():
+        parser.error(f"no API is called {', '.join(sorted(unknown))}")
+    apis = [by_name[name] for name in asked.api or by_name]
     if asked.frames:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     for api in apis if asked.frames else ():
@@ -216,7 +211,7 @@ def main() -> None:
             api: frames_of(api, random.Random(f"{asked.seed} {api.name} node"), asked.socket)
             for api in apis
         }
-        asyncio.run(send_to_node(by_api))
+        asyncio.run(send_to_node(by_api, asked.socket))
 
 
 if __name__ == "__main__":

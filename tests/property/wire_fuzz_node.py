@@ -1,17 +1,23 @@
 """The part of the wire fuzzer that talks to a live node: mutated frames beside a client that must be served.
 
-Frames of one API go over connections of their own, CONNECTION_FRAMES each, all sent before an answer is read. When the
-node closes the connection at one of them, the rest is sent over another. What waits for others (JoinGroup, Fetch) is
-left alone after WAIT_S, as by a client that goes away.
+Frames of one API go over connections of their own, up to CONNECTION_FRAMES each, all sent before an answer is read. When
+the node closes the connection, what follows the last answer but one frame is sent over another; so it is when an answer
+waits for others (JoinGroup, Fetch): after WAIT_S the client goes away. So each frame is read, some twice. In the second
+half of the frames of an API the node's memory may grow by GROWTH_BYTES_MAX. In the end it has as many sockets as at the
+start: what a client that went away had asked to wait is over by then.
 """
 
 import asyncio
 import itertools
+import random
+import socket
 import struct
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from uuid import UUID
 
@@ -19,108 +25,197 @@ from kio.static.constants import EntityType
 
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.handlers.registry import Api
+from region_broker.limits import CONNECTIONS_MAX, FETCH_WAIT_MS_MAX
 from region_broker.wire.batches import Record, build_batch
+from tests.memory_census import Process
 from tests.wire_world import RawClient, schema
 
 CONNECTION_FRAMES = 16
-CONNECTIONS = 16
+CONNECTIONS = 32
 WAIT_S = 0.5
 SERVED_S = 20.0
-GROWTH_BYTES_MAX = 150 << 20
+SERVE_PAUSE_S = 0.02
+CLOSED_S = FETCH_WAIT_MS_MAX / 1000 + 30
+GROWTH_BYTES_MAX = 24 << 20
+READ_BYTES = 1 << 18
+PRODUCE_KEY = 0
+
+Frames = Iterable[tuple[int, bytes]]
 
 
-async def send_to_node(by_api: Mapping[Api, Iterable[tuple[int, bytes]]]) -> None:
-    """Send (version, body) of each API to a fresh node; AssertionError when it dies, grows, or serves nobody."""
+async def send_to_node(by_api: Mapping[Api, Frames], count: int) -> None:
+    """Send (version, body) of each API, `count` of them, to a fresh node.
+
+    AssertionError or TimeoutError when it dies, grows, leaks or does not serve.
+    """
     with tempfile.TemporaryDirectory() as folder:
         cluster = LocalCluster.open(
             Path(folder), region_count=1, port=0, new_cluster_id=UUID(int=9),
-            settings={"log_level": "error"},
+            settings={"log_level": "error", "connection_rate_per_address": 1_000_000,
+                      "connections_per_address_max": CONNECTIONS_MAX},
         )  # fmt: skip
         with cluster:
             cluster.start()
             (pid,) = cluster.pids("eu")
+            node = Process(pid)
             port = cluster.plan.regions[0].kafka_port
             good = await GoodClient.connect(port)
             await good.works()
-            before_bytes = resident_bytes(pid)
+            sockets = node.sockets()
             for api, frames in by_api.items():
-                found = await _send(port, api, frames)
-                await good.works()
+                stop = asyncio.Event()
+                serving = asyncio.get_running_loop().create_task(good.work(stop))
+                told = await _play(node, port, api, frames, count)
+                stop.set()
+                await serving
                 assert cluster.pids("eu") == [pid], f"{api.name}: the node died"
-                grown_bytes = resident_bytes(pid) - before_bytes
+                more = node.sockets() - sockets
                 print(
-                    f"{api.name}: {found['answered']} answered, {found['closed']} closed the connection, "
-                    f"{found['left']} connections left waiting, {grown_bytes >> 20} MiB more memory than at the start",
+                    f"{told}; {more:+} sockets, {node.descriptors()} descriptors; {good.told()}",
                     flush=True,
                 )
-                assert grown_bytes < GROWTH_BYTES_MAX, f"{api.name}: {grown_bytes} bytes more"
+            await _until_sockets(node, sockets)
+            print(
+                f"at the end {node.sockets() - sockets:+} sockets, {node.descriptors()} descriptors"
+            )
             good.close()
 
 
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) << 10
-    raise ProcessLookupError(f"process {pid} is gone")
-
-
-async def _send(port: int, api: Api, frames: Iterable[tuple[int, bytes]]) -> Counter[str]:
-    found: Counter[str] = Counter()
+async def _play(node: Process, port: int, api: Api, frames: Frames, count: int) -> str:
+    """Send the frames in two halves; return what came of it."""
     source = iter(frames)
-    while batches := [batch for _ in range(CONNECTIONS) if (batch := _take(source))]:
-        for each in await asyncio.gather(*(_one_client(port, api, batch) for batch in batches)):
-            found += each
-    return found
-
-
-def _take(source: Iterator[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    return list(itertools.islice(source, CONNECTION_FRAMES))
-
-
-async def _one_client(port: int, api: Api, frames: list[tuple[int, bytes]]) -> Counter[str]:
-    """Send the frames; when the node closes the connection at one of them, go on behind that one."""
     found: Counter[str] = Counter()
-    while frames:
-        answered, ending = await _one_connection(port, api, frames)
-        found["answered"] += answered
-        found[ending] += ending != "answered"
-        frames = frames[answered + 1 :] if ending == "closed" else []
+    began_s, began_cpu_s = time.monotonic(), node.cpu_s()
+    resident = [node.resident_bytes()]
+    for half in (count // 2, count - count // 2):
+        part = itertools.islice(source, half)
+        async with asyncio.TaskGroup() as group:
+            clients = [
+                group.create_task(_client(port, api, part, random.Random(number)))
+                for number in range(CONNECTIONS)
+            ]
+        for client in clients:
+            found += client.result()
+        resident.append(node.resident_bytes())
+    assert resident[2] - resident[1] < GROWTH_BYTES_MAX, f"{api.name}: {resident} bytes"
+    return (
+        f"{api.name}: {found.total()} frames in {time.monotonic() - began_s:.0f} s ({node.cpu_s() - began_cpu_s:.0f} s of "
+        f"the node's processor), {found['answered']} answered, {found['silent']} not to be answered, {found['closed']} "
+        f"closed the connection, {found['left']} left waiting; "
+        f"resident MiB {[size >> 20 for size in resident]}"
+    )
+
+
+async def _until_sockets(node: Process, most: int) -> None:
+    deadline_s = time.monotonic() + CLOSED_S
+    while node.sockets() > most:
+        assert time.monotonic() < deadline_s, f"{node.sockets() - most} sockets more"
+        await asyncio.sleep(0.05)
+
+
+async def _client(
+    port: int, api: Api, source: Iterator[tuple[int, bytes]], chance: random.Random
+) -> Counter[str]:
+    """Send frames over one connection after the other until there are no more."""
+    found: Counter[str] = Counter()
+    while frames := list(itertools.islice(source, chance.randint(1, CONNECTION_FRAMES))):
+        while frames:
+            talk = await _talk(port, api, frames)
+            found["answered"] += talk.answered
+            found["silent"] += talk.silent
+            passed = talk.answered + talk.silent
+            if passed < len(frames):
+                found["left" if talk.left else "closed"] += 1
+            frames = frames[passed + 1 :]
     return found
 
 
-async def _one_connection(port: int, api: Api, frames: list[tuple[int, bytes]]) -> tuple[int, str]:
-    """Return (answers, how it ended)."""
-    client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
-    answered = 0
-    try:
-        client.send_raw(
-            b"".join(
-                _framed(api, version, number, body) for number, (version, body) in enumerate(frames)
-            )
+async def _talk(port: int, api: Api, frames: list[tuple[int, bytes]]) -> "_Talk":
+    """Send the frames over one connection; return how it ended."""
+    loop = asyncio.get_running_loop()
+    # No transport: making one for each frame takes as long as the node takes for the frame.
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.setblocking(False)
+        talk = _Talk(client, api, len(frames), loop.create_future())
+        sent = b"".join(
+            [_framed(api, version, number, body) for number, (version, body) in enumerate(frames)]
         )
-        async with asyncio.timeout(WAIT_S):
-            for number in range(len(frames)):
-                answer = await client.receive_raw()
-                assert struct.unpack_from(">i", answer) == (number,), "answers out of order"
-                answered += 1
-        ending = "answered"
-    except TimeoutError:
-        ending = "left"
-    except (asyncio.IncompleteReadError, ConnectionError):
-        ending = "closed"
-    finally:
-        client.writer.close()
-        with suppress(OSError):
-            await client.writer.wait_closed()
-    return answered, ending
+        with suppress(ConnectionError):  # what the node answered before is read all the same
+            await loop.sock_sendall(client, sent)
+        loop.add_reader(client, talk.read)
+        timer = loop.call_later(WAIT_S, talk.leave)
+        try:
+            await talk.ended
+        finally:
+            timer.cancel()
+            loop.remove_reader(client)
+    return talk
+
+
+class _Talk:
+    """One connection: counts answers, which come in the order of the frames."""
+
+    def __init__(
+        self, client: socket.socket, api: Api, count: int, ended: asyncio.Future[None]
+    ) -> None:
+        """Expect `count` answers; a Produce with acks=0 has none."""
+        self.answered = self.silent = 0
+        self.left = False
+        self.ended = ended
+        self._socket = client
+        self._api = api
+        self._count = count
+        self._received = bytearray()
+
+    def read(self) -> None:
+        """Take what has come."""
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._end()
+        self._received += data
+        try:
+            self._count_answers()
+        except AssertionError as error:
+            if not self.ended.done():
+                self.ended.set_exception(error)
+        if self.answered + self.silent == self._count:
+            self._end()
+
+    def _count_answers(self) -> None:
+        received = self._received
+        while len(received) >= 8:
+            size, number = struct.unpack_from(">ii", received)
+            if len(received) < 4 + size:
+                break
+            skipped = number - self.answered - self.silent
+            assert skipped == 0 or (self._api.key == PRODUCE_KEY and skipped > 0), "out of order"
+            self.silent += skipped
+            self.answered += 1
+            del received[: 4 + size]
+
+    def leave(self) -> None:
+        """Wait no more."""
+        self.left = not self.ended.done()
+        self._end()
+
+    def _end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 def _framed(api: Api, version: int, correlation_id: int, body: bytes) -> bytes:
     header = struct.pack(">hhih", api.key, version, correlation_id, 4) + b"fuzz"
-    if schema(api.key, version, EntityType.request).__flexible__:
+    if _is_flexible(api.key, version):
         header += b"\0"
     return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+@cache
+def _is_flexible(key: int, version: int) -> bool:
+    return bool(schema(key, version, EntityType.request).__flexible__)
 
 
 class GoodClient:
@@ -130,6 +225,7 @@ class GoodClient:
         """Use `connect`."""
         self._client = client
         self._written = 0
+        self._longest_s = 0.0
 
     @classmethod
     async def connect(cls, port: int) -> "GoodClient":
@@ -162,6 +258,19 @@ class GoodClient:
             assert part.error_code == 0
             assert value in bytes(part.records)
         self._written += 1
+
+    async def work(self, stop: asyncio.Event) -> None:
+        """Write and read all the while until `stop`."""
+        while not stop.is_set():
+            began_s = time.monotonic()
+            await self.works()
+            self._longest_s = max(self._longest_s, time.monotonic() - began_s)
+            await asyncio.sleep(SERVE_PAUSE_S)
+
+    def told(self) -> str:
+        """Return what it did since it was asked last."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return f"good client: {self._written} records, at most {longest_s * 1000:.0f} ms each"
 
     def close(self) -> None:
         """Close the connection."""

@@ -14,6 +14,7 @@ Handles opened before a crash are dead. Not here: chance (handed in), any rule o
 import errno
 import os
 import random
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -59,6 +60,11 @@ class Inode:
         """Replay the writes since the last sync onto the platter; those of a failed sync are lost."""
         written, self.unsynced = self.unsynced, []  # syncs run in threads, beside new writes
         _apply(self.durable, written, None)
+
+    def held_bytes(self) -> int:
+        """Return what this file takes of the memory, with the room that its arrays have to grow."""
+        unsynced = sum(len(change[1]) for change in self.unsynced if not isinstance(change, int))
+        return sys.getsizeof(self.cached) + sys.getsizeof(self.durable) + unsynced
 
     def lose_power(self, rng: random.Random) -> None:
         """Keep the platter and some of the unsynced pages."""
@@ -202,6 +208,12 @@ class SimulatedDisk:
         self._durable_names: dict[Path, Inode] = {}
         self._folders: set[Path] = {Path("/")}
         self._renames: dict[Path, Path] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Return what all files take of the memory, also those whose removal is not durable yet."""
+        named = [*self._names.values(), *self._durable_names.values()]
+        return sum(inode.held_bytes() for inode in dict.fromkeys(named))
 
     def step(self, operation: str, path: Path) -> None:
         """Count an operation; crash or fail if that was asked for."""

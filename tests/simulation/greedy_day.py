@@ -5,14 +5,16 @@
 The composition is the one that runs in production, on a network and a disk in memory. At the end nothing may be left:
 connections, tasks, memory held, open transactions, members, waiting fetches. The good client's latency is told in
 time of the machine, of which the whole crowd takes its part.
+
+Eight times the crowd goes away, and what is left of the memory is counted (`tests.memory_census`), without the simulated
+disk's files. From the middle of the day on it is flat. What could grow with the day and is not the node's is bounded:
+topics keep an hour, and the good client remembers no single call. `--trace` says what grew, by type and by place.
 """
 
 import argparse
 import asyncio
-import gc
 import logging
 import random
-import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,14 +22,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from region_broker.groups.classic.states import GroupState
-from region_broker.limits import IDLE_TIMEOUT_MS
+from region_broker.limits import IDLE_TIMEOUT_MS, WRITE_TIMEOUT_MS
 from tests.greedy_clients import GoodClient, Place, crowd
+from tests.memory_census import Parts, grown, keep_no_large_holes, largest_tables, live_by_type
+from tests.simulation.disk import Inode, SimulatedDisk
 from tests.simulation.fast_loop import FastLoop, LoopClock
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region
 
-GROWTH_BYTES_MAX = 64 << 20
-SMALL = {"segment.bytes": "1048576", "retention.bytes": "2097152", "segment.ms": "600000"}
+PARTS = 8
+# From the middle of the day to its end: of what is alive, and of what is resident once the C library gave back what
+# it could. The latter has holes where the simulated disk's files were.
+LIVE_GROWTH_BYTES_MAX = 1 << 20
+RESIDENT_GROWTH_BYTES_MAX = 12 << 20
+QUIET_S = 3 * WRITE_TIMEOUT_MS / 1000  # what was sent to those who went is given up
+SMALL = {"segment.bytes": "1048576", "retention.bytes": "2097152", "segment.ms": "600000",
+         "retention.ms": "3600000"}  # fmt: skip
+VALUE_BYTES = 4_096
 
 
 @dataclass
@@ -65,11 +76,13 @@ class Left:
 
 
 async def day(
-    folder: Path, *, hours: float, seed: int, rest: float, say: Callable[[str], None] | None = None
-) -> str:
+    folder: Path, *, hours: float, seed: int, rest: float, say: Callable[[str], None] | None = None,
+    trace: bool = False, slack: int = 1,
+) -> str:  # fmt: skip
     """Play; return what happened. AssertionError when something was left behind or somebody was not served.
 
-    `rest`: how many times longer than in `KINDS` a client rests between two lives.
+    `rest`: how many times longer than in `KINDS` a client rests between two lives. `slack`: how many times what is
+    flat in a day may grow in minutes, in which modules are still loaded and tables filled up to their bounds.
     """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, FastLoop), "use asyncio.Runner(loop_factory=FastLoop)"
@@ -84,28 +97,25 @@ async def day(
         metadata.apply = loop.held(metadata.apply)  # type: ignore[method-assign,assignment]
         await region.run()
     place = Place(fabric.site("clients"), region.kafka_port, chance)
-    good = await GoodClient.connect(place, SMALL)
+    good = await GoodClient.connect(place, SMALL, value_bytes=VALUE_BYTES)
     at_start = Left.of(region)
     started_s, began_s = time.perf_counter(), loop.time()
-    resident: list[int] = []
-    part_s = hours * 3600 / 8
-    for part in range(1, 9):
+    memory = Memory(region, trace)
+    part_s = hours * 3600 / PARTS
+    for _ in range(PARTS):
         await crowd(place, good, part_s, pause_s=max(1.0, part_s / 2_000), rest=rest)
+        await asyncio.sleep(QUIET_S)
         region.check_running()
-        gc.collect()
-        resident.append(resident_bytes() - disk_bytes(region))
+        told = memory.look()
         if say is not None:
             hours_gone = (loop.time() - began_s) / 3600
-            say(
-                f"part {part} of 8: {hours_gone:.1f} h, {resident[-1] >> 20} MiB, {good.committed} transactions"
-            )
+            say(f"{hours_gone:.1f} h, {good.committed} transactions; {told}")
     await asyncio.sleep(2 * IDLE_TIMEOUT_MS / 1000)  # everything that ends by time has ended
     at_end = Left.of(region)
     lives = ", ".join(f"{count} x {name}" for name, count in sorted(place.lives.items()))
     told = (
         f"{(loop.time() - began_s) / 3600:.1f} h in {time.perf_counter() - started_s:.0f} s; {good.summary()}\n"
-        f"lives: {lives}\nat the start {at_start}\nat the end {at_end}\n"
-        f"memory without the disk's, MiB: {[size >> 20 for size in resident]}, "
+        f"{place.lives.total()} lives: {lives}\nat the start {at_start}\nat the end {at_end}\n{memory}\n"
         f"fetch sessions {len(region.node._dispatcher._services.fetch_sessions)}"
     )
     good.close()
@@ -114,20 +124,71 @@ async def day(
     assert at_end.held_bytes == at_end.open_transactions == at_end.members == 0, told
     assert at_end.listeners == at_start.listeners, told
     assert at_end.waiting == 0, told
-    # After half of the time it is flat.
-    assert max(resident[4:]) - resident[3] < GROWTH_BYTES_MAX, told
+    memory.expect_flat(slack)
     return told
 
 
-def resident_bytes() -> int:
-    """Return the memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+class Memory:
+    """What this process holds at the end of each part of the day, without the simulated disk's files."""
+
+    def __init__(self, region: Region, trace: bool) -> None:
+        """Look at the whole process of `region`."""
+        self._region = region
+        self._trace = trace
+        self._types: dict[str, tuple[int, int]] = {}
+        self.parts: list[Parts] = []
+        self.disk_bytes: list[int] = []
+
+    def look(self) -> str:
+        """Count; return what was found, in words."""
+        self._region.disk.write_out()  # the kernel would have: files that are gone take no memory
+        self.parts.append(Parts.now())
+        self.disk_bytes.append(self._region.disk.held_bytes)
+        told = f"{self.parts[-1]}; of it the disk's {self.disk_bytes[-1] / (1 << 20):.1f} MiB"
+        if self._trace:
+            types = live_by_type()
+            places = largest_tables(self._region.node, 20, but=(SimulatedDisk, Inode))
+            told = "\n  ".join((told, f"grown: {grown(self._types, types, 12)}", *places))
+            self._types = types
+        return told
+
+    @property
+    def live(self) -> list[int]:
+        """Bytes of objects, the disk's left out."""
+        return [part.live - disk for part, disk in zip(self.parts, self.disk_bytes, strict=True)]
+
+    @property
+    def resident(self) -> list[int]:
+        """Resident bytes after trimming, the disk's left out."""
+        return [
+            part.after_trim - disk for part, disk in zip(self.parts, self.disk_bytes, strict=True)
+        ]
+
+    def __str__(self) -> str:
+        """Return the rows."""
+        return "\n".join(
+            (
+                f"alive without the disk's files, MiB: {_in_mib(self.live)}",
+                f"resident without them, MiB: {_in_mib(self.resident)}",
+                f"the disk's files, MiB: {_in_mib(self.disk_bytes)}",
+                f"descriptors: {[part.descriptors for part in self.parts]}",
+            )
+        )
+
+    def expect_flat(self, slack: int = 1) -> None:
+        """Raise AssertionError if anything grew from the middle of the day on."""
+        middle = PARTS // 2
+        for name, sizes, most in (
+            ("alive", self.live, LIVE_GROWTH_BYTES_MAX * slack),
+            ("resident", self.resident, RESIDENT_GROWTH_BYTES_MAX * slack),
+            ("descriptors", [part.descriptors for part in self.parts], 1),
+        ):
+            more = max(sizes[middle:]) - sizes[middle - 1]
+            assert more < most, f"{name}: {more} more after half of the time"
 
 
-def disk_bytes(region: Region) -> int:
-    """Return what the simulated disk takes of it."""
-    inodes = {id(inode): inode for inode in region.disk._names.values()}
-    return sum(len(inode.cached) + len(inode.durable) for inode in inodes.values())
+def _in_mib(sizes: list[int]) -> list[float]:
+    return [round(size / (1 << 20), 1) for size in sizes]
 
 
 def _say(line: str) -> None:
@@ -142,14 +203,18 @@ def main() -> None:
     parser.add_argument(
         "--rest", type=float, default=12.0, help="factor on pauses between two lives"
     )
+    parser.add_argument("--trace", action="store_true", help="say what grew")
     asked = parser.parse_args()
+    keep_no_large_holes()
     logging.disable(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=FastLoop) as runner:
-        print(
-            runner.run(
-                day(Path(folder), hours=asked.hours, seed=asked.seed, rest=asked.rest, say=_say)
+        told = runner.run(
+            day(
+                Path(folder), hours=asked.hours, seed=asked.seed, rest=asked.rest, say=_say,
+                trace=asked.trace,
             )
-        )
+        )  # fmt: skip
+        print(told)
 
 
 if __name__ == "__main__":

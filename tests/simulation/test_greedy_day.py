@@ -1,19 +1,35 @@
-"""Slow, idle and greedy clients on a loop whose time jumps: a short piece of `greedy_day`, which plays a whole one."""
+"""Slow, idle and greedy clients on a loop whose time jumps: a short piece of `greedy_day`, which plays a whole one.
+
+And that its eye for memory sees.
+"""
 
 import asyncio
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.memory_census import Parts, grown, largest_tables, live_by_type
 from tests.simulation.fast_loop import FastLoop
-from tests.simulation.greedy_day import day
+from tests.simulation.greedy_day import (
+    LIVE_GROWTH_BYTES_MAX,
+    PARTS,
+    RESIDENT_GROWTH_BYTES_MAX,
+    Memory,
+    day,
+)
+from tests.simulation.network import Fabric
+from tests.simulation.region_pair import Region
+
+NOTHING_GREW = Parts(100 << 20, 90 << 20, 40 << 20, 1_000, 30 << 20, 1 << 20, 12)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("silence")
 def test_minutes_among_greedy_clients_leave_nothing_behind(tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=FastLoop) as runner:
-        print(runner.run(day(tmp_path, hours=0.05, seed=5, rest=6.0)))
+        print(runner.run(day(tmp_path, hours=0.05, seed=5, rest=6.0, slack=6)))
 
 
 def test_INV_FL1_a_day_passes_at_once_and_stands_still_while_a_thread_runs() -> None:
@@ -38,3 +54,50 @@ def test_INV_FL1_a_day_passes_at_once_and_stands_still_while_a_thread_runs() -> 
 
     with asyncio.Runner(loop_factory=FastLoop) as runner:
         runner.run(look())
+
+
+class Leaky:
+    """Something with a table that grows."""
+
+    def __init__(self) -> None:
+        self.forgotten: dict[int, bytes] = {}
+
+
+@pytest.mark.slow
+def test_the_census_sees_what_is_alive_by_type_and_by_place(tmp_path: Path) -> None:
+    leaky = Leaky()
+    before, types = Parts.now(), live_by_type()
+    leaky.forgotten = {number: bytes(1_000) for number in range(3_000)}
+    with (tmp_path / "open").open("w"):
+        after = Parts.now()
+    assert 3_000_000 <= after.live - before.live < 3_400_000
+    assert after.objects - before.objects >= 3_000
+    assert after.heap_used - before.heap_used >= 3_000_000
+    assert after.descriptors - before.descriptors == 1
+    assert grown(types, live_by_type(), 1).startswith("+3000 builtins.bytes (+30")
+    assert largest_tables(leaky, 1)[0].startswith(".forgotten: 3000 in ")
+    assert largest_tables(leaky, 1, but=(dict,)) == []
+    leaky.forgotten.clear()
+    assert Parts.now().live - before.live < 400_000
+
+
+@pytest.mark.parametrize(
+    ("grown_last", "what"),
+    [
+        (NOTHING_GREW, None),
+        (replace(NOTHING_GREW, live=NOTHING_GREW.live + LIVE_GROWTH_BYTES_MAX), "alive"),
+        (replace(NOTHING_GREW, after_trim=NOTHING_GREW.after_trim + RESIDENT_GROWTH_BYTES_MAX), "resident"),
+        (replace(NOTHING_GREW, descriptors=NOTHING_GREW.descriptors + 1), "descriptors"),
+    ],
+)  # fmt: skip
+def test_a_day_that_is_not_flat_fails(tmp_path: Path, grown_last: Parts, what: str | None) -> None:
+    memory = Memory(
+        Region("eu", tmp_path, Fabric(random.Random(1)), random.Random(2), ("eu",)), trace=False
+    )
+    memory.parts = [NOTHING_GREW] * (PARTS - 1) + [grown_last]
+    memory.disk_bytes = [0] * PARTS
+    if what is None:
+        memory.expect_flat()
+        return
+    with pytest.raises(AssertionError, match=what):
+        memory.expect_flat()
