@@ -1,7 +1,7 @@
 """What a link needs from the process around it: home, the mirror's logs and topics, one durable fact.
 
 The broker's adapters implement these. Errors that a link lives with are `LinkFailed`; all else is a bug.
-Not here: clock and chance (`idempotency.ports`).
+Not here: what clock and chance are (`idempotency.ports`).
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,9 +12,10 @@ from uuid import UUID
 
 from geo_replicator.effects import Diverged
 from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
-from geo_replicator.lag import Lag
-from geo_replicator.lineage import LogKey, TidemarkPoint
-from geo_replicator.topology import MirrorTopic
+from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
+from geo_replicator.link.lag import Lag
+from geo_replicator.topology import LedgerTopics, MirrorTopic
+from idempotency.ports import Chance, Clock
 
 Buffer = bytes | memoryview
 
@@ -185,3 +186,26 @@ class DivergenceHandler(Protocol):
     async def diverged(self, divergences: Sequence[Diverged]) -> None:
         """Return once every tail is in quarantine and every log is cut; raises `LinkFailed`."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPorts:
+    """Everything a link is handed."""
+
+    home: Home
+    logs: MirrorLogs
+    topics: MirrorTopics
+    reached: ReachedStore
+    divergence: DivergenceHandler
+    clock: Clock
+    chance: Chance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFacts:
+    """What a link follows: under which region epoch, whose lineage, which ledgers."""
+
+    region_epoch: int
+    home_region: str
+    lineage: Lineage
+    ledgers: LedgerTopics

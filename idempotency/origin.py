@@ -5,7 +5,7 @@ INV-O1  A mirrored log holds the origin's batches at the origin's offsets: the n
 INV-O2  A batch that arrives again is skipped, one that leaves a hole is refused: neither changes the
         cursor. Bytes of an older region epoch are never taken in behind newer ones (T23, T31).
 
-Not here: truncating to a lineage base (geo_replicator.lineage), copying (geo_replicator.core).
+Not here: truncating to a lineage base (geo_replicator.lineage), copying (geo_replicator.link.core).
 """
 
 from dataclasses import dataclass

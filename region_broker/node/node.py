@@ -313,7 +313,7 @@ class Node:
         if leader is not None:
             reason = leader.status()["failed"]
         elif link is not None:
-            reason = link.stopped_reaching
+            reason = link.reaching.stopped
         return reason or None
 
     def stop(self) -> None:

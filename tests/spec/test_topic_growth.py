@@ -147,7 +147,7 @@ async def test_T15_growth_is_durable_before_the_tidemark_counts_as_reached(pair:
     save = link._ports.reached.save
 
     async def saving(point: Any) -> None:
-        vector = link.book.vector(point)
+        vector = link.reaching.book.vector(point)
         assert vector is not None
         named = [key for key in vector.positions if key.partition == 2]
         if named:

@@ -10,7 +10,7 @@ INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: read
 INV-SO6  what a mirror that is behind asks for, and memory has not, is read in by a thread: home's loop does not wait for it
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
 
-Not here: the mirror's side (`region_link`, `geo_replicator.driver`).
+Not here: the mirror's side (`region_link`, `geo_replicator.link`).
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 INV-RL1  every request names the region epoch that this mirror follows; home refuses an older one
 INV-RL2  whatever ends the connection becomes `LinkFailed`, and the link's back-off takes over
 
-Not here: the link's decisions (`geo_replicator.core`), home's answers (`link_source`).
+Not here: the link's decisions (`geo_replicator.link.core`), home's answers (`link_source`).
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
-from geo_replicator.lag import Lag
 from geo_replicator.lineage import LogKey, TidemarkPoint
+from geo_replicator.link.lag import Lag
 from geo_replicator.ports import FetchAnswer, HomeSession, LinkFailed, SentSlice
 from geo_replicator.topology import MirrorTopic
 from region_broker.adapters.peers.peer_client import PeerClient, opened

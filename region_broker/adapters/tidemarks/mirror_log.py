@@ -4,7 +4,7 @@ INV-ML1  bytes are appended as home sent them; offsets, leader epochs and CRCs a
          producer state is rebuilt by it
 INV-ML2  a log that a mirror opens shows nothing until a reached tidemark says so (T15, T17)
 
-Not here: what to append and to show (`geo_replicator.driver`).
+Not here: what to append and to show (`geo_replicator.link`).
 """
 
 import logging

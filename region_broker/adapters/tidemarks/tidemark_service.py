@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID, uuid5
 
-from geo_replicator.driver import Link, LinkFacts, LinkPorts
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, TidemarkPoint
-from geo_replicator.ports import DivergenceHandler
+from geo_replicator.link.driver import Link
+from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts
 from geo_replicator.reading import read_book
 from geo_replicator.rounds import ROUND_INTERVAL_MS
 from geo_replicator.tidemark import TidemarkError
@@ -150,7 +150,7 @@ class TidemarkService:
         if self.cut_leader is not None:
             return self.cut_leader.published_cut()
         if self.link is not None:
-            return self.link.reached_cut()
+            return self.link.reaching.reached_cut()
         return self._logged_claim()
 
     def _logged_claim(self) -> Cut:

@@ -4,8 +4,6 @@ from uuid import UUID
 
 import pytest
 
-from geo_replicator.core import BACKOFF_MS_MAX, LinkCore, LinkState
-from geo_replicator.cursor import Cursor, CursorBroken
 from geo_replicator.effects import (
     ApplyTopics,
     AwaitTidemarkToDelete,
@@ -34,8 +32,10 @@ from geo_replicator.events import (
     RegistryRead,
     TopicsApplied,
 )
-from geo_replicator.lag import Lag, LagBook
 from geo_replicator.lineage import LogKey
+from geo_replicator.link.core import BACKOFF_MS_MAX, LinkCore, LinkState
+from geo_replicator.link.cursor import Cursor, CursorBroken
+from geo_replicator.link.lag import Lag, LagBook
 from geo_replicator.topology import MirrorTopic
 
 ORDERS = MirrorTopic(UUID(int=1), "orders", 2)

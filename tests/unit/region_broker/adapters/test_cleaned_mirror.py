@@ -210,7 +210,7 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
         save = link._ports.reached.save
 
         async def saving(point: TidemarkPoint) -> None:
-            vector = link.book.vector(point)
+            vector = link.reaching.book.vector(point)
             assert vector is not None
             shown.extend(p.cut_offset for key, p in vector.positions.items() if key == key_of(ours))
             await save(point)

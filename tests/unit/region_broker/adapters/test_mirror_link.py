@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from geo_replicator.core import LinkState
+from geo_replicator.link.core import LinkState
 from geo_replicator.rounds import RoundPhase
 from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.adapters.tidemarks.cut_leader import CutLeader

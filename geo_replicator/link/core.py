@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, assert_never
 
-from geo_replicator.cursor import Cursor
 from geo_replicator.effects import (
     ApplyTopics,
     AwaitTidemarkToDelete,
@@ -47,6 +46,7 @@ from geo_replicator.events import (
     TopicsApplied,
 )
 from geo_replicator.lineage import LogKey
+from geo_replicator.link.cursor import Cursor
 from geo_replicator.topology import MirrorTopic, topic_difference
 
 FETCHES_IN_FLIGHT: Final = 2

@@ -1,0 +1,1 @@
+"""One mirror's link to home: what it decides, and what runs it."""

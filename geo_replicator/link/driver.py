@@ -1,0 +1,270 @@
+"""A link at work: its sessions with home, and the tasks of one mirror.
+
+INV-LD2  cancelling `run` stops the link: nothing is fetched, reached, shown or reported afterwards, and
+         `reached` is then exactly what is durable
+INV-LD3  a failed session ends in back-off and a new session
+
+Four tasks: sessions (fetch and append), reaching and showing (`reaching`), reporting.
+Not here: decisions (`core`), sockets and disks (`ports`).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any, Final, NoReturn
+
+from geo_replicator.effects import (
+    ApplyTopics,
+    AwaitTidemarkToDelete,
+    AwaitTidemarkToShrink,
+    CheckEpochs,
+    Disconnect,
+    Diverged,
+    HandOverDivergence,
+    LinkEffect,
+    LogsReconciled,
+    ReadRegistry,
+    SendFetch,
+    StartLogs,
+    WaitBackoff,
+)
+from geo_replicator.events import (
+    BackoffOver,
+    DivergenceResolved,
+    Fetched,
+    FetchedSlice,
+    Greeted,
+    LinkBroken,
+    LinkEvent,
+    LinkStarted,
+    LogsChecked,
+    RegistryRead,
+    TopicsApplied,
+)
+from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.link.core import LinkCore, LinkState
+from geo_replicator.link.cursor import CursorBroken
+from geo_replicator.link.lag import LagBook
+from geo_replicator.link.reaching import Reaching
+from geo_replicator.ports import FetchAnswer, HomeSession, LinkFacts, LinkFailed, LinkPorts
+from geo_replicator.tidemark import TidemarkError
+
+_log: Final = logging.getLogger("tidemark.link")
+
+
+class _SessionOver(Exception):
+    """The core ended the session; `wait_ms` is the pause it asked for."""
+
+    def __init__(self, reason: str, wait_ms: int) -> None:
+        super().__init__(reason)
+        self.wait_ms = wait_ms
+
+
+class Link:
+    """One mirror's link. `restore` before readers are served, then `run` until it is cancelled."""
+
+    def __init__(self, ports: LinkPorts, facts: LinkFacts) -> None:
+        """Nothing is read or sent yet."""
+        self._ports = ports
+        self._facts = facts
+        self.core = LinkCore(region_epoch=facts.region_epoch, home_region=facts.home_region)
+        self.lag = LagBook()
+        self.reaching = Reaching(ports, facts, self.lag)
+        self._restored = False
+        self._session: HomeSession | None = None
+        self._answers: deque[Awaitable[FetchAnswer]] = deque()
+
+    def restore(self) -> None:
+        """Rebuild the tidemarks from the log, and show what was reached before (T16).
+
+        Raises `TidemarkError` when `__tidemarks` cannot be read.
+        """
+        self.reaching.restore()
+        self._restored = True
+
+    async def run(self) -> None:
+        """Follow home until cancelled (INV-LD2)."""
+        if not self._restored:
+            self.restore()
+        self._ports.logs.watch(self.reaching.log_moved)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow(), name="link-sessions")
+                tasks.create_task(self.reaching.run(), name="link-reaching")
+                tasks.create_task(self._report(), name="link-reporting")
+                tasks.create_task(self.reaching.show_later(), name="link-showing")
+        finally:
+            self._ports.logs.unwatch()
+            self._session = None
+            self.core.state = LinkState.STOPPED
+            self.reaching.end()
+
+    # Sessions.
+
+    async def _follow(self) -> None:
+        event: LinkEvent = LinkStarted()
+        while True:
+            self.core.step(event)
+            wait_ms = await self._hold_session()
+            self._session = None
+            self._answers.clear()
+            self.reaching.frontier.unreconcile()
+            _log.info("link to %s: %s", self._facts.home_region, self.core.last_error)
+            await self._ports.clock.sleep_ms(wait_ms * self._ports.chance.uniform(0.5, 1.5))
+            event = BackoffOver()
+
+    async def _hold_session(self) -> int:
+        """Serve one session to its end; return the pause in ms before the next."""
+        try:
+            async with self._ports.home.session() as (session, greeted):
+                await self._serve(session, greeted)
+        except (LinkFailed, CursorBroken, TidemarkError) as failure:
+            return _pause_of(self.core.step(LinkBroken(str(failure))))
+        except _SessionOver as over:
+            return over.wait_ms
+
+    async def _serve(self, session: HomeSession, greeted: Greeted) -> NoReturn:
+        self._session = session
+        event: LinkEvent | None = greeted
+        while True:
+            effects = self.core.step(event) if event is not None else []
+            event = None
+            for effect in effects:
+                if isinstance(effect, Disconnect):
+                    raise _SessionOver(effect.reason, _pause_of(effects))
+                event = await self._perform(effect, session) or event
+            if event is None:
+                event = await self._next_answer()
+
+    async def _perform(self, effect: LinkEffect, session: HomeSession) -> LinkEvent | None:
+        match effect:
+            case ReadRegistry():
+                version, registry = await session.registry()
+                return RegistryRead(version, registry, self._ports.topics.mirrored())
+            case ApplyTopics():
+                return await self._apply_topics(effect)
+            case CheckEpochs(logs=logs):
+                return LogsChecked(await session.check(logs))
+            case HandOverDivergence(divergences=divergences):
+                return await self._hand_over(divergences)
+            case _:
+                self._note(effect, session)
+                return None
+
+    def _note(self, effect: LinkEffect, session: HomeSession) -> None:
+        match effect:
+            case AwaitTidemarkToDelete(metadata_version=version, topics=topics):
+                self.reaching.topics.delete(topics, version)
+                self.reaching.look_again()
+            case AwaitTidemarkToShrink(metadata_version=version, topics=topics):
+                self.reaching.topics.shrink(topics, version)
+                self.reaching.look_again()
+            case StartLogs(offsets=offsets):
+                for key, offset in offsets.items():
+                    self._ports.logs.start_at(key, offset)
+                    self.reaching.log_moved(key)
+            case LogsReconciled(region_epoch=region_epoch, keys=keys):
+                self.reaching.frontier.reconciled(keys, region_epoch)
+                self.reaching.look_again()
+            case SendFetch(positions=positions, forgotten=forgotten):
+                self._answers.append(session.fetch(positions, forgotten))
+            case _:
+                raise AssertionError(f"{effect} within a session")
+
+    async def _hand_over(self, divergences: tuple[Diverged, ...]) -> DivergenceResolved:
+        await self._ports.divergence.diverged(divergences)
+        self.reaching.restore()
+        keys = [diverged.key for diverged in divergences]
+        return DivergenceResolved({key: self._ports.logs.end(key) for key in keys})
+
+    async def _apply_topics(self, effect: ApplyTopics) -> TopicsApplied:
+        for topic in effect.created:
+            await self._ports.topics.create(topic)
+        for topic in effect.grown:
+            self._ports.topics.open_logs(topic)
+        self.reaching.topics.growing = effect.grown
+        self.reaching.look_again()
+        for topic in effect.reconfigured:
+            await self._ports.topics.update_configs(topic)
+        logs = self._ports.logs
+        wanted = [key for topic in effect.all_topics for key in topic.logs()]
+        return TopicsApplied({key: logs.end(key) for key in wanted})
+
+    async def _next_answer(self) -> Fetched:
+        answer = await self._answers.popleft()
+        slices = []
+        for part in answer.parts:
+            next_position = part.position
+            if self.core.cursor.check(part.key, part.position) and part.data:
+                self._ports.logs.cleaned_at_home(part.key, part.cleaned_below)
+                next_position = self._ports.logs.append(part.key, part.data)
+                self.reaching.frontier.seeded(part.key, self._ports.logs.whole_from(part.key))
+            slices.append(
+                FetchedSlice(
+                    part.key,
+                    part.position,
+                    next_position,
+                    len(part.data),
+                    part.high_watermark,
+                    part.log_start_offset,
+                    part.unsent_bytes,
+                )
+            )
+        self.lag.note(tuple(slices), now_ms=self._ports.clock.monotonic_ms())
+        return Fetched(answer.metadata_version, tuple(slices))
+
+    # Reporting.
+
+    async def _report(self) -> None:
+        while True:
+            await self.reaching.changed.wait()
+            self.reaching.changed.clear()
+            session = self._session
+            if session is None:
+                continue
+            lag = self.lag.total(now_ms=self._ports.clock.monotonic_ms())
+            try:
+                await session.report_reached(self.reaching.frontier.reached, lag)
+            except LinkFailed as failure:
+                _log.debug("reached was not reported: %s", failure)
+
+    # For others.
+
+    @property
+    def reached(self) -> TidemarkPoint:
+        """Return the last tidemark reached, durable and shown."""
+        return self.reaching.frontier.reached
+
+    def status(self) -> dict[str, Any]:
+        """Return what an operator wants to know, as JSON-able values."""
+        now_ms = self._ports.clock.monotonic_ms()
+        total = self.lag.total(now_ms=now_ms)
+        floor, newest = self.reaching.book.floor, self.reaching.book.newest
+        reached_wall_ms = floor.newest.wall_ms if floor is not None else 0
+        heard = self.lag.heard_at_ms
+        return {
+            "home": self._facts.home_region,
+            "state": self.core.state.name.lower(),
+            "last_error": self.core.last_error,
+            "stopped_reaching": self.reaching.stopped,
+            "sessions": self.core.session_count,
+            "region_epoch": self._facts.region_epoch,
+            "reached": {
+                "region_epoch": self.reached.region_epoch,
+                "number": self.reached.number,
+                "published_wall_ms": reached_wall_ms,
+                "age_ms": max(0, self._ports.clock.wall_ms() - reached_wall_ms),
+            },
+            "known_number": newest.newest.number if newest is not None else 0,
+            "heard_ms_ago": None if heard is None else now_ms - heard,
+            "lag": {"records": total.records, "bytes": total.bytes, "ms": total.ms},
+            "logs": {
+                key.encode(): {"records": lag.records, "bytes": lag.bytes, "ms": lag.ms}
+                for key, lag in self.lag.by_log(now_ms=now_ms).items()
+            },
+        }
+
+
+def _pause_of(effects: list[LinkEffect]) -> int:
+    return next((effect.wait_ms for effect in effects if isinstance(effect, WaitBackoff)), 0)

@@ -1,0 +1,208 @@
+"""What a mirror has reached: a tidemark whose logs are all durable here becomes a durable fact, and is shown.
+
+INV-LD1  a reader of this region is shown D(k) only after k is durable here (T16, T17)
+INV-LD4  a corrupt `__tidemarks` stops reaching, loudly; what was shown stays
+
+Durable -> complete -> durable fact -> shown; the topics change in step with it (T15).
+Not here: decisions (`frontier`, `tidemark`, `topic_changes`), fetching (`driver`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from geo_replicator.frontier import Frontier
+from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
+from geo_replicator.link.lag import LagBook
+from geo_replicator.link.topic_changes import TopicChanges
+from geo_replicator.ports import LinkFacts, LinkFailed, LinkPorts
+from geo_replicator.reading import read_book
+from geo_replicator.tidemark import TidemarkBook, TidemarkError, decode
+
+_log: Final = logging.getLogger("tidemark.link")
+
+
+class Reaching:
+    """The state of one link's mirror. `restore` first; then `run` and `show_later` until the link ends, then `end`."""
+
+    def __init__(self, ports: LinkPorts, facts: LinkFacts, lag: LagBook) -> None:
+        """Nothing is read yet. `lag` forgets the logs that go."""
+        self._ports = ports
+        self._facts = facts
+        self._lag = lag
+        self.book = TidemarkBook(facts.ledgers)
+        self.frontier = Frontier(facts.ledgers, facts.lineage)
+        self.topics = TopicChanges()
+        self.stopped: str = ""
+        self.changed = asyncio.Event()
+        self._shown = BEFORE_ALL
+        self._saving: TidemarkPoint | None = None
+        self._read_to = 0
+        self._dirty: dict[LogKey, None] = {}
+        self._moved = asyncio.Event()
+        self._show_again = asyncio.Event()
+        self._show_again_ms = 0
+
+    def restore(self) -> None:
+        """Rebuild the tidemarks from the log, and show what was reached before (T16).
+
+        Raises `TidemarkError` when `__tidemarks` cannot be read.
+        """
+        facts = self._facts
+        reached = facts.lineage.greatest_valid([self._ports.reached.point])
+        if reached != self._ports.reached.point:
+            reached = _lowered(facts.lineage, self._ports.reached.point)
+        read = read_book(self._ports.logs, facts.ledgers, reached)
+        self.book, self._read_to = read.book, read.next_offset
+        self.frontier = Frontier(facts.ledgers, facts.lineage, reached)
+        for key in self._ports.logs.keys():  # noqa: SIM118 -- a port's method, no mapping
+            self.frontier.seeded(key, self._ports.logs.whole_from(key))
+            self.frontier.advanced(key, self._ports.logs.high_watermark(key))
+        for tidemark in read.above:
+            self.frontier.observe(tidemark)
+        self._show_all()
+
+    def log_moved(self, key: LogKey) -> None:
+        """Note that more of a log is durable here."""
+        self._dirty[key] = None
+        self._moved.set()
+
+    def look_again(self) -> None:
+        """Note that something else changed that a tidemark may wait for."""
+        self._moved.set()
+
+    async def run(self) -> None:
+        """Reach and show, until cancelled (INV-LD4)."""
+        while True:
+            await self._moved.wait()
+            self._moved.clear()
+            try:
+                self._take_moves()
+                await self._reach_complete()
+                await self._drop_logs()
+            except (TidemarkError, OSError) as error:
+                self.stopped = str(error)
+                _log.error("no tidemark is reached any more: %s", error)
+                return
+
+    def end(self) -> None:
+        """Take note of what was being made durable when `run` was cancelled: the link is over."""
+        if self._saving is not None and self._ports.reached.point == self._saving:
+            self.frontier.persisted(self._saving)
+        self._saving = None
+
+    async def _reach_complete(self) -> None:
+        point = self.frontier.complete
+        if point <= self.frontier.reached:
+            return
+        await self._grow_topics(point)
+        self._saving = point
+        await self._ports.reached.save(point)
+        self._saving = None
+        self.frontier.persisted(point)
+        self._show(point)
+        self.changed.set()
+
+    def _take_moves(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        if self._facts.ledgers.tidemark_key in dirty:
+            self._read_tidemarks()
+        for key in dirty:
+            self.frontier.advanced(key, self._ports.logs.high_watermark(key))
+
+    def _read_tidemarks(self) -> None:
+        for at, key, value in self._ports.logs.tidemark_records(self._read_to):
+            tidemark = self.book.apply(at, decode(key, value))
+            if tidemark is not None:
+                self.frontier.observe(tidemark)
+            self._read_to = at + 1
+
+    def _show(self, point: TidemarkPoint) -> None:
+        assert self.book.floor is not None, point
+        first = self.book.floor.newest.point > self._shown
+        changed = self.book.raise_floor(point)
+        if first:
+            self._show_all()
+        else:
+            self._show_logs(changed)
+        for key in changed:
+            position = self.book.floor.positions.get(key)
+            if position is not None and position.log_start_offset > 0:
+                self._ports.logs.delete_below(
+                    key, min(position.log_start_offset, position.cut_offset)
+                )
+        self._shown = point
+
+    def _show_all(self) -> None:
+        floor = self.book.floor
+        shown = floor is not None and floor.newest.point <= self.frontier.reached
+        cut = self.book.cut_of(floor) if floor is not None and shown else Cut(self.frontier.reached)
+        logs = self._ports.logs
+        self._show_logs({key: cut.position_of(key) for key in logs.keys()})  # noqa: SIM118 -- a port
+        self._shown = self.frontier.reached
+
+    def _show_logs(self, cuts: Mapping[LogKey, int]) -> None:
+        self._show_again_ms = self._ports.logs.show(cuts)
+        if self._show_again_ms > 0:
+            self._show_again.set()
+
+    async def show_later(self) -> None:
+        """Show what had to wait, when its time has come; until cancelled."""
+        while True:
+            await self._show_again.wait()
+            self._show_again.clear()
+            await self._ports.clock.sleep_ms(self._show_again_ms)
+            self._show_logs({})
+
+    async def _grow_topics(self, point: TidemarkPoint) -> None:
+        """Let topics have the partitions that `point` names, before it counts as reached (T15).
+
+        1. A topic grew, and `point` covers records of a new partition. 2. Reached is durable. 3. This region dies
+        and takes over at `point`: if the topic had not grown by then, those records would be gone.
+        """
+        vector = self.book.vector(point) if self.topics.growing else None
+        if vector is not None:
+            for topic_id, count in self.topics.grown_at(vector.positions).items():
+                try:
+                    await self._ports.topics.grow(topic_id, count)
+                except LinkFailed as failure:
+                    raise TidemarkError(f"{point} cannot be reached: {failure}") from failure
+
+    async def _drop_logs(self) -> None:
+        """Delete the topics and partitions that home has no more, at a tidemark past that (T15)."""
+        floor = self.book.floor
+        if floor is None or floor.newest.point != self.frontier.reached:
+            return
+        if floor.newest.region_epoch != self._facts.region_epoch:
+            return
+        for change in self.topics.due(floor.newest.metadata_version):
+            topic = change.topic
+            try:
+                if change.keeps == 0:
+                    await self._ports.topics.delete(topic)
+                else:
+                    await self._ports.topics.shrink(topic.topic_id, change.keeps)
+            except LinkFailed as failure:
+                _log.warning("topic %s is still here: %s", topic.name, failure)
+                continue
+            self.topics.done(change)
+            for key in self.frontier.logs_of(topic.topic_id, change.keeps):
+                self.frontier.removed(key)
+                self._lag.forget(key)
+
+    def reached_cut(self) -> Cut:
+        """Return the last reached tidemark with its positions: what a takeover would cut at.
+
+        Raises `TidemarkError` when `__tidemarks` does not hold it: nobody may cut a log then.
+        """
+        reached = self.frontier.reached
+        cut = EMPTY_CUT if reached == BEFORE_ALL else self.book.positions(reached)
+        if cut is None:
+            raise TidemarkError(f"{reached} was reached here, but __tidemarks does not hold it")
+        return cut
+
+
+def _lowered(lineage: Lineage, point: TidemarkPoint) -> TidemarkPoint:
+    """Return the lowest base since: where a point that became void falls back to (T25)."""
+    return min(entry.base for entry in lineage.since(point.region_epoch))
