@@ -85,6 +85,14 @@ def body_of(key: int, version: int, values: Mapping[str, Any]) -> bytes:
     return out.getvalue()
 
 
+def answer_body_of(key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    """Return the body of an answer of an API version, written by kio."""
+    entity = schema(key, version, EntityType.response)
+    out = io.BytesIO()
+    entity_writer(entity)(out, build(entity, values))
+    return out.getvalue()
+
+
 def frame_of(
     key: int, version: int, values: Mapping[str, Any], *, correlation_id: int = 1
 ) -> bytes:

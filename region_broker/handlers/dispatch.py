@@ -45,6 +45,7 @@ from region_broker.wire.kio_codec import (
 from region_broker.wire.piecewise import Pieces
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
+from region_broker.wire.server import Finish as FinishSlot
 
 logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
@@ -97,7 +98,7 @@ class Dispatcher:
         metrics.answered(clock() - started_s, request_bytes, 0 if answer is None else len(answer))
         return answer
 
-    def begin(self, incoming: Incoming, finish: Callable[[Buffer | None], None]) -> bool:
+    def begin(self, incoming: Incoming, finish: FinishSlot) -> bool:
         """Serve a request without a task; `finish` gets the answer, perhaps before this returns.
 
         False: it is of another kind, nothing was done, use `answer`. Raises `CloseConnection`.
@@ -129,9 +130,7 @@ class Dispatcher:
             return by_hand.begin(ctx, request, finish)
         return _begin_in_order(by_hand, ctx, request, finish)
 
-    def _finishing(
-        self, api: Api, incoming: Incoming, finish: Callable[[Buffer | None], None]
-    ) -> Finish:
+    def _finishing(self, api: Api, incoming: Incoming, finish: FinishSlot) -> Finish:
         """Return what counts a request when it is answered, then hands the answer on."""
         metrics = self._services.metrics.api(api.name)
         if self._clock is None:
@@ -140,10 +139,14 @@ class Dispatcher:
         started_s = clock()
         request_bytes = len(incoming.frame)
 
-        def done(written: Written | None) -> None:
+        def done(written: Written | Exception | None) -> None:
             if written is None:
                 metrics.answered(clock() - started_s, request_bytes, 0)
                 finish(None)
+                return
+            if isinstance(written, Exception):
+                metrics.failed()
+                finish(written)
                 return
             if written.errors:
                 self._note_errors(api, incoming, written.errors)
@@ -249,6 +252,7 @@ class Dispatcher:
             client_id=client_id,
             peer=peer.address,
             connection_state=peer.state,
+            waiting=peer.waiting,
             frame=incoming.frame,
         )
 
@@ -386,7 +390,7 @@ def _begin_in_order(by_hand: ByHand, ctx: RequestContext, request: Any, finish: 
     state[_EXECUTED] = state.get(_EXECUTED, 0) + 1
     begun = False
 
-    def done(written: Written | None) -> None:
+    def done(written: Written | Exception | None) -> None:
         if _EXECUTED in state:  # a connection that was broken off has forgotten all
             state[_EXECUTED] -= 1
         finish(written)

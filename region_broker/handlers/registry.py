@@ -27,8 +27,8 @@ class Written(NamedTuple):
 # `request` is the kio request entity of the API and version; the answer is a version-neutral dict keyed by
 # kio field names, or an already encoded body, or None when no answer is due (Produce with acks=0).
 Handle: TypeAlias = Callable[[RequestContext, Any], Awaitable[Fields | bytes | Written | None]]
-Finish: TypeAlias = Callable[[Written | None], None]
-"""Takes the answer, None when none is due; called once, on the event loop."""
+Finish: TypeAlias = Callable[[Written | Exception | None], None]
+"""Takes the answer, None when none is due, or what went wrong; called once, on the event loop."""
 
 
 class ByHand(NamedTuple):

@@ -16,6 +16,7 @@ from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.handlers.deadlines import Deadlines
 from region_broker.handlers.topic_rows import TopicRows
+from region_broker.wire.connection import Waiting
 from region_broker.wire.memory_budget import MemoryBudget
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
@@ -307,6 +308,8 @@ class RequestContext:
     principal: str = "User:ANONYMOUS"
     peer: str = ""
     connection_state: dict[str, Any] = field(default_factory=dict)
+    waiting: set[Waiting] = field(default_factory=set)
+    """The requests of its connection that are given up when the peer is gone."""
     origin: int = 0
     """Tells connection ids apart that cannot be compared: of this listener, of each mirror's."""
     newest_connection_id: int = 0

@@ -17,8 +17,7 @@ Not here: reading (`handlers.fetch`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, TypeAlias
-from uuid import UUID
+from typing import Final, NamedTuple, TypeAlias
 
 from idempotency.ports import Chance
 from region_broker.limits import (
@@ -28,13 +27,11 @@ from region_broker.limits import (
     FETCH_SESSIONS_MAX,
 )
 from region_broker.replication.partition import Isolation, Partition
+from region_broker.wire.by_hand.fetch import FINAL_EPOCH, NO_SESSION, TopicKey
 
-TopicKey: TypeAlias = str | UUID | None
 PartitionKey: TypeAlias = tuple[TopicKey, int]
 
-NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
-FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 _ID_BITS: Final = 31
 _UNTOLD: Final = -1
@@ -85,8 +82,7 @@ class Wanted:
         return self.topic, self.index
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What an answer says of one partition; an error comes with -1 for all ends."""
 
     high_watermark: int
@@ -168,6 +164,11 @@ class SessionRequest:
         """Return whether it names everything that it wants."""
         return self.epoch in (INITIAL_EPOCH, FINAL_EPOCH)
 
+    @property
+    def opens_session(self) -> bool:
+        """Return whether it asks for a session to be opened."""
+        return self.epoch == INITIAL_EPOCH
+
 
 class FetchSessions:
     """All sessions of one node."""
@@ -187,6 +188,11 @@ class FetchSessions:
     def partition_count(self) -> int:
         """Return how many partitions they remember altogether."""
         return self._partition_count
+
+    def partitions_of(self, session_id: int) -> int:
+        """Return how many partitions a session remembers, 0 if there is no such session."""
+        session = self._sessions.get(session_id)
+        return 0 if session is None else len(session.wanted)
 
     def enter(self, request: SessionRequest, now_ms: int) -> FetchSession | SessionError | None:
         """Return the session that `request` goes on in, None if it stands alone, or why it cannot.
@@ -220,7 +226,7 @@ class FetchSessions:
 
     def begin(self, request: SessionRequest, told: Mapping[PartitionKey, Told], now_ms: int) -> int:
         """Open a session for what a full request was `told`; return its id, 0 where there is no room."""
-        if request.epoch != INITIAL_EPOCH or not told:
+        if not request.opens_session or not told:
             return NO_SESSION
         if not self._make_room(len(told), now_ms):
             return NO_SESSION

@@ -17,9 +17,9 @@ Not here: bytes and recovery (`log.partition_log`), damaged bytes (`sound_reads`
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from idempotency.identity import TopicPartition
@@ -66,8 +66,7 @@ class Isolation(Enum):
     """Up to HW, also on a mirror: for links and ledger loaders."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSlice:
+class FetchSlice(NamedTuple):
     """Whole batches from one fetch; `next_offset` is where to go on, the fetch offset if `data` is empty."""
 
     data: bytes | bytearray

@@ -1,98 +1,85 @@
-"""Fetches that wait: until `min_bytes` are readable, or their deadline passes; nobody polls.
+"""Fetches that wait: until enough is readable, or something is to be told; nobody polls.
 
-INV-PU1  a wait ends at the first of: enough bytes readable, a target's partition failed or changed its role, the
-        deadline
-INV-PU3  a change in one partition is judged by looking at that one, however many are waited for
+INV-PU1  a wait ends at the first of: enough bytes readable, a target's partition failed or changed its role, and what
+        its owner ends it for
 INV-PU2  a wait leaves no callback behind, however it ends
+INV-PU3  a change in one partition is judged by looking at that one, however many are waited for
 
-Not here: reading (the fetch handler fetches again afterwards: C38).
+Not here: reading, and until when a fetch waits (the fetch handler: C38).
 """
 
-import asyncio
-from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable
 
-from idempotency.ports import Clock
 from region_broker.replication.partition import Isolation, Partition
 
 
-class FetchTarget(NamedTuple):
-    """One partition of a waiting fetch, and where it reads."""
+class _Target:
+    """One partition of a waiting fetch: where it reads, and what was found when it was looked at last."""
 
-    partition: Partition
-    offset: int
-    isolation: Isolation
+    __slots__ = ("_isolation", "_offset", "_wait", "found_bytes", "led", "partition")
 
-    def readable_bytes(self, enough: int) -> int:
-        """Return how many bytes are readable; may stop counting at `enough`."""
-        return self.partition.readable_bytes(self.offset, self.isolation, enough)
+    def __init__(
+        self, wait: "ReadableWait", partition: Partition, offset: int, isolation: Isolation
+    ) -> None:
+        self._wait = wait
+        self._offset = offset
+        self._isolation = isolation
+        self.partition = partition
+        self.led = partition.is_leader
+        self.found_bytes = 0
+
+    def look(self, enough_bytes: int) -> int:
+        """Return how many bytes more are readable than at the last look; may stop counting at `enough_bytes`."""
+        found_bytes = self.partition.readable_bytes(self._offset, self._isolation, enough_bytes)
+        more_bytes = found_bytes - self.found_bytes
+        self.found_bytes = found_bytes
+        return more_bytes
+
+    def changed(self) -> None:
+        """See `Watcher`."""
+        self._wait.changed(self)
 
 
-class _Wait:
-    """One waiting fetch: a future, and what each partition had when it was looked at last (INV-PU3)."""
+class ReadableWait:
+    """One waiting fetch: `look_at` each partition, then wait for `on_enough`, then `end`."""
 
-    __slots__ = ("_found", "_led", "_min_bytes", "_targets", "_total", "future")
+    __slots__ = ("_enough_bytes", "_found_bytes", "_on_enough", "_targets")
 
-    def __init__(self, targets: Sequence[FetchTarget], found: list[int], min_bytes: int) -> None:
-        self._targets = targets
-        self._min_bytes = min_bytes
-        self._found = found
-        self._total = sum(found)
-        self._led = [target.partition.is_leader for target in targets]
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, enough_bytes: int, on_enough: Callable[[], None]) -> None:
+        """Wait for so many bytes over all partitions; `on_enough` is called once, within the change that brings them."""
+        assert enough_bytes > 0, enough_bytes
+        self._enough_bytes = enough_bytes
+        self._on_enough: Callable[[], None] | None = on_enough
+        self._found_bytes = 0
+        self._targets: list[_Target] = []
 
-    def changed(self, index: int) -> None:
+    @property
+    def has_enough(self) -> bool:
+        """Return whether there is no need to wait."""
+        return self._found_bytes >= self._enough_bytes
+
+    def look_at(
+        self, partition: Partition, offset: int, isolation: Isolation, *, is_quiet: bool = False
+    ) -> None:
+        """Count what is readable in `partition`, and be told of more; `is_quiet`: nothing is, that is known."""
+        target = _Target(self, partition, offset, isolation)
+        if not is_quiet:
+            self._found_bytes += target.look(self._enough_bytes)
+        self._targets.append(target)
+        partition.watchers.watch(target)
+
+    def changed(self, target: _Target) -> None:
         """See whether the wait is over; called by the partition of a target."""
-        if self.future.done():
+        if self._on_enough is None:
             return
-        target = self._targets[index]
-        found_bytes = target.readable_bytes(self._min_bytes)
-        self._total += found_bytes - self._found[index]
-        self._found[index] = found_bytes
-        if target.partition.is_leader != self._led[index] or self._total >= self._min_bytes:
-            self.future.set_result(None)
+        self._found_bytes += target.look(self._enough_bytes)
+        if target.partition.is_leader != target.led or self.has_enough:
+            on_enough, self._on_enough = self._on_enough, None
+            on_enough()
 
-    def expire(self) -> None:
-        """End the wait."""
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-async def wait_readable(
-    targets: Sequence[FetchTarget],
-    *,
-    min_bytes: int,
-    max_wait_ms: int,
-    clock: Clock,
-    quiet_count: int = 0,
-) -> None:
-    """Return when `min_bytes` are readable over all targets, something is to be told, or `max_wait_ms` passed.
-
-    `min_bytes` <= 0 or `max_wait_ms` <= 0 return at once; without targets the whole time is waited. The first
-    `quiet_count` targets are known to have nothing.
-    """
-    if min_bytes <= 0 or max_wait_ms <= 0:
-        return
-    found = [0] * quiet_count
-    found += [target.readable_bytes(min_bytes) for target in targets[quiet_count:]]
-    wait = _Wait(targets, found, min_bytes)
-    if sum(found) >= min_bytes:
-        return
-    unsubscribe = [
-        target.partition.on_readable(partial(wait.changed, index))
-        for index, target in enumerate(targets)
-    ]
-    try:
-        async with asyncio.TaskGroup() as group:
-            timer = group.create_task(_expire_later(wait, max_wait_ms, clock))
-            await wait.future
-            timer.cancel()
-    finally:
-        for end in unsubscribe:
-            end()
-
-
-async def _expire_later(wait: _Wait, max_wait_ms: int, clock: Clock) -> None:
-    await clock.sleep_ms(max_wait_ms)
-    wait.expire()
+    def end(self) -> None:
+        """Be told no more (INV-PU2)."""
+        self._on_enough = None
+        for target in self._targets:
+            target.partition.watchers.unwatch(target)
+        self._targets.clear()

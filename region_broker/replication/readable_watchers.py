@@ -6,6 +6,15 @@ Not here: waiting for HW (`commit_waiters`), what readers see (`partition`).
 """
 
 from collections.abc import Callable
+from typing import Protocol
+
+
+class Watcher(Protocol):
+    """One that is told of changes; known by its identity."""
+
+    def changed(self) -> None:
+        """Something has changed; must be cheap, it runs within the change."""
+        ...
 
 
 class ReadableWatchers:
@@ -15,8 +24,7 @@ class ReadableWatchers:
 
     def __init__(self) -> None:
         """Nobody watches."""
-        self._callbacks: dict[int, Callable[[], None]] = {}
-        self._serial = 0
+        self._callbacks: dict[object, Callable[[], None]] = {}
         self.changes = 0
 
     def __len__(self) -> int:
@@ -25,14 +33,21 @@ class ReadableWatchers:
 
     def add(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` at every change from now on; return what ends that."""
-        self._serial += 1
-        serial = self._serial
-        self._callbacks[serial] = callback
+        key = object()
+        self._callbacks[key] = callback
 
         def unsubscribe() -> None:
-            self._callbacks.pop(serial, None)
+            self._callbacks.pop(key, None)
 
         return unsubscribe
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` of every change from now on, until `unwatch`."""
+        self._callbacks[watcher] = watcher.changed
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell it no more."""
+        self._callbacks.pop(watcher, None)
 
     def tell(self) -> None:
         """Count a change, and call all of them."""

@@ -13,7 +13,7 @@ Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from region_broker.limits import (
     IN_FLIGHT_BYTES_MAX,
@@ -46,14 +46,26 @@ class Numbering:
         return self.newest
 
 
+class Waiting(Protocol):
+    """A request that waits without a task, and that nobody needs once its peer has gone."""
+
+    def give_up(self) -> None:
+        """Wait no more, and finish without an answer."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The connection that a request came over; `state` is shared by the requests of one connection."""
+    """The connection that a request came over; `state` is shared by the requests of one connection.
+
+    `waiting`: its requests that are given up when it is gone.
+    """
 
     connection_id: int
     address: str
     numbering: Numbering = field(default_factory=Numbering)
     state: dict[str, Any] = field(default_factory=dict)
+    waiting: set[Waiting] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)

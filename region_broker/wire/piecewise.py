@@ -38,6 +38,16 @@ Pieces: TypeAlias = Generator[None, None, _Result]
 _KioReader: TypeAlias = Callable[[Any, int], tuple[Any, int]]
 
 
+def drained(pieces: Pieces[_Result]) -> _Result:
+    """Return what `pieces` return, without a pause: for what is known to be short."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            result: _Result = done.value
+            return result
+
+
 @dataclass(slots=True)
 class Progress:
     """Elements done since the last pause."""

@@ -7,7 +7,7 @@ INV-WS2  a peer that does not read its answers is not read from, and cut off aft
         that sends half a frame is cut off after FRAME_TIMEOUT_MS
 INV-WS3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
         end the process
-INV-WS4  only a waiting Fetch is cancelled when its peer has gone: every other handler runs to its end
+INV-WS4  only a waiting Fetch is given up when its peer has gone: every other handler runs to its end
 INV-WS5  what all connections hold is kept near the memory budget by reading none that holds much, but one
         (`wire.memory_budget`); while it is full, that one and peers that do not read their answers have
         PRESSED_TIMEOUT_MS
@@ -47,8 +47,10 @@ _FAILED: Final = "API %d version %d from %s failed; its connection is closed"
 assert limits.SOCKET_READ_BYTES <= READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 
 Answer: TypeAlias = Callable[[Incoming], Awaitable[Buffer | None]]
-Begin: TypeAlias = Callable[[Incoming, Callable[[Buffer | None], None]], bool]
-"""Begins a request without a task, if it can; its answer is handed to the callback, perhaps at once."""
+Finish: TypeAlias = Callable[[Buffer | Exception | None], None]
+Begin: TypeAlias = Callable[[Incoming, Finish], bool]
+"""Begins a request without a task, if it can; its answer, or why there is none, is handed to the callback, perhaps at
+once."""
 
 
 class CloseConnection(Exception):
@@ -91,6 +93,8 @@ class _Link:
             self.reader.cancel()
         for task in self.fetches:
             task.cancel()
+        for waiting in tuple(self.core.peer.waiting):
+            waiting.give_up()
 
     def shut(self) -> None:
         """Stop serving this connection: send what is queued, close."""
@@ -283,9 +287,15 @@ class KafkaServer:
         if self._begin is None:
             return False
 
-        def finish(answer: Buffer | None) -> None:
-            link.core.finish(slot, answer)
+        def finish(answer: Buffer | Exception | None) -> None:
             link.owed -= 1
+            if isinstance(answer, Exception):
+                if link.group is not None:
+                    link.unstarted += 1
+                    link.group.create_task(self._handle(link, slot, _raising(answer)))
+                return
+            link.core.finish(slot, answer)
+            self._memory.hold(link.share, link.core.held_bytes)
             self._flush_soon(link)
 
         link.owed += 1
@@ -356,11 +366,13 @@ class KafkaServer:
         self._memory.hold(link.share, link.core.held_bytes)
         return bool(chunk)
 
-    async def _handle(self, link: _Link, slot: Slot) -> None:
+    async def _handle(
+        self, link: _Link, slot: Slot, answering: Awaitable[Buffer | None] | None = None
+    ) -> None:
         """Serve one request; nothing but a programmer error leaves this task."""
         link.unstarted -= 1
         try:
-            answer = await self._answer(slot.incoming)
+            answer = await (answering or self._answer(slot.incoming))
         except AssertionError:
             raise
         except CloseConnection as error:
@@ -434,6 +446,10 @@ class KafkaServer:
                     logger.info("closing the connection of %s: %s", address, reason, extra=trace)
                     link.stop_reading()
                     link.stream.abort()
+
+
+async def _raising(error: Exception) -> None:
+    raise error
 
 
 def _trace_of(link: _Link) -> Trace:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from idempotency.identity import TopicName, TopicPartition
 from region_broker.wire.by_hand import transactions
 from region_broker.wire.kio_codec import DecodeRefused, decode_request, encode_response
-from tests.property.test_wire_by_hand import INT32, INT64, TEXT, mutated
+from tests.drawn_bodies import INT32, INT64, TEXT, mutated
 from tests.wire_world import body_of
 
 INT16 = st.integers(-(2**15), 2**15 - 1)

@@ -1,6 +1,5 @@
 """What is read and written by hand is what kio reads and writes, in every version, for any bytes."""
 
-import io
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
-from kio.static.constants import EntityType
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
 from region_broker.wire.by_hand import produce
@@ -23,12 +20,9 @@ from region_broker.wire.kio_codec import (
     encode_response,
     request_pieces,
 )
-from region_broker.wire.piecewise import Pieces
-from tests.wire_world import body_of, build, schema
+from tests.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
+from tests.wire_world import answer_body_of, body_of
 
-INT32 = st.integers(-(2**31), 2**31 - 1)
-INT64 = st.integers(-(2**63), 2**63 - 1)
-TEXT = st.text(max_size=12) | st.sampled_from(["t" * 126, "t" * 127, "t" * 128, "ü" * 9000])
 PRODUCE_VERSIONS = st.sampled_from(list(produce.VERSIONS))
 
 sent_batches = st.lists(
@@ -56,16 +50,6 @@ def produce_bodies(draw: st.DrawFn, version: int) -> bytes:
         "topic_data": topics,
     }
     return body_of(0, version, values)
-
-
-def mutated(draw: st.DrawFn, body: bytes) -> bytes:
-    """Draw a body with some bytes changed, cut out or put in."""
-    changed = bytearray(body)
-    for _ in range(draw(st.integers(0, 4))):
-        at = draw(st.integers(0, len(changed)))
-        stop = at + draw(st.integers(0, 4))
-        changed[at:stop] = draw(st.binary(max_size=4) | st.just(b"\x01\x07\x02ab"))
-    return bytes(changed[: draw(st.integers(0, len(changed)) | st.just(len(changed)))])
 
 
 def plain_of_kio(request: Any) -> Any:
@@ -97,26 +81,6 @@ def plain(request: ProduceRequest) -> Any:
         for topic in request.topics
     ]
     return (request.transactional_id, request.acks, request.timeout_ms, topics)
-
-
-def whole(pieces: Pieces[Any]) -> Any:
-    """Return what is read in pieces."""
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            return done.value
-
-
-def outcome(read: Any, pieces: Any, make_plain: Any) -> Any:
-    """Return the plain request, None where it is refused."""
-    try:
-        try:
-            return make_plain(read())
-        except ManyElements:
-            return make_plain(whole(pieces()))
-    except DecodeRefused:
-        return None
 
 
 def in_pieces(version: int, body: bytes) -> tuple[ProduceRequest, int]:
@@ -220,14 +184,6 @@ def fields_of(row: ProducedRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def written_by_kio(version: int, responses: list[dict[str, Any]]) -> bytes:
-    """Return the body as kio's own writer has it."""
-    entity = schema(0, version, EntityType.response)
-    out = io.BytesIO()
-    entity_writer(entity)(out, build(entity, {"responses": responses, "throttle_time": 0}))
-    return out.getvalue()
-
-
 def kio_row(row: Mapping[str, Any], version: int) -> dict[str, Any]:
     """Return a row as kio's classes take it."""
     time_ms = row["log_append_time"]
@@ -252,7 +208,9 @@ def test_INV_BP1_a_produce_answer_has_kios_bytes(
         rows = [kio_row(row, version) for row in topic["partition_responses"]]
         topic["partition_responses"] = rows
     header = 5 if version >= 9 else 4
-    assert found[header:] == written_by_kio(version, responses)
+    assert found[header:] == answer_body_of(
+        0, version, {"responses": responses, "throttle_time": 0}
+    )
 
 
 def test_the_nil_topic_id_is_none() -> None:

@@ -66,7 +66,7 @@ async def write(world: WireWorld, index: int, text: str) -> None:
 async def waiting(world: WireWorld, count: int) -> None:
     """Return once so many fetches wait for partition 0."""
     async with asyncio.timeout(10):
-        while len(world.partition("t").watchers._callbacks) < count:  # noqa: ASYNC110 -- has no event of its own
+        while len(world.partition("t").watchers) < count:  # noqa: ASYNC110 -- has no event of its own
             await asyncio.sleep(0.001)
 
 
@@ -207,6 +207,26 @@ async def test_C40_waits_for_data_of_all_that_the_session_holds(tmp_path: Path) 
         await write(world, 1, "a")
         _, answer = await client.receive(1, VERSION)
         assert named(answer) == [1]
+
+
+async def test_INV_WS4_a_fetch_that_waits_is_given_up_when_its_reader_has_gone(
+    tmp_path: Path,
+) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 2)
+        client = await world.connect()
+        session = Session(client)
+        await session.fetch({0: 0, 1: 0})
+        client.send(1, VERSION, {
+            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
+            "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
+        await client.writer.drain()
+        await waiting(world, 1)
+        assert len(world.services.deadlines) == 1
+        client.writer.transport.abort()
+        await asyncio.wait_for(world.server.wait_connections(0), 10)
+        assert [len(world.partition("t", index).watchers) for index in (0, 1)] == [0, 0]
+        assert len(world.services.deadlines) == 0
 
 
 async def test_C40_answer_that_a_later_request_overtook_has_a_wrong_epoch(tmp_path: Path) -> None:

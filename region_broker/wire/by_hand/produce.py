@@ -26,7 +26,7 @@ from region_broker.wire.by_hand.fields import (
 )
 from region_broker.wire.guard import GuardError, write_uvarint
 from region_broker.wire.kio_codec import DecodeRefused
-from region_broker.wire.piecewise import Pieces
+from region_broker.wire.piecewise import Pieces, drained
 
 VERSIONS: Final = range(3, 14)
 _LOG_START_SINCE: Final = 5
@@ -89,13 +89,7 @@ def read_request(version: int, body: memoryview) -> ProduceRequest:
     """Return the request in `body`; raises `DecodeRefused`, or `ManyElements`: then `request_pieces` reads it."""
     if version >= _FLEXIBLE_SINCE and (one := _single(body, by_id=version >= _TOPIC_IDS_SINCE)):
         return one
-    pieces = _pieces(version, body, ELEMENTS_AT_ONCE_MAX)
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            request: ProduceRequest = done.value
-            return request
+    return drained(_pieces(version, body, ELEMENTS_AT_ONCE_MAX))
 
 
 def _single(body: memoryview, *, by_id: bool) -> ProduceRequest | None:

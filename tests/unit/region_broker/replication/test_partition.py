@@ -19,7 +19,7 @@ from region_broker.log.failures import (
 from region_broker.log.log_config import FlushPolicy
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Isolation, Partition
-from region_broker.replication.purgatory import FetchTarget, wait_readable
+from region_broker.replication.purgatory import ReadableWait
 from region_broker.wire.batches import Origin
 from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, append_marker, batch, world
 
@@ -385,50 +385,49 @@ def test_configs_that_are_not_served_are_refused(configs: dict[str, str]) -> Non
         some.table.open_topic(Topic(configs=configs, name="other"))
 
 
-def _target(some: World) -> FetchTarget:
-    return FetchTarget(some.partition, 0, Isolation.READ_UNCOMMITTED)
+def waiting(some: World, enough_bytes: int) -> tuple[ReadableWait, list[str]]:
+    """Return a wait for that many bytes, and what it told."""
+    told: list[str] = []
+    wait = ReadableWait(enough_bytes, lambda: told.append("enough"))
+    wait.look_at(some.partition, 0, Isolation.READ_UNCOMMITTED)
+    assert not wait.has_enough
+    return wait, told
 
 
-async def test_waiting_fetch_wakes_when_enough_is_readable() -> None:
+async def test_INV_PU1_a_wait_ends_when_enough_is_readable_and_tells_it_once() -> None:
     some = world()
-    size_bytes = len(batch())
-    async with asyncio.TaskGroup() as group:
-        wait = group.create_task(
-            wait_readable(
-                [_target(some)], min_bytes=2 * size_bytes, max_wait_ms=500, clock=some.clock
-            )
-        )
-        await asyncio.sleep(0)
+    _, told = waiting(some, 2 * len(batch()))
+    some.partition.append(batch())
+    some.sync()
+    assert told == []
+    for _ in range(2):
         some.partition.append(batch())
         some.sync()
-        await asyncio.sleep(0)
-        assert not wait.done()
-        some.partition.append(batch())
-        some.sync()
+    assert told == ["enough"]
 
 
-async def test_waiting_fetch_ends_at_its_deadline() -> None:
+async def test_INV_PU1_a_wait_ends_when_the_partition_stops() -> None:
     some = world()
-    async with asyncio.TaskGroup() as group:
-        wait = group.create_task(
-            wait_readable([_target(some)], min_bytes=1, max_wait_ms=500, clock=some.clock)
-        )
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        some.clock.pass_ms(499)
-        await asyncio.sleep(0)
-        assert not wait.done()
-        some.clock.pass_ms(1)
+    _, told = waiting(some, 1)
+    some.partition.log.fail("for the test")
+    assert told == ["enough"]
 
 
-async def test_waiting_fetch_ends_when_the_partition_stops() -> None:
+async def test_INV_PU1_a_wait_ends_when_the_role_changes() -> None:
     some = world()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(
-            wait_readable([_target(some)], min_bytes=1, max_wait_ms=500, clock=some.clock)
-        )
-        await asyncio.sleep(0)
-        some.partition.log.fail("for the test")
+    _, told = waiting(some, 1)
+    some.partition.become_mirror()
+    assert told == ["enough"]
+
+
+async def test_INV_PU2_a_wait_that_was_ended_leaves_nothing_and_tells_nothing() -> None:
+    some = world()
+    wait, told = waiting(some, 1)
+    assert len(some.partition.watchers) == 1
+    wait.end()
+    some.partition.append(batch())
+    some.sync()
+    assert (len(some.partition.watchers), told) == (0, [])
 
 
 def test_T26_a_reader_ahead_of_a_mirror_waits_and_is_not_out_of_range() -> None:

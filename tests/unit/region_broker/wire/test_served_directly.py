@@ -5,6 +5,8 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from region_broker.limits import WRITE_TIMEOUT_MS
 from region_broker.metrics import Metrics
 from region_broker.ports.network import AsyncioNetwork
@@ -15,7 +17,7 @@ from tests.wire_world import RawClient
 
 TASK, DIRECT, REFUSED, HUGE = 60, 63, 64, 65
 HUGE_BYTES = 64 << 20
-Finish = Callable[[Buffer | None], None]
+Finish = Callable[[Buffer | Exception | None], None]
 
 
 def request(key: int, number: int) -> bytes:
@@ -155,6 +157,48 @@ async def test_a_request_that_is_refused_closes_its_connection_only() -> None:
         some.finishes[2](answer(2))
         assert await asyncio.wait_for(good.receive_raw(), 10) == answer(2)
         assert b'connections_refused_total{reason="protocol"} 1.0' in some.metrics.render()
+
+
+async def test_a_request_that_fails_after_it_was_begun_closes_its_connection_only() -> None:
+    async with world() as some:
+        bad, good = await some.connect(), await some.connect()
+        bad.send_raw(request(DIRECT, 1))
+        good.send_raw(request(DIRECT, 2))
+        await some.started(2)
+        some.finishes[1](ValueError("for the test"))
+        assert await bad.closed()
+        some.finishes[2](answer(2))
+        assert await asyncio.wait_for(good.receive_raw(), 10) == answer(2)
+        assert b'connections_refused_total{reason="failure"} 1.0' in some.metrics.render()
+
+
+async def test_INV_WS3_a_bug_of_ours_ends_the_server() -> None:
+    async def failing() -> None:
+        async with world() as some:
+            client = await some.connect()
+            client.send_raw(request(DIRECT, 1))
+            await some.started(1)
+            some.finishes[1](AssertionError("for the test"))
+            assert await client.closed()
+
+    with pytest.raises(ExceptionGroup) as failed:
+        await failing()
+    assert failed.group_contains(AssertionError, match="for the test")
+
+
+async def test_INV_WS4_what_waits_is_given_up_when_its_peer_has_gone() -> None:
+    class Waits:
+        def give_up(self) -> None:
+            some.finishes[1](None)
+
+    async with world() as some:
+        client = await some.connect()
+        client.send_raw(request(DIRECT, 1))
+        await some.started(1)
+        (link,) = some.server._links
+        link.core.peer.waiting.add(Waits())
+        client.writer.transport.abort()
+        await asyncio.wait_for(some.server.wait_connections(0), 10)
 
 
 async def test_INV_WS2_a_peer_that_does_not_read_is_cut_off() -> None:

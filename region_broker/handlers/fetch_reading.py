@@ -1,0 +1,167 @@
+"""One Fetch's partitions: looked at, waited for, read.
+
+INV-H8  what is told is one reading, made when the wait is over: data, offsets and the aborted list (C38, KAFKA-5376)
+INV-H9  the first batch of the first partition that has one is returned whatever its size (C39, KIP-74)
+INV-FRD1 a wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it
+Not here: who may ask and what a session is told (`fetch`), who tells of changes (`replication.purgatory`).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.partitions import find_partition, leader_epoch_error
+from region_broker.handlers.services import Services
+from region_broker.limits import FETCH_BYTES_MAX, TURN_ROWS
+from region_broker.log.failures import CorruptRange, OffsetOutOfRange, PartitionFailed
+from region_broker.replication.fetch_sessions import Wanted
+from region_broker.replication.partition import Isolation, Partition
+from region_broker.replication.purgatory import ReadableWait
+from region_broker.wire.by_hand.fetch import FetchedRow
+from region_broker.wire.piecewise import Pieces
+
+
+class Read(NamedTuple):
+    """What was found in one partition."""
+
+    item: Wanted
+    row: FetchedRow
+
+
+class Reading:
+    """Looks at what is `wanted`, waits, and reads it."""
+
+    __slots__ = (
+        "_bytes_max", "_bytes_min", "_isolation", "_on_over", "_services", "_wait", "_wanted", "wait_ms_max",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        services: Services,
+        wanted: Sequence[Wanted],
+        isolation: Isolation,
+        *,
+        bytes_min: int,
+        bytes_max: int,
+        wait_ms_max: int,
+    ) -> None:
+        """Call `begin` next, then `read`."""
+        self._services = services
+        self._wanted = wanted
+        self._isolation = isolation
+        self._bytes_min = bytes_min
+        self._bytes_max = min(max(0, bytes_max), FETCH_BYTES_MAX)
+        self.wait_ms_max = wait_ms_max
+        self._wait: ReadableWait | None = None
+        self._on_over: Callable[[], None] | None = None
+
+    def begin(self, on_over: Callable[[], None]) -> Pieces[None]:
+        """Call `on_over` once there is enough, something is to be told, or the time is over; perhaps at once."""
+        enough_bytes = min(self._bytes_min, self._left_bytes())
+        if enough_bytes <= 0 or self.wait_ms_max <= 0:
+            on_over()
+            return
+        self._on_over = on_over
+        self._wait = ReadableWait(enough_bytes, self._enough)
+        must_wait = yield from self._look(self._wait)
+        if not must_wait:
+            self._over()
+        else:
+            self._services.deadlines.add(self, self.wait_ms_max / 1000)
+
+    def _look(self, wait: ReadableWait) -> Pieces[bool]:
+        """Look at each partition; return whether there is reason to wait."""
+        isolation = self._isolation
+        for done, item in enumerate(self._wanted, 1):
+            quiet_in = item.quiet_in
+            if quiet_in is not None and item.is_quiet(isolation):
+                wait.look_at(quiet_in, item.offset, isolation, is_quiet=True)
+            else:
+                partition = find(self._services, item)
+                if isinstance(partition, ErrorCode):
+                    return False
+                wait.look_at(partition, item.offset, isolation)
+                if wait.has_enough:
+                    return False
+            if done % TURN_ROWS == 0:
+                yield
+                if self._on_over is None:
+                    return False
+        return True
+
+    def _enough(self) -> None:
+        """See `ReadableWait`: within a change of a partition, so the reading is left for later (INV-FRD1)."""
+        asyncio.get_running_loop().call_soon(self._over)
+
+    def expire(self) -> None:
+        """See `Expiring`."""
+        self._over()
+
+    def _over(self) -> None:
+        on_over = self._on_over
+        if on_over is not None:
+            self.end()
+            on_over()
+
+    def end(self) -> None:
+        """Wait no more, and call nobody."""
+        self._on_over = None
+        if self._wait is not None:
+            self._wait.end()
+            self._wait = None
+            self._services.deadlines.drop(self)
+
+    def _left_bytes(self) -> int:
+        return min(self._bytes_max, self._services.memory.left_bytes // 2)
+
+    def read(self) -> Pieces[list[Read]]:
+        """Read every partition that is not quiet, in the order wanted, until the request's bytes are used up."""
+        isolation, left_bytes = self._isolation, self._left_bytes()
+        first = not self._services.memory.full
+        found: list[Read] = []
+        for item in self._wanted:
+            if item.quiet_in is not None and item.is_quiet(isolation):
+                continue
+            row = self._row(item, left_bytes, first=first)
+            found.append(Read(item, row))
+            if row.records:
+                left_bytes -= len(row.records)
+                first = False
+            if len(found) % TURN_ROWS == 0:
+                yield
+        return found
+
+    def _row(self, item: Wanted, left_bytes: int, *, first: bool) -> FetchedRow:
+        """Read one partition; `first`: nothing was found yet."""
+        partition = find(self._services, item)
+        if isinstance(partition, ErrorCode):
+            return FetchedRow(item.index, int(partition))
+        # Bytes that are used up still tell offsets: an empty reading at the end of what is readable.
+        bytes_max = max(0, min(left_bytes, item.max_bytes))
+        try:
+            found = partition.fetch(
+                item.offset, bytes_max, self._isolation, first_batch_always=first
+            )
+        except OffsetOutOfRange:
+            return FetchedRow(item.index, int(ErrorCode.offset_out_of_range))
+        except CorruptRange:
+            return FetchedRow(item.index, int(ErrorCode.corrupt_message))
+        except PartitionFailed:
+            return FetchedRow(item.index, int(ErrorCode.kafka_storage_error))
+        aborted = None
+        if self._isolation is Isolation.READ_COMMITTED:
+            aborted = [(txn.producer_id, txn.first_offset) for txn in found.aborted]
+        return FetchedRow(
+            item.index, 0, found.high_watermark, found.last_stable_offset, found.log_start_offset,
+            aborted, found.data,
+        )  # fmt: skip
+
+
+def find(services: Services, item: Wanted) -> Partition | ErrorCode:
+    """Return the partition that a reader wants, or the error that says why not."""
+    partition = find_partition(services, item.topic, item.index)
+    if isinstance(partition, ErrorCode):
+        return partition
+    return leader_epoch_error(partition, item.leader_epoch) or partition

@@ -1,0 +1,390 @@
+"""Fetch (1), versions 4-18, read and written by hand.
+
+INV-BFE1  a request without tags, with names and counts of a usual size, is read here, as guard and kio read it; any other
+         is left to them: the reader here refuses nothing by itself
+INV-BFE2  what is written is what the general writer (`kio_codec`) writes, byte for byte, in every version
+v5: log start.  v7: sessions.  v9: leader epoch.  v11: rack.  v12: flexible.  v13: topic ids.  v15: the replica moved to
+a tag.  v16: who leads now.
+Source: FetchRequest.json, FetchResponse.json.
+Not here: what the fields mean (`handlers.fetch`).
+"""
+
+import struct
+from collections.abc import Sequence
+from itertools import starmap
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
+from region_broker.wire.by_hand.fields import compact_size, long_size, short_size, text
+from region_broker.wire.connection import Buffer
+from region_broker.wire.guard import GuardError, write_uvarint
+from region_broker.wire.kio_codec import decode_request, request_pieces
+from region_broker.wire.piecewise import Pieces, drained
+
+KEY: Final = 1
+VERSIONS: Final = range(4, 19)
+NO_SESSION: Final = 0
+FINAL_EPOCH: Final = -1
+_LOG_START_SINCE: Final = 5
+_SESSIONS_SINCE: Final = 7
+_EPOCH_SINCE: Final = 9
+_RACK_SINCE: Final = 11
+_FLEXIBLE_SINCE: Final = 12
+_TOPIC_IDS_SINCE: Final = 13
+_NO_REPLICA_SINCE: Final = 15
+
+TopicKey: TypeAlias = str | UUID | None
+
+
+class AskedPartition(NamedTuple):
+    """Where a client reads on in one partition, and how much it takes."""
+
+    partition: int
+    leader_epoch: int
+    offset: int
+    bytes_max: int
+
+
+class FetchRequest(NamedTuple):
+    """A whole request; topics by name or (from v13 on) by id, None for the nil id."""
+
+    replica_id: int
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: Sequence[tuple[TopicKey, Sequence[AskedPartition]]]
+    forgotten: Sequence[tuple[TopicKey, Sequence[int]]] = ()
+
+
+def read_request(version: int, body: memoryview) -> FetchRequest:
+    """Return the request in `body`; raises `DecodeRefused`, or `ManyElements`: then `pieces_of_request` reads it."""
+    try:
+        plain = _plain(version, body)
+    except (GuardError, struct.error, UnicodeDecodeError, IndexError):
+        plain = None
+    return plain or _of_kio(version, decode_request(KEY, version, body))
+
+
+def pieces_of_request(version: int, body: memoryview) -> Pieces[FetchRequest]:
+    """Read the request in `body` in pieces; raises `DecodeRefused`."""
+    return _of_kio(version, (yield from request_pieces(KEY, version, body)))
+
+
+def _of_kio(version: int, request: Any) -> FetchRequest:
+    replica_state = getattr(request, "replica_state", None)
+    by_id = version >= _TOPIC_IDS_SINCE
+    topics = [
+        (
+            topic.topic_id if by_id else topic.topic,
+            [
+                AskedPartition(
+                    item.partition,
+                    getattr(item, "current_leader_epoch", -1),
+                    item.fetch_offset,
+                    item.partition_max_bytes,
+                )
+                for item in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    forgotten = [
+        (topic.topic_id if by_id else topic.topic, topic.partitions)
+        for topic in getattr(request, "forgotten_topics_data", ())
+    ]
+    return FetchRequest(
+        request.replica_id if replica_state is None else replica_state.replica_id,
+        round(request.max_wait.total_seconds() * 1000),
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+        getattr(request, "session_id", NO_SESSION),
+        getattr(request, "session_epoch", FINAL_EPOCH),
+        topics,
+        forgotten,
+    )
+
+
+# --- a request without tags ------------------------------------------------------------------------
+
+_FRONT: Final = struct.Struct(">iiiib")
+_FRONT_OF_SESSION: Final = struct.Struct(">iiiibii")
+_FRONT_WITHOUT_REPLICA: Final = struct.Struct(">iiibii")
+_PARTITION: Final = struct.Struct(">iqi")
+_PARTITION_WITH_START: Final = struct.Struct(">iqqi")
+_PARTITION_WITH_EPOCH: Final = struct.Struct(">iiqqi")
+_PARTITION_WITH_TAGS: Final = struct.Struct(">iiqiqiB")
+_I32: Final = struct.Struct(">i")
+_UUID_BYTES: Final = 16
+_NIL_UUID: Final = bytes(_UUID_BYTES)
+
+
+def _plain(version: int, body: memoryview) -> FetchRequest | None:
+    """Return a request that is plain (INV-BFE1), None for any other; raises what the fields of a wrong one raise."""
+    assert version in VERSIONS, version
+    if version >= _NO_REPLICA_SINCE:
+        front: tuple[int, int, int, int, int, int, int] = (
+            -1,
+            *_FRONT_WITHOUT_REPLICA.unpack_from(body),
+        )
+        at = _FRONT_WITHOUT_REPLICA.size
+    elif version >= _SESSIONS_SINCE:
+        front, at = _FRONT_OF_SESSION.unpack_from(body), _FRONT_OF_SESSION.size
+    else:
+        front = (*_FRONT.unpack_from(body), NO_SESSION, FINAL_EPOCH)
+        at = _FRONT.size
+    reader = _Reader(version, body, at)
+    topics = reader.topics()
+    if topics is None:
+        return None
+    forgotten = reader.forgotten() if version >= _SESSIONS_SINCE else ()
+    if forgotten is None or not reader.is_whole():
+        return None
+    return FetchRequest(*front, topics, forgotten)
+
+
+class _Reader:
+    """Reads the arrays of one plain request; None stands for what is not plain."""
+
+    __slots__ = ("_at", "_body", "_end", "_flexible", "_version")
+
+    def __init__(self, version: int, body: memoryview, at: int) -> None:
+        self._version = version
+        self._body = body
+        self._at = at
+        self._end = len(body)
+        self._flexible = version >= _FLEXIBLE_SINCE
+
+    def topics(self) -> list[tuple[TopicKey, list[AskedPartition]]] | None:
+        topics: list[tuple[TopicKey, list[AskedPartition]]] = []
+        left = ELEMENTS_AT_ONCE_MAX
+        for _ in range(self._count()):
+            key = self._key()
+            count = self._count()
+            left -= count + 1
+            if left < 0:
+                return None
+            partitions = self._partitions(count)
+            if partitions is None or not self._no_tags():
+                return None
+            topics.append((key, partitions))
+        return topics
+
+    def forgotten(self) -> list[tuple[TopicKey, tuple[int, ...]]] | None:
+        forgotten: list[tuple[TopicKey, tuple[int, ...]]] = []
+        left = ELEMENTS_AT_ONCE_MAX
+        for _ in range(self._count()):
+            key = self._key()
+            count = self._count()
+            left -= count + 1
+            if left < 0:
+                return None
+            numbers = struct.unpack_from(f">{count}i", self._body, self._at)
+            self._at += _I32.size * count
+            if not self._no_tags():
+                return None
+            forgotten.append((key, numbers))
+        return forgotten
+
+    def is_whole(self) -> bool:
+        """Read what follows the arrays; tell whether it is plain, and the end."""
+        if self._version >= _RACK_SINCE:
+            size = compact_size if self._flexible else short_size
+            size_bytes, at = size(self._body, self._at, self._end)
+            rack, self._at = text(self._body, at, size_bytes, self._end)
+            if rack is None:
+                return False
+        return self._no_tags() and self._at == self._end
+
+    def _count(self) -> int:
+        """Read the count of an array, which is at most ELEMENTS_AT_ONCE_MAX."""
+        size = compact_size if self._flexible else long_size
+        count, self._at = size(self._body, self._at, self._end)
+        if not 0 <= count <= ELEMENTS_AT_ONCE_MAX:
+            raise GuardError(f"an array of {count}")
+        return count
+
+    def _key(self) -> TopicKey:
+        if self._version >= _TOPIC_IDS_SINCE:
+            start = self._at
+            self._at = start + _UUID_BYTES
+            if self._at > self._end:
+                raise GuardError("the body ends inside a topic id")
+            raw = bytes(self._body[start : self._at])
+            return None if raw == _NIL_UUID else UUID(bytes=raw)
+        size = compact_size if self._flexible else short_size
+        size_bytes, at = size(self._body, self._at, self._end)
+        name, self._at = text(self._body, at, size_bytes, self._end)
+        if name is None:
+            raise GuardError("a topic without name")
+        return name
+
+    def _partitions(self, count: int) -> list[AskedPartition] | None:
+        layout = _layout(self._version)
+        start = self._at
+        self._at = start + count * layout.size
+        if self._at > self._end:
+            return None
+        rows = layout.iter_unpack(self._body[start : self._at])
+        if layout is _PARTITION_WITH_TAGS:
+            asked: list[AskedPartition] = []
+            for partition, leader_epoch, offset, _, _, bytes_max, tags in rows:
+                if tags:
+                    return None
+                asked.append(AskedPartition(partition, leader_epoch, offset, bytes_max))
+            return asked
+        if layout is _PARTITION_WITH_EPOCH:
+            return [AskedPartition(row[0], row[1], row[2], row[4]) for row in rows]
+        return [AskedPartition(row[0], -1, row[1], row[-1]) for row in rows]
+
+    def _no_tags(self) -> bool:
+        if not self._flexible:
+            return True
+        self._at += 1
+        return self._body[self._at - 1] == 0
+
+
+def _layout(version: int) -> struct.Struct:
+    if version >= _FLEXIBLE_SINCE:
+        return _PARTITION_WITH_TAGS
+    if version >= _EPOCH_SINCE:
+        return _PARTITION_WITH_EPOCH
+    return _PARTITION_WITH_START if version >= _LOG_START_SINCE else _PARTITION
+
+
+# --- the answer ------------------------------------------------------------------------------------
+
+
+class FetchedRow(NamedTuple):
+    """What the answer says of one partition."""
+
+    partition: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[tuple[int, int]] | None = None
+    """Producer id and first offset of each aborted transaction; None where the reader did not ask."""
+    records: Buffer = b""
+    leader: tuple[int, int] | None = None
+    """The node and the epoch that lead now (v16 on)."""
+
+
+class Endpoint(NamedTuple):
+    """Where a node is found."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class FetchAnswer(NamedTuple):
+    """A whole answer; `endpoint` where a row names a leader."""
+
+    error_code: int
+    session_id: int
+    topics: Sequence[tuple[TopicKey, Sequence[FetchedRow]]] = ()
+    endpoint: Endpoint | None = None
+
+
+_ROW: Final = struct.Struct(">ihqqq")
+_ROW_WITHOUT_START: Final = struct.Struct(">ihqq")
+_ABORTED: Final = struct.Struct(">qq")
+_LEADER: Final = struct.Struct(">iiB")
+_FRONT_OF_ANSWER: Final = struct.Struct(">ihi")
+_I16: Final = struct.Struct(">h")
+_NO_REPLICA: Final = b"\xff\xff\xff\xff"
+_NULL: Final = b"\xff\xff\xff\xff"
+
+
+def answer(version: int, correlation_id: int, fetched: FetchAnswer) -> bytes:
+    """Return header and body of the answer."""
+    return drained(pieces_of_answer(version, correlation_id, fetched))
+
+
+def pieces_of_answer(version: int, correlation_id: int, fetched: FetchAnswer) -> Pieces[bytes]:
+    """Write header and body of the answer, with a pause after each PIECE_ELEMENTS rows."""
+    flexible = version >= _FLEXIBLE_SINCE
+    parts: list[Buffer] = [_I32.pack(correlation_id)]
+    if flexible:
+        parts.append(b"\0")
+    if version >= _SESSIONS_SINCE:
+        parts.append(_FRONT_OF_ANSWER.pack(0, fetched.error_code, fetched.session_id))
+    else:
+        parts.append(b"\0\0\0\0")  # not throttled
+    parts.append(_count(flexible, len(fetched.topics)))
+    write_row = _flexible_row if flexible else _legacy_row
+    done = 0
+    for key, rows in fetched.topics:
+        parts.append(_topic(version, key))
+        parts.append(_count(flexible, len(rows)))
+        for row in rows:
+            write_row(parts, version, row)
+            done += 1
+            if done % PIECE_ELEMENTS == 0:
+                yield
+        if flexible:
+            parts.append(b"\0")
+    if flexible:
+        parts.append(b"\0" if fetched.endpoint is None else _endpoint_tag(fetched.endpoint))
+    return b"".join(parts)
+
+
+def _flexible_row(parts: list[Buffer], _version: int, row: FetchedRow) -> None:
+    parts.append(_ROW.pack(*row[:5]))
+    if row.aborted:
+        rows = [pair + b"\0" for pair in starmap(_ABORTED.pack, row.aborted)]
+        parts += (write_uvarint(len(rows) + 1), *rows, _NO_REPLICA)
+    else:
+        parts.append(b"\0\xff\xff\xff\xff" if row.aborted is None else b"\1\xff\xff\xff\xff")
+    if row.records:
+        parts += (write_uvarint(len(row.records) + 1), row.records)
+    else:
+        parts.append(b"\1")
+    if row.leader is None:
+        parts.append(b"\0")
+    else:
+        parts += (b"\1\1\x09", _LEADER.pack(*row.leader, 0))
+
+
+def _legacy_row(parts: list[Buffer], version: int, row: FetchedRow) -> None:
+    if version >= _LOG_START_SINCE:
+        parts.append(_ROW.pack(*row[:5]))
+    else:
+        parts.append(_ROW_WITHOUT_START.pack(*row[:4]))
+    if row.aborted is None:
+        parts.append(_NULL)
+    else:
+        parts.append(_I32.pack(len(row.aborted)))
+        parts += starmap(_ABORTED.pack, row.aborted)
+    if version >= _RACK_SINCE:
+        parts.append(_NO_REPLICA)
+    parts += (_I32.pack(len(row.records)), row.records)
+
+
+def _topic(version: int, key: TopicKey) -> bytes:
+    if version >= _TOPIC_IDS_SINCE:
+        assert not isinstance(key, str), key
+        return _NIL_UUID if key is None else key.bytes
+    assert isinstance(key, str), key
+    name = key.encode()
+    if version >= _FLEXIBLE_SINCE:
+        return write_uvarint(len(name) + 1) + name
+    return _I16.pack(len(name)) + name
+
+
+def _count(flexible: bool, count: int) -> bytes:
+    return write_uvarint(count + 1) if flexible else _I32.pack(count)
+
+
+def _endpoint_tag(endpoint: Endpoint) -> bytes:
+    host = endpoint.host.encode()
+    nodes = b"".join((
+        b"\2", _I32.pack(endpoint.node_id), write_uvarint(len(host) + 1), host, _I32.pack(endpoint.port),
+        b"\0\0",  # no rack, no tags
+    ))  # fmt: skip
+    return b"\1\0" + write_uvarint(len(nodes)) + nodes
