@@ -102,6 +102,9 @@ GROUP_NAME_BYTES_MAX: Final = 249  # ids of clients, instances, protocols; Kafka
 MEMBER_METADATA_BYTES_MAX: Final = 1 * MIB
 GROUP_VALUE_BYTES_MAX: Final = 8 * MIB
 OFFSET_METADATA_BYTES_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes
+# What one OffsetCommit or TxnOffsetCommit may write, in one batch (some 40,000 offsets). Kafka's limit there is that of
+# a batch, 1 MB by default.
+OFFSET_COMMIT_BYTES_MAX: Final = 4 * MIB
 # A pattern of topics (KIP-848): its length, and its states once repetitions are written out. A name of full
 # length then costs TOPIC_NAME_LENGTH_MAX * TOPIC_REGEX_STATES_MAX steps at most.
 TOPIC_REGEX_BYTES_MAX: Final = 1_024

@@ -12,7 +12,7 @@ Not here: members of classic groups (`classic.coordinator`) and of the new proto
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from idempotency.identity import TopicPartition
 from idempotency.java_hash import ledger_shard
@@ -65,6 +65,10 @@ from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardHooks, ShardStatus
 from region_broker.groups.timers import DeadlineTimers
 from region_broker.groups.verdicts import GroupVerdict
+
+
+def _is_verified() -> None:
+    """Stand for a caller that has verified the transaction itself."""
 
 
 class GroupCoordinator:
@@ -219,14 +223,17 @@ class GroupCoordinator:
         return await self._offsets.commit(self._shard_of(request.group_id), request, None)
 
     async def txn_commit_offsets(
-        self, request: CommitRequest, producer: TxnProducer
+        self,
+        request: CommitRequest,
+        producer: TxnProducer,
+        verify: Callable[[], None] = _is_verified,
     ) -> CommitOutcome:
         """Stage offsets in `producer`'s transaction; returns when they are durable (C43).
 
-        The caller has verified the transaction (C46) with no `await` since; none comes here before
-        the append either.
+        `verify` is called in the very step that appends (C46, P4); what it raises goes through.
         """
-        return await self._offsets.commit(self._shard_of(request.group_id), request, producer)
+        shard = self._shard_of(request.group_id)
+        return await self._offsets.commit(shard, request, producer, verify)
 
     async def fetch_offsets(
         self,

@@ -1,16 +1,19 @@
 """Offsets committed and fetched on one shard: who may, what is refused, when it is answered.
 
-INV-GV1  a commit is judged and its records appended without an `await` between
+INV-GV1  a commit is judged and its records appended without an `await` between; its records, one batch, are written
+         before that, those of a large one in pieces
 INV-GV2  a member of either protocol commits at its generation or epoch only; a commit that no
          generation fences is refused if it points past where a takeover cut the log (T26)
+INV-GV3  a fetch answers with the offsets of one moment, though a large one is answered in pieces
 Not here: the table (`offsets`), which shard and when offsets expire (`coordinator`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from idempotency.fencing import FIRST_LEADER_EPOCH
-from idempotency.identity import TopicPartition
+from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.messages import (
     CommitOutcome,
     CommitRequest,
@@ -19,8 +22,8 @@ from region_broker.groups.messages import (
     OffsetToCommit,
 )
 from region_broker.groups.modern.commits import judge_commit, judge_fetch
-from region_broker.groups.offsets import OffsetTable
-from region_broker.groups.ports import GroupPorts, KeyValue, LedgerFailed, TxnProducer
+from region_broker.groups.offsets import CommittedOffset, OffsetsToPut, OffsetTable
+from region_broker.groups.ports import GroupPorts, LedgerBatch, LedgerFailed, TxnProducer
 from region_broker.groups.records import (
     OffsetKey,
     OffsetValue,
@@ -29,7 +32,16 @@ from region_broker.groups.records import (
 )
 from region_broker.groups.shard import Shard, ShardHooks, ShardStatus
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.limits import OFFSET_METADATA_BYTES_MAX
+from region_broker.limits import (
+    ELEMENTS_AT_ONCE_MAX,
+    OFFSET_COMMIT_BYTES_MAX,
+    OFFSET_METADATA_BYTES_MAX,
+    PIECE_ELEMENTS,
+    TURN_ROWS,
+)
+from region_broker.wire.piecewise import Pieces
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,21 @@ class FetchRequest:
     asker: Asker = ADMINISTRATOR
 
 
+@dataclass(slots=True)
+class _ReadyCommit:
+    """A commit that is made ready: what was refused, the batch of its records, and where they belong in the table."""
+
+    term: int
+    unfenced: bool
+    batch: LedgerBatch
+    offsets: OffsetsToPut
+    refused: dict[TopicPartition, GroupVerdict] = field(default_factory=dict)
+
+
+def _nothing() -> None:
+    """Verify nothing."""
+
+
 class OffsetService:
     """Commits and fetches offsets; the caller picks the shard."""
 
@@ -62,26 +89,83 @@ class OffsetService:
         self._hooks = hooks
 
     async def commit(
-        self, shard: Shard, request: CommitRequest, producer: TxnProducer | None
+        self,
+        shard: Shard,
+        request: CommitRequest,
+        producer: TxnProducer | None,
+        verify: Callable[[], None] = _nothing,
     ) -> CommitOutcome:
-        """Commit offsets, in the transaction of `producer` if there is one; returns when durable."""
+        """Commit offsets, in the transaction of `producer` if there is one; returns when durable.
+
+        `verify` is called in the step that judges and appends; what it raises goes through.
+        """
+        ready = await self._in_turns(
+            self._ready(shard, request, transactional=producer is not None)
+        )
+        verify()
         verdict = self._judge(shard, request, transactional=producer is not None)
+        if verdict is GroupVerdict.OK and not self._holds(ready, shard, request):
+            verdict = GroupVerdict.LOADING
+        if verdict is GroupVerdict.OK and ready.batch.size_bytes > OFFSET_COMMIT_BYTES_MAX:
+            verdict = GroupVerdict.COMMIT_TOO_LARGE
         if verdict is not GroupVerdict.OK:
             return CommitOutcome(verdict)
-        refused = self._refused_offsets(shard, request)
-        accepted = [wanted for wanted in request.offsets if wanted.tp not in refused]
-        if not accepted:
-            return CommitOutcome(GroupVerdict.OK, refused)
-        wall_ms = self._ports.clock.wall_ms()
-        records = [_offset_record(request.group_id, wanted, wall_ms) for wanted in accepted]
+        if not ready.offsets.in_order:
+            return CommitOutcome(GroupVerdict.OK, ready.refused)
         term = shard.term
         try:
-            next_offset = shard.write(self._ports.log, records, producer)
+            next_offset = shard.write_offsets(self._ports.log, ready.batch, ready.offsets, producer)
             await self._ports.log.committed(shard.index, next_offset)
         except LedgerFailed:
             self._hooks.fail(shard, term)
             return CommitOutcome(GroupVerdict.NOT_AVAILABLE)
-        return CommitOutcome(GroupVerdict.OK, refused)
+        return CommitOutcome(GroupVerdict.OK, ready.refused)
+
+    def _ready(
+        self, shard: Shard, request: CommitRequest, *, transactional: bool
+    ) -> Pieces[_ReadyCommit]:
+        """Make everything of a commit that can be made before it is judged, large ones in pieces."""
+        ready = _ReadyCommit(
+            term=shard.term,
+            unfenced=_is_unfenced(shard, request),
+            batch=self._ports.log.batch(),
+            offsets=OffsetsToPut(request.group_id),
+        )
+        in_pieces = len(request.offsets) > ELEMENTS_AT_ONCE_MAX
+        wall_ms = self._ports.clock.wall_ms()
+        for count, wanted in enumerate(request.offsets, 1):
+            refused = self._refusal(wanted, unfenced=ready.unfenced)
+            if refused is not None:
+                ready.refused[wanted.tp] = refused
+            else:
+                epoch, metadata = wanted.leader_epoch, wanted.metadata
+                value = OffsetValue(wanted.committed_offset, epoch, metadata, wall_ms)
+                key = encode_offset_key(OffsetKey(request.group_id, wanted.tp))
+                ready.batch.add(key, encode_offset_value(value))
+                ready.offsets.add(wanted.tp, value, transactional=transactional)
+            if ready.batch.size_bytes > OFFSET_COMMIT_BYTES_MAX:
+                break
+            if in_pieces and count % TURN_ROWS == 0:
+                yield
+        return ready
+
+    def _holds(self, ready: _ReadyCommit, shard: Shard, request: CommitRequest) -> bool:
+        """Tell whether what was made ready is what would be made now.
+
+        1. A large commit is made ready under one term: some of it was held against the ends of this region's
+        epochs. 2. The shard is given up and loaded again, by a takeover that cut logs (T26); or the group goes over
+        to the new protocol. 3. It would be appended as it was judged before. So clients are told to ask again.
+        """
+        return ready.term == shard.term and ready.unfenced == _is_unfenced(shard, request)
+
+    async def _in_turns(self, pieces: Pieces[_Result]) -> _Result:
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as done:
+                result: _Result = done.value
+                return result
+            await self._ports.clock.sleep_ms(0)
 
     def _judge(self, shard: Shard, request: CommitRequest, *, transactional: bool) -> GroupVerdict:
         verdict: GroupVerdict = shard.status.value
@@ -104,19 +188,12 @@ class OffsetService:
             self._hooks.arm(request.group_id, deadline_ms)
         return verdict
 
-    def _refused_offsets(
-        self, shard: Shard, request: CommitRequest
-    ) -> dict[TopicPartition, GroupVerdict]:
-        # Members of the new protocol draw their ids themselves, so one may come back to a group that a
-        # takeover made anew, at an epoch that it had in the lost region: its offsets are looked at too.
-        unfenced = request.generation < 0 or request.group_id in shard.table.modern
-        refused: dict[TopicPartition, GroupVerdict] = {}
-        for wanted in request.offsets:
-            if len(wanted.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
-                refused[wanted.tp] = GroupVerdict.METADATA_TOO_LARGE
-            elif unfenced and self._is_beyond_epoch(wanted):
-                refused[wanted.tp] = GroupVerdict.OFFSET_BEYOND_EPOCH
-        return refused
+    def _refusal(self, wanted: OffsetToCommit, *, unfenced: bool) -> GroupVerdict | None:
+        if len(wanted.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
+            return GroupVerdict.METADATA_TOO_LARGE
+        if unfenced and self._is_beyond_epoch(wanted):
+            return GroupVerdict.OFFSET_BEYOND_EPOCH
+        return None
 
     def _is_beyond_epoch(self, wanted: OffsetToCommit) -> bool:
         """Tell whether the record read was cut off by a takeover (T26).
@@ -140,16 +217,8 @@ class OffsetService:
             verdict = judge_fetch(modern, asker.member_id, asker.member_epoch)
             if verdict is not GroupVerdict.OK:
                 return FetchOutcome(verdict)
-        partitions = request.partitions
-        if partitions is None:
-            partitions = table.partitions(group_id)
-            if not request.require_stable:
-                partitions = [tp for tp in partitions if table.lookup(group_id, tp) is not None]
-        offsets = tuple(
-            _fetched(table, group_id, tp, require_stable=request.require_stable)
-            for tp in partitions
-        )
         last_offset = table.last_record_offset.get(group_id)
+        offsets = await self._in_turns(_fetched(table, request))
         if last_offset is not None:
             try:
                 await self._ports.log.committed(shard.index, last_offset + 1)
@@ -160,19 +229,53 @@ class OffsetService:
         return FetchOutcome(GroupVerdict.OK, offsets)
 
 
-def _offset_record(group_id: str, wanted: OffsetToCommit, wall_ms: int) -> KeyValue:
-    value = OffsetValue(wanted.committed_offset, wanted.leader_epoch, wanted.metadata, wall_ms)
-    return encode_offset_key(OffsetKey(group_id, wanted.tp)), encode_offset_value(value)
+def _is_unfenced(shard: Shard, request: CommitRequest) -> bool:
+    """Tell whether no generation fences this commit.
+
+    Members of the new protocol draw their ids themselves, so one may come back to a group that a takeover made anew,
+    at an epoch that it had in the lost region: its offsets are looked at too.
+    """
+    return request.generation < 0 or request.group_id in shard.table.modern
 
 
-def _fetched(
-    table: OffsetTable, group_id: str, tp: TopicPartition, *, require_stable: bool
-) -> FetchedOffset:
-    if require_stable and table.is_pending(group_id, tp):
-        return FetchedOffset(tp, GroupVerdict.UNSTABLE_OFFSET)
-    place = table.lookup(group_id, tp)
-    if place is None:
-        return FetchedOffset(tp, GroupVerdict.OK)
-    return FetchedOffset(
-        tp, GroupVerdict.OK, place.committed_offset, place.leader_epoch, place.metadata
-    )
+def _fetched(table: OffsetTable, request: FetchRequest) -> Pieces[tuple[FetchedOffset, ...]]:
+    """Return the offsets asked for as they are at the first step, many of them in pieces (INV-GV3)."""
+    places: Mapping[TopicPartition, CommittedOffset] = table.committed.get(request.group_id, {})
+    pending: Container[TopicPartition] = ()
+    if request.partitions is None or len(request.partitions) > TURN_ROWS:
+        places = dict(places)
+    if request.require_stable:
+        pending = table.pending_partitions(request.group_id)
+    partitions = request.partitions
+    if partitions is None:
+        known = set(places)
+        if request.require_stable:
+            known |= table.pending_partitions(request.group_id)
+        partitions = yield from _sorted(known)
+    offsets: list[FetchedOffset] = []
+    for count, tp in enumerate(partitions, 1):
+        place = places.get(tp)
+        if tp in pending:
+            offsets.append(FetchedOffset(tp, GroupVerdict.UNSTABLE_OFFSET))
+        elif place is None:
+            offsets.append(FetchedOffset(tp, GroupVerdict.OK))
+        else:
+            at, epoch = place.committed_offset, place.leader_epoch
+            offsets.append(FetchedOffset(tp, GroupVerdict.OK, at, epoch, place.metadata))
+        if count % TURN_ROWS == 0:
+            yield
+    return tuple(offsets)
+
+
+def _sorted(partitions: Iterable[TopicPartition]) -> Pieces[list[TopicPartition]]:
+    """Return partitions in order, topic by topic: a topic has PARTITION_COUNT_MAX of them at most."""
+    topics: dict[TopicName, list[TopicPartition]] = {}
+    for count, tp in enumerate(partitions, 1):
+        topics.setdefault(tp.topic, []).append(tp)
+        if count % PIECE_ELEMENTS == 0:
+            yield
+    in_order: list[TopicPartition] = []
+    for topic in sorted(topics):
+        in_order += sorted(topics[topic])
+        yield
+    return in_order

@@ -7,7 +7,8 @@ INV-GO3  at a commit marker the pending offset wins iff its record lies behind t
 INV-GO4  a tombstone removes the committed offset and every pending one of that partition (C45)
 INV-GO5  nothing with a pending offset expires (C45)
 
-A live write is applied by the very call that replay uses, with the offset that the ledger gave it.
+A live write is applied by the very call that replay uses, with the offset that the ledger gave it; offsets that a client
+commits are made ready before (`OffsetsToPut`), so that twenty thousand of them are put in their places in one step.
 A marker may be applied later than it was appended: no record of the same producer can come between
 (the coordinator verifies each commit, and it is in PREPARE_* until the marker is confirmed), and
 records of others commute with it because INV-GO3 compares record offsets, not times.
@@ -16,6 +17,7 @@ Not here: who may commit (`group`), the ledger (`ports`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from idempotency.identity import NO_PRODUCER_ID, TopicPartition
 from region_broker.groups.modern.records import decode_value
@@ -26,6 +28,7 @@ from region_broker.groups.records import (
     ModernKey,
     ModernKind,
     OffsetKey,
+    OffsetValue,
     decode_group_value,
     decode_key,
     decode_offset_value,
@@ -53,9 +56,9 @@ class LedgerMarker:
 LedgerEntry = LedgerRecord | LedgerMarker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CommittedOffset:
-    """One offset with the ledger offset of the record that carries it."""
+    """One offset with the ledger offset of the record that carries it; not changed once it is in a table."""
 
     committed_offset: int
     leader_epoch: int
@@ -65,14 +68,36 @@ class CommittedOffset:
     transactional: bool = False
 
 
+Places: TypeAlias = dict[TopicPartition, CommittedOffset]
+NOWHERE: Final = -1
+
+
+@dataclass(slots=True)
+class OffsetsToPut:
+    """The offsets of one commit before the ledger has them: all in the order of their records, and the last of each
+    partition.
+    """
+
+    group_id: str
+    in_order: list[CommittedOffset] = field(default_factory=list)
+    places: Places = field(default_factory=dict)
+
+    def add(self, tp: TopicPartition, value: OffsetValue, *, transactional: bool) -> None:
+        """Take the offset of the next record."""
+        place = _place(value, NOWHERE, transactional=transactional)
+        self.in_order.append(place)
+        self.places[tp] = place
+
+
 @dataclass(slots=True)
 class OffsetTable:
     """All groups of one shard; `group_values` holds the last metadata record of each classic group,
     `modern` the groups of the new protocol.
     """
 
-    committed: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    pending: dict[int, dict[OffsetKey, CommittedOffset]] = field(default_factory=dict)
+    committed: dict[str, Places] = field(default_factory=dict)
+    pending: dict[int, dict[str, Places]] = field(default_factory=dict)
+    """By producer and group."""
     group_values: dict[str, GroupValue] = field(default_factory=dict)
     modern: dict[str, ConsumerGroup] = field(default_factory=dict)
     last_record_offset: dict[str, int] = field(default_factory=dict)
@@ -119,20 +144,23 @@ class OffsetTable:
             self.last_record_offset.pop(group_id, None)
 
     def _put(self, key: OffsetKey, record: LedgerRecord, raw: bytes) -> None:
-        value = decode_offset_value(raw)
         transactional = record.producer_id != NO_PRODUCER_ID
-        place = CommittedOffset(
-            committed_offset=value.committed_offset,
-            leader_epoch=value.leader_epoch,
-            metadata=value.metadata,
-            commit_timestamp_ms=value.commit_timestamp_ms,
-            record_offset=record.offset,
-            transactional=transactional,
-        )
-        if transactional:
-            self.pending.setdefault(record.producer_id, {})[key] = place
-        else:
-            self.committed.setdefault(key.group_id, {})[key.tp] = place
+        place = _place(decode_offset_value(raw), record.offset, transactional=transactional)
+        self._places(key.group_id, record.producer_id)[key.tp] = place
+
+    def put(self, offsets: OffsetsToPut, base_offset: int, producer_id: int) -> None:
+        """Apply one commit whose records lie at `base_offset`, +1, ..; cheap for many (INV-GO1)."""
+        record_offset = base_offset
+        for place in offsets.in_order:
+            place.record_offset = record_offset
+            record_offset += 1
+        self._places(offsets.group_id, producer_id).update(offsets.places)
+        self._note_write(offsets.group_id, record_offset - 1)
+
+    def _places(self, group_id: str, producer_id: int) -> Places:
+        if producer_id == NO_PRODUCER_ID:
+            return self.committed.setdefault(group_id, {})
+        return self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
 
     def _remove(self, key: OffsetKey) -> None:
         places = self.committed.get(key.group_id)
@@ -140,23 +168,23 @@ class OffsetTable:
             places.pop(key.tp, None)
             if not places:
                 del self.committed[key.group_id]
-        for producer_id in [pid for pid, staged in self.pending.items() if key in staged]:
-            del self.pending[producer_id][key]
-            if not self.pending[producer_id]:
-                del self.pending[producer_id]
+        for producer_id, staged in list(self.pending.items()):
+            held = staged.get(key.group_id, {})
+            if held.pop(key.tp, None) is not None and not held:
+                del staged[key.group_id]
+                if not staged:
+                    del self.pending[producer_id]
 
     def _end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        staged = self.pending.pop(producer_id, {})
-        if commit:
-            for key, place in staged.items():
-                places = self.committed.setdefault(key.group_id, {})
-                existing = places.get(key.tp)
-                if existing is None or place.record_offset > existing.record_offset:
-                    places[key.tp] = place
-        else:
-            for group_id in {key.group_id: None for key in staged}:
-                if not self.knows(group_id):
-                    self.last_record_offset.pop(group_id, None)
+        for group_id, staged in self.pending.pop(producer_id, {}).items():
+            if commit:
+                places = self.committed.setdefault(group_id, {})
+                for tp, place in staged.items():
+                    existing = places.get(tp)
+                    if existing is None or place.record_offset > existing.record_offset:
+                        places[tp] = place
+            elif not self.knows(group_id):
+                self.last_record_offset.pop(group_id, None)
 
     def lookup(self, group_id: str, tp: TopicPartition) -> CommittedOffset | None:
         """Return the committed offset, or None; never a pending one."""
@@ -164,29 +192,23 @@ class OffsetTable:
 
     def is_pending(self, group_id: str, tp: TopicPartition) -> bool:
         """Tell whether an open transaction holds an offset of this partition (C43)."""
-        key = OffsetKey(group_id, tp)
-        return any(key in staged for staged in self.pending.values())
+        return any(tp in staged.get(group_id, ()) for staged in self.pending.values())
 
-    def pending_partitions(self, group_id: str) -> list[TopicPartition]:
-        """Return the partitions that some open transaction holds an offset of, sorted."""
-        return sorted(
-            {
-                key.tp
-                for staged in self.pending.values()
-                for key in staged
-                if key.group_id == group_id
-            }
-        )
+    def pending_partitions(self, group_id: str) -> set[TopicPartition]:
+        """Return the partitions that some open transaction holds an offset of."""
+        found: set[TopicPartition] = set()
+        for staged in self.pending.values():
+            found.update(staged.get(group_id, ()))
+        return found
 
     def partitions(self, group_id: str) -> list[TopicPartition]:
         """Return all partitions with a committed or a pending offset, sorted (B4)."""
-        found = set(self.committed.get(group_id, {})) | set(self.pending_partitions(group_id))
-        return sorted(found)
+        return sorted(self.pending_partitions(group_id).union(self.committed.get(group_id, ())))
 
     def has_offsets(self, group_id: str) -> bool:
         """Tell whether the group has any offset, committed or pending."""
         return group_id in self.committed or any(
-            key.group_id == group_id for staged in self.pending.values() for key in staged
+            group_id in staged for staged in self.pending.values()
         )
 
     def knows(self, group_id: str) -> bool:
@@ -197,7 +219,7 @@ class OffsetTable:
 
     def group_ids(self) -> list[str]:
         """Return every group the ledger knows, sorted."""
-        staged = {key.group_id for keys in self.pending.values() for key in keys}
+        staged = {group_id for staged in self.pending.values() for group_id in staged}
         return sorted({*self.committed, *self.group_values, *self.modern, *staged})
 
     def expired(
@@ -208,9 +230,21 @@ class OffsetTable:
         A group that once had members ages from the moment it became empty; a simple one (None)
         from each commit.
         """
+        pending = self.pending_partitions(group_id)
         for tp, place in self.committed.get(group_id, {}).items():
             since_ms = place.commit_timestamp_ms
             if empty_since_ms is not None:
                 since_ms = max(since_ms, empty_since_ms)
-            if now_ms - since_ms >= retention_ms and not self.is_pending(group_id, tp):
+            if now_ms - since_ms >= retention_ms and tp not in pending:
                 yield OffsetKey(group_id, tp)
+
+
+def _place(value: OffsetValue, record_offset: int, *, transactional: bool) -> CommittedOffset:
+    return CommittedOffset(
+        value.committed_offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp_ms,
+        record_offset,
+        transactional,
+    )

@@ -39,14 +39,42 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSlice:
-    """A stretch of the shard in order, and the offset right behind it."""
+    """A stretch of the shard in order, and the offset right behind the last batch that is there whole."""
 
     entries: Sequence[LedgerEntry]
     next_offset: int
 
 
+class LedgerBatch(Protocol):
+    """Records for one append, written one by one: what is large is written in pieces, before it is judged."""
+
+    @property
+    def count(self) -> int:
+        """Return how many records it has."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how long it is."""
+        ...
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        """Write one more record."""
+        ...
+
+
 class OffsetsLog(Protocol):
     """The ledger `__consumer_offsets`, by shard."""
+
+    def batch(self) -> LedgerBatch:
+        """Return a batch without records, for `append_batch`."""
+        ...
+
+    def append_batch(
+        self, shard: int, batch: LedgerBatch, *, producer: TxnProducer | None = None
+    ) -> Appended:
+        """Append what `batch` made, as `append` does; raises `LedgerFailed`."""
+        ...
 
     def append(
         self, shard: int, records: Sequence[KeyValue], *, producer: TxnProducer | None = None

@@ -25,9 +25,10 @@ from region_broker.groups.offsets import (
     CommittedOffset,
     LedgerMarker,
     LedgerRecord,
+    OffsetsToPut,
     OffsetTable,
 )
-from region_broker.groups.ports import KeyValue, OffsetsLog, TxnProducer
+from region_broker.groups.ports import KeyValue, LedgerBatch, OffsetsLog, TxnProducer
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
@@ -94,6 +95,21 @@ class Shard:
         for position, (key, value) in enumerate(records):
             offset = appended.base_offset + position
             self.table.apply(LedgerRecord(offset, key, value, producer_id))
+        return appended.next_offset
+
+    def write_offsets(
+        self,
+        log: OffsetsLog,
+        batch: LedgerBatch,
+        offsets: OffsetsToPut,
+        producer: TxnProducer | None = None,
+    ) -> int:
+        """As `write`, for the offsets of one commit, one to a record of `batch`. Raises `LedgerFailed`."""
+        assert self.status is ShardStatus.ACTIVE, (self.index, self.status)
+        appended = log.append_batch(self.index, batch, producer=producer)
+        assert appended.next_offset - appended.base_offset == len(offsets.in_order), appended
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
+        self.table.put(offsets, appended.base_offset, producer_id)
         return appended.next_offset
 
     def apply_marker(self, marker: LedgerMarker) -> None:

@@ -25,6 +25,7 @@ class GroupVerdict(Enum):
     GROUP_FULL = auto()
     REQUEST_TOO_LARGE = auto()
     METADATA_TOO_LARGE = auto()
+    COMMIT_TOO_LARGE = auto()
     OFFSET_BEYOND_EPOCH = auto()
     UNKNOWN_PARTITION = auto()
     UNSTABLE_OFFSET = auto()

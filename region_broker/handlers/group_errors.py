@@ -39,6 +39,7 @@ ERROR_OF: Final = {
     GroupVerdict.GROUP_FULL: 81,
     GroupVerdict.REQUEST_TOO_LARGE: 42,
     GroupVerdict.METADATA_TOO_LARGE: 12,
+    GroupVerdict.COMMIT_TOO_LARGE: 28,
     GroupVerdict.OFFSET_BEYOND_EPOCH: 1,
     GroupVerdict.UNKNOWN_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
     GroupVerdict.UNSTABLE_OFFSET: 88,
@@ -79,15 +80,6 @@ def is_known(ctx: RequestContext, tp: TopicPartition) -> bool:
     return topic is not None and 0 <= tp.partition < topic.partition_count
 
 
-def partitions_of(request: Any) -> list[TopicPartition]:
-    """Return the partitions of an OffsetCommit or TxnOffsetCommit request."""
-    return [
-        TopicPartition(TopicName(topic.name), part.partition_index)
-        for topic in request.topics
-        for part in topic.partitions
-    ]
-
-
 async def offsets_of(
     ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], turns: Turns
 ) -> tuple[OffsetToCommit, ...]:
@@ -105,10 +97,20 @@ async def offsets_of(
     return tuple(offsets)
 
 
-def by_topic(errors: Iterable[tuple[TopicPartition, int]]) -> Mapping[str, Any]:
-    """Return the answer of TxnOffsetCommit: one error per partition."""
-    topics: dict[str, list[dict[str, int]]] = {}
-    for tp, error_code in errors:
-        entry = {"partition_index": tp.partition, "error_code": error_code}
-        topics.setdefault(tp.topic, []).append(entry)
-    return {"topics": [{"name": name, "partitions": parts} for name, parts in topics.items()]}
+class ByTopic:
+    """The answer of TxnOffsetCommit: one error per partition, each topic once."""
+
+    def __init__(self) -> None:
+        """Begin without partitions."""
+        self._topics: dict[str, list[Mapping[str, int]]] = {}
+
+    def add(self, tp: TopicPartition, error_code: int) -> None:
+        """Take the error of one partition."""
+        row = {"partition_index": tp.partition, "error_code": error_code}
+        self._topics.setdefault(tp.topic, []).append(row)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Return the answer."""
+        rows = [{"name": name, "partitions": parts} for name, parts in self._topics.items()]
+        return {"topics": rows}

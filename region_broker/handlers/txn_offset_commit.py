@@ -4,7 +4,6 @@ v2: leader epoch.  v3: generation, member, instance (KIP-447, C42).  v4: TRANSAC
 v5: adds the offsets partition to the transaction by itself (KIP-890, TV2).
 """
 
-from functools import partial
 from typing import Any, Final
 
 from idempotency.identity import TopicName, TopicPartition
@@ -18,15 +17,14 @@ from region_broker.handlers.group_errors import (
     ERROR_OF,
     NONE,
     UNKNOWN_TOPIC_OR_PARTITION,
-    by_topic,
+    ByTopic,
     coordinator,
     is_known,
     offsets_of,
-    partitions_of,
 )
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
-from region_broker.handlers.turns import Turns, each_in_turns
+from region_broker.handlers.turns import Turns
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -58,6 +56,14 @@ _TXN_ERROR_OF: Final = {
 assert set(_TXN_ERROR_OF) == set(TxnVerdict), "a transaction verdict has no Kafka error"
 
 
+class _NotInTransaction(Exception):
+    """The offsets were not appended: their transaction is not open."""
+
+    def __init__(self, verdict: TxnVerdict) -> None:
+        super().__init__(verdict.name)
+        self.verdict = verdict
+
+
 async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Stage offsets in the producer's transaction."""
     groups = coordinator(ctx)
@@ -69,27 +75,36 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
             return _on_error(ctx, request, _txn_error(ctx, added))
     topics = [(TopicName(topic.name), topic) for topic in request.topics]
     offsets = await offsets_of(ctx, topics, Turns.of_a_write())
-    # From here to the append inside `txn_commit_offsets` nothing is awaited (C46, P4):
-    # 1. verified here. 2. were the transaction aborted now, its marker would be appended.
-    # 3. an append after it would open a transaction that nobody ends.
-    arrival = Arrival(ctx.sender, request.group_id) if ctx.version < 5 else None
-    verified = ctx.services.txn.verify(*producer, ledger, arrival)
-    if verified is not TxnVerdict.OK:
-        return _on_error(ctx, request, _txn_error(ctx, verified))
-    outcome = await groups.txn_commit_offsets(
-        CommitRequest(
-            group_id=request.group_id,
-            offsets=offsets,
-            who=MemberIdentity(
-                getattr(request, "member_id", ""), getattr(request, "group_instance_id", None)
-            ),
-            generation=getattr(request, "generation_id", -1),
+    commit = CommitRequest(
+        group_id=request.group_id,
+        offsets=offsets,
+        who=MemberIdentity(
+            getattr(request, "member_id", ""), getattr(request, "group_instance_id", None)
         ),
-        TxnProducer(request.producer_id, request.producer_epoch),
+        generation=getattr(request, "generation_id", -1),
     )
-    partitions = partitions_of(request)
-    codes = await each_in_turns(partitions, partial(_error, ctx, outcome), Turns())
-    return by_topic(zip(partitions, codes, strict=True))
+    arrival = Arrival(ctx.sender, request.group_id) if ctx.version < 5 else None
+
+    def verify() -> None:
+        # Nothing is awaited from here to the append (C46, P4):
+        # 1. verified here. 2. were the transaction aborted now, its marker would be appended.
+        # 3. an append after it would open a transaction that nobody ends.
+        verified = ctx.services.txn.verify(*producer, ledger, arrival)
+        if verified is not TxnVerdict.OK:
+            raise _NotInTransaction(verified)
+
+    sender = TxnProducer(request.producer_id, request.producer_epoch)
+    try:
+        outcome = await groups.txn_commit_offsets(commit, sender, verify)
+    except _NotInTransaction as refused:
+        return _on_error(ctx, request, _txn_error(ctx, refused.verdict))
+    turns, rows = Turns(), ByTopic()
+    for topic in request.topics:
+        for part in topic.partitions:
+            await turns.row()
+            tp = TopicPartition(TopicName(topic.name), part.partition_index)
+            rows.add(tp, _error(ctx, outcome, tp))
+    return rows.fields
 
 
 def _error(ctx: RequestContext, outcome: CommitOutcome, tp: TopicPartition) -> int:
@@ -119,7 +134,11 @@ def _loading(ctx: RequestContext) -> int:
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    return by_topic((tp, error_code) for tp in partitions_of(request))
+    rows = ByTopic()
+    for topic in request.topics:
+        for part in topic.partitions:
+            rows.add(TopicPartition(TopicName(topic.name), part.partition_index), error_code)
+    return rows.fields
 
 
 API: Final = Api(

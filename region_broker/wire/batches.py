@@ -82,25 +82,66 @@ def build_batch(
     body = bytearray()
     for index, record in enumerate(records):
         _write_record(body, index, record, base_timestamp_ms)
-    payload = compress(codec, bytes(body))
+    newest_ms = max(record.timestamp_ms for record in records)
+    back = _back_of(len(records), (base_timestamp_ms, newest_ms), origin, codec)
+    return _batch_of(back, compress(codec, bytes(body)), base_offset, leader_epoch)
+
+
+def _back_of(
+    count: int, timestamps_ms: tuple[int, int], origin: Origin, codec: Codec = Codec.NONE
+) -> bytes:
+    """Return what the CRC covers of the header; `timestamps_ms`: of the first and the newest record."""
     attributes = (
         int(codec)
         | (ATTRIBUTE_TRANSACTIONAL if origin.transactional else 0)
         | (ATTRIBUTE_CONTROL if origin.control else 0)
     )
-    covered = _BACK.pack(
-        attributes, len(records) - 1, base_timestamp_ms,
-        max(record.timestamp_ms for record in records),
-        origin.producer_id, origin.producer_epoch, origin.base_sequence, len(records),
-    ) + payload  # fmt: skip
+    return _BACK.pack(
+        attributes, count - 1, *timestamps_ms,
+        origin.producer_id, origin.producer_epoch, origin.base_sequence, count,
+    )  # fmt: skip
+
+
+def _batch_of(
+    back: bytes, payload: bytes | bytearray, base_offset: int = 0, leader_epoch: int = -1
+) -> bytes:
     front = _FRONT.pack(
         base_offset,
-        _CRC_START + len(covered) - _LENGTH_START,
+        _CRC_START + len(back) + len(payload) - _LENGTH_START,
         leader_epoch,
         MAGIC,
-        crc32c(covered),
+        crc32c(payload, crc32c(back)),
     )
-    return front + covered
+    return b"".join((front, back, payload))
+
+
+class BatchInParts:
+    """A batch that is made record by record, all with one timestamp, so that a large one can be made in pieces."""
+
+    __slots__ = ("_body", "_timestamp_ms", "count")
+
+    def __init__(self, timestamp_ms: int) -> None:
+        """Begin without records."""
+        self._body = bytearray()
+        self._timestamp_ms = timestamp_ms
+        self.count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the records so far."""
+        return len(self._body)
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        """Write one more record."""
+        record = Record(key, value, timestamp_ms=self._timestamp_ms)
+        _write_record(self._body, self.count, record, self._timestamp_ms)
+        self.count += 1
+
+    def built(self, origin: Origin = NO_ORIGIN) -> bytes:
+        """Return the batch, at offset 0; it has at least one record."""
+        assert self.count > 0, "a batch holds at least one record"
+        back = _back_of(self.count, (self._timestamp_ms, self._timestamp_ms), origin)
+        return _batch_of(back, self._body)
 
 
 def iter_records(

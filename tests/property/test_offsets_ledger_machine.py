@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from idempotency.identity import TopicPartition
-from region_broker.groups.offsets import LedgerMarker, OffsetTable
+from region_broker.groups.offsets import LedgerMarker, OffsetsToPut, OffsetTable
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.records import (
     GroupKey,
@@ -113,13 +113,21 @@ class OffsetsLedgerMachine(RuleBasedStateMachine):
         assert seen == {key: offset for key, (_, offset) in committed.items()}
         for group in ("g1", "g2"):
             waits = [partition.partition for partition in table.pending_partitions(group)]
-            assert waits == sorted({p for held in pending.values() for g, p in held if g == group})
+            assert sorted(waits) == sorted(
+                {p for held in pending.values() for g, p in held if g == group}
+            )
 
     def _write(self, group: str, partition: int, offset: int, producer: TxnProducer | None) -> None:
         where: TopicPartition = tp(partition)
-        key = encode_offset_key(OffsetKey(group, where))
-        value = encode_offset_value(OffsetValue(offset, -1, "", 0))
-        self.shard.write(self.ledger, [(key, value)], producer)
+        value = OffsetValue(offset, -1, "", 0)
+        batch, offsets = self.ledger.batch(), OffsetsToPut(group)
+        for each in (
+            OffsetValue(offset + 7, 3, "again", 0),
+            value,
+        ):  # the last of a partition counts
+            batch.add(encode_offset_key(OffsetKey(group, where)), encode_offset_value(each))
+            offsets.add(where, each, transactional=producer is not None)
+        self.shard.write_offsets(self.ledger, batch, offsets, producer)
 
 
 _Places = dict[tuple[str, int], tuple[int, int]]

@@ -22,17 +22,24 @@ from idempotency.record_batch import (
 )
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.offsets import LedgerEntry, LedgerMarker, LedgerRecord
-from region_broker.groups.ports import Appended, KeyValue, LedgerFailed, LedgerSlice, TxnProducer
+from region_broker.groups.ports import (
+    Appended,
+    KeyValue,
+    LedgerBatch,
+    LedgerFailed,
+    LedgerSlice,
+    TxnProducer,
+)
 from region_broker.groups.records import LedgerRecordError
+from region_broker.limits import PIECE_ELEMENTS
 from region_broker.log.failures import CorruptRange, NotLeader, OffsetOutOfRange, PartitionFailed
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import (
     NO_ORIGIN,
+    BatchInParts,
     Origin,
-    Record,
     RecordsError,
-    build_batch,
     iter_records,
 )
 
@@ -59,14 +66,24 @@ class PartitionOffsetsLog:
         self, shard: int, records: Sequence[KeyValue], *, producer: TxnProducer | None = None
     ) -> Appended:
         """Append one batch now; raises `LedgerFailed`."""
-        wall_ms = self._clock.wall_ms()
+        batch = self.batch()
+        for key, value in records:
+            batch.add(key, value)
+        return self.append_batch(shard, batch, producer=producer)
+
+    def batch(self) -> BatchInParts:
+        """Return a batch without records, of this moment."""
+        return BatchInParts(self._clock.wall_ms())
+
+    def append_batch(
+        self, shard: int, batch: LedgerBatch, *, producer: TxnProducer | None = None
+    ) -> Appended:
+        """Append what `batch` made; raises `LedgerFailed`."""
+        assert isinstance(batch, BatchInParts), batch
         origin = NO_ORIGIN
         if producer is not None:
             origin = Origin(producer.producer_id, producer.producer_epoch, transactional=True)
-        batch = build_batch(
-            [Record(key, value, timestamp_ms=wall_ms) for key, value in records], origin=origin
-        )
-        outcome = self._partition(shard).append_ledger(batch)
+        outcome = self._partition(shard).append_ledger(batch.built(origin))
         if outcome.verdict is not AppendVerdict.APPENDED:
             raise LedgerFailed(
                 f"{OFFSETS_LEDGER}-{shard} took no record ({outcome.verdict.name}): "
@@ -91,18 +108,19 @@ class PartitionOffsetsLog:
         offset = partition.log_start_offset
         while offset < partition.high_watermark:
             try:
-                data = partition.read_raw(offset, REPLAY_BYTES)
-                part = _read_slice(data, offset)
+                next_offset = offset
+                for part in _slices(partition.read_raw(offset, REPLAY_BYTES), offset):
+                    yield part
+                    next_offset = part.next_offset
             except (PartitionFailed, OffsetOutOfRange) as error:
                 raise LedgerFailed(f"{partition.tp} cannot be read at {offset}: {error}") from error
             except (BatchError, RecordsError, CorruptRange) as error:
                 raise LedgerRecordError(
                     f"{partition.tp} is damaged at {offset}: {error}"
                 ) from error
-            if part.next_offset <= offset:
+            if next_offset <= offset:
                 raise LedgerRecordError(f"{partition.tp} has no whole batch at {offset}")
-            yield part
-            offset = part.next_offset
+            offset = next_offset
 
     def end_of_epoch(self, tp: TopicPartition, leader_epoch: int) -> int | None:
         """Return where records of leader epochs up to `leader_epoch` end; None if unknown."""
@@ -119,13 +137,19 @@ class PartitionOffsetsLog:
         return partition
 
 
-def _read_slice(data: Buffer, offset: int) -> LedgerSlice:
+def _slices(data: Buffer, offset: int) -> Iterator[LedgerSlice]:
+    """Yield PIECE_ELEMENTS entries at a time; one batch may have many."""
     entries: list[LedgerEntry] = []
     next_offset = offset
     for position, header in iter_headers(data):
-        entries += _read_batch(data[position : position + header.size_bytes], header)
+        for entry in _read_batch(data[position : position + header.size_bytes], header):
+            entries.append(entry)
+            if len(entries) == PIECE_ELEMENTS:
+                yield LedgerSlice(entries, next_offset)
+                entries = []
         next_offset = header.next_offset
-    return LedgerSlice(entries, next_offset)
+    if next_offset > offset:
+        yield LedgerSlice(entries, next_offset)
 
 
 def _read_batch(batch: Buffer, header: BatchHeader) -> Iterator[LedgerEntry]:

@@ -21,6 +21,7 @@ from region_broker.groups.ports import (
     Appended,
     GroupPorts,
     KeyValue,
+    LedgerBatch,
     LedgerFailed,
     LedgerSlice,
     TxnProducer,
@@ -91,12 +92,30 @@ class CountingChance:
         return UUID(int=self._drawn)
 
 
+@dataclass
+class MemoryBatch:
+    """A batch as the list of its records."""
+
+    records: list[KeyValue] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+    size_bytes: int = 0
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        self.records.append((key, value))
+        self.size_bytes += len(key) + len(value or b"")
+
+
 class MemoryLedger:
     """Shards as lists of entries; `hold` keeps appends from becoming durable."""
 
     def __init__(self, shard_count: int = 4) -> None:
         self.shards: list[list[LedgerEntry]] = [[] for _ in range(shard_count)]
         self.failure: str | None = None
+        self.batches = 0
         self._durable = asyncio.Event()
         self._durable.set()
 
@@ -114,12 +133,22 @@ class MemoryLedger:
         self, shard: int, records: Sequence[KeyValue], *, producer: TxnProducer | None = None
     ) -> Appended:
         self._check()
+        self.batches += 1
         entries = self.shards[shard]
         base = len(entries)
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         for index, (key, value) in enumerate(records):
             entries.append(LedgerRecord(base + index, key, value, producer_id))
         return Appended(base, len(entries))
+
+    def batch(self) -> "MemoryBatch":
+        return MemoryBatch()
+
+    def append_batch(
+        self, shard: int, batch: LedgerBatch, *, producer: TxnProducer | None = None
+    ) -> Appended:
+        assert isinstance(batch, MemoryBatch)
+        return self.append(shard, batch.records, producer=producer)
 
     def append_marker(self, shard: int, producer_id: int, *, commit: bool) -> None:
         self.shards[shard].append(LedgerMarker(producer_id, commit))
@@ -186,8 +215,14 @@ class Topics:
 class World:
     """A coordinator with its ports."""
 
-    def __init__(self, ledger: MemoryLedger | None = None, **settings: Any) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self,
+        ledger: MemoryLedger | None = None,
+        *,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock or ManualClock()
         self.ledger = ledger or MemoryLedger()
         self.ends = FixedEnds()
         self.topics = Topics()
