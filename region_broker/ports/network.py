@@ -4,7 +4,7 @@ INV-PN1  bytes arrive in the order written, whole or not at all up to the moment
 INV-PN2  a reader that is not asked for bytes holds at most about READ_AHEAD_BYTES: then the socket is
         left unread and TCP pushes back on the peer
 INV-PN3  `drain` returns only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises
-INV-PN4  an error of the peer or of the network is an OSError; a closed peer is b"" from `read`
+INV-PN4  an error of the peer or of the network is an OSError; a closed peer is b"" from `read`, False from `feed`
 Not here: frames (`wire.framing`), what a connection means (`wire.connection`), TLS (a later issue).
 """
 
@@ -44,6 +44,14 @@ class ByteStream(Protocol):
         """Return 1 to `max_bytes` bytes, or b"" once the peer has closed; OSError when it broke."""
         ...
 
+    async def feed(self, consume: "Consume") -> bool:
+        """Hand each chunk to `consume`, in the very step in which it comes, until that returns False.
+
+        Returns whether more may come: False once the peer has closed. OSError when it broke; raises what `consume`
+        raises. Here no task is woken for each chunk, as it is in `read`.
+        """
+        ...
+
     def write(self, *buffers: Buffer) -> None:
         """Queue the buffers for sending, in order; after a failure or close they are dropped."""
         ...
@@ -65,6 +73,8 @@ class ByteStream(Protocol):
         ...
 
 
+Consume: TypeAlias = Callable[[bytes], bool]
+"""Takes a chunk that has come; returns whether it takes the next one, too."""
 OnConnection: TypeAlias = Callable[[ByteStream], Awaitable[None]]
 
 
@@ -115,7 +125,8 @@ class AsyncioStream(asyncio.Protocol):
         self._eof = False
         self._lost = False
         self._error: Exception | None = None
-        self._read_waiter: asyncio.Future[None] | None = None
+        self._read_waiter: asyncio.Future[bool] | None = None
+        self._consume: Consume | None = None  # whoever waits in `feed`
         self._writable = asyncio.Event()
         self._writable.set()
         self._gone = asyncio.Event()
@@ -150,7 +161,10 @@ class AsyncioStream(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Queue a chunk; stop reading the socket when enough is queued (INV-PN2)."""
+        """Hand a chunk on, or queue it; stop reading the socket when enough is queued (INV-PN2)."""
+        if self._consume is not None:
+            self._feed(self._consume, data)
+            return
         self._chunks.append(data)
         self._buffered_bytes += len(data)
         if self._buffered_bytes >= READ_AHEAD_BYTES and not self._reading_paused:
@@ -186,25 +200,65 @@ class AsyncioStream(asyncio.Protocol):
         """Let `drain` go on."""
         self._writable.set()
 
-    def _wake_reader(self) -> None:
+    def _wake_reader(self, *, enough: bool = False) -> None:
         waiter = self._read_waiter
         if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            waiter.set_result(enough)
+
+    def _feed(self, consume: Consume, data: bytes) -> None:
+        """Let whoever waits in `feed` take a chunk; the last one that it takes, or chokes on, wakes it."""
+        waiter = self._read_waiter
+        assert waiter is not None
+        assert not self._chunks, "what came before is taken first"
+        try:
+            if consume(data):
+                return
+        except Exception as error:  # noqa: BLE001 - it goes to whoever waits in `feed`
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._consume = None
+        self._wake_reader(enough=True)
+
+    async def feed(self, consume: Consume) -> bool:
+        """See `ByteStream`."""
+        while True:
+            while self._chunks:
+                if not consume(self._next_chunk(READ_AHEAD_BYTES)):
+                    return True
+            if self._ended():
+                return False
+            self._consume = consume
+            try:
+                if await self._more():
+                    return True
+            finally:
+                self._consume = None
 
     async def read(self, max_bytes: int) -> bytes:
         """Return 1 to `max_bytes` bytes, or b"" once the peer has closed; OSError when it broke."""
         assert max_bytes > 0, max_bytes
         while not self._chunks:
-            if self._eof:
-                if isinstance(self._error, OSError):
-                    raise self._error
+            if self._ended():
                 return b""
-            assert self._read_waiter is None, "two tasks read one stream"
-            self._read_waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._read_waiter
-            finally:
-                self._read_waiter = None
+            await self._more()
+        return self._next_chunk(max_bytes)
+
+    def _ended(self) -> bool:
+        """Return whether the peer sends no more; OSError when the connection broke."""
+        if self._eof and isinstance(self._error, OSError):
+            raise self._error
+        return self._eof
+
+    async def _more(self) -> bool:
+        """Wait for a chunk, or the end; return whether whoever was fed has enough."""
+        assert self._read_waiter is None, "two tasks read one stream"
+        self._read_waiter = asyncio.get_running_loop().create_future()
+        try:
+            return await self._read_waiter
+        finally:
+            self._read_waiter = None
+
+    def _next_chunk(self, max_bytes: int) -> bytes:
         chunk = self._chunks.popleft()
         if len(chunk) > max_bytes:
             self._chunks.appendleft(chunk[max_bytes:])

@@ -250,6 +250,7 @@ class KafkaServer:
 
     async def _read_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         """Read and start requests until the peer is gone, misbehaves, or the server closes."""
+        take_in = partial(self._take_in, link, group)
         try:
             while not link.closing:
                 self._start_requests(link, group)
@@ -259,7 +260,8 @@ class KafkaServer:
                     continue
                 if self._memory.full or link.held_back:
                     await self._wait_for_memory(link)
-                if not await self._read_chunk(link):
+                self._note_unfinished(link)
+                if not await link.stream.feed(take_in):
                     break
         except (FramingError, HeaderError) as error:
             self._refuse(link, "bad_frame", error, _trace_of(link))
@@ -357,14 +359,22 @@ class KafkaServer:
             link.held_back = False
             link.frame_since_ms = -1  # its time begins anew
 
-    async def _read_chunk(self, link: _Link) -> bool:
+    def _take_in(self, link: _Link, group: asyncio.TaskGroup, chunk: bytes) -> bool:
+        """Start the requests that a chunk completes; return whether the next chunk may come."""
+        core = link.core
+        link.last_activity_ms = self._clock.monotonic_ms()
+        core.receive(chunk)
+        self._memory.hold(link.share, core.held_bytes)
+        self._start_requests(link, group)
+        if link.closing or core.stalled or self._memory.full:
+            return False
+        self._note_unfinished(link)
+        return True
+
+    def _note_unfinished(self, link: _Link) -> None:
+        """Let the time of a frame begin that has come in part."""
         if link.frame_since_ms < 0 and link.core.mid_frame:
             link.frame_since_ms = self._clock.monotonic_ms()
-        chunk = await link.stream.read(limits.SOCKET_READ_BYTES)
-        link.last_activity_ms = self._clock.monotonic_ms()
-        link.core.receive(chunk)
-        self._memory.hold(link.share, link.core.held_bytes)
-        return bool(chunk)
 
     async def _handle(
         self, link: _Link, slot: Slot, answering: Awaitable[Buffer | None] | None = None

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from region_broker.ports.network import (
+    READ_AHEAD_BYTES,
     WRITE_HIGH_WATER_BYTES,
     Buffer,
     ByteStream,
+    Consume,
     Listener,
     OnConnection,
 )
@@ -75,6 +77,13 @@ class SimulatedStream:
         if self._unread_bytes < WRITE_HIGH_WATER_BYTES:
             self.other._room.set()
         return chunk
+
+    async def feed(self, consume: Consume) -> bool:
+        """See `ByteStream`."""
+        while chunk := await self.read(READ_AHEAD_BYTES):
+            if not consume(chunk):
+                return True
+        return False
 
     def write(self, *buffers: Buffer) -> None:
         """See `ByteStream`: the bytes travel in chunks, each a little later than the one before."""
