@@ -1,20 +1,17 @@
 """The cut leader at work: drives the ledger's shards through rounds, collects D, writes `__tidemarks`.
 
 INV-CL1  one cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1)
-INV-CL2  it wakes when a log or a ledger moved past its last tidemark, never by polling: an idle domain is
-         silent. Its own ROUND and tidemark records count for nothing
-INV-CL3  D of a log that did not move since the last tidemark is its last one: only moved logs are asked (T10)
 INV-CL4  a log that has stopped stops the tidemarks, loudly, and nothing else: transactions go on (T12)
 INV-CL5  while it rests, the first log that moves wakes it and the others do not: that a round is due is known
 
-Not here: when rounds start and close (`geo_replicator.rounds`), the record (`geo_replicator.tidemark`).
+Not here: when rounds start and close (`geo_replicator.rounds`), the record (`geo_replicator.tidemark_writer`), which logs
+moved (`moved_logs`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
 
@@ -56,6 +53,7 @@ from geo_replicator.topology import LedgerTopics
 from idempotency.ports import Clock
 from region_broker.adapters.takeover.failover_ports import MetadataSide, RoundFailed, Term
 from region_broker.adapters.tidemarks.mirror_log import TidemarkLog, key_of
+from region_broker.adapters.tidemarks.moved_logs import MovedLogs
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.log.failures import LogError
 from region_broker.replication.admission import AppendVerdict
@@ -134,10 +132,9 @@ class CutLeader:
         )
         self._events: asyncio.Queue[RoundEvent] = asyncio.Queue()
         self._kicked = False
-        self._moved: dict[LogKey, None] = {}
-        self._unsubscribe: dict[LogKey, Callable[[], None]] = {}
-        self._watched_version = -1
-        self._round_ends: dict[LogKey, int] = {}
+        self._moved = MovedLogs(
+            parts.partitions, parts.metadata, parts.ledgers, self._writer.book, self._log_moved
+        )
         self._collected: Collection | None = None
         self._metadata_version = 0
         self._published = asyncio.Condition()
@@ -157,8 +154,7 @@ class CutLeader:
 
     def notice_topics(self) -> None:
         """Say that topics were created, changed or deleted."""
-        if self._parts.metadata.image.version != self._watched_version:
-            self._watch_logs()
+        if self._moved.follow_topics():
             self._kick(urgent=False)
 
     async def first_tidemark(self) -> TidemarkPoint:
@@ -173,7 +169,7 @@ class CutLeader:
         Raises `RoundFailed`.
         """
         await self._publish_after(self.core.round)
-        while self._behind():
+        while self._moved.hold_news():
             await self._publish_after(self.core.round)
         return self.published
 
@@ -184,9 +180,6 @@ class CutLeader:
             await self._published.wait_for(lambda: self._published_round > number or self._failed)
         if self._failed:
             raise RoundFailed(self._failed)
-
-    def _behind(self) -> bool:
-        return any(self._holds_news(key) for key in self._moved)
 
     def status(self) -> dict[str, Any]:
         """Return the state of the rounds as JSON-able values."""
@@ -207,14 +200,12 @@ class CutLeader:
     async def run(self) -> None:
         """Open and close rounds until cancelled (INV-CL4)."""
         try:
-            self._watch_logs()
+            self._moved.open()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._drive_or_wait(tasks), name="rounds")
         finally:
             self._failed = self._failed or "this region publishes no tidemarks any more"
-            for unsubscribe in self._unsubscribe.values():
-                unsubscribe()
-            self._unsubscribe.clear()
+            self._moved.close()
             await self._announce()
 
     async def _drive_or_wait(self, tasks: asyncio.TaskGroup) -> None:
@@ -285,7 +276,7 @@ class CutLeader:
         holds = self._parts.rounds.held_decisions > 0
         for shard in entered.values():
             key = self._parts.ledgers.shard_key(shard.shard)
-            self._round_ends[key] = max(self._round_ends.get(key, 0), shard.ledger_offset + 1)
+            self._moved.note_round(key, shard.ledger_offset + 1)
             self._events.put_nowait(
                 ShardEntered(
                     number, shard.shard, shard.coordinator_epoch, shard.ledger_offset, holds
@@ -297,9 +288,8 @@ class CutLeader:
     async def _collect(self, number: int) -> None:
         image = self._parts.metadata.image
         self._metadata_version = image.version
-        if image.version != self._watched_version:
-            self._watch_logs()
-        asked = self._asked()
+        self._moved.follow_topics()
+        asked = self._moved.take()
         collection = Collection(
             number, {key: partition.leader_epoch for key, partition in asked.items()}
         )
@@ -311,20 +301,6 @@ class CutLeader:
         assert not collection.missing, collection.missing
         self._collected = collection
         self._events.put_nowait(PositionsCollected(number))
-
-    def _asked(self) -> dict[LogKey, Partition]:
-        """Return the moved logs that have a D; forget that they moved."""
-        asked: dict[LogKey, Partition] = {}
-        moved, self._moved = self._moved, {}
-        for key in moved:
-            partition = self._parts.partitions.by_id(key.topic_id, key.partition)
-            if partition is None:
-                continue
-            if partition.failed is not None:
-                _log.error("tidemarks wait: %s has stopped: %s", partition.tp, partition.failed)
-            if self._parts.ledgers.has_cut_offset(key):
-                asked[key] = partition
-        return asked
 
     # Publishing (T10, T11).
 
@@ -386,14 +362,9 @@ class CutLeader:
                 continue
             partition.state.prune_cut_index(collected.round)
             if partition.high_watermark > position.cut_offset:
-                self._moved[key] = None
-        self._moved = {key: None for key in self._moved if self._holds_news(key)}
-        if self._moved:
+                self._moved.add(key)
+        if self._moved.forget_old():
             self._kick(urgent=False)
-
-    def _holds_news(self, key: LogKey) -> bool:
-        partition = self._parts.partitions.by_id(key.topic_id, key.partition)
-        return partition is not None and self._is_news(key, partition)
 
     def _tidemarks(self) -> Partition:
         partition = self._records.partition
@@ -409,45 +380,10 @@ class CutLeader:
             raise LogError(f"__tidemarks takes no record: {outcome.verdict.name} {outcome.detail}")
         return outcome.base_offset, len(batch)
 
-    # What moved.
-
-    def _watch_logs(self) -> None:
-        """Subscribe to every log but `__tidemarks`; take those that moved past the last tidemark."""
-        self._watched_version = self._parts.metadata.image.version
-        seen = set()
-        for partition in self._parts.partitions:
-            key = key_of(partition)
-            seen.add(key)
-            if key == self._parts.ledgers.tidemark_key or key in self._unsubscribe:
-                continue
-            self._unsubscribe[key] = partition.on_readable(partial(self._log_moved, key, partition))
-            self._log_moved(key, partition)
-        for key in [key for key in self._unsubscribe if key not in seen]:
-            self._unsubscribe.pop(key)()
-            self._moved.pop(key, None)
-
-    def _log_moved(self, key: LogKey, partition: Partition) -> None:
-        if not self._is_news(key, partition):
-            return
-        self._moved[key] = None
+    def _log_moved(self) -> None:
         # During a round this may be its own ROUND record: judged again when the round is over.
         if self.core.phase is RoundPhase.RESTING:
             self._kick(urgent=False)
-
-    def _is_news(self, key: LogKey, partition: Partition) -> bool:
-        """Return whether the log holds something durable that the last tidemark does not (INV-CL2).
-
-        A log start that moved is news, too: mirrors delete by it (T14).
-        """
-        if not self._parts.ledgers.has_cut_offset(key):
-            return partition.high_watermark > self._round_ends.get(key, 0)
-        newest = self._writer.book.newest
-        known = None if newest is None else newest.positions.get(key)
-        return (
-            known is None
-            or partition.high_watermark > known.cut_offset
-            or partition.log_start_offset > known.log_start_offset
-        )
 
     def _kick(self, *, urgent: bool) -> None:
         if not self._kicked or urgent:
