@@ -27,6 +27,7 @@ ALL_TOPICS = {
     "include_topic_authorized_operations": False,
 }  # fmt: skip
 GARBAGE_BYTES = 200
+SHARED_NAMES = 20
 # What the good client remembers of its calls does not grow with their number: how many took so many steps.
 DURATION_STEP_MS = 0.1
 
@@ -42,6 +43,12 @@ class Place:
 
     async def connect(self) -> ByteStream:
         return await self.network.connect("127.0.0.1", self.port)
+
+    def name(self, kind: str) -> str:
+        """Draw a name: one that others have, or one that nobody had before and nobody will have."""
+        if self.chance.random() < 0.5:
+            return f"{kind}-{self.chance.randrange(SHARED_NAMES)}"
+        return f"{kind}-once-{self.chance.getrandbits(64):x}"
 
     def framed(self, key: int, version: int, values: dict[str, Any]) -> bytes:
         frame = frame_of(key, version, values)
@@ -148,7 +155,7 @@ async def ask_much(place: Place, stream: ByteStream) -> None:
 async def join_and_vanish(place: Place, stream: ByteStream) -> None:
     """A member of a classic group that goes without a word, in the middle of a rebalance or after it."""
     client = Connection(stream)
-    group = f"vanishing-{place.chance.randrange(20)}"
+    group = place.name("vanishing")
     joining = {"group_id": group, "session_timeout": 6_000, "rebalance_timeout": 10_000, "member_id": "",
                "protocol_type": "consumer",
                "protocols": [{"name": "range", "metadata": bytes(place.chance.randrange(100_000))}]}  # fmt: skip
@@ -168,7 +175,7 @@ async def join_newly_and_vanish(place: Place, stream: ByteStream) -> None:
     """The same in a group of the new protocol."""
     client = Connection(stream)
     await client.call(68, 0, {
-        "group_id": f"modern-{place.chance.randrange(20)}", "member_id": str(place.chance.random()),
+        "group_id": place.name("modern"), "member_id": str(place.chance.random()),
         "member_epoch": 0, "instance_id": None, "rack_id": None, "rebalance_timeout": 10_000,
         "subscribed_topic_names": [VICTIM], "server_assignor": None, "topic_partitions": []})  # fmt: skip
 
@@ -176,7 +183,7 @@ async def join_newly_and_vanish(place: Place, stream: ByteStream) -> None:
 async def write_and_vanish(place: Place, stream: ByteStream) -> None:
     """A transactional producer that goes in the middle of its transaction."""
     client = Connection(stream)
-    name = f"vanishing-{place.chance.randrange(20)}"
+    name = place.name("vanishing")
     started = await client.call(22, 4, {
         "transactional_id": name, "transaction_timeout": place.chance.randrange(1_000, 20_000),
         "producer_id": -1, "producer_epoch": -1})  # fmt: skip

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.ports.network import AsyncioNetwork
-from tests.greedy_clients import GOOD, PARTITIONS, VICTIM, GoodClient, Place, crowd
+from tests.greedy_clients import GOOD, PARTITIONS, SHARED_NAMES, VICTIM, GoodClient, Place, crowd
 from tests.memory_census import Process
 from tests.simulation.kafka_client import Connection
 
@@ -99,8 +99,8 @@ async def _open_transactions(client: Connection) -> int:
 async def _members(client: Connection) -> int:
     """Return how many members the groups that vanish have."""
     counted: tuple[tuple[int, int, str, Callable[[str], dict[str, Any]]], ...] = (
-        (15, 5, "vanishing", lambda name: {"groups": [f"{name}-{n}" for n in range(20)]}),
-        (69, 0, "modern", lambda name: {"group_ids": [f"{name}-{n}" for n in range(20)]}),
+        (15, 5, "vanishing", lambda name: {"groups": [f"{name}-{n}" for n in range(SHARED_NAMES)]}),
+        (69, 0, "modern", lambda name: {"group_ids": [f"{name}-{n}" for n in range(SHARED_NAMES)]}),
     )
     found = 0
     for key, version, name, asked in counted:

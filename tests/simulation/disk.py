@@ -127,6 +127,7 @@ class SimulatedFile:
         self._inode = inode
         self._life = disk.life
         self._open = True
+        disk.open_files += 1
 
     def _expect_open(self, operation: str) -> None:
         if not self._open or self._life != self._disk.life:
@@ -186,16 +187,19 @@ class SimulatedFile:
 
     def close(self) -> None:
         """See `DiskFile`."""
+        if self._open and self._life == self._disk.life:
+            self._disk.open_files -= 1
         self._open = False
 
 
 class SimulatedDisk:
-    """A `Disk`. `fault` sees every operation; `bytes_read` counts reads through files."""
+    """A `Disk`. `fault` sees every operation; `bytes_read` counts reads through files, `open_files` those not closed."""
 
     def __init__(self) -> None:
         """Start with an empty root."""
         self.life = 0
         self.bytes_read = 0
+        self.open_files = 0
         self.operations = 0
         self.crash_at: int | None = None
         self.crashed = False
@@ -286,6 +290,7 @@ class SimulatedDisk:
     def process_killed(self) -> None:
         """End the process: handles are dead, faults are over, the page cache stays."""
         self.life += 1
+        self.open_files = 0
         self.crash_at = None
         self.crashed = False
         self.fault = None

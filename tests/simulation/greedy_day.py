@@ -7,8 +7,9 @@ connections, tasks, memory held, open transactions, members, waiting fetches. Th
 time of the machine, of which the whole crowd takes its part.
 
 Eight times the crowd goes away, and what is left of the memory is counted (`tests.memory_census`), without the simulated
-disk's files. From the middle of the day on it is flat. What could grow with the day and is not the node's is bounded:
-topics keep an hour, and the good client remembers no single call. `--trace` says what grew, by type and by place.
+disk's files. From the middle of the day on it is flat. What the node keeps for days has its bound in minutes, here:
+topics keep an hour, names and producers that nobody uses are forgotten within one (half of the names are used once),
+and the good client remembers no single call. `--trace` says what grew, by type and by place.
 """
 
 import argparse
@@ -18,11 +19,12 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from region_broker.groups.classic.states import GroupState
 from region_broker.limits import IDLE_TIMEOUT_MS, WRITE_TIMEOUT_MS
+from region_broker.node import Node
 from tests.greedy_clients import GoodClient, Place, crowd
 from tests.memory_census import Parts, grown, keep_no_large_holes, largest_tables, live_by_type
 from tests.simulation.disk import Inode, SimulatedDisk
@@ -35,10 +37,13 @@ PARTS = 8
 # it could. The latter has holes where the simulated disk's files were.
 LIVE_GROWTH_BYTES_MAX = 1 << 20
 RESIDENT_GROWTH_BYTES_MAX = 12 << 20
+# Sealed segments that somebody read stay open, up to a limit; the crowd reads now more of them, now fewer.
+OPEN_FILES_GROWTH_MAX = 16
 QUIET_S = 3 * WRITE_TIMEOUT_MS / 1000  # what was sent to those who went is given up
 SMALL = {"segment.bytes": "1048576", "retention.bytes": "2097152", "segment.ms": "600000",
          "retention.ms": "3600000"}  # fmt: skip
 VALUE_BYTES = 4_096
+HOUR_MS = 3_600_000
 
 
 @dataclass
@@ -90,6 +95,7 @@ async def day(
     fabric = Fabric(random.Random(chance.random()), delay_ms_max=1.0)
     region = Region("eu", folder / "eu", fabric, random.Random(chance.random()), ("eu",))
     region.clock = LoopClock()
+    region.on_open = _forget_within_an_hour
     region.settings = {"tidemark_interval_ms": 60_000, "retention_check_interval_ms": 60_000}
     with loop.hold():
         await region.open()
@@ -116,7 +122,9 @@ async def day(
     told = (
         f"{(loop.time() - began_s) / 3600:.1f} h in {time.perf_counter() - started_s:.0f} s; {good.summary()}\n"
         f"{place.lives.total()} lives: {lives}\nat the start {at_start}\nat the end {at_end}\n{memory}\n"
-        f"fetch sessions {len(region.node._dispatcher._services.fetch_sessions)}"
+        f"fetch sessions {len(region.node._dispatcher._services.fetch_sessions)}, "
+        f"transactional ids {[len(shard.core.entries) for shard in region.node.transactions._shards]}, "
+        f"groups {[len(shard.groups) + len(shard.table.modern) for shard in region.node.groups.shards]}"
     )
     good.close()
     await region.kill()
@@ -126,6 +134,15 @@ async def day(
     assert at_end.waiting == 0, told
     memory.expect_flat(slack)
     return told
+
+
+def _forget_within_an_hour(node: Node) -> None:
+    """Names and producers that are used no more go after an hour, instead of a day (producers) or a week (ids)."""
+    coordinator, partitions = node.transactions, node.storage.partitions
+    coordinator._settings = replace(
+        coordinator._settings, id_retention_ms=HOUR_MS, id_scan_interval_ms=HOUR_MS // 6
+    )
+    partitions._config = replace(partitions._config, producer_id_expiration_ms=HOUR_MS)
 
 
 class Memory:
@@ -138,13 +155,15 @@ class Memory:
         self._types: dict[str, tuple[int, int]] = {}
         self.parts: list[Parts] = []
         self.disk_bytes: list[int] = []
+        self.open_files: list[int] = []  # on the simulated disk
 
     def look(self) -> str:
         """Count; return what was found, in words."""
         self._region.disk.write_out()  # the kernel would have: files that are gone take no memory
         self.parts.append(Parts.now())
         self.disk_bytes.append(self._region.disk.held_bytes)
-        told = f"{self.parts[-1]}; of it the disk's {self.disk_bytes[-1] / (1 << 20):.1f} MiB"
+        self.open_files.append(self._region.disk.open_files)
+        told = f"{self.parts[-1]}, {self.open_files[-1]} files; of it the disk's {self.disk_bytes[-1] / (1 << 20):.1f} MiB"
         if self._trace:
             types = live_by_type()
             places = largest_tables(self._region.node, 20, but=(SimulatedDisk, Inode))
@@ -164,6 +183,11 @@ class Memory:
             part.after_trim - disk for part, disk in zip(self.parts, self.disk_bytes, strict=True)
         ]
 
+    @property
+    def descriptors(self) -> list[int]:
+        """Descriptors of this process."""
+        return [part.descriptors for part in self.parts]
+
     def __str__(self) -> str:
         """Return the rows."""
         return "\n".join(
@@ -171,7 +195,7 @@ class Memory:
                 f"alive without the disk's files, MiB: {_in_mib(self.live)}",
                 f"resident without them, MiB: {_in_mib(self.resident)}",
                 f"the disk's files, MiB: {_in_mib(self.disk_bytes)}",
-                f"descriptors: {[part.descriptors for part in self.parts]}",
+                f"descriptors: {self.descriptors}, open files on the simulated disk: {self.open_files}",
             )
         )
 
@@ -181,7 +205,8 @@ class Memory:
         for name, sizes, most in (
             ("alive", self.live, LIVE_GROWTH_BYTES_MAX * slack),
             ("resident", self.resident, RESIDENT_GROWTH_BYTES_MAX * slack),
-            ("descriptors", [part.descriptors for part in self.parts], 1),
+            ("descriptors", self.descriptors, 1),
+            ("open files", self.open_files, OPEN_FILES_GROWTH_MAX),
         ):
             more = max(sizes[middle:]) - sizes[middle - 1]
             assert more < most, f"{name}: {more} more after half of the time"

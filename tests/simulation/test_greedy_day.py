@@ -96,6 +96,7 @@ def test_a_day_that_is_not_flat_fails(tmp_path: Path, grown_last: Parts, what: s
     )
     memory.parts = [NOTHING_GREW] * (PARTS - 1) + [grown_last]
     memory.disk_bytes = [0] * PARTS
+    memory.open_files = [0] * PARTS
     if what is None:
         memory.expect_flat()
         return
