@@ -8,7 +8,7 @@ from pathlib import Path
 def drop_pages(folder: Path) -> None:
     """Sync all files below `folder` and give their pages back, so that the next read has to wait for the disk."""
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.stat().st_size > 0:
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)

@@ -23,6 +23,7 @@ from region_broker.handlers.registry import Api, ByHand, Finish, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import in_turns
 from region_broker.limits import FETCH_PARTITION_COUNT_MAX, FETCH_WAIT_MS_MAX, TURN_ROWS
+from region_broker.log.failures import ColdRange
 from region_broker.replication.fetch_sessions import (
     FetchSession,
     SessionError,
@@ -67,14 +68,14 @@ async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
         return fetching
     memory, reading = ctx.services.memory, fetching.reading
     if memory.full and not await memory.wait_room(ctx.services.clock, reading.wait_ms_max):
-        return await in_turns(fetching.written())
+        return await fetching.written_in_turns()
     ended = asyncio.Event()
     try:
         await in_turns(reading.begin(ended.set))
         await ended.wait()
     finally:
         reading.end()
-    return await in_turns(fetching.written())
+    return await fetching.written_in_turns()
 
 
 def begin_fetch(ctx: RequestContext, request: FetchRequest, finish: Finish) -> bool:
@@ -127,9 +128,14 @@ class Fetching:
         drained(self.reading.begin(self._over))
 
     def _over(self) -> None:
+        if self._finish is None:
+            return  # given up while something was read in
         written: Written | Exception
         try:
-            written = drained(self.written())
+            written = drained(self._written())
+        except ColdRange as cold:
+            self._ctx.services.partitions.cold_reads.begin(cold, self._over)
+            return
         except Exception as error:  # noqa: BLE001 - whoever sent it is told, and closes its connection
             written = error
         self._answer(written)
@@ -145,8 +151,17 @@ class Fetching:
         if finish is not None:
             finish(written)
 
-    def written(self) -> Pieces[Written]:
-        """Read, and write the answer."""
+    async def written_in_turns(self) -> Written:
+        """Read, and write the answer; other work goes on in between."""
+        while True:
+            try:
+                return await in_turns(self._written())
+            except ColdRange as cold:
+                read_in = asyncio.Event()
+                self._ctx.services.partitions.cold_reads.begin(cold, read_in.set)
+                await read_in.wait()
+
+    def _written(self) -> Pieces[Written]:
         found = yield from self.reading.read()
         told, session_id = self._told(found)
         if told is None:

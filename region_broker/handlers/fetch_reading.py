@@ -2,6 +2,8 @@
 
 INV-H8  what is told is one reading, made when the wait is over: data, offsets and the aborted list (C38, KAFKA-5376)
 INV-H9  the first batch of the first partition that has one is returned whatever its size (C39, KIP-74)
+INV-FRD2 a reading looks at all its partitions before anything is read in for it, and what was read in is read with the
+        rest, again: what is told stays one reading
 INV-FRD1 a wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it
 Not here: who may ask and what a session is told (`fetch`), who tells of changes (`replication.purgatory`).
 """
@@ -15,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.partitions import find_partition, leader_epoch_error
 from region_broker.handlers.services import Services
 from region_broker.limits import FETCH_BYTES_MAX, TURN_ROWS
-from region_broker.log.failures import CorruptRange, OffsetOutOfRange, PartitionFailed
+from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange, PartitionFailed
 from region_broker.replication.fetch_sessions import Wanted
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.purgatory import ReadableWait
@@ -34,7 +36,7 @@ class Reading:
     """Looks at what is `wanted`, waits, and reads it."""
 
     __slots__ = (
-        "_bytes_max", "_bytes_min", "_isolation", "_on_over", "_services", "_wait", "_wanted", "wait_ms_max",
+        "_bytes_max", "_bytes_min", "_isolation", "_on_over", "_services", "_tries", "_wait", "_wanted", "wait_ms_max",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +58,7 @@ class Reading:
         self.wait_ms_max = wait_ms_max
         self._wait: ReadableWait | None = None
         self._on_over: Callable[[], None] | None = None
+        self._tries = 0
 
     def begin(self, on_over: Callable[[], None]) -> Pieces[None]:
         """Call `on_over` once there is enough, something is to be told, or the time is over; perhaps at once."""
@@ -117,23 +120,38 @@ class Reading:
         return min(self._bytes_max, self._services.memory.left_bytes // 2)
 
     def read(self) -> Pieces[list[Read]]:
-        """Read every partition that is not quiet, in the order wanted, until the request's bytes are used up."""
+        """Read every partition that is not quiet, in the order wanted, until the request's bytes are used up.
+
+        Raises ColdRange for all that is not in memory (INV-FRD2): give it to `read_in`, and read again.
+        """
+        wait = self._services.partitions.cold_reads.may_wait(self._tries)
         isolation, left_bytes = self._isolation, self._left_bytes()
         first = not self._services.memory.full
         found: list[Read] = []
+        lacking: list[ColdRange] = []
         for item in self._wanted:
             if item.quiet_in is not None and item.is_quiet(isolation):
                 continue
-            row = self._row(item, left_bytes, first=first)
+            try:
+                row = self._row(item, left_bytes, first=first, wait=wait)
+            except ColdRange as cold:
+                lacking.append(cold)
+                left_bytes -= cold.size_bytes
+                first = False
+                continue
             found.append(Read(item, row))
             if row.records:
                 left_bytes -= len(row.records)
                 first = False
             if len(found) % TURN_ROWS == 0:
                 yield
+        if lacking:
+            self._tries += 1
+            lacking[0].others = tuple(lacking[1:])
+            raise lacking[0]
         return found
 
-    def _row(self, item: Wanted, left_bytes: int, *, first: bool) -> FetchedRow:
+    def _row(self, item: Wanted, left_bytes: int, *, first: bool, wait: bool) -> FetchedRow:
         """Read one partition; `first`: nothing was found yet."""
         partition = find(self._services, item)
         if isinstance(partition, ErrorCode):
@@ -142,7 +160,7 @@ class Reading:
         bytes_max = max(0, min(left_bytes, item.max_bytes))
         try:
             found = partition.fetch(
-                item.offset, bytes_max, self._isolation, first_batch_always=first
+                item.offset, bytes_max, self._isolation, first_batch_always=first, wait=wait
             )
         except OffsetOutOfRange:
             return FetchedRow(item.index, int(ErrorCode.offset_out_of_range))

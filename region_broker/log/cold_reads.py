@@ -53,25 +53,57 @@ class ColdReads:
         """Readings that the loop waited for after all (INV-CO2)."""
 
     async def read(self, reading: Reading[T]) -> T:
-        """Return what `reading` returns: called without `wait`, and again when what it lacked was read in."""
-        for _ in range(WARM_TRIES_MAX):
+        """Return what `reading` returns: called without `wait`, and again when what it lacked was read in (INV-CO1)."""
+        tries = 0
+        while not self.may_wait(tries):
             try:
                 return reading(wait=False)
             except ColdRange as cold:
                 await self._warm(cold)
-        self.waited_count += 1
+            tries += 1
         return reading(wait=True)
 
+    def begin(self, cold: ColdRange, then: Callable[[], None]) -> None:
+        """Read in what a reading lacks, then call `then`: for who reads again without a task, `may_wait` in mind."""
+        ranges = self._noted(cold)
+        left = len(ranges)
+
+        def done(future: asyncio.Future[None]) -> None:
+            nonlocal left
+            future.result()  # anything but an error of the disk is a mistake of ours
+            left -= 1
+            if left == 0:
+                then()
+
+        for each in ranges:
+            self._in_pool(partial(self._read_in, each)).add_done_callback(done)
+
+    def may_wait(self, tries: int) -> bool:
+        """Tell whether a reading that has had `tries` ranges read in waits from now on (INV-CO2)."""
+        if tries < WARM_TRIES_MAX:
+            return False
+        self.waited_count += 1
+        return True
+
     async def _warm(self, cold: ColdRange) -> None:
-        self.warmed_count += 1
-        self.warmed_bytes += cold.size_bytes
+        started = [self._run(partial(self._read_in, each)) for each in self._noted(cold)]
+        for each in started:
+            await each
+
+    def _noted(self, cold: ColdRange) -> tuple[ColdRange, ...]:
+        ranges = (cold, *cold.others)
+        self.warmed_count += len(ranges)
+        self.warmed_bytes += sum(each.size_bytes for each in ranges)
+        return ranges
+
+    def _read_in(self, cold: ColdRange) -> None:
         try:
-            await self._run(partial(self._disk.warm, cold.path, cold.position, cold.size_bytes))
+            self._disk.warm(cold.path, cold.position, cold.size_bytes)
         except OSError as error:
             # The file may be gone by now. If not, the reading that follows meets the same error, and stops the log.
             logger.info("reading %s in failed: %s", cold.path, error)
 
-    def _in_pool(self, work: Callable[[], None]) -> Awaitable[None]:
+    def _in_pool(self, work: Callable[[], None]) -> asyncio.Future[None]:
         return asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def close(self) -> None:

@@ -67,6 +67,8 @@ class ColdRange(Exception):
         self.path = path
         self.position = position
         self.size_bytes = size_bytes
+        self.others: tuple[ColdRange, ...] = ()
+        """What the same reading also lacks: it looked on."""
 
 
 class OffsetOutOfRange(LogError):

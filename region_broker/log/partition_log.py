@@ -433,9 +433,9 @@ class PartitionLog:
         """Return whole batches, see `SegmentList.read`."""
         return self._list.read(offset, max_bytes, limit, wait=wait)
 
-    def bytes_between(self, start: int, end: int, enough: int) -> int:
+    def bytes_between(self, start: int, end: int, enough: int, *, wait: bool = True) -> int:
         """Return the bytes of [start, end), both batch boundaries; may stop counting at `enough`."""
-        return self._list.bytes_between(start, end, enough)
+        return self._list.bytes_between(start, end, enough, wait=wait)
 
     def aborted_in(
         self, start: int, end: int, bound: int, *, wait: bool = True

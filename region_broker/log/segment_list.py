@@ -87,13 +87,13 @@ class SegmentList:
             self.remember(found.next_offset, segment, found.next_position)
         return found
 
-    def bytes_between(self, start: int, end: int, enough: int) -> int:
+    def bytes_between(self, start: int, end: int, enough: int, *, wait: bool = True) -> int:
         """Return the bytes of [start, end), both batch boundaries; may stop counting at `enough`."""
         total = 0
         while start < end and total < enough:
-            segment, position = self._position(start)
+            segment, position = self._position(start, wait=wait)
             if end <= segment.next_offset:
-                stop = self._position_in(segment, end)
+                stop = self._position_in(segment, end, wait=wait)
             else:
                 stop = segment.size_bytes
             total += stop - position

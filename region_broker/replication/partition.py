@@ -408,10 +408,13 @@ class Partition:
         end = high_watermark if limit is None else min(limit, high_watermark)
         return self._reads.read(offset, max_bytes, end, wait=wait)[0]
 
-    def readable_bytes(self, offset: int, isolation: Isolation, enough: int) -> int:
+    def readable_bytes(
+        self, offset: int, isolation: Isolation, enough: int, *, wait: bool = True
+    ) -> int:
         """Return how many bytes a fetch from `offset` could get; stops counting at `enough`.
 
-        An offset out of range, or a partition that has stopped, counts as enough: the reader must be told.
+        An offset out of range, or a partition that has stopped, counts as enough: the reader must be told. Raises
+        ColdRange unless `wait`.
         """
         log = self.log
         if log.failed is None and self._is_behind(offset):
@@ -423,7 +426,7 @@ class Partition:
             return 0
         if enough <= 1:
             return enough
-        return log.bytes_between(offset, end, enough)
+        return log.bytes_between(offset, end, enough, wait=wait)
 
     def _is_behind(self, offset: int) -> bool:
         """Tell whether a mirror has not copied up to `offset` yet.

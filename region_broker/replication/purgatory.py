@@ -10,6 +10,7 @@ Not here: reading, and until when a fetch waits (the fetch handler: C38).
 
 from collections.abc import Callable
 
+from region_broker.log.failures import ColdRange
 from region_broker.replication.partition import Isolation, Partition
 
 
@@ -30,7 +31,12 @@ class _Target:
 
     def look(self, enough_bytes: int) -> int:
         """Return how many bytes more are readable than at the last look; may stop counting at `enough_bytes`."""
-        found_bytes = self.partition.readable_bytes(self._offset, self._isolation, enough_bytes)
+        try:
+            found_bytes = self.partition.readable_bytes(
+                self._offset, self._isolation, enough_bytes, wait=False
+            )
+        except ColdRange:
+            found_bytes = enough_bytes  # far behind the end: there is more than anybody waits for
         more_bytes = found_bytes - self.found_bytes
         self.found_bytes = found_bytes
         return more_bytes

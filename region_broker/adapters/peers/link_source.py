@@ -356,12 +356,12 @@ class _FetchSession:
         except LogError as error:
             raise PeerRefused("log-failed", f"{key.encode()}: {error}") from error
         position_after = _end_of(data, position)
-        self.positions[key] = position_after
         unsent_bytes = 0
         if position_after < high_watermark:
             unsent_bytes = partition.readable_bytes(
-                position_after, Isolation.DURABLE, COUNTED_BYTES_MAX
+                position_after, Isolation.DURABLE, COUNTED_BYTES_MAX, wait=wait
             )
+        self.positions[key] = position_after
         part = FetchedPartition(
             key.topic_id.hex,
             key.partition,
