@@ -32,11 +32,12 @@ from region_broker.adapters.takeover.failover_journal import FailoverJournal
 from region_broker.adapters.takeover.failover_operations import FailoverOperations, Operation
 from region_broker.adapters.takeover.failover_peers import FailoverPeers
 from region_broker.adapters.takeover.failover_ports import OrphanCandidate, RoleServices, Term
-from region_broker.adapters.takeover.failover_steps import FailoverParts, FailoverSettings, as_entry
 from region_broker.adapters.takeover.log_surgery import CutReason, DivergedLogs
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.adapters.takeover.region_role import NodeIdentity, RegionRole
 from region_broker.adapters.takeover.region_view import RegionService
+from region_broker.adapters.takeover.steps.failover_steps import as_entry
+from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
 from region_broker.adapters.tidemarks.tidemark_service import (
     TidemarkParts,

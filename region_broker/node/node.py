@@ -28,11 +28,12 @@ from region_broker.adapters.takeover.failover_driver import FailoverDriver
 from region_broker.adapters.takeover.failover_operations import FailoverOperations
 from region_broker.adapters.takeover.failover_peers import FailoverPeers
 from region_broker.adapters.takeover.failover_ports import RoleServices
-from region_broker.adapters.takeover.failover_steps import FailoverParts, FailoverSettings, as_entry
 from region_broker.adapters.takeover.log_surgery import CutReason, DivergedLogs
 from region_broker.adapters.takeover.region_role import NodeIdentity, RegionRole
 from region_broker.adapters.takeover.region_view import RegionService
 from region_broker.adapters.takeover.role_sides import GroupRole, TransactionRole
+from region_broker.adapters.takeover.steps.failover_steps import as_entry
+from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings
 from region_broker.adapters.tidemarks.tidemark_service import TidemarkParts, TidemarkService
 from region_broker.adapters.topics import TopicRegistry, settle_partitions
 from region_broker.adapters.transaction_desk import TransactionDesk

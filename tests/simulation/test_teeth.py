@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from idempotency.partition_state import PartitionState
 from idempotency.window import BatchWindow
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.takeover import failover_steps
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
+from region_broker.adapters.takeover.steps import failover_steps
 from region_broker.handlers import dispatch
 from region_broker.handlers.services import ORDER_BROKEN
 from region_broker.log.partition_log import PartitionLog

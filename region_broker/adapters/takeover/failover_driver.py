@@ -9,7 +9,7 @@ INV-FD5  a drained region promises only if its last tidemark covers everything t
 
 Construct it, hand it to `PeerServer` and `PeerClient` as their identity, `register` its handlers, `recover`
 once, and keep `run` running.
-Not here: what a step does (`failover_steps`), what an operator asks for (`failover_operations`).
+Not here: what a step does (`steps`), what an operator asks for (`failover_operations`).
 """
 
 import asyncio
@@ -63,12 +63,10 @@ from region_broker.adapters.takeover.failover_messages import (
     StatementAnswer,
 )
 from region_broker.adapters.takeover.failover_ports import RoundFailed
-from region_broker.adapters.takeover.failover_steps import (
-    FailoverParts,
-    FailoverSettings,
-    FailoverSteps,
-)
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.adapters.takeover.steps.failover_steps import FailoverSteps
+from region_broker.adapters.takeover.steps.fenced import learn_lineage
+from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings, Outlook
 from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -105,7 +103,8 @@ class FailoverDriver:
         self._write_lock = asyncio.Lock()
         self._learned: asyncio.Queue[Hello] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
-        self.steps: Final = FailoverSteps(parts, settings, lambda: self.state)
+        self.outlook: Final = Outlook(parts, settings)
+        self.steps: Final = FailoverSteps(self.outlook, lambda: self.state)
         parts.peers.identity = self
 
     @property
@@ -153,7 +152,7 @@ class FailoverDriver:
         if hello.region == self.parts.role.region or self._state is None:
             return
         if hello.lineage:
-            self.steps.hellos[hello.region] = hello
+            self.outlook.hellos[hello.region] = hello
         if self._is_news(hello):
             reason = f"region {hello.acting_region} acts under region epoch {hello.region_epoch}"
             self.parts.role.close_gate(reason)
@@ -255,7 +254,7 @@ class FailoverDriver:
             case RollBackDrain():
                 return await self.steps.roll_back_drain()
             case LearnLineage():
-                return await self.steps.learn_lineage(state)
+                return await learn_lineage(self.outlook, state)
 
     async def _digest(self) -> None:
         while True:
@@ -266,7 +265,7 @@ class FailoverDriver:
     async def _on_status(
         self, _session: PeerSession, _message: AskStatus, _attachment: memoryview
     ) -> SiteStatus:
-        state, claim = self.state, self.steps.known_claim()
+        state, claim = self.state, self.outlook.known_claim()
         return SiteStatus(
             region=self.parts.role.region,
             phase=state.phase.value,
@@ -294,7 +293,7 @@ class FailoverDriver:
                 refusal = refused.reason
         if not refusal and verdict not in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}:
             refusal = f"region {self.parts.role.region} {verdict.value}"
-        claim = self.steps.known_claim().point
+        claim = self.outlook.known_claim().point
         return PromiseAnswer(
             granted=not refusal,
             reason=refusal,
@@ -357,7 +356,7 @@ class FailoverDriver:
         """
         state = self.state
         if state.phase is Phase.FENCED and state.promise.taker == message.to_region:
-            return self.steps.known_claim().point
+            return self.outlook.known_claim().point
         if state.phase is Phase.ACTING:
             if not self.parts.role.acting:
                 raise PeerRefused(NOT_ACTING, self.parts.role.reason_not_acting)
@@ -368,7 +367,7 @@ class FailoverDriver:
             raise PeerRefused(NOT_ACTING, f"this region is {self.state.phase.value}")
         try:
             point = await self._final_point()
-            self._drained = self.steps.known_claim()
+            self._drained = self.outlook.known_claim()
         except (RoundFailed, TimeoutError) as error:
             await self._end_drain(f"no last tidemark: {error}")
             raise PeerRefused(DRAIN_FAILED, f"no last tidemark: {error}") from error
@@ -378,7 +377,7 @@ class FailoverDriver:
         async with asyncio.timeout(self.settings.final_round_timeout_ms / 1000):
             for _ in range(self.settings.final_round_attempts):
                 point = await self.parts.role.final_round()
-                tail = await self._tail_beyond(self.steps.known_claim())
+                tail = await self._tail_beyond(self.outlook.known_claim())
                 # 1. EndTxn passed the gate. 2. The gate closed, the round was taken. 3. The decision
                 # was logged behind it. One more round covers it; nothing new passes the gate.
                 if not is_acknowledged_work(tail):

@@ -7,7 +7,7 @@ INV-FO4  the loss statement is durable before the base is chosen, so before anyt
 
 A take-over that a restart finds half-done goes on by itself (the driver's journal); its operation is shown
 again under its old id.
-Not here: HTTP (`http_api.routes_regions`), the steps (`failover_steps`).
+Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
 """
 
 import asyncio
@@ -200,7 +200,7 @@ class FailoverOperations:
         operation.writes_paused_ms = self._parts.clock.monotonic_ms() - paused_at_ms
 
     async def _failover(self, operation: Operation) -> None:
-        statuses = await self._driver.steps.statuses()
+        statuses = await self._driver.outlook.statuses()
         old = statuses.get(operation.from_region)
         if old is not None and old.acting and self._driver.state.phase is Phase.MIRRORING:
             operation.steps.append(f"region {old.region} is reachable: draining it first")
@@ -233,9 +233,9 @@ class FailoverOperations:
                 )
                 final = TidemarkPoint(drained.region_epoch, drained.number)
                 operation.steps.append(f"waiting to reach the final {final}")
-                while self._driver.steps.known_claim().point < final:
+                while self._driver.outlook.known_claim().point < final:
                     await self._parts.clock.sleep_ms(self._settings.reach_poll_ms)
-                epoch = await self._next_epoch(await self._driver.steps.statuses())
+                epoch = await self._next_epoch(await self._driver.outlook.statuses())
         except (TimeoutError, PeerUnreachable) as error:
             await self._give_back(operation)
             reason = f"region {old_region} was not reached up to its last tidemark in time: {error}"

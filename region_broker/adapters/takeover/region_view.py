@@ -105,7 +105,7 @@ class RegionService:
         }
 
     def _tidemark(self) -> Mapping[str, int]:
-        claim = self._driver.steps.known_claim()
+        claim = self._driver.outlook.known_claim()
         published = claim.published_wall_ms
         now_ms = self._driver.parts.clock.wall_ms()
         return {

@@ -14,6 +14,7 @@ from region_broker.adapters.ledgers.ledger_images import LedgerImages
 from region_broker.adapters.peers.peer_protocol import PeerMessage
 from region_broker.adapters.takeover.failover_messages import AskDrain, AskPromise, SiteStatus
 from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
+from region_broker.adapters.takeover.steps.fenced import may_reclaim
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageEntry
 from region_broker.log.disk import RealDisk
@@ -206,7 +207,7 @@ async def test_a_lineage_of_thousands_of_logs_still_fits_a_greeting(pair: Pair) 
     )
     await pair.us.metadata.apply(RecordLineage(domain="main", entry=entry))
     await pair.eu.driver.parts.peers.greet_all(timeout_ms=5_000)
-    assert pair.eu.driver.steps.hellos["us"].lineage == (entry,)
+    assert pair.eu.driver.outlook.hellos["us"].lineage == (entry,)
 
 
 async def test_a_commit_that_ends_behind_the_last_tidemark_of_a_drain_stops_the_switch(
@@ -289,12 +290,12 @@ async def test_T31_home_does_not_act_again_while_the_taker_is_away(pair: Pair) -
     await pair.us.kill()
     await pair.eu.driver.record(event)
     await pair.eu.until(Phase.FENCED)
-    statuses = await pair.eu.driver.steps.statuses()
+    statuses = await pair.eu.driver.outlook.statuses()
     assert statuses == {}
-    assert not await pair.eu.driver.steps._may_reclaim(pair.eu.driver.state, statuses)
+    assert not await may_reclaim(pair.eu.driver.outlook, pair.eu.driver.state, statuses)
     await pair.us.start()
-    statuses = await pair.eu.driver.steps.statuses()
-    assert not await pair.eu.driver.steps._may_reclaim(pair.eu.driver.state, statuses)
+    statuses = await pair.eu.driver.outlook.statuses()
+    assert not await may_reclaim(pair.eu.driver.outlook, pair.eu.driver.state, statuses)
 
 
 async def test_an_operation_that_was_overtaken_by_a_promise_fails_and_the_node_goes_on(

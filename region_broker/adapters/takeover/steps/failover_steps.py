@@ -5,17 +5,17 @@ INV-FS2  a step may be cancelled anywhere and run again, in this process or the 
 INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile
 INV-FS4  while it acts, a region greets the others: two that act both hear of it as soon as they are connected
 
-Not here: which step is next (`geo_replicator.failover.next_effect`), journalling (`failover_driver`).
+Not here: which step is next (`geo_replicator.failover.next_effect`), journalling (`failover_driver`), standing still
+until it is known who acts (`steps.fenced`).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 
-from geo_replicator.directory import SiteReport, StartVerdict, judge_start, next_region_epoch
+from geo_replicator.directory import SiteReport, StartVerdict, judge_start
 from geo_replicator.failover import (
     Adopt,
     Adopted,
@@ -24,114 +24,56 @@ from geo_replicator.failover import (
     DrainRolledBack,
     EntryRecord,
     Event,
-    FollowResumed,
     HigherEpochLearned,
     LogsCut,
     Phase,
-    ReturnBegun,
     Returned,
     State,
     TakeoverAbandoned,
     TakeoverBegun,
 )
-from geo_replicator.lineage import EMPTY_CUT, Cut, LineageEntry, LogKey, TidemarkPoint
+from geo_replicator.lineage import LineageEntry, LogKey, TidemarkPoint
 from geo_replicator.loss import LossStatement, Takeover, make_statement
 from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
-from idempotency.ports import Clock
-from region_broker.adapters.peers.peer_protocol import Hello, PeerRefused, PeerUnreachable
+from region_broker.adapters.peers.peer_protocol import PeerRefused, PeerUnreachable
 from region_broker.adapters.takeover.failover_messages import (
     AskPromise,
     AskStatement,
-    AskStatus,
     PromiseAnswer,
     SiteStatus,
     StatementAnswer,
 )
-from region_broker.adapters.takeover.failover_peers import FailoverPeers
-from region_broker.adapters.takeover.failover_ports import MetadataSide, Term, TidemarkFacts
+from region_broker.adapters.takeover.failover_ports import Term
 from region_broker.adapters.takeover.log_surgery import (
     CutReason,
     bounds_of,
     cut_logs,
-    is_acknowledged_work,
     key_of,
     tail_beyond,
 )
-from region_broker.adapters.takeover.quarantine_store import QuarantineStore
-from region_broker.adapters.takeover.region_role import RegionRole
+from region_broker.adapters.takeover.steps.outlook import Outlook
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverSettings:
-    """Bounds and intervals of everything that waits, in ms."""
-
-    greet_interval_ms: int = 500
-    ask_timeout_ms: int = 1_500
-    confirm_attempts: int = 3
-    confirm_pause_ms: int = 200
-    poll_ms: int = 200
-    reach_poll_ms: int = 5
-    final_round_timeout_ms: int = 5_000
-    final_round_attempts: int = 5
-    switch_timeout_ms: int = 20_000
-    promise_attempts: int = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverParts:
-    """What fail-over is joined with."""
-
-    domain: str
-    clock: Clock
-    metadata: MetadataSide
-    role: RegionRole
-    tidemarks: TidemarkFacts
-    quarantine: QuarantineStore
-    peers: FailoverPeers
-
-
 class FailoverSteps:
     """Runs single effects for the driver; `current` tells the machine's state of this moment."""
 
-    def __init__(
-        self, parts: FailoverParts, settings: FailoverSettings, current: Callable[[], State]
-    ) -> None:
-        """Share `parts` with the driver."""
-        self._parts = parts
-        self._settings = settings
+    def __init__(self, outlook: Outlook, current: Callable[[], State]) -> None:
+        """Share `outlook` with the driver."""
+        self._outlook = outlook
+        self._parts = outlook.parts
+        self._settings = outlook.settings
         self._current = current
-        self.hellos: dict[str, Hello] = {}
         self.drain_deadline_ms: int | None = None
         self._acted_epochs: set[int] = set()
 
-    @property
-    def _region(self) -> str:
-        return self._parts.role.region
-
-    async def statuses(self) -> dict[str, SiteStatus]:
-        """Return the status of every region that answers in time."""
-        message = AskStatus(region=self._region)
-        answers, _ = await self._parts.peers.ask_all(
-            message, SiteStatus, timeout_ms=self._settings.ask_timeout_ms
-        )
-        return dict(answers)
-
-    def known_claim(self) -> Cut:
-        """Return this region's claim, `EMPTY_CUT` where it is not readable."""
-        try:
-            return self._parts.tidemarks.claim()
-        except TidemarkError as error:
-            _log.warning("no tidemark is claimed: %s", error)
-            return EMPTY_CUT
-
     async def mirror(self, state: State) -> None:
         """Follow the acting region."""
-        acting_region = state.acting_region or self._domain_image().acting_region
+        acting_region = state.acting_region or self._outlook.domain.acting_region
         await self._parts.role.mirror(Term(state.region_epoch, 0, acting_region))
 
     async def act(self, state: State) -> Event | None:
@@ -161,7 +103,7 @@ class FailoverSteps:
             await self._parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
 
     def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
-        for entry in self._domain_image().lineage:
+        for entry in self._outlook.domain.lineage:
             if entry.region_epoch == region_epoch:
                 return dict(as_entry(entry).positions)
         return {}
@@ -173,14 +115,14 @@ class FailoverSteps:
         self._acted_epochs.add(region_epoch)
         counter = self._parts.metadata.image.node_start_count
         leader_epoch = fencing.leader_epoch(region_epoch, counter)
-        return Term(region_epoch, int(leader_epoch), self._region)
+        return Term(region_epoch, int(leader_epoch), self._outlook.region)
 
     async def _confirm(self, state: State) -> Event | None:
         role, settings = self._parts.role, self._settings
         await role.stand_still("this region asks the others whether it may still act")
         attempt = 0
         while attempt < settings.confirm_attempts and self._parts.peers.names():
-            statuses = await self.statuses()
+            statuses = await self._outlook.statuses()
             reports = _reports(statuses.values())
             ends = {key_of(log): log.log_end_offset for log in role.logs()}
             decision = judge_start(state.region_epoch, ends, reports)
@@ -202,7 +144,7 @@ class FailoverSteps:
         if refusal is not None:
             return TakeoverAbandoned(refusal)
         role = self._parts.role
-        await role.stand_still(f"region {self._region} is taking over")
+        await role.stand_still(f"region {self._outlook.region} is taking over")
         try:
             cut = self._parts.tidemarks.claim()
         except TidemarkError as error:
@@ -222,7 +164,7 @@ class FailoverSteps:
             positions.setdefault(key_of(log), log.kept_from)
         entry = LineageEntry(
             region_epoch=takeover.region_epoch,
-            acting_region=self._region,
+            acting_region=self._outlook.region,
             base=cut.point,
             positions=positions,
             decided_wall_ms=self._parts.clock.wall_ms(),
@@ -235,7 +177,7 @@ class FailoverSteps:
         message = AskPromise(
             domain=self._parts.domain,
             region_epoch=takeover.region_epoch,
-            taker=self._region,
+            taker=self._outlook.region,
             planned=takeover.planned,
         )
         missing: dict[str, str] = {}
@@ -273,7 +215,7 @@ class FailoverSteps:
         takeover = Takeover(
             domain=parts.domain,
             from_region=old_region,
-            to_region=self._region,
+            to_region=self._outlook.region,
             region_epoch=region_epoch,
             planned=planned,
             last_heard_ms=parts.tidemarks.last_heard_ms(),
@@ -299,7 +241,7 @@ class FailoverSteps:
         reason = CutReason(
             domain=parts.domain,
             lineage_epoch=effect.lineage_epoch,
-            region=self._region,
+            region=self._outlook.region,
             region_epoch=state.region_epoch,
             acting_region=effect.entries[-1].acting_region,
             now_wall_ms=parts.clock.wall_ms(),
@@ -322,7 +264,7 @@ class FailoverSteps:
 
     async def _record_lineage(self, record: EntryRecord) -> None:
         entry = as_image_entry(record)
-        domain = self._domain_image()
+        domain = self._outlook.domain
         if entry in domain.lineage:
             return
         await self._parts.metadata.apply(
@@ -332,7 +274,7 @@ class FailoverSteps:
     async def _fetch_statements(self, entries: tuple[EntryRecord, ...]) -> None:
         for record in entries:
             known = self._parts.quarantine.statement(self._parts.domain, record.region_epoch)
-            if known is not None or record.acting_region == self._region:
+            if known is not None or record.acting_region == self._outlook.region:
                 continue
             try:
                 answer, attached = await self._parts.peers.ask_attached(
@@ -366,80 +308,6 @@ class FailoverSteps:
         if left_ms > 0:
             await self._parts.clock.sleep_ms(left_ms)
         return DrainRolledBack("nobody took over in time")
-
-    async def learn_lineage(self, state: State) -> Event:
-        """Stand still and ask until it is known who acts (T31)."""
-        await self._parts.role.fence(state.reason or "another region may act")
-        while True:
-            await self._parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
-            unseen = self._unseen_entries(state)
-            if unseen and unseen[-1].acting_region != self._region:
-                return ReturnBegun(unseen)
-            statuses = await self.statuses()
-            if state.promise.region_epoch <= state.region_epoch:
-                for name, status in statuses.items():
-                    if status.is_home and status.region_epoch == state.region_epoch:
-                        return FollowResumed(name)
-            if not unseen and await self._may_reclaim(state, statuses):
-                return self._reclaim(state, statuses)
-            await self._parts.clock.sleep_ms(self._settings.poll_ms)
-
-    async def _may_reclaim(self, state: State, statuses: Mapping[str, SiteStatus]) -> bool:
-        """Return whether this region, which acted last, may act again by a takeover from itself (T31).
-
-        1. It promised an epoch. 2. The taker never got the answer and gave up, for good. 3. Nobody acts, and
-        nobody will. Every site must say so, and the last tidemark must hold all that was acknowledged here.
-        """
-        domain = self._domain_image()
-        if (domain.acting_region, domain.region_epoch) != (self._region, state.region_epoch):
-            return False
-        if set(statuses) != set(self._parts.peers.names()):
-            return False
-        if not all(_gave_up(status, state) for status in statuses.values()):
-            return False
-        try:
-            tail = await tail_beyond(self._parts.role.logs(), self.known_claim())
-        except LogError as error:
-            _log.warning("this region does not act again by itself: %s", error)
-            return False
-        return not is_acknowledged_work(tail)
-
-    def _reclaim(self, state: State, statuses: Mapping[str, SiteStatus]) -> TakeoverBegun:
-        known = [state.highest_epoch_known]
-        known += [status.highest_epoch_known for status in statuses.values()]
-        ordinal = self._parts.metadata.image.regions[self._region].ordinal
-        epoch = next_region_epoch(known, ordinal)
-        _log.warning("nobody acts and nobody is about to: this region takes over from itself")
-        return TakeoverBegun(
-            region_epoch=epoch,
-            old_region=self._region,
-            operation_id=f"reclaim-{epoch}",
-            planned=False,
-            forced=False,
-        )
-
-    def _unseen_entries(self, state: State) -> tuple[EntryRecord, ...]:
-        known = {entry.region_epoch: entry for entry in self._domain_image().lineage}
-        for hello in self.hellos.values():
-            known.update({entry.region_epoch: entry for entry in hello.lineage})
-        return tuple(
-            EntryRecord(**msgspec.structs.asdict(known[epoch]))
-            for epoch in sorted(known)
-            if epoch > state.region_epoch
-        )
-
-    def _domain_image(self) -> metadata_image.DomainImage:
-        return self._parts.metadata.image.domains[self._parts.domain]
-
-
-def _gave_up(status: SiteStatus, state: State) -> bool:
-    """Return whether a site neither acts nor wants to, and knows nothing newer than `state`."""
-    stands = status.phase in {Phase.MIRRORING, Phase.FENCED}
-    newest = max(status.region_epoch, status.promised_epoch)
-    asked_for_it = status.highest_epoch_known >= state.promise.region_epoch
-    if status.region == state.promise.taker and not asked_for_it:
-        return False  # it lost its memory of what it was promised: the operator must say
-    return stands and newest <= state.region_epoch
 
 
 def _reports(statuses: Iterable[SiteStatus]) -> list[SiteReport]:

@@ -1,0 +1,1 @@
+"""The steps of a fail-over, and what they see of the regions."""

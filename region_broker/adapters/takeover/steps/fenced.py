@@ -1,0 +1,105 @@
+"""A region that stands still: it asks until it is known who acts, or that it must itself (T31).
+
+INV-FS5  a region acts again by itself only if every site says that nobody acts or is about to, and nothing that was
+         acknowledged here lies beyond the last tidemark
+
+Not here: cutting the logs on the way back (`steps.failover_steps`).
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from geo_replicator.directory import next_region_epoch
+from geo_replicator.failover import (
+    EntryRecord,
+    Event,
+    FollowResumed,
+    Phase,
+    ReturnBegun,
+    State,
+    TakeoverBegun,
+)
+from region_broker.adapters.takeover.failover_messages import SiteStatus
+from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.adapters.takeover.steps.outlook import Outlook
+from region_broker.log.failures import LogError
+
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+async def learn_lineage(outlook: Outlook, state: State) -> Event:
+    """Stand still and ask until it is known who acts (T31)."""
+    await outlook.parts.role.fence(state.reason or "another region may act")
+    while True:
+        await outlook.parts.peers.greet_all(timeout_ms=outlook.settings.ask_timeout_ms)
+        unseen = _unseen_entries(outlook, state)
+        if unseen and unseen[-1].acting_region != outlook.region:
+            return ReturnBegun(unseen)
+        statuses = await outlook.statuses()
+        if state.promise.region_epoch <= state.region_epoch:
+            for name, status in statuses.items():
+                if status.is_home and status.region_epoch == state.region_epoch:
+                    return FollowResumed(name)
+        if not unseen and await may_reclaim(outlook, state, statuses):
+            return _reclaim(outlook, state, statuses)
+        await outlook.parts.clock.sleep_ms(outlook.settings.poll_ms)
+
+
+async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> bool:
+    """Return whether this region, which acted last, may act again by a takeover from itself (T31).
+
+    1. It promised an epoch. 2. The taker never got the answer and gave up, for good. 3. Nobody acts, and
+    nobody will. Every site must say so, and the last tidemark must hold all that was acknowledged here.
+    """
+    domain = outlook.domain
+    if (domain.acting_region, domain.region_epoch) != (outlook.region, state.region_epoch):
+        return False
+    if set(statuses) != set(outlook.parts.peers.names()):
+        return False
+    if not all(_gave_up(status, state) for status in statuses.values()):
+        return False
+    try:
+        tail = await tail_beyond(outlook.parts.role.logs(), outlook.known_claim())
+    except LogError as error:
+        _log.warning("this region does not act again by itself: %s", error)
+        return False
+    return not is_acknowledged_work(tail)
+
+
+def _reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> TakeoverBegun:
+    known = [state.highest_epoch_known]
+    known += [status.highest_epoch_known for status in statuses.values()]
+    ordinal = outlook.parts.metadata.image.regions[outlook.region].ordinal
+    epoch = next_region_epoch(known, ordinal)
+    _log.warning("nobody acts and nobody is about to: this region takes over from itself")
+    return TakeoverBegun(
+        region_epoch=epoch,
+        old_region=outlook.region,
+        operation_id=f"reclaim-{epoch}",
+        planned=False,
+        forced=False,
+    )
+
+
+def _unseen_entries(outlook: Outlook, state: State) -> tuple[EntryRecord, ...]:
+    known = {entry.region_epoch: entry for entry in outlook.domain.lineage}
+    for hello in outlook.hellos.values():
+        known.update({entry.region_epoch: entry for entry in hello.lineage})
+    return tuple(
+        EntryRecord(**msgspec.structs.asdict(known[epoch]))
+        for epoch in sorted(known)
+        if epoch > state.region_epoch
+    )
+
+
+def _gave_up(status: SiteStatus, state: State) -> bool:
+    """Return whether a site neither acts nor wants to, and knows nothing newer than `state`."""
+    stands = status.phase in {Phase.MIRRORING, Phase.FENCED}
+    newest = max(status.region_epoch, status.promised_epoch)
+    asked_for_it = status.highest_epoch_known >= state.promise.region_epoch
+    if status.region == state.promise.taker and not asked_for_it:
+        return False  # it lost its memory of what it was promised: the operator must say
+    return stands and newest <= state.region_epoch

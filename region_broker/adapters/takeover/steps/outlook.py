@@ -1,0 +1,87 @@
+"""What a region sees of the others and of itself while a fail-over goes on; every step asks here.
+
+A region that does not answer in time is left out, and a claim that cannot be read is none: nothing is guessed.
+Not here: what follows from it (`steps.failover_steps`, `steps.fenced`, `geo_replicator.directory`).
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from geo_replicator.lineage import EMPTY_CUT, Cut
+from geo_replicator.tidemark import TidemarkError
+from idempotency.ports import Clock
+from region_broker.adapters.peers.peer_protocol import Hello
+from region_broker.adapters.takeover.failover_messages import AskStatus, SiteStatus
+from region_broker.adapters.takeover.failover_peers import FailoverPeers
+from region_broker.adapters.takeover.failover_ports import MetadataSide, TidemarkFacts
+from region_broker.adapters.takeover.quarantine_store import QuarantineStore
+from region_broker.adapters.takeover.region_role import RegionRole
+from region_broker.controller.metadata_image import DomainImage
+
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverSettings:
+    """Bounds and intervals of everything that waits, in ms."""
+
+    greet_interval_ms: int = 500
+    ask_timeout_ms: int = 1_500
+    confirm_attempts: int = 3
+    confirm_pause_ms: int = 200
+    poll_ms: int = 200
+    reach_poll_ms: int = 5
+    final_round_timeout_ms: int = 5_000
+    final_round_attempts: int = 5
+    switch_timeout_ms: int = 20_000
+    promise_attempts: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverParts:
+    """What fail-over is joined with."""
+
+    domain: str
+    clock: Clock
+    metadata: MetadataSide
+    role: RegionRole
+    tidemarks: TidemarkFacts
+    quarantine: QuarantineStore
+    peers: FailoverPeers
+
+
+class Outlook:
+    """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting of each region."""
+
+    def __init__(self, parts: FailoverParts, settings: FailoverSettings) -> None:
+        """Nothing is heard yet."""
+        self.parts: Final = parts
+        self.settings: Final = settings
+        self.hellos: dict[str, Hello] = {}
+
+    @property
+    def region(self) -> str:
+        """This region's name."""
+        return self.parts.role.region
+
+    @property
+    def domain(self) -> DomainImage:
+        """The domain as the metadata has it now."""
+        return self.parts.metadata.image.domains[self.parts.domain]
+
+    async def statuses(self) -> dict[str, SiteStatus]:
+        """Return the status of every region that answers in time."""
+        message = AskStatus(region=self.region)
+        answers, _ = await self.parts.peers.ask_all(
+            message, SiteStatus, timeout_ms=self.settings.ask_timeout_ms
+        )
+        return dict(answers)
+
+    def known_claim(self) -> Cut:
+        """Return this region's claim, `EMPTY_CUT` where it is not readable."""
+        try:
+            return self.parts.tidemarks.claim()
+        except TidemarkError as error:
+            _log.warning("no tidemark is claimed: %s", error)
+            return EMPTY_CUT
