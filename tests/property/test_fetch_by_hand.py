@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
 from region_broker.wire.by_hand import fetch
-from region_broker.wire.by_hand.fetch import Endpoint, FetchAnswer, FetchedRow, FetchRequest
+from region_broker.wire.by_hand.fetch import Endpoint, FetchAnswer, FetchedRow
 from region_broker.wire.kio_codec import (
     DecodeRefused,
     decode_request,
@@ -19,10 +19,11 @@ from region_broker.wire.kio_codec import (
 )
 from region_broker.wire.piecewise import drained
 from tests.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
+from tests.plain_requests import fetch_by_hand, fetch_of_kio
 from tests.wire_world import answer_body_of, body_of
 
 VERSIONS = st.sampled_from(list(fetch.VERSIONS))
-_HAS_REPLICA, _BY_ID = range(4, 15), range(13, 19)
+_BY_ID = range(13, 19)
 _NO_HIGH_WATERMARK = 2**63 - 1
 
 
@@ -65,46 +66,13 @@ def bodies(draw: st.DrawFn, version: int, *, tagged: bool = True) -> bytes:
     return body_of(1, version, values)
 
 
-def plain_of_kio(version: int, request: Any) -> Any:
-    """Return what kio read as plain values."""
-    key = "topic_id" if version in _BY_ID else "topic"
-    replica = request.replica_id if version in _HAS_REPLICA else request.replica_state.replica_id
-    return (
-        int(replica), round(request.max_wait.total_seconds() * 1000), request.min_bytes,
-        request.max_bytes, request.isolation_level,
-        request.session_id if version >= 7 else 0, request.session_epoch if version >= 7 else -1,
-        [
-            (
-                getattr(topic, key),
-                [
-                    (
-                        int(part.partition), part.current_leader_epoch if version >= 9 else -1,
-                        part.fetch_offset, part.partition_max_bytes,
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-        [(getattr(topic, key), list(topic.partitions)) for topic in request.forgotten_topics_data]
-        if version >= 7 else [],
-    )  # fmt: skip
-
-
-def plain(request: FetchRequest) -> Any:
-    """Return what was read by hand as plain values."""
-    topics = [(key, [tuple(part) for part in parts]) for key, parts in request.topics]
-    forgotten = [(key, list(numbers)) for key, numbers in request.forgotten]
-    return (*request[:7], topics, forgotten)
-
-
 @given(st.data(), VERSIONS)
 def test_INV_BFE1_a_whole_request_is_read_as_kio_reads_it(
     data: st.DataObject, version: int
 ) -> None:
     body = memoryview(data.draw(bodies(version)))
-    expected = plain_of_kio(version, decode_request(1, version, body))
-    assert plain(fetch.read_request(version, body)) == expected
+    expected = fetch_of_kio(version, decode_request(1, version, body))
+    assert fetch_by_hand(fetch.read_request(version, body)) == expected
 
 
 @given(st.data(), VERSIONS)
@@ -112,7 +80,7 @@ def test_INV_BFE1_a_plain_request_needs_no_kio(data: st.DataObject, version: int
     body = memoryview(data.draw(bodies(version, tagged=False)))
     found = fetch._plain(version, body)
     assert found is not None
-    assert plain(found) == plain_of_kio(version, decode_request(1, version, body))
+    assert fetch_by_hand(found) == fetch_of_kio(version, decode_request(1, version, body))
 
 
 @given(st.data(), VERSIONS)
@@ -121,12 +89,12 @@ def test_INV_BFE1_what_guard_and_kio_refuse_is_refused(data: st.DataObject, vers
     expected = outcome(
         lambda: decode_request(1, version, body),
         lambda: request_pieces(1, version, body),
-        lambda request: plain_of_kio(version, request),
+        lambda request: fetch_of_kio(version, request),
     )
     found = outcome(
         lambda: fetch.read_request(version, body),
         lambda: fetch.pieces_of_request(version, body),
-        plain,
+        fetch_by_hand,
     )
     assert found == expected
 
@@ -154,7 +122,7 @@ def test_INV_BFE1_many_partitions_are_read_in_pieces(version: int) -> None:
     request = outcome(
         lambda: fetch.read_request(version, body),
         lambda: fetch.pieces_of_request(version, body),
-        plain,
+        fetch_by_hand,
     )
     assert request[7][0][1] == [(7, -1, 1, 2)] * (ELEMENTS_AT_ONCE_MAX + 1)
 

@@ -9,6 +9,7 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.wire.by_hand import transactions
 from region_broker.wire.kio_codec import DecodeRefused, decode_request, encode_response
 from tests.drawn_bodies import INT32, INT64, TEXT, mutated
+from tests.plain_requests import add_of_kio, end_of_kio
 from tests.wire_world import body_of
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
@@ -36,36 +37,21 @@ def adds(version: int) -> st.SearchStrategy[bytes]:
     return fields.map(lambda values: body_of(24, version, values))
 
 
-def end_of_kio(version: int, body: bytes) -> Any:
-    request = decode_request(26, version, memoryview(body))
-    return (
-        request.transactional_id,
-        request.producer_id,
-        request.producer_epoch,
-        request.committed,
-    )
+def read_end(version: int, body: bytes) -> Any:
+    return end_of_kio(decode_request(26, version, memoryview(body)))
 
 
-def add_of_kio(version: int, body: bytes) -> Any:
-    request = decode_request(24, version, memoryview(body))
-    partitions = [
-        TopicPartition(TopicName(topic.name), int(number))
-        for topic in request.v3_and_below_topics
-        for number in topic.partitions
-    ]
-    return (
-        request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
-        request.v3_and_below_producer_epoch, partitions,
-    )  # fmt: skip
+def read_add(version: int, body: bytes) -> Any:
+    return add_of_kio(decode_request(24, version, memoryview(body)))
 
 
 @given(st.data(), st.integers(0, 2))
 def test_INV_BT3_a_plain_request_is_read_as_kio_reads_it(data: st.DataObject, version: int) -> None:
     body = data.draw(ends(version))
-    assert transactions.read_end(version, memoryview(body)) == end_of_kio(version, body)
+    assert transactions.read_end(version, memoryview(body)) == read_end(version, body)
     body = data.draw(adds(version))
     found = transactions.read_add(version, memoryview(body))
-    expected = add_of_kio(version, body)
+    expected = read_add(version, body)
     topics = decode_request(24, version, memoryview(body)).v3_and_below_topics
     if topics and all(topic.partitions for topic in topics):
         assert found == expected
@@ -78,8 +64,8 @@ def test_INV_BT3_what_kio_refuses_or_reads_otherwise_is_never_read_by_hand(
     data: st.DataObject, version: int
 ) -> None:
     for strategy, read, of_kio in (
-        (ends, transactions.read_end, end_of_kio),
-        (adds, transactions.read_add, add_of_kio),
+        (ends, transactions.read_end, read_end),
+        (adds, transactions.read_add, read_add),
     ):
         written = data.draw(strategy(min(version, 3)))
         body = data.draw(st.composite(mutated)(written))

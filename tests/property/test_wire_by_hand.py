@@ -21,6 +21,7 @@ from region_broker.wire.kio_codec import (
     request_pieces,
 )
 from tests.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
+from tests.plain_requests import produce_by_hand, produce_of_kio
 from tests.wire_world import answer_body_of, body_of
 
 PRODUCE_VERSIONS = st.sampled_from(list(produce.VERSIONS))
@@ -52,37 +53,6 @@ def produce_bodies(draw: st.DrawFn, version: int) -> bytes:
     return body_of(0, version, values)
 
 
-def plain_of_kio(request: Any) -> Any:
-    """Return what kio read as plain values."""
-    return (
-        request.transactional_id,
-        int(request.acks),
-        round(request.timeout.total_seconds() * 1000),
-        [
-            (
-                topic.topic_id if hasattr(topic, "topic_id") else topic.name,
-                [
-                    (int(part.index), None if part.records is None else bytes(part.records))
-                    for part in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ],
-    )
-
-
-def plain(request: ProduceRequest) -> Any:
-    """Return what was read by hand as plain values."""
-    topics = [
-        (
-            topic.key,
-            [(b.partition, None if b.data is None else bytes(b.data)) for b in topic.batches],
-        )
-        for topic in request.topics
-    ]
-    return (request.transactional_id, request.acks, request.timeout_ms, topics)
-
-
 def in_pieces(version: int, body: bytes) -> tuple[ProduceRequest, int]:
     """Return a request read in pieces, and how many pauses there were."""
     pieces = produce.request_pieces(version, memoryview(body))
@@ -100,8 +70,8 @@ def test_INV_BP1_a_whole_produce_request_is_read_as_kio_reads_it(
     data: st.DataObject, version: int
 ) -> None:
     body = memoryview(data.draw(produce_bodies(version)))
-    expected = plain_of_kio(decode_request(0, version, body))
-    assert plain(produce.read_request(version, body)) == expected
+    expected = produce_of_kio(decode_request(0, version, body))
+    assert produce_by_hand(produce.read_request(version, body)) == expected
 
 
 @given(st.data(), PRODUCE_VERSIONS)
@@ -111,12 +81,12 @@ def test_INV_BP1_what_guard_and_kio_refuse_is_refused(data: st.DataObject, versi
     expected = outcome(
         lambda: decode_request(0, version, view),
         lambda: request_pieces(0, version, view),
-        plain_of_kio,
+        produce_of_kio,
     )
     found = outcome(
         lambda: produce.read_request(version, view),
         lambda: produce.request_pieces(version, view),
-        plain,
+        produce_by_hand,
     )
     assert found == expected
 

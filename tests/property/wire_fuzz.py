@@ -3,7 +3,7 @@
     python -m tests.property.wire_fuzz --frames 100000 [--api NAME ...] [--socket 2000] [--seed 7]
 
 Each API gets `--frames` frames, spread over its versions: random requests written by kio, then mutated. Each is read
-at once and in pieces, which must agree. With `--socket`, that many of each API also go to a live node, over its
+at once and in pieces, which must agree, and by hand, where that is a way, which must say the same. With `--socket`, that many of each API also go to a live node, over its
 socket, while a good client beside it writes and reads (`wire_fuzz_node`). Any exception but DecodeRefused, a
 disagreement, an abort, or memory that grows ends the process with another code than 0.
 """
@@ -26,12 +26,23 @@ from kio.static.constants import EntityType
 
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.registry import Api
+from region_broker.wire.by_hand import fetch, produce, transactions
 from region_broker.wire.guard import ManyElements
 from region_broker.wire.kio_codec import DecodeRefused, decode_request, request_pieces
+from tests.drawn_bodies import outcome
 from tests.memory_census import resident_bytes
+from tests.plain_requests import (
+    add_of_kio,
+    end_of_kio,
+    fetch_by_hand,
+    fetch_of_kio,
+    produce_by_hand,
+    produce_of_kio,
+)
 from tests.property.wire_fuzz_node import send_to_node
 from tests.wire_world import schema
 
+_PRODUCE_KEY, _ADD_PARTITIONS_KEY, _END_TXN_KEY = 0, 24, 26
 MEMORY_BYTES_MAX = 2 << 30
 GROWTH_BYTES_MAX = 64 << 20
 SOUND_PER_VERSION = 40
@@ -127,6 +138,36 @@ def read_both_ways(key: int, version: int, body: bytes) -> Any:
     return at_once
 
 
+def agree_by_hand(key: int, version: int, body: bytes, of_kio: Any) -> None:
+    """Raise AssertionError if a hand reader says anything else of `body` than kio (None: kio refused)."""
+    view = memoryview(body)
+    found: Any
+    expected: Any = None
+    if key == _PRODUCE_KEY:
+        found = outcome(
+            lambda: produce.read_request(version, view),
+            lambda: produce.request_pieces(version, view),
+            produce_by_hand,
+        )
+        expected = of_kio and produce_of_kio(of_kio)
+    elif key == fetch.KEY:
+        found = outcome(
+            lambda: fetch.read_request(version, view),
+            lambda: fetch.pieces_of_request(version, view),
+            fetch_by_hand,
+        )
+        expected = of_kio and fetch_of_kio(version, of_kio)
+    elif key == _END_TXN_KEY:
+        found = transactions.read_end(version, view)  # None: left to kio
+        expected = found and of_kio and end_of_kio(of_kio)
+    elif key == _ADD_PARTITIONS_KEY:
+        found = transactions.read_add(version, view)
+        expected = found and of_kio and add_of_kio(of_kio)
+    else:
+        return
+    assert found == expected, (found, expected)
+
+
 def read_in_pieces(key: int, version: int, body: bytes) -> Any:
     """Return the request in `body`, None if it is refused."""
     pieces = request_pieces(key, version, memoryview(body))
@@ -149,20 +190,23 @@ class Outcome:
 
 def fuzz(api: Api, chance: random.Random, frame_count: int) -> Outcome:
     """Read `frame_count` frames of one API."""
-    outcome = Outcome()
+    found = Outcome()
     for version, count in spread(api.versions, frame_count):
         sound = sound_requests(chance, api.key, version)
         for request, body in sound[:count]:
             assert read_both_ways(api.key, version, body) == request, (api.name, version, body)
+            agree_by_hand(api.key, version, body, request)
         for index in range(count - len(sound[:count])):
             data = mutated(chance, sound[index % len(sound)][1])
             try:
-                outcome.refused += read_both_ways(api.key, version, data) is None
+                request = read_both_ways(api.key, version, data)
+                agree_by_hand(api.key, version, data, request)
+                found.refused += request is None
             except BaseException:
                 print(f"{api.name} version {version} body {data.hex()}", flush=True)
                 raise
-    outcome.read = frame_count - outcome.refused
-    return outcome
+    found.read = frame_count - found.refused
+    return found
 
 
 def spread(versions: range, frame_count: int) -> Iterator[tuple[int, int]]:
@@ -198,11 +242,11 @@ def main() -> None:
         chance = random.Random(f"{asked.seed} {api.name}")
         fuzz(api, chance, min(asked.frames, SOUND_PER_VERSION * len(api.versions)))  # loads all
         before_bytes, started_s = resident_bytes(), time.monotonic()
-        outcome = fuzz(api, chance, asked.frames)
+        found = fuzz(api, chance, asked.frames)
         grown_bytes = resident_bytes() - before_bytes
         print(
-            f"{api.name}: {asked.frames} frames in {time.monotonic() - started_s:.1f} s, {outcome.read} read, "
-            f"{outcome.refused} refused, {grown_bytes >> 10} KiB more memory",
+            f"{api.name}: {asked.frames} frames in {time.monotonic() - started_s:.1f} s, {found.read} read, "
+            f"{found.refused} refused, {grown_bytes >> 10} KiB more memory",
             flush=True,
         )
         assert grown_bytes < GROWTH_BYTES_MAX, f"{api.name}: memory grew by {grown_bytes} bytes"
