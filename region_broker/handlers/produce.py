@@ -1,72 +1,60 @@
 """Produce (0), versions 3-13.  v7: zstd.  v11: TRANSACTION_ABORTABLE.  v12: TV2.  v13: topic ids.
 
-INV-H12 batches of one connection are appended in the order they arrived (C7): the first step of the handler
-        appends, and a request that must first wait for the coordinator holds back those behind it
 INV-H13 after a local append no error is answered that means "not written" (P18): REQUEST_TIMED_OUT only
-INV-H14 no transactional batch is appended unless its partition is in the producer's open transaction at that
-        very step: TV1 was verified (KIP-890 part 1), TV2 is added first (part 2) and verified again (P4)
-INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
 A request that need not wait before it appends (`begin_produce`) has no task: its answer is made by the group commit
 that reaches its last batch.
-Not here: waiting until what was appended is durable (`produce_wait`), error numbers (`produce_errors`), bytes
-(`wire.by_hand.produce`).
+Not here: the batches (`produce_batches`), requests of very many (`produce_many`), waiting until what was appended is
+durable (`produce_wait`), error numbers (`produce_errors`), bytes (`wire.by_hand.produce`).
 """
 
 import asyncio
-import struct
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from idempotency.identity import TopicPartition
-from idempotency.record_batch import HEADER_BYTES
-from region_broker.controller.metadata_image import INTERNAL_TOPICS
-from region_broker.handlers.partitions import find_partition
-from region_broker.handlers.produce_errors import ERROR_OF_VERDICT, verification_error
-from region_broker.handlers.produce_wait import Item, ProduceWait, written
+from region_broker.handlers.produce_batches import (
+    ORDER_KEY,
+    add,
+    admitted,
+    append,
+    check_silent,
+    checked,
+    heavy_of,
+    items_of,
+    missing_of,
+    prepare,
+    refuse_mixed,
+    refuse_unverified,
+    turn,
+)
+from region_broker.handlers.produce_many import produce_many
+from region_broker.handlers.produce_wait import ProduceWait, written
 from region_broker.handlers.registry import Api, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import TURN_ROWS
-from region_broker.replication.admission import AppendOutcome, AppendVerdict
 from region_broker.wire.by_hand.produce import ProduceRequest, read_request, request_pieces
-from region_broker.wire.server import CloseConnection
-from txn_coordinator.connection_order import Arrival
-from txn_coordinator.verdicts import TxnVerdict
 
-_TV2_SINCE: Final = 12
 _TOPIC_IDS_SINCE: Final = 13
-_ZSTD_SINCE: Final = 7
-_ZSTD: Final = 4
-_ACKS: Final = (-1, 0, 1)
-_ORDER_KEY: Final = "produce.order"
-
-
-@dataclass(slots=True)
-class _Order:
-    """The requests of one connection that have not appended yet, oldest first (INV-H12)."""
-
-    waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
 
 async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Written | None:
     """Append each batch, wait until all are durable, return the answer; None with acks=0."""
-    items = _items(request)
-    transactional = _validate(ctx, request, items)
-    heavy = _heavy(items)
-    order = ctx.connection_state.get(_ORDER_KEY)
-    if order is None and not heavy and _admitted(ctx, request, transactional):
-        _append(ctx, items)
+    if _is_many(request):
+        return await produce_many(ctx, request)
+    items = list(items_of(request))
+    transactional = refuse_mixed(items, checked(ctx, request, items))
+    heavy = heavy_of(items)
+    order = ctx.connection_state.get(ORDER_KEY)
+    if order is None and not heavy and admitted(ctx, request, transactional):
+        append(ctx, items)
     else:
-        async with _turn(ctx):
+        async with turn(ctx):
             for item in heavy:
-                await _prepare(item)
-            await _admit(ctx, request, transactional)
-            _append(ctx, items)
+                await prepare(item)
+            if missing := missing_of(ctx, request, transactional):
+                await add(ctx, request, missing)
+            refuse_unverified(ctx, request, transactional)
+            append(ctx, items)
     if request.acks == 0:
-        _check_silent(items)
+        check_silent(items)
         return None
     ended = asyncio.Event()
     ProduceWait(ctx, request, items, ended.set).begin()
@@ -76,17 +64,17 @@ async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Writte
 
 def begin_produce(ctx: RequestContext, request: ProduceRequest, finish: Finish) -> bool:
     """Append each batch, and let the answer be made when all are durable; False if that needs a task."""
-    items = _items(request)
+    items = list(items_of(request))
     if len(items) > TURN_ROWS:
         return False
-    transactional = _validate(ctx, request, items)
-    if _ORDER_KEY in ctx.connection_state or _heavy(items):
+    transactional = refuse_mixed(items, checked(ctx, request, items))
+    if ORDER_KEY in ctx.connection_state or heavy_of(items):
         return False
-    if transactional and not _admitted(ctx, request, transactional):
+    if transactional and not admitted(ctx, request, transactional):
         return False
-    _append(ctx, items)
+    append(ctx, items)
     if request.acks == 0:
-        _check_silent(items)
+        check_silent(items)
         finish(None)
     else:
         wait = ProduceWait(ctx, request, items, lambda: finish(written(ctx, request, items)))
@@ -94,183 +82,8 @@ def begin_produce(ctx: RequestContext, request: ProduceRequest, finish: Finish) 
     return True
 
 
-def _check_silent(items: Sequence[Item]) -> None:
-    """With acks=0 nothing can be answered: a closed connection tells the producer of an error (as Kafka does)."""
-    failed = next((item for item in items if item.error), None)
-    if failed is not None:
-        name = ErrorCode(failed.error).name
-        raise CloseConnection(f"a batch sent with acks=0 was refused: {name}")
-
-
-# --- what was sent -------------------------------------------------------------------------------
-
-_PRODUCER: Final = struct.Struct(">qh")
-_ATTRIBUTES_AT: Final = 22  # the lower of two bytes: all that is defined
-_PRODUCER_AT: Final = 43
-_SEQUENCE: Final = struct.Struct(">i")
-_SEQUENCE_AT: Final = 53
-
-
-def _items(request: ProduceRequest) -> list[Item]:
-    items: list[Item] = []
-    for topic in request.topics:
-        for index, data in topic.batches:
-            item = Item(topic.key, index, b"" if data is None else data)
-            if len(item.data) >= HEADER_BYTES:
-                item.attributes = item.data[_ATTRIBUTES_AT]
-            items.append(item)
-    return items
-
-
-def _validate(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> list[Item]:
-    """Refuse what needs no log and no coordinator to be refused; return the transactional ones left."""
-    transactional = [item for item in items if item.transactional]
-    for item in transactional:
-        item.producer_id, item.producer_epoch = _PRODUCER.unpack_from(item.data, _PRODUCER_AT)
-    for item in items:
-        if request.acks not in _ACKS:
-            item.refuse(ErrorCode.invalid_required_acks, "acks must be -1, 0 or 1")
-        elif item.transactional and request.acks != -1:
-            item.refuse(ErrorCode.invalid_required_acks, "transactional batches need acks=-1 (all)")
-        elif not item.data:
-            item.refuse(ErrorCode.invalid_record, "there is no batch")
-        elif item.attributes & 0x07 == _ZSTD and ctx.version < _ZSTD_SINCE:
-            item.refuse(
-                ErrorCode.unsupported_compression_type, "zstd needs Produce version 7 or later"
-            )
-        else:
-            _find(ctx, item)
-    if len({item.producer_id for item in transactional}) > 1:
-        for item in items:
-            if item.open:
-                item.refuse(
-                    ErrorCode.invalid_producer_id_mapping,
-                    "one transactional request carries batches of several producer ids",
-                )
-    return [item for item in transactional if item.open]
-
-
-def _find(ctx: RequestContext, item: Item) -> None:
-    found = find_partition(ctx.services, item.topic, item.index)
-    if isinstance(found, ErrorCode):
-        item.refuse(found)
-    elif found.tp.topic in INTERNAL_TOPICS:
-        item.refuse(
-            ErrorCode.invalid_topic_exception, f"{found.tp.topic} is written by the brokers only"
-        )
-    else:
-        item.partition = found
-
-
-def _heavy(items: Sequence[Item]) -> list[Item]:
-    return [
-        item for item in items if item.partition is not None and item.partition.is_heavy(item.data)
-    ]
-
-
-# --- who may append ------------------------------------------------------------------------------
-
-
-def _verify(ctx: RequestContext, request: ProduceRequest, item: Item) -> TxnVerdict:
-    assert item.partition is not None
-    arrival = None
-    if ctx.version < _TV2_SINCE:
-        (base_sequence,) = _SEQUENCE.unpack_from(item.data, _SEQUENCE_AT)
-        arrival = Arrival(ctx.sender, base_sequence)
-    return ctx.services.txn.verify(
-        request.transactional_id, item.producer_id, item.producer_epoch, item.partition.tp, arrival
-    )
-
-
-def _admitted(ctx: RequestContext, request: ProduceRequest, transactional: Sequence[Item]) -> bool:
-    """Verify without waiting; return False when partitions must first be added (TV2)."""
-    for item in transactional:
-        verdict = _verify(ctx, request, item)
-        if verdict is TxnVerdict.OK:
-            continue
-        if ctx.version >= _TV2_SINCE and request.transactional_id is not None:
-            return False
-        item.refuse(verification_error(verdict, ctx.version))
-    return True
-
-
-async def _admit(
-    ctx: RequestContext, request: ProduceRequest, transactional: Sequence[Item]
-) -> None:
-    """Add the partitions to the transaction (TV2), then verify; no await follows (P4)."""
-    if ctx.version >= _TV2_SINCE and request.transactional_id is not None:
-        missing = [
-            item
-            for item in transactional
-            if item.open and _verify(ctx, request, item) is not TxnVerdict.OK
-        ]
-        if missing:
-            verdict = await ctx.services.txn.add_partitions(
-                request.transactional_id,
-                missing[0].producer_id,
-                missing[0].producer_epoch,
-                [_tp(item) for item in missing],
-                implicit=True,
-            )
-            if verdict is not TxnVerdict.OK:
-                for item in missing:
-                    item.refuse(verification_error(verdict, ctx.version))
-    for item in transactional:
-        if item.open:
-            verdict = _verify(ctx, request, item)
-            if verdict is not TxnVerdict.OK:
-                item.refuse(verification_error(verdict, ctx.version))
-
-
-def _tp(item: Item) -> TopicPartition:
-    assert item.partition is not None
-    return item.partition.tp
-
-
-@asynccontextmanager
-async def _turn(ctx: RequestContext) -> AsyncIterator[None]:
-    """Wait until every earlier request of the connection has appended; let the next one go after."""
-    order: _Order = ctx.connection_state.setdefault(_ORDER_KEY, _Order())
-    mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    before = order.waiting[-1] if order.waiting else None
-    order.waiting.append(mine)
-    try:
-        if before is not None and not before.done():
-            await asyncio.wait((before,))
-        yield
-    finally:
-        mine.set_result(None)
-        order.waiting.remove(mine)
-        if not order.waiting:
-            ctx.connection_state.pop(_ORDER_KEY, None)
-
-
-async def _prepare(item: Item) -> None:
-    """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
-    assert item.partition is not None
-    changed = await asyncio.to_thread(item.partition.prepared, item.data)
-    if isinstance(changed, AppendOutcome):
-        item.refuse(ERROR_OF_VERDICT[changed.verdict], changed.detail, changed.bad_records)
-    else:
-        item.data = bytes(changed)
-        item.is_prepared = True
-
-
-def _append(ctx: RequestContext, items: Sequence[Item]) -> None:
-    tv2 = ctx.version >= _TV2_SINCE
-    for item in items:
-        if not item.open:
-            continue
-        assert item.partition is not None
-        outcome = item.partition.append(
-            item.data, tv2=tv2 and item.transactional, is_prepared=item.is_prepared
-        )
-        if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
-            item.outcome = outcome
-        else:
-            item.refuse(
-                ERROR_OF_VERDICT[outcome.verdict], outcome.detail or None, outcome.bad_records
-            )
+def _is_many(request: ProduceRequest) -> bool:
+    return sum(len(topic.batches) for topic in request.topics) > TURN_ROWS
 
 
 def error_answer(ctx: RequestContext, request: Any, error_code: int) -> Fields:

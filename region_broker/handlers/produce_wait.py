@@ -7,17 +7,25 @@ Not here: what is appended (`produce`), what moves HW (`replication.partition`).
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.registry import Written
 from region_broker.handlers.services import RequestContext
-from region_broker.limits import RECORD_ERRORS_MAX
+from region_broker.limits import PIECE_ELEMENTS, RECORD_ERRORS_MAX
 from region_broker.log.disk import Buffer
 from region_broker.replication.admission import AppendOutcome
 from region_broker.replication.partition import Partition
-from region_broker.wire.by_hand.produce import ProducedRow, ProduceRequest, TopicKey, answer
+from region_broker.wire.by_hand.produce import (
+    ProducedRow,
+    ProduceRequest,
+    TopicKey,
+    answer,
+    answer_pieces,
+)
+from region_broker.wire.piecewise import Pieces
 
 _TIMED_OUT: Final = int(ErrorCode.request_timed_out)
 
@@ -119,17 +127,24 @@ class ProduceWait:
         self._request = request
         self._items = items
         self._on_end = on_end
-        self._left = 0
+        self._left = 1  # itself, until every batch is told of
 
     def begin(self) -> None:
         """Wait for all that was appended; ends at once if there is nothing to wait for."""
-        self._left = 1  # itself, until every batch is told of
-        for item in self._items:
+        self.expect(self._items)
+        self.all_expected()
+
+    def expect(self, items: Sequence[Item]) -> None:
+        """Wait for some of the batches, in the step that appended them; `all_expected` comes last."""
+        for item in items:
             if item.outcome is not None:
                 assert item.partition is not None
                 self._left += 1
                 item.wait = self
                 item.partition.tell_committed(item.outcome.next_offset, item)
+
+    def all_expected(self) -> None:
+        """Note that every batch is waited for; ends at once if all are durable or refused."""
         if self._left > 1:
             self._ctx.services.deadlines.add(self, self._request.timeout_ms / 1000)
         self.one_less()
@@ -143,11 +158,10 @@ class ProduceWait:
 
     def expire(self) -> None:
         """See `Expiring`."""
+        text = f"not durable within {self._request.timeout_ms / 1000} s; it may still become so"
         for item in self._items:
             if item.outcome is not None and not item.error and not item.is_durable():
-                item.unknown(
-                    f"not durable within {self._request.timeout_ms / 1000} s; it may still become so"
-                )
+                item.unknown(text)
         self._end()
 
     def _end(self) -> None:
@@ -169,6 +183,27 @@ def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
     rows = iter(items)
     topics = [(topic.key, [next(rows).row() for _ in topic.batches]) for topic in request.topics]
     return Written(answer(ctx.version, ctx.correlation_id, topics), errors)
+
+
+def written_pieces(
+    ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]
+) -> Pieces[Written]:
+    """Make what `written` returns, with a pause after each PIECE_ELEMENTS batches."""
+    errors: list[str] = []
+    rows: list[ProducedRow] = []
+    for start in range(0, len(items), PIECE_ELEMENTS):
+        piece = items[start : start + PIECE_ELEMENTS]
+        errors += [ErrorCode(item.error).name for item in piece if item.error]
+        yield
+    if errors:
+        _name_so_many(items)
+    for start in range(0, len(items), PIECE_ELEMENTS):
+        rows += [item.row() for item in items[start : start + PIECE_ELEMENTS]]
+        yield
+    each = iter(rows)
+    topics = [(topic.key, list(islice(each, len(topic.batches)))) for topic in request.topics]
+    encoded = yield from answer_pieces(ctx.version, ctx.correlation_id, topics)
+    return Written(encoded, errors)
 
 
 def _name_so_many(items: Sequence[Item]) -> None:

@@ -238,14 +238,20 @@ TOPICS_REMEMBERED: Final = 1_024
 
 def answer(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
     """Return header and body of the answer."""
-    if version >= _FLEXIBLE_SINCE:
-        if len(topics) == 1 and len(topics[0][1]) == 1:
-            row = topics[0][1][0]
-            if row.text is None and not row.bad_records:
-                front = _front_of_one(version, topics[0][0])
-                return _I32.pack(correlation_id) + front + _ROW.pack(*row[:5]) + _BACK_OF_ONE
-        return _write_flexible(version, correlation_id, topics)
-    return _write_legacy(version, correlation_id, topics)
+    if version >= _FLEXIBLE_SINCE and len(topics) == 1 and len(topics[0][1]) == 1:
+        row = topics[0][1][0]
+        if row.text is None and not row.bad_records:
+            front = _front_of_one(version, topics[0][0])
+            return _I32.pack(correlation_id) + front + _ROW.pack(*row[:5]) + _BACK_OF_ONE
+    return drained(answer_pieces(version, correlation_id, topics))
+
+
+def answer_pieces(
+    version: int, correlation_id: int, topics: Sequence[ProducedTopic]
+) -> Pieces[bytes]:
+    """Write what `answer` returns, with a pause after each PIECE_ELEMENTS rows."""
+    write = _write_flexible if version >= _FLEXIBLE_SINCE else _write_legacy
+    return write(version, correlation_id, topics)
 
 
 @lru_cache(TOPICS_REMEMBERED)
@@ -258,7 +264,10 @@ def _front_of_one(version: int, key: TopicKey) -> bytes:
     return b"".join((b"\0\2", *_compact_text(key), b"\2"))
 
 
-def _write_flexible(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
+def _write_flexible(
+    version: int, correlation_id: int, topics: Sequence[ProducedTopic]
+) -> Pieces[bytes]:
+    done = 0
     parts = [_I32.pack(correlation_id), b"\0", _compact_count(len(topics))]
     for key, rows in topics:
         if version >= _TOPIC_IDS_SINCE:
@@ -273,12 +282,18 @@ def _write_flexible(version: int, correlation_id: int, topics: Sequence[Produced
             parts.append(_compact_errors(row.bad_records))
             parts += _compact_text(row.text)
             parts.append(b"\0")  # no tags: who leads now is never told
+            done += 1
+            if done % PIECE_ELEMENTS == 0:
+                yield
         parts.append(b"\0")
     parts.append(b"\0\0\0\0\0")  # not throttled, no tags
     return b"".join(parts)
 
 
-def _write_legacy(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
+def _write_legacy(
+    version: int, correlation_id: int, topics: Sequence[ProducedTopic]
+) -> Pieces[bytes]:
+    done = 0
     parts = [_I32.pack(correlation_id), _I32.pack(len(topics))]
     for key, rows in topics:
         assert isinstance(key, str), key
@@ -293,6 +308,9 @@ def _write_legacy(version: int, correlation_id: int, topics: Sequence[ProducedTo
                 parts.append(_I32.pack(len(row.bad_records)))
                 parts += [_I32.pack(index) + b"\xff\xff" for index in row.bad_records]
                 parts += _legacy_text(row.text)
+            done += 1
+            if done % PIECE_ELEMENTS == 0:
+                yield
     parts.append(b"\0\0\0\0")  # not throttled
     return b"".join(parts)
 

@@ -1,0 +1,165 @@
+"""Produce requests of many batches over a real socket and real logs: the rules of any Produce hold in pieces, too.
+
+A piece is made of two or three batches here (`TURN_ROWS`), so that a few are many.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.handlers import produce, produce_batches, produce_many
+from region_broker.handlers.produce_wait import Item
+from region_broker.handlers.services import RequestContext
+from region_broker.limits import PIECE_ELEMENTS
+from region_broker.wire.batches import Origin
+from region_broker.wire.by_hand.produce import ProducedRow, answer_pieces
+from tests.spec.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
+from tests.wire_world import PlayedCoordinator, wire_world
+
+NONE, INVALID_RECORD, UNKNOWN_TOPIC, CORRUPT = 0, 87, 3, 2
+INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE = 49, 48
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "TURN_ROWS", 3)
+    monkeypatch.setattr(produce_many, "TURN_ROWS", 3)
+
+
+def errors(answered: Any) -> list[int]:
+    return [row.error_code.value for row in answered.responses[0].partition_responses]
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+async def test_each_batch_of_many_gets_its_own_answer_in_every_version(
+    tmp_path: Path, version: int
+) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 9)
+        client = await world.connect()
+        broken = batch("bad")[:-1] + b"\xff"
+        sent = [*(batch(f"v{n}") for n in range(7)), broken, b"", *(batch() for _ in range(3))]
+        for round_number in range(2):
+            answered = await client.call(0, version, produce_of(*sent))
+            rows = answered.responses[0].partition_responses
+            assert [row.index for row in rows] == list(range(12))
+            assert errors(answered) == [NONE] * 7 + [CORRUPT, INVALID_RECORD] + [UNKNOWN_TOPIC] * 3
+            assert [row.base_offset for row in rows] == [round_number] * 7 + [-1] * 5
+        assert values(await fetch(client, 1)) == [b"v0"]
+
+
+async def test_INV_HPM1_others_are_served_between_the_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    def noting(ctx: RequestContext, items: Sequence[Item]) -> None:
+        sizes.append((len(items), ticks))
+        produce_batches.append(ctx, items)
+
+    monkeypatch.setattr(produce_many, "append", noting)
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 20)
+        client = await world.connect()
+        ticking = asyncio.get_running_loop().create_task(tick())
+        answered = await client.call(0, 9, produce_of(*(batch() for _ in range(20))))
+        ticking.cancel()
+        assert errors(answered) == [NONE] * 20
+        assert [size for size, _ in sizes] == [3] * 6 + [2]
+        assert len({at for _, at in sizes}) == 7
+
+
+async def test_C7_what_follows_many_batches_is_appended_behind_them(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 10)
+        client = await world.connect()
+        first = [batch(f"first-{n}", origin=Origin(5, 0, 0)) for n in range(10)]
+        client.send(0, 9, produce_of(*first))
+        second = produce_of(batch("second", origin=Origin(5, 0, 1)))
+        second["topic_data"][0]["partition_data"][0]["index"] = 9
+        client.send(0, 9, second)
+        _, large = await client.receive(0, 9)
+        _, small = await client.receive(0, 9)
+        assert errors(large) == [NONE] * 10
+        assert errors(small) == [NONE]
+        assert small.responses[0].partition_responses[0].base_offset == 1
+
+
+class Ending(PlayedCoordinator):
+    """A coordinator whose transaction ends after some batches were verified."""
+
+    def __init__(self, verified: int) -> None:
+        super().__init__()
+        self.left = verified
+
+    def verify(self, *args: Any, **more: Any) -> Any:
+        if self.left == 0:
+            self.in_transaction.clear()
+        self.left -= 1
+        return super().verify(*args, **more)
+
+
+async def test_P4_what_is_left_when_the_transaction_ends_is_refused(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 10)
+        ending = Ending(verified=6)
+        world.services.txn = ending  # type: ignore[assignment]
+        ending.in_transaction |= {TopicPartition(TopicName("t"), n) for n in range(10)}
+        client = await world.connect()
+        sent = produce_of(*(batch(origin=txn(0)) for _ in range(10)), transactional_id="x")
+        answered = await client.call(0, 9, sent)
+        assert errors(answered) == [NONE] * 6 + [INVALID_TXN_STATE] * 4
+        ends = [world.partition("t", n).log_end_offset for n in range(10)]
+        assert ends == [1] * 6 + [0] * 4
+
+
+async def test_KIP890_all_partitions_of_many_batches_are_added_at_once(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 10)
+        world.txn.in_transaction.add(TopicPartition(TopicName("t"), 4))
+        client = await world.connect()
+        sent = produce_of(*(batch(origin=txn(0)) for _ in range(10)), transactional_id="x")
+        answered = await client.call(0, 12, sent)
+        assert errors(answered) == [NONE] * 10
+        expected = [TopicPartition(TopicName("t"), n) for n in range(10) if n != 4]
+        assert world.txn.added == expected
+
+
+async def test_C12_two_producer_ids_among_many_batches_refuse_all(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 10)
+        client = await world.connect()
+        origins = [txn(0)] * 9 + [txn(0, producer_id=10)]
+        sent = produce_of(*(batch(origin=each) for each in origins), transactional_id="x")
+        answered = await client.call(0, 9, sent)
+        assert errors(answered) == [INVALID_PRODUCER_ID_MAPPING] * 10
+        assert {world.partition("t", n).log_end_offset for n in range(10)} == {0}
+
+
+async def test_many_batches_with_acks_0_get_no_answer(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 10)
+        client = await world.connect()
+        client.send(0, 9, produce_of(*(batch() for _ in range(10)), acks=0))
+        (row,) = (await client.call(0, 9, produce_of(batch()))).responses[0].partition_responses
+        assert row.base_offset == 1
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12])
+def test_an_answer_in_pieces_pauses_after_so_many_rows(version: int) -> None:
+    count = 4 * PIECE_ELEMENTS
+    topics = [("t", [ProducedRow(n, 0, n) for n in range(count)])]
+    pieces: Iterator[None] = answer_pieces(version, 1, topics)
+    pauses = sum(1 for _ in pieces)
+    assert pauses == 4
