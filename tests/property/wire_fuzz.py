@@ -47,7 +47,7 @@ MEMORY_BYTES_MAX = 2 << 30
 GROWTH_BYTES_MAX = 64 << 20
 SOUND_PER_VERSION = 40
 HOSTILE = (b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x01", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff",
-           b"\x80\x80\x80\x80\x80", b"\x80\x00", b"\x00", b"\x01\x63\x7f")  # fmt: skip
+           b"\x80\x80\x80\x80\x80", b"\x80\x00", b"\x00", b"\x01", b"\x02", b"\x01\x63\x7f", b"\x01\x07\x02ab")  # fmt: skip
 
 
 def _draw_duration(chance: random.Random) -> timedelta:
