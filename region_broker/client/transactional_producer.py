@@ -12,13 +12,12 @@ INV-CP11 a transaction that commits a consumer's position is not repeated here a
         what was read before it may have been cut off too, so the consumer goes back and reads again
 
 confluent-kafka's calls that wait run in one thread per producer; handing over a record never leaves the loop.
-Not here: the protocol (librdkafka), the decision (`txn_coordinator`), where a verdict is read from
+Not here: the protocol (librdkafka), how its calls are waited for (`waiting_calls`), the decision (`txn_coordinator`), where a verdict is read from
 (`region_broker.client.verdicts`).
 """
 
 import asyncio
 import enum
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,17 +41,17 @@ from region_broker.client.errors import (
 from region_broker.client.retirement import retire
 from region_broker.client.transaction import Attempt, Record, Transaction
 from region_broker.client.verdicts import Position, Verdict, VerdictClient
+from region_broker.client.waiting_calls import (
+    backoff_s,
+    initialised,
+    most_telling,
+    until_answered,
+)
 
 ATTEMPT_COUNT_MAX: Final = 8
 CALL_TIMEOUT_S: Final = 10.0
 COMMIT_TIMEOUT_S: Final = 30.0
 RECOVERY_TIMEOUT_S: Final = 90.0
-_BACKOFF_FIRST_S: Final = 0.05
-_BACKOFF_MAX_S: Final = 2.0
-
-# librdkafka prints fatal errors to stderr whatever its log level; they are raised here as well.
-_QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
-_QUIET.addHandler(logging.NullHandler())
 
 Result = TypeVar("Result")
 
@@ -210,7 +209,7 @@ class TransactionalProducer:
         self._usable = False
         try:
             await self._call(
-                _until_answered, CALL_TIMEOUT_S, lambda: kafka.abort_transaction(CALL_TIMEOUT_S)
+                until_answered, CALL_TIMEOUT_S, lambda: kafka.abort_transaction(CALL_TIMEOUT_S)
             )
         except KafkaException as error:
             self._condemn(kafka_error(error))
@@ -231,7 +230,7 @@ class TransactionalProducer:
             if await self._was_committed(transaction, failure):
                 return
             self._check_repeatable(transaction, failure.error, began_under)
-            await asyncio.sleep(_backoff_s(transaction.attempt_count))
+            await asyncio.sleep(backoff_s(transaction.attempt_count))
             await self._begin(transaction)
             await self._call(transaction.attempt.offer_all, transaction.records)
 
@@ -241,7 +240,7 @@ class TransactionalProducer:
         kafka = attempt.kafka
         try:
             for offsets, group_metadata in transaction.offsets:
-                _until_answered(
+                until_answered(
                     CALL_TIMEOUT_S,
                     lambda o=offsets, g=group_metadata: kafka.send_offsets_to_transaction(  # type: ignore[misc]
                         o, g, CALL_TIMEOUT_S
@@ -255,9 +254,9 @@ class TransactionalProducer:
         # librdkafka sends no EndTxn after a failed delivery; committing then says what failed.
         sent = _Sent.NO if attempt.errors else _Sent.PERHAPS
         try:
-            _until_answered(COMMIT_TIMEOUT_S, lambda: kafka.commit_transaction(CALL_TIMEOUT_S))
+            until_answered(COMMIT_TIMEOUT_S, lambda: kafka.commit_transaction(CALL_TIMEOUT_S))
         except KafkaException as error:
-            return _Failure(_most_telling(kafka_error(error), attempt.errors), sent)
+            return _Failure(most_telling(kafka_error(error), attempt.errors), sent)
         return None
 
     # -- after a failure ---------------------------------------------------------------------------
@@ -338,7 +337,7 @@ class TransactionalProducer:
                 return Verdict.OPEN
             if verdict is not Verdict.OPEN or time.monotonic() > deadline_s:
                 return verdict
-            await asyncio.sleep(_backoff_s(attempt_count))
+            await asyncio.sleep(backoff_s(attempt_count))
 
     def _unknown(self, transaction: Transaction, error: KafkaError, why: str) -> OutcomeUnknown:
         positions = transaction.positions
@@ -381,7 +380,7 @@ class TransactionalProducer:
             if time.monotonic() > deadline_s:
                 return None
             attempt_count += 1
-            await asyncio.sleep(_backoff_s(attempt_count))
+            await asyncio.sleep(backoff_s(attempt_count))
         return epoch
 
     async def _rebuild(self) -> None:
@@ -389,7 +388,9 @@ class TransactionalProducer:
         self._usable = False
         for _ in range(ATTEMPT_COUNT_MAX):
             before = await self._verdicts.region_epoch()
-            self._kafka = await self._call(self._build)
+            self._kafka = await self._call(
+                initialised, self._config, RECOVERY_TIMEOUT_S, CALL_TIMEOUT_S
+            )
             after = await self._verdicts.region_epoch()
             self._region_epoch = after if before == after else None
             if before == after:
@@ -397,57 +398,5 @@ class TransactionalProducer:
         self._last_error = None
         self._usable = True
 
-    def _build(self) -> Producer:
-        deadline_s = time.monotonic() + RECOVERY_TIMEOUT_S
-        while True:
-            kafka = Producer(self._config, logger=_QUIET)
-            try:
-                _until_answered(
-                    deadline_s - time.monotonic(),
-                    lambda k=kafka: k.init_transactions(CALL_TIMEOUT_S),  # type: ignore[misc]
-                )
-            except KafkaException as error:
-                last = kafka_error(error)
-                if last.code() in REFUSALS:
-                    raise Refused(
-                        f"no producer id is given to {self._id!r}: {last.str()}", code=last.name()
-                    ) from error
-                if time.monotonic() > deadline_s:
-                    raise Unreachable(
-                        f"no region gave a producer id to {self._id!r} at"
-                        f" {self._config['bootstrap.servers']}: {last.str()}. Look at"
-                        " `tidemark region status`.",
-                        code=last.name(),
-                    ) from error
-                time.sleep(_BACKOFF_FIRST_S)
-            else:
-                return kafka
-
     async def _call(self, function: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
-
-def _most_telling(error: KafkaError, of_records: Sequence[KafkaError]) -> KafkaError:
-    """Return what a record met, where the commit only says that one met something."""
-    if error.fatal():
-        return error
-    refusals = [each for each in of_records if each.code() in REFUSALS]
-    vague = error.code() == KafkaError._INCONSISTENT
-    return next(iter([*refusals, *(of_records if vague else ()), error]))
-
-
-def _backoff_s(attempt_count: int) -> float:
-    return min(_BACKOFF_FIRST_S * 2.0 ** min(attempt_count - 1, 10), _BACKOFF_MAX_S)
-
-
-def _until_answered(timeout_s: float, call: Callable[[], object]) -> None:
-    """Repeat a call that librdkafka names retriable: it goes on where it was, nothing is doubled."""
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            unmasked(call)
-        except KafkaException as error:
-            if not kafka_error(error).retriable() or time.monotonic() > deadline_s:
-                raise
-        else:
-            return

@@ -1,0 +1,77 @@
+"""Calls of confluent-kafka that wait, until librdkafka has an answer; all of them block, in the producer's thread.
+
+INV-CP14 a call is repeated only where librdkafka names its error retriable: it goes on where it was, nothing is doubled
+
+Not here: what follows from an error (`transactional_producer`).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from region_broker.client.errors import REFUSALS, Refused, Unreachable, kafka_error, unmasked
+
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 2.0
+
+# librdkafka prints fatal errors to stderr whatever its log level; they are raised here as well.
+_QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
+_QUIET.addHandler(logging.NullHandler())
+
+
+def initialised(config: Mapping[str, Any], timeout_s: float, call_timeout_s: float) -> Producer:
+    """Return a producer that was given a producer id; raises `Refused`, and `Unreachable` after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    name = config["transactional.id"]
+    while True:
+        kafka = Producer(dict(config), logger=_QUIET)
+        try:
+            until_answered(
+                deadline_s - time.monotonic(),
+                lambda k=kafka: k.init_transactions(call_timeout_s),  # type: ignore[misc]
+            )
+        except KafkaException as error:
+            last = kafka_error(error)
+            if last.code() in REFUSALS:
+                raise Refused(
+                    f"no producer id is given to {name!r}: {last.str()}", code=last.name()
+                ) from error
+            if time.monotonic() > deadline_s:
+                raise Unreachable(
+                    f"no region gave a producer id to {name!r} at {config['bootstrap.servers']}:"
+                    f" {last.str()}. Look at `tidemark region status`.",
+                    code=last.name(),
+                ) from error
+            time.sleep(_BACKOFF_FIRST_S)
+        else:
+            return kafka
+
+
+def most_telling(error: KafkaError, of_records: Sequence[KafkaError]) -> KafkaError:
+    """Return what a record met, where the commit only says that one met something."""
+    if error.fatal():
+        return error
+    refusals = [each for each in of_records if each.code() in REFUSALS]
+    vague = error.code() == KafkaError._INCONSISTENT
+    return next(iter([*refusals, *(of_records if vague else ()), error]))
+
+
+def backoff_s(attempt_count: int) -> float:
+    """Return for how long to wait behind that many attempts."""
+    return min(_BACKOFF_FIRST_S * 2.0 ** min(attempt_count - 1, 10), _BACKOFF_MAX_S)
+
+
+def until_answered(timeout_s: float, call: Callable[[], object]) -> None:
+    """Repeat a call that librdkafka names retriable: it goes on where it was, nothing is doubled."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            unmasked(call)
+        except KafkaException as error:
+            if not kafka_error(error).retriable() or time.monotonic() > deadline_s:
+                raise
+        else:
+            return
