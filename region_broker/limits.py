@@ -63,7 +63,7 @@ LOOKUPS_MAX: Final = 20_000
 LOOKUP_BYTES_ON_LOOP_MAX: Final = 16 * KIB
 FETCH_WAIT_MS_MAX: Final = 300_000
 # Kafka's max.incremental.fetch.session.cache.slots, and min.incremental.fetch.session.eviction.ms; a remembered
-# partition takes about 300 bytes.
+# partition takes about 500 bytes.
 FETCH_SESSIONS_MAX: Final = 1_000
 FETCH_SESSION_STALE_MS: Final = 120_000
 FETCH_SESSION_PARTITIONS_MAX: Final = 100_000

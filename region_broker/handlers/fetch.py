@@ -17,7 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.fetch_reading import Read, Reading, find
+from region_broker.handlers.fetch_reading import Read, Reading
 from region_broker.handlers.partitions import find_partition, isolation_of
 from region_broker.handlers.registry import Api, ByHand, Finish, Written
 from region_broker.handlers.services import RequestContext
@@ -92,14 +92,17 @@ def begin_fetch(ctx: RequestContext, request: FetchRequest, finish: Finish) -> b
 
 def _wanted_count(ctx: RequestContext, request: FetchRequest) -> int:
     """Return how many partitions a request may have to look at."""
-    named = sum([len(partitions) for _, partitions in request.topics])
-    return named + ctx.services.fetch_sessions.partitions_of(request.session_id)
+    count = sum([len(partitions) for _, partitions in request.topics])
+    isolation = isolation_of(request.isolation_level)
+    if request.session_id != NO_SESSION and isolation is not None:
+        count += ctx.services.fetch_sessions.restless_count(request.session_id, isolation)
+    return count
 
 
 class Fetching:
     """One request that was let in, until it is answered."""
 
-    __slots__ = ("_asked", "_ctx", "_finish", "_isolation", "_session", "reading")
+    __slots__ = ("_asked", "_ctx", "_finish", "_session", "reading")
 
     def __init__(
         self,
@@ -107,17 +110,14 @@ class Fetching:
         request: FetchRequest,
         asked: SessionRequest,
         session: FetchSession | None,
-        isolation: Isolation,
     ) -> None:
         self._ctx = ctx
         self._asked = asked
         self._session = session
-        self._isolation = isolation
         self._finish: Finish | None = None
-        wanted = asked.wanted if session is None else tuple(session.wanted.values())
         wait_ms_max = min(request.wait_ms_max, FETCH_WAIT_MS_MAX)
         self.reading = Reading(
-            ctx.services, wanted, isolation,
+            ctx.services, session or asked.wanted, asked.isolation,
             bytes_min=request.bytes_min, bytes_max=request.bytes_max, wait_ms_max=wait_ms_max,
         )  # fmt: skip
 
@@ -162,11 +162,12 @@ class Fetching:
                 await read_in.wait()
 
     def _written(self) -> Pieces[Written]:
-        found = yield from self.reading.read()
-        told, session_id = self._told(found)
-        if told is None:
+        found = () if self._is_late() else (yield from self.reading.read())
+        if self._session is not None and self._is_late():
             error = ErrorCode.invalid_fetch_session_epoch
-            return _written(self._ctx, FetchAnswer(int(error), session_id), (error.name,))
+            answer = FetchAnswer(int(error), self._session.session_id)
+            return _written(self._ctx, answer, (error.name,))
+        told, session_id = self._told(found)
         ctx = self._ctx
         answer = _answer_of(ctx, session_id, told)
         names = [ErrorCode(row.error_code).name for _, row in told if row.error_code]
@@ -174,33 +175,31 @@ class Fetching:
             (yield from pieces_of_answer(ctx.version, ctx.correlation_id, answer)), names
         )
 
-    def _told(self, found: Sequence[Read]) -> tuple[Sequence[Read] | None, int]:
-        """Return what the answer tells (None: it comes too late), and the session's id; both remember it."""
+    def _is_late(self) -> bool:
+        """Return whether a later request of its session came (INV-H10)."""
+        session = self._session
+        return session is not None and session.expected_epoch != next_epoch(self._asked.epoch)
+
+    def _told(self, found: Sequence[Read]) -> tuple[Sequence[Read], int]:
+        """Return what the answer tells, and the session's id; the session remembers it."""
         session, sessions = self._session, self._ctx.services.fetch_sessions
         if session is None:
             if not self._asked.opens_session:
                 return found, NO_SESSION
             told = {item.key: _facts(row) for item, row in found}
             session_id = sessions.begin(self._asked, told, self._ctx.services.clock.monotonic_ms())
-            if session_id != NO_SESSION:
-                self._note_quiet(found)
+            self._note_quiet(found)
             return found, session_id
-        if session.expected_epoch != next_epoch(self._asked.epoch):
-            return None, session.session_id
-        news = [pair for pair in found if session.must_tell(pair[0], _facts(pair[1]))]
+        news = [pair for pair in found if session.must_tell(pair.item, _facts(pair.row))]
         self._note_quiet(found)
         return news, session.session_id
 
     def _note_quiet(self, found: Sequence[Read]) -> None:
-        """Note which partitions need not be looked at until they change (INV-FE6); no await since they were read."""
-        for item, row in found:
-            if row.records or row.error_code:
-                continue
-            partition = find(self._ctx.services, item)
-            if isinstance(partition, Partition) and not partition.readable_bytes(
-                item.offset, self._isolation, 1
-            ):
-                item.note_quiet(partition, self._isolation)
+        """Note which partitions need not be looked at until they change (INV-FE6)."""
+        for read in found:
+            session = read.item.session
+            if session is not None and (partition := self.reading.holds(read)):
+                session.note_quiet(read.item, partition)
 
 
 def _facts(row: FetchedRow) -> Told:
@@ -218,11 +217,11 @@ def _entered(ctx: RequestContext, request: FetchRequest) -> Fetching | Written:
     isolation = isolation_of(request.isolation_level)
     if isolation is None or not _may_ask(request):
         return _refused(ctx, request, ErrorCode.invalid_request)
-    asked = _session_request(ctx, request)
+    asked = _session_request(ctx, request, isolation)
     session = ctx.services.fetch_sessions.enter(asked, ctx.services.clock.monotonic_ms())
     if isinstance(session, SessionError):
         return _refused(ctx, request, _ERROR_OF[session])
-    return Fetching(ctx, request, asked, session, isolation)
+    return Fetching(ctx, request, asked, session)
 
 
 def _may_ask(request: FetchRequest) -> bool:
@@ -231,7 +230,9 @@ def _may_ask(request: FetchRequest) -> bool:
     return request.replica_id < 0 and max(named, forgotten) <= FETCH_PARTITION_COUNT_MAX
 
 
-def _session_request(ctx: RequestContext, request: FetchRequest) -> SessionRequest:
+def _session_request(
+    ctx: RequestContext, request: FetchRequest, isolation: Isolation
+) -> SessionRequest:
     wanted = {
         (key, item.partition): Wanted(key, *item)
         for key, partitions in request.topics
@@ -243,6 +244,7 @@ def _session_request(ctx: RequestContext, request: FetchRequest) -> SessionReque
         by_id=ctx.version >= _BY_ID,
         wanted=tuple(wanted.values()),
         forgotten=[(key, index) for key, numbers in request.forgotten for index in numbers],
+        isolation=isolation,
     )
 
 

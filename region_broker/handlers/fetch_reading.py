@@ -10,15 +10,16 @@ Not here: who may ask and what a session is told (`fetch`), who tells of changes
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.partitions import find_partition, leader_epoch_error
 from region_broker.handlers.services import Services
-from region_broker.limits import FETCH_BYTES_MAX, TURN_ROWS
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, TURN_ROWS
 from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange, PartitionFailed
-from region_broker.replication.fetch_sessions import Wanted
+from region_broker.replication.fetch_sessions import FetchSession, Wanted
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.purgatory import ReadableWait
 from region_broker.wire.by_hand.fetch import FetchedRow
@@ -33,16 +34,16 @@ class Read(NamedTuple):
 
 
 class Reading:
-    """Looks at what is `wanted`, waits, and reads it."""
+    """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
 
     __slots__ = (
-        "_bytes_max", "_bytes_min", "_isolation", "_on_over", "_services", "_tries", "_wait", "_wanted", "wait_ms_max",
+        "_bytes_max", "_bytes_min", "_isolation", "_named", "_on_over", "_services", "_session", "_tries", "_wait", "wait_ms_max",
     )  # fmt: skip
 
     def __init__(
         self,
         services: Services,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[Wanted] | FetchSession,
         isolation: Isolation,
         *,
         bytes_min: int,
@@ -51,7 +52,8 @@ class Reading:
     ) -> None:
         """Call `begin` next, then `read`."""
         self._services = services
-        self._wanted = wanted
+        self._session = wanted if isinstance(wanted, FetchSession) else None
+        self._named = () if isinstance(wanted, FetchSession) else wanted
         self._isolation = isolation
         self._bytes_min = bytes_min
         self._bytes_max = min(max(0, bytes_max), FETCH_BYTES_MAX)
@@ -59,6 +61,11 @@ class Reading:
         self._wait: ReadableWait | None = None
         self._on_over: Callable[[], None] | None = None
         self._tries = 0
+
+    def _wanted(self) -> Sequence[Wanted]:
+        if self._session is None:
+            return self._named
+        return tuple(islice(self._session.restless.values(), ELEMENTS_AT_ONCE_MAX))
 
     def begin(self, on_over: Callable[[], None]) -> Pieces[None]:
         """Call `on_over` once there is enough, something is to be told, or the time is over; perhaps at once."""
@@ -68,31 +75,35 @@ class Reading:
             return
         self._on_over = on_over
         self._wait = ReadableWait(enough_bytes, self._enough)
-        must_wait = yield from self._look(self._wait)
-        if not must_wait:
-            self._over()
-        else:
-            self._services.deadlines.add(self, self.wait_ms_max / 1000)
-
-    def _look(self, wait: ReadableWait) -> Pieces[bool]:
-        """Look at each partition; return whether there is reason to wait."""
-        isolation = self._isolation
-        for done, item in enumerate(self._wanted, 1):
-            quiet_in = item.quiet_in
-            if quiet_in is not None and item.is_quiet(isolation):
-                wait.look_at(quiet_in, item.offset, isolation, is_quiet=True)
-            else:
-                partition = find(self._services, item)
-                if isinstance(partition, ErrorCode):
-                    return False
-                wait.look_at(partition, item.offset, isolation)
-                if wait.has_enough:
-                    return False
+        if self._session is not None:
+            self._session.wait(self._restless, self._enough)
+        for done, item in enumerate(self._wanted(), 1):
+            if not self._look_at(item):
+                self._over()
+                return
             if done % TURN_ROWS == 0:
                 yield
-                if self._on_over is None:
-                    return False
-        return True
+                if not self._waits:
+                    return
+        self._services.deadlines.add(self, self.wait_ms_max / 1000)
+
+    @property
+    def _waits(self) -> bool:
+        return self._on_over is not None
+
+    def _look_at(self, item: Wanted) -> bool:
+        """Look at one partition; return whether there is still reason to wait."""
+        assert self._wait is not None
+        partition = find(self._services, item)
+        if isinstance(partition, ErrorCode):
+            return False
+        self._wait.look_at(partition, item.offset, self._isolation)
+        return not self._wait.has_enough
+
+    def _restless(self, item: Wanted) -> None:
+        """Look at what is quiet no more; called within the change (INV-FRD1)."""
+        if self._wait is not None and not self._look_at(item):
+            self._enough()
 
     def _enough(self) -> None:
         """See `ReadableWait`: within a change of a partition, so the reading is left for later (INV-FRD1)."""
@@ -115,23 +126,23 @@ class Reading:
             self._wait.end()
             self._wait = None
             self._services.deadlines.drop(self)
+            if self._session is not None:
+                self._session.wait_no_more(self._enough)
 
     def _left_bytes(self) -> int:
         return min(self._bytes_max, self._services.memory.left_bytes // 2)
 
     def read(self) -> Pieces[list[Read]]:
-        """Read every partition that is not quiet, in the order wanted, until the request's bytes are used up.
+        """Read in the order wanted, until the request's bytes are used up.
 
         Raises ColdRange for all that is not in memory (INV-FRD2): give it to `read_in`, and read again.
         """
         wait = self._services.partitions.cold_reads.may_wait(self._tries)
-        isolation, left_bytes = self._isolation, self._left_bytes()
+        left_bytes = self._left_bytes()
         first = not self._services.memory.full
         found: list[Read] = []
         lacking: list[ColdRange] = []
-        for item in self._wanted:
-            if item.quiet_in is not None and item.is_quiet(isolation):
-                continue
+        for item in self._wanted():
             try:
                 row = self._row(item, left_bytes, first=first, wait=wait)
             except ColdRange as cold:
@@ -150,6 +161,20 @@ class Reading:
             lacking[0].others = tuple(lacking[1:])
             raise lacking[0]
         return found
+
+    def holds(self, read: Read) -> Partition | None:
+        """Return the partition if what was read of it is all there is to be told; None if there is more or an error."""
+        item, row = read
+        if row.records or row.error_code:
+            return None
+        partition = find(self._services, item)
+        if isinstance(partition, ErrorCode):
+            return None
+        told = (row.high_watermark, row.last_stable_offset, row.log_start_offset)
+        ends = (partition.visible_end, partition.last_stable_offset, partition.log_start_offset)
+        if told != ends or partition.readable_bytes(item.offset, self._isolation, 1):
+            return None
+        return partition
 
     def _row(self, item: Wanted, left_bytes: int, *, first: bool, wait: bool) -> FetchedRow:
         """Read one partition; `first`: nothing was found yet."""

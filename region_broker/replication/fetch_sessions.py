@@ -1,20 +1,23 @@
 """Fetch sessions (KIP-227): what a client reads, remembered, so that requests and answers name only what changed.
 
 INV-FE1  an incremental answer leaves a partition out only if it has no data, no error, and the ends and the log start
-         that its reader was told last
+         that its reader was told last, or if the next one looks at it first
 INV-FE2  a partition that had an error is told again once the error is gone
 INV-FE3  a session is used in steps: the epoch of a request is the one after its predecessor's, or it is refused; so an
          answer that got lost is noticed, and the client begins anew
 INV-FE4  sessions and what they remember are bounded (`limits`): at the bound a stale session gives way, or a smaller one
          that is not new; else the client goes on without a session
-INV-FE5  a partition that brought data moves behind the others, so that none starves where a request's bytes run out
-INV-FE6  a partition that has not changed since all of it was told is not looked at, whatever a session's size
+INV-FE5  a partition that brought data or an error moves behind the others, so that none starves where a request's
+         bytes run out
+INV-FE6  a partition that has not changed since all of it was told is not looked at: it is watched, and a request costs
+         what has changed, whatever a session's size
+INV-FE7  a session that ends watches nothing, and its waiting request is answered
 
 Source: Kafka FetchSession, FetchMetadata. Times are monotonic ms.
 Not here: reading (`handlers.fetch`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
@@ -47,9 +50,12 @@ class SessionError(Enum):
     TOO_LARGE = auto()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Wanted:
-    """One partition that a client reads, and what it was told last (-1: nothing)."""
+    """One partition that a client reads, and what it was told last (-1: nothing).
+
+    `session`: that remembers it. While `quiet_in` is a partition, all that it has was told, and it is watched.
+    """
 
     topic: TopicKey
     index: int
@@ -60,26 +66,29 @@ class Wanted:
     last_stable_offset: int = _UNTOLD
     log_start_offset: int = _UNTOLD
     quiet_in: Partition | None = None
-    quiet_at: int = _UNTOLD
-    quiet_for: Isolation | None = None
-
-    def note_quiet(self, partition: Partition, isolation: Isolation) -> None:
-        """Note that all there is was told, and nothing can be read: until the partition changes (INV-FE6)."""
-        self.quiet_in, self.quiet_for = partition, isolation
-        self.quiet_at = partition.watchers.changes
-
-    def is_quiet(self, isolation: Isolation) -> bool:
-        """Return whether looking at the partition again would find what was told, and nothing to read."""
-        return (
-            self.quiet_in is not None
-            and self.quiet_in.watchers.changes == self.quiet_at
-            and self.quiet_for is isolation
-        )
+    session: "FetchSession | None" = None
 
     @property
     def key(self) -> PartitionKey:
         """Return what the partition is known by in its session."""
         return self.topic, self.index
+
+    def changed(self) -> None:
+        """See `Watcher`: look at it again (INV-FE6)."""
+        session = self.session
+        if self.wake() and session is not None and session.on_restless is not None:
+            session.on_restless(self)
+
+    def wake(self) -> bool:
+        """Watch no more; return whether it was quiet."""
+        partition = self.quiet_in
+        if partition is None:
+            return False
+        self.quiet_in = None
+        partition.watchers.unwatch(self)
+        if self.session is not None:
+            self.session.restless[self.key] = self
+        return True
 
 
 class Told(NamedTuple):
@@ -94,7 +103,11 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class FetchSession:
-    """One client's session; `expected_epoch` is that of its next request."""
+    """One client's session; `expected_epoch` is that of its next request.
+
+    `restless`: what is not quiet, in the order in which it is looked at. `on_restless` is told of what ceases to be
+    quiet, `on_over` that nothing more will be told: of the one request that waits.
+    """
 
     session_id: int
     by_id: bool
@@ -102,30 +115,82 @@ class FetchSession:
     used_ms: int
     expected_epoch: int = 1
     wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
+    restless: dict[PartitionKey, Wanted] = field(default_factory=dict)
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
     counted: int = 0
+    ended: bool = False
+    on_restless: Callable[[Wanted], None] | None = None
+    on_over: Callable[[], None] | None = None
+
+    def take_in(self, item: Wanted) -> None:
+        """Remember a partition that is new here."""
+        item.session = self
+        self.wanted[item.key] = self.restless[item.key] = item
 
     def step(self, wanted: Iterable[Wanted], forgotten: Iterable[PartitionKey]) -> None:
-        """Take in what a request adds, changes and forgets."""
+        """Take in what a request adds, changes and forgets; one that still waits is over (INV-FE3)."""
+        self.expected_epoch = next_epoch(self.expected_epoch)
+        self.end_wait()
         for item in wanted:
             known = self.wanted.get(item.key)
             if known is None:
-                self.wanted[item.key] = item
+                self.take_in(item)
             else:
-                known.quiet_in = None
+                known.wake()
                 known.leader_epoch = item.leader_epoch
                 known.offset = item.offset
                 known.max_bytes = item.max_bytes
         for key in forgotten:
-            self.wanted.pop(key, None)
-        self.expected_epoch = next_epoch(self.expected_epoch)
+            gone = self.wanted.pop(key, None)
+            if gone is not None:
+                gone.wake()
+                del self.restless[key]
+
+    def wait(self, on_restless: Callable[[Wanted], None], on_over: Callable[[], None]) -> None:
+        """Tell a request that waits what ceases to be quiet, and when it need not wait any longer."""
+        self.on_restless, self.on_over = on_restless, on_over
+
+    def wait_no_more(self, on_over: Callable[[], None]) -> None:
+        """Tell it nothing more, if it is the one that waits."""
+        if self.on_over == on_over:
+            self.on_restless = self.on_over = None
+
+    def end_wait(self) -> None:
+        """Let the request that waits be answered now."""
+        on_over, self.on_restless, self.on_over = self.on_over, None, None
+        if on_over is not None:
+            on_over()
+
+    def look_as(self, isolation: Isolation) -> None:
+        """Read so from now on: what is quiet for one isolation need not be so for another."""
+        if isolation is not self.isolation:
+            self.isolation = isolation
+            self.wake_all()
+
+    def end(self) -> None:
+        """Watch nothing any more (INV-FE7)."""
+        self.ended = True
+        self.end_wait()
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Let nothing be quiet."""
+        for item in self.wanted.values():
+            item.wake()
+
+    def note_quiet(self, item: Wanted, partition: Partition) -> None:
+        """Note that all there is was told, and nothing can be read, until the partition changes (INV-FE6)."""
+        if not self.ended and self.restless.pop(item.key, None) is item:
+            item.quiet_in = partition
+            partition.watchers.watch(item)
 
     def must_tell(self, item: Wanted, told: Told) -> bool:
         """Return whether an answer has to name the partition; remember what it says (INV-FE1, INV-FE2)."""
         news = told.failed or told.has_data or not _same(item, told)
         remember(item, told)
-        if told.has_data and self.wanted.get(item.key) is item:
-            del self.wanted[item.key]
-            self.wanted[item.key] = item
+        if (told.has_data or told.failed) and self.restless.get(item.key) is item:
+            del self.restless[item.key]
+            self.restless[item.key] = item
         return news
 
 
@@ -158,6 +223,7 @@ class SessionRequest:
     by_id: bool
     wanted: Sequence[Wanted]
     forgotten: Sequence[PartitionKey] = ()
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
 
     @property
     def is_full(self) -> bool:
@@ -189,10 +255,17 @@ class FetchSessions:
         """Return how many partitions they remember altogether."""
         return self._partition_count
 
-    def partitions_of(self, session_id: int) -> int:
-        """Return how many partitions a session remembers, 0 if there is no such session."""
+    @property
+    def quiet_count(self) -> int:
+        """Return how many partitions they watch."""
+        return sum(len(each.wanted) - len(each.restless) for each in self._sessions.values())
+
+    def restless_count(self, session_id: int, isolation: Isolation) -> int:
+        """Return how many partitions a request in a session looks at, 0 if there is no such session."""
         session = self._sessions.get(session_id)
-        return 0 if session is None else len(session.wanted)
+        if session is None:
+            return 0
+        return len(session.restless if session.isolation is isolation else session.wanted)
 
     def enter(self, request: SessionRequest, now_ms: int) -> FetchSession | SessionError | None:
         """Return the session that `request` goes on in, None if it stands alone, or why it cannot.
@@ -210,6 +283,7 @@ class FetchSessions:
         if session.by_id != request.by_id:
             return SessionError.TOPIC_IDS
         session.step(request.wanted, request.forgotten)
+        session.look_as(request.isolation)
         if not session.wanted:
             self._remove(session.session_id)
             return None
@@ -233,10 +307,12 @@ class FetchSessions:
         session_id = self._chance.randbits(_ID_BITS)
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._chance.randbits(_ID_BITS)
-        session = FetchSession(session_id, request.by_id, now_ms, now_ms)
+        session = FetchSession(
+            session_id, request.by_id, now_ms, now_ms, isolation=request.isolation
+        )
         for item in request.wanted:
             remember(item, told[item.key])
-            session.wanted[item.key] = item
+            session.take_in(item)
         self._sessions[session_id] = session
         self._count(session)
         return session_id
@@ -280,3 +356,4 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= session.counted
+            session.end()

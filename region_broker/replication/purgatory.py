@@ -64,13 +64,10 @@ class ReadableWait:
         """Return whether there is no need to wait."""
         return self._found_bytes >= self._enough_bytes
 
-    def look_at(
-        self, partition: Partition, offset: int, isolation: Isolation, *, is_quiet: bool = False
-    ) -> None:
-        """Count what is readable in `partition`, and be told of more; `is_quiet`: nothing is, that is known."""
+    def look_at(self, partition: Partition, offset: int, isolation: Isolation) -> None:
+        """Count what is readable in `partition`, and be told of more."""
         target = _Target(self, partition, offset, isolation)
-        if not is_quiet:
-            self._found_bytes += target.look(self._enough_bytes)
+        self._found_bytes += target.look(self._enough_bytes)
         self._targets.append(target)
         partition.watchers.watch(target)
 

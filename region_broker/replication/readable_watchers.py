@@ -1,7 +1,7 @@
 """Whom a partition tells that readers may see more, or that it has changed its role or stopped.
 
-INV-RWA2  `changes` is another number after each change: who saw it knows that what it read then still holds
-INV-RWA1  a callback is called for every change until it is taken back; it may take itself or others back meanwhile
+INV-RWA1  a watcher is told of every change until it is taken back; it may take itself or others back meanwhile (those
+          may be told once more)
 Not here: waiting for HW (`commit_waiters`), what readers see (`partition`).
 """
 
@@ -17,41 +17,44 @@ class Watcher(Protocol):
         ...
 
 
-class ReadableWatchers:
-    """Callbacks of one partition; cheap ones, they run within the change."""
+class _Callback:
+    """A function that watches."""
 
-    __slots__ = ("_callbacks", "_serial", "changes")
+    __slots__ = ("changed",)
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
+
+
+class ReadableWatchers:
+    """Who watches one partition."""
+
+    __slots__ = ("_watchers",)
 
     def __init__(self) -> None:
         """Nobody watches."""
-        self._callbacks: dict[object, Callable[[], None]] = {}
-        self.changes = 0
+        self._watchers: dict[Watcher, None] = {}
 
     def __len__(self) -> int:
         """Return how many watch."""
-        return len(self._callbacks)
+        return len(self._watchers)
 
     def add(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` at every change from now on; return what ends that."""
-        key = object()
-        self._callbacks[key] = callback
-
-        def unsubscribe() -> None:
-            self._callbacks.pop(key, None)
-
-        return unsubscribe
+        watcher = _Callback(callback)
+        self.watch(watcher)
+        return lambda: self.unwatch(watcher)
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` of every change from now on, until `unwatch`."""
-        self._callbacks[watcher] = watcher.changed
+        """Tell `watcher` of every change from now on, until `unwatch`; once, if it watches already."""
+        self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         """Tell it no more."""
-        self._callbacks.pop(watcher, None)
+        self._watchers.pop(watcher, None)
 
     def tell(self) -> None:
-        """Count a change, and call all of them."""
-        self.changes += 1
-        if self._callbacks:
-            for callback in list(self._callbacks.values()):
-                callback()
+        """Tell all who watch."""
+        if self._watchers:
+            for watcher in list(self._watchers):
+                watcher.changed()

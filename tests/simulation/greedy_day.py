@@ -75,7 +75,8 @@ class Left:
                 len(group.roster.members) for shard in shards for group in shard.groups.values()
                 if group.state is not GroupState.EMPTY
             ) + sum(len(group.metadata) for shard in shards for group in shard.table.modern.values()),
-            listeners=sum(len(partition.watchers) for partition in partitions),
+            listeners=sum(len(partition.watchers) for partition in partitions)
+            - node._dispatcher._services.fetch_sessions.quiet_count,
             waiting=len(node._dispatcher._services.deadlines),
         )  # fmt: skip
 

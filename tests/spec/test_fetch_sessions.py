@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from region_broker.handlers import fetch_reading
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Record, build_batch, iter_records
 from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
@@ -64,9 +65,9 @@ async def write(world: WireWorld, index: int, text: str) -> None:
 
 
 async def waiting(world: WireWorld, count: int) -> None:
-    """Return once so many fetches wait for partition 0."""
+    """Return once so many fetches wait."""
     async with asyncio.timeout(10):
-        while len(world.partition("t").watchers) < count:  # noqa: ASYNC110 -- has no event of its own
+        while len(world.services.deadlines) < count:  # noqa: ASYNC110 -- has no event of its own
             await asyncio.sleep(0.001)
 
 
@@ -225,7 +226,9 @@ async def test_INV_WS4_a_fetch_that_waits_is_given_up_when_its_reader_has_gone(
         assert len(world.services.deadlines) == 1
         client.writer.transport.abort()
         await asyncio.wait_for(world.server.wait_connections(0), 10)
-        assert [len(world.partition("t", index).watchers) for index in (0, 1)] == [0, 0]
+        sessions = world.services.fetch_sessions
+        watching = sum(len(world.partition("t", index).watchers) for index in (0, 1))
+        assert watching == sessions.quiet_count == 2, "the session goes on, the request does not"
         assert len(world.services.deadlines) == 0
 
 
@@ -243,9 +246,9 @@ async def test_C40_answer_that_a_later_request_overtook_has_a_wrong_epoch(tmp_pa
         other = await world.connect()  # on one connection, a fetch waits for the one before
         other.send(1, VERSION, fields | {"max_wait": 60_000, "session_epoch": 2})
         await other.writer.drain()
-        await waiting(world, 2)
-        await write(world, 0, "a")
         _, first = await client.receive(1, VERSION)
+        await waiting(world, 1)
+        await write(world, 0, "a")
         _, second = await other.receive(1, VERSION)
         assert (first.error_code, first.session_id) == (WRONG_EPOCH, session.session_id)
         assert (second.error_code, named(second)) == (NONE, [0])
@@ -276,6 +279,73 @@ async def test_KIP951_fenced_reader_is_told_who_leads(tmp_path: Path) -> None:
         assert (leader.leader_id, leader.leader_epoch) == (1, LEADER_EPOCH)
         (node,) = answer.node_endpoints
         assert (node.node_id, node.host, node.port) == (1, "127.0.0.1", world.server.port)
+
+
+async def test_INV_FE6_a_fetch_that_waits_is_told_of_what_changes_and_looks_at_that_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+    readable_bytes = Partition.readable_bytes
+
+    def counted(partition: Partition, *args: Any, **more: Any) -> Any:
+        looked_at.append(partition.tp.partition)
+        return readable_bytes(partition, *args, **more)
+
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 50)
+        client = await world.connect()
+        session = Session(client)
+        await session.fetch(dict.fromkeys(range(50), 0))
+        monkeypatch.setattr(Partition, "readable_bytes", counted)
+        for epoch, index in ((1, 7), (2, 9)):
+            client.send(1, VERSION, {
+                "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
+                "session_id": session.session_id, "session_epoch": epoch,
+                "forgotten_topics_data": [{"topic": "t", "partitions": [7]}] if epoch == 2 else []})  # fmt: skip
+            await client.writer.drain()
+            await waiting(world, 1)
+            await write(world, index, "a")
+            _, answer = await client.receive(1, VERSION)
+            assert named(answer) == [index]
+        assert set(looked_at) == {7, 9}
+
+
+async def test_INV_FE7_a_session_that_ends_watches_nothing_and_answers_who_waits(
+    tmp_path: Path,
+) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 3)
+        client = await world.connect()
+        session = Session(client)
+        await session.fetch({0: 0, 1: 0, 2: 0})
+        client.send(1, VERSION, {
+            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
+            "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
+        await client.writer.drain()
+        await waiting(world, 1)
+        other = Session(await world.connect())
+        other.session_id, other.epoch = session.session_id, FINAL
+        await other.fetch({0: 0})
+        _, answer = await client.receive(1, VERSION)
+        assert (answer.error_code, named(answer)) == (NONE, [])
+        assert [len(world.partition("t", index).watchers) for index in range(3)] == [0, 0, 0]
+        assert (await session.fetch({})).error_code == SESSION_NOT_FOUND
+
+
+async def test_INV_FE1_more_than_one_answer_takes_is_told_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_reading, "ELEMENTS_AT_ONCE_MAX", 2)
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 5)
+        session = Session(await world.connect())
+        await session.fetch(dict.fromkeys(range(4), 0) | {4: 7})  # the last one is out of range
+        assert named(await session.fetch({})) == [4]
+        for index in (3, 0, 1):
+            await write(world, index, "a")
+        assert named(await session.fetch({})) == [4, 3]
+        assert named(await session.fetch({3: 1})) == [0, 1]
+        assert named(await session.fetch({0: 1, 1: 1})) == [4]
 
 
 async def test_INV_FE6_only_partitions_that_changed_are_looked_at(
