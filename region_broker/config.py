@@ -21,8 +21,10 @@ from region_broker.limits import (
     CONNECTION_RATE_DEFAULT,
     CONNECTIONS_MAX,
     CONNECTIONS_PER_ADDRESS_DEFAULT,
+    GROUP_COUNT_DEFAULT,
     REQUEST_MEMORY_BYTES_DEFAULT,
     REQUEST_MEMORY_BYTES_MIN,
+    TRANSACTIONAL_ID_COUNT_DEFAULT,
 )
 
 REGION_COUNT_MAX = 8
@@ -78,9 +80,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     group_min_session_timeout_ms: int = 6_000
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
+    group_count_max: int = GROUP_COUNT_DEFAULT
     tidemark_interval_ms: int = 20
     mirror_whole_wait_ms: int = 120_000
     transaction_max_timeout_ms: int = 900_000
+    transactional_id_count_max: int = TRANSACTIONAL_ID_COUNT_DEFAULT
     connection_order_fence: bool = True
     retention_check_interval_ms: int = 60_000
     request_memory_bytes: int = REQUEST_MEMORY_BYTES_DEFAULT
@@ -145,6 +149,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"connections_per_address_max = {self.connections_per_address_max} is not in "
                 f"1..{CONNECTIONS_MAX}"
             )
+        problems += [f"{key} = {value} is below 1"
+                     for key, value in (("group_count_max", self.group_count_max),
+                                        ("transactional_id_count_max", self.transactional_id_count_max))
+                     if value < 1]  # fmt: skip
         if problems:
             raise ConfigError(f"{origin}: " + "; ".join(problems))
         for region in self.regions:

@@ -97,6 +97,11 @@ ADMIN_ITEMS_MAX: Final = 20_000
 # Groups. What a member brings (all protocols) and what a leader assigns (all members) is persisted in one
 # ledger record, so both are bounded together with the member count.
 GROUP_MEMBER_COUNT_MAX: Final = 1_000
+# Groups of all kinds, and transactional ids, unless the operator says otherwise (`group_count_max`,
+# `transactional_id_count_max`): clients make both by naming them. A group with one member or a few offsets takes 2 to
+# 5 kB, a transactional id about 2 kB.
+GROUP_COUNT_DEFAULT: Final = 20_000
+TRANSACTIONAL_ID_COUNT_DEFAULT: Final = 50_000
 GROUP_PROTOCOL_COUNT_MAX: Final = 64
 GROUP_NAME_BYTES_MAX: Final = 249  # ids of clients, instances, protocols; Kafka: as topic names
 MEMBER_METADATA_BYTES_MAX: Final = 1 * MIB

@@ -59,6 +59,8 @@ class TxnSettings:
     id_scan_interval_ms: int = 3_600_000
     timeout_max_ms: int = expiry.TIMEOUT_MAX_MS
     id_retention_ms: int = expiry.ID_RETENTION_MS
+    id_count_max: int = 50_000
+    """Transactional ids: a request that would make one more is INVALID_REQUEST."""
     offsets_topic: str = OFFSETS_LEDGER
     connection_order: bool = True
     """Refuse what TV1 clients sent before they went on over another connection (KAFKA-17754)."""
@@ -95,6 +97,7 @@ class TransactionCoordinator:
         self._group: asyncio.TaskGroup | None = None
         self._running = asyncio.Event()
         self._request_number = 0
+        self._id_limit = expiry.IdLimit(clock, self._settings.id_count_max)
         self._ids = IdStock(id_blocks)
         self.admin = TransactionAdministration(
             self._serving_shards, self._serving, self._next_request
@@ -206,6 +209,9 @@ class TransactionCoordinator:
             number, transactional_id, timeout_ms, producer_id, producer_epoch
         )
         entry = shard.core.entries.get(transactional_id)
+        id_count = sum(len(each.core.entries) for each in self._shards)
+        if entry is None and not self._id_limit.admits(transactional_id, id_count):
+            return InitOutcome(TxnVerdict.INVALID_REQUEST)
         replaced = None if entry is None else entry.record
         answer = await shard.ask(event, takes_id=True)
         was_open = replaced is not None and replaced.status is TxnStatus.ONGOING

@@ -1,19 +1,24 @@
-"""When transactions time out (C24) and when idle transactional ids are forgotten (C25).
+"""When transactions time out (C24), when idle transactional ids are forgotten (C25), and how many there may be.
 
 INV-TX1  time-outs run on the monotonic clock and start again at a reload: skewed clocks and slow
          takeovers never abort a transaction early (G7)
 INV-TX2  only EMPTY and COMPLETE_* ids expire, and none with anything under way
+INV-TX3  a new transactional id is made only while there are fewer than the limit; one that is there is served
 Not here: the abort itself (`core`), the scan interval (`driver`).
 """
 
+import logging
 from typing import Final
 
 from idempotency.ledger_records import TransactionRecord, TxnStatus
+from idempotency.ports import Clock
 
 TIMEOUT_MAX_MS: Final = 900_000
 ID_RETENTION_MS: Final = 7 * 24 * 3_600_000
 assert ID_RETENTION_MS > TIMEOUT_MAX_MS, "an id must outlive its longest transaction"
 
+_SAY_AGAIN_MS: Final = 60_000
+_log: Final = logging.getLogger(__name__)
 _EXPIRABLE: Final = (TxnStatus.EMPTY, TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT)
 
 
@@ -25,3 +30,29 @@ def timeout_is_valid(timeout_ms: int, timeout_max_ms: int) -> bool:
 def id_is_expired(record: TransactionRecord, wall_ms: int, retention_ms: int) -> bool:
     """Tell whether the transactional id has been idle past its retention (wall clock)."""
     return record.status in _EXPIRABLE and wall_ms - record.last_update_ms > retention_ms
+
+
+class IdLimit:
+    """Keeps clients from making transactional ids without end; says so once a minute."""
+
+    def __init__(self, clock: Clock, count_max: int) -> None:
+        """Allow `count_max` of them."""
+        self._clock = clock
+        self._count_max = count_max
+        self._say_again_ms = 0
+
+    def admits(self, transactional_id: str, count: int) -> bool:
+        """Tell whether a new id may be made where there are `count`."""
+        if count < self._count_max:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._say_again_ms:
+            self._say_again_ms = now_ms + _SAY_AGAIN_MS
+            _log.warning(
+                "the new transactional id %.200r is refused (INVALID_REQUEST): there are as many as "
+                "transactional_id_count_max = %d allows. An id goes when nobody used it for a week: give a "
+                "producer the same one at every start. Said once a minute",
+                transactional_id,
+                self._count_max,
+            )
+        return False

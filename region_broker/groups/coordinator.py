@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from idempotency.identity import TopicPartition
 from idempotency.java_hash import ledger_shard
+from region_broker.groups.census import GroupCensus
 from region_broker.groups.classic.coordinator import ClassicGroups
 from region_broker.groups.classic.states import GroupState
 from region_broker.groups.deletion import (
@@ -65,6 +66,7 @@ from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardHooks, ShardStatus
 from region_broker.groups.timers import DeadlineTimers
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.limits import TURN_ROWS
 
 
 def _is_verified() -> None:
@@ -81,8 +83,10 @@ class GroupCoordinator:
         self._settings = settings
         self._shards = [Shard(index) for index in range(shard_count)]
         self._timers = DeadlineTimers(ports.clock, self._on_due)
+        self._census = GroupCensus(self._shards, ports.clock, settings.group_count_max)
         hooks = ShardHooks(
             arm=self._timers.arm,
+            admits=self._census.admits,
             fail=self._fail,
             ended_classic=self._ended_classic,
             became_classic=self._became_classic,
@@ -103,7 +107,7 @@ class GroupCoordinator:
             try:
                 while True:
                     await self._clock.sleep_ms(self._settings.retention_check_interval_ms)
-                    self.expire_offsets()
+                    await self.expire_offsets()
             finally:
                 self._timers.stop()
                 self._classic.stop()
@@ -170,9 +174,11 @@ class GroupCoordinator:
         verdict = self._judge_group(group_id)
         if verdict is GroupVerdict.OK:
             verdict = self._classic.judge_join(request)
+        shard = self._shard_of(group_id)
+        if verdict is GroupVerdict.OK and not request.member_id:
+            verdict = self._judge_new(shard, group_id)
         if verdict is not GroupVerdict.OK:
             return JoinOutcome(verdict=verdict, member_id=request.member_id)
-        shard = self._shard_of(group_id)
         if group_id in shard.table.modern:
             outcome = await self._modern.classic_join(shard, group_id, request)
             if outcome is not None:
@@ -212,9 +218,12 @@ class GroupCoordinator:
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatOutcome:
         """Serve a member of the new protocol: join, go on, leave (KIP-848)."""
         verdict = self._judge_group(request.group_id)
+        shard = self._shard_of(request.group_id)
+        if verdict is GroupVerdict.OK and request.member_epoch == 0:
+            verdict = self._judge_new(shard, request.group_id)
         if verdict is not GroupVerdict.OK:
             return HeartbeatOutcome(verdict=verdict)
-        return await self._modern.heartbeat(self._shard_of(request.group_id), request)
+        return await self._modern.heartbeat(shard, request)
 
     # --- offsets ------------------------------------------------------------------------------
 
@@ -251,11 +260,14 @@ class GroupCoordinator:
         wanted = FetchRequest(group_id, partitions, require_stable, asker)
         return await self._offsets.fetch(self._shard_of(group_id), wanted)
 
-    def expire_offsets(self) -> None:
-        """Remove what retention lets go, and groups that hold nothing more (KIP-211, C45)."""
+    async def expire_offsets(self) -> None:
+        """Remove what retention lets go, and groups that hold nothing more (KIP-211, C45); others are served meanwhile."""
         for shard in self._shards:
-            if shard.status is ShardStatus.ACTIVE:
-                for group_id in shard.table.group_ids():
+            group_ids = shard.table.group_ids() if shard.status is ShardStatus.ACTIVE else []
+            for count, group_id in enumerate(group_ids, 1):
+                if count % TURN_ROWS == 0:
+                    await self._clock.sleep_ms(0)
+                if shard.status is ShardStatus.ACTIVE:
                     self._expire_group(shard, group_id)
 
     def _expire_group(self, shard: Shard, group_id: str) -> None:
@@ -373,6 +385,10 @@ class GroupCoordinator:
         if verdict is GroupVerdict.OK and self._tasks is None:
             return GroupVerdict.LOADING  # `run` has not begun: nobody would end a rebalance
         return verdict
+
+    def _judge_new(self, shard: Shard, group_id: str) -> GroupVerdict:
+        admitted = self._census.admits(shard, group_id)
+        return GroupVerdict.OK if admitted else GroupVerdict.TOO_MANY_GROUPS
 
     def _try_write(self, shard: Shard, records: Sequence[KeyValue]) -> bool:
         term = shard.term

@@ -177,8 +177,10 @@ class OffsetService:
         group = shard.groups.get(request.group_id)
         if group is None:
             # Unknown group: a simple consumer's, or a generation from before a takeover (C42).
-            simple = request.generation < 0
-            return GroupVerdict.OK if simple else GroupVerdict.ILLEGAL_GENERATION
+            if request.generation >= 0:
+                return GroupVerdict.ILLEGAL_GENERATION
+            admitted = self._hooks.admits(shard, request.group_id)
+            return GroupVerdict.OK if admitted else GroupVerdict.TOO_MANY_GROUPS
         now_ms = self._ports.clock.monotonic_ms()
         verdict = group.judge_commit(
             request.who, request.generation, transactional=transactional, now_ms=now_ms

@@ -219,8 +219,12 @@ class OffsetTable:
 
     def group_ids(self) -> list[str]:
         """Return every group the ledger knows, sorted."""
+        return sorted(self.all_group_ids())
+
+    def all_group_ids(self) -> set[str]:
+        """Return every group the ledger knows."""
         staged = {group_id for staged in self.pending.values() for group_id in staged}
-        return sorted({*self.committed, *self.group_values, *self.modern, *staged})
+        return {*self.committed, *self.group_values, *self.modern, *staged}
 
     def expired(
         self, group_id: str, *, now_ms: int, retention_ms: int, empty_since_ms: int | None

@@ -5,6 +5,8 @@ Not here: hard limits (`region_broker.limits`).
 
 from dataclasses import dataclass
 
+from region_broker.limits import GROUP_COUNT_DEFAULT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
@@ -18,6 +20,7 @@ class GroupSettings:
     retention_check_interval_ms: int = 600_000  # offsets.retention.check.interval.ms
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    group_count_max: int = GROUP_COUNT_DEFAULT  # Kafka has no such limit
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""

@@ -63,11 +63,12 @@ class ShardStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShardHooks:
-    """What the owner of the shards does: wake a group at a time (monotonic ms), stop serving a shard
-    whose ledger failed in a term, and take over a group that changed its protocol.
+    """What the owner of the shards does: wake a group at a time (monotonic ms), say whether a new group may be
+    made, stop serving a shard whose ledger failed in a term, and take over a group that changed its protocol.
     """
 
     arm: "Callable[[str, int], None]"
+    admits: "Callable[[Shard, str], bool]"
     fail: "Callable[[Shard, int], None]"
     ended_classic: "Callable[[Shard, str], None]"
     became_classic: "Callable[[Shard, str], None]"
@@ -111,6 +112,14 @@ class Shard:
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         self.table.put(offsets, appended.base_offset, producer_id)
         return appended.next_offset
+
+    def knows(self, group_id: str) -> bool:
+        """Tell whether there is such a group, with members, offsets, or remains."""
+        return group_id in self.groups or self.table.knows(group_id)
+
+    def group_count(self) -> int:
+        """Return how many groups there are; costs as much as all their names."""
+        return len(self.groups.keys() | self.table.all_group_ids())
 
     def apply_marker(self, marker: LedgerMarker) -> None:
         """Apply a marker that is in the ledger (P14), at once or after the load."""

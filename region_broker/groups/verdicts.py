@@ -12,6 +12,7 @@ class GroupVerdict(Enum):
 
     OK = auto()
     INVALID_GROUP_ID = auto()
+    TOO_MANY_GROUPS = auto()
     NOT_COORDINATOR = auto()
     LOADING = auto()
     NOT_AVAILABLE = auto()

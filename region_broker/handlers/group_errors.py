@@ -26,6 +26,7 @@ UNKNOWN_TOPIC_ID: Final = 100
 ERROR_OF: Final = {
     GroupVerdict.OK: NONE,
     GroupVerdict.INVALID_GROUP_ID: 24,
+    GroupVerdict.TOO_MANY_GROUPS: 24,
     GroupVerdict.NOT_COORDINATOR: 16,
     GroupVerdict.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
     GroupVerdict.NOT_AVAILABLE: COORDINATOR_NOT_AVAILABLE,

@@ -124,6 +124,7 @@ class Node:
                 session_timeout_ms_min=self.config.group_min_session_timeout_ms,
                 consumer_session_timeout_ms=self.config.group_consumer_session_timeout_ms,
                 consumer_heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
+                group_count_max=self.config.group_count_max,
             ),
         )
         self.transactions = TransactionCoordinator(
@@ -141,6 +142,7 @@ class Node:
             settings=TxnSettings(
                 timeout_max_ms=self.config.transaction_max_timeout_ms,
                 connection_order=self.config.connection_order_fence,
+                id_count_max=self.config.transactional_id_count_max,
             ),
         )
 

@@ -380,11 +380,11 @@ async def test_KIP848_an_empty_group_expires_with_its_offsets() -> None:
         assert (await world.groups.commit_offsets(request)).verdict is V.OK
         await world.clock.advance(30_000)
         await beat(world, "A", 1)
-        world.groups.expire_offsets()
+        await world.groups.expire_offsets()
         assert await fetched(world) == [5]
         await beat(world, "A", -1)
         await world.clock.advance(100_000)
-        world.groups.expire_offsets()
+        await world.groups.expire_offsets()
         assert await fetched(world) == [-1]
         assert world.groups.list() == (V.OK, [])
         world.assert_live_is_replay()

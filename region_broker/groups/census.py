@@ -1,0 +1,63 @@
+"""How many groups there are, so that clients cannot make them without end.
+
+INV-GN1  a request makes a new group only while there are fewer than `group_count_max`; a known group is always served
+INV-GN2  groups are counted one by one at most once a second, and only where the limit seems to be reached: a group that
+         went away (its members left and it has no offsets, or an administrator deleted it) makes room again
+In between, what was let in is added to the last count, which may be too high, never too low.
+Not here: when groups go away (`coordinator.expire_offsets`, KIP-211).
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from idempotency.ports import Clock
+from region_broker.groups.shard import Shard
+
+_COUNT_AGAIN_MS: Final = 1_000
+_SAY_AGAIN_MS: Final = 60_000
+_log: Final = logging.getLogger("tidemark.groups")
+
+
+class GroupCensus:
+    """Lets new groups in, over all shards."""
+
+    def __init__(self, shards: Sequence[Shard], clock: Clock, group_count_max: int) -> None:
+        """Nothing is counted yet."""
+        self._shards = shards
+        self._clock = clock
+        self._max = group_count_max
+        self._count = group_count_max  # unknown: count at the first question
+        self._count_again_ms = 0
+        self._say_again_ms = 0
+
+    def admits(self, shard: Shard, group_id: str) -> bool:
+        """Tell whether a request may go on with this group, and make it if there is none."""
+        if shard.knows(group_id):
+            return True
+        if self._count >= self._max and not self._has_room():
+            self._refuse(group_id)
+            return False
+        self._count += 1
+        return True
+
+    def _has_room(self) -> bool:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._count_again_ms:
+            return False
+        self._count_again_ms = now_ms + _COUNT_AGAIN_MS
+        self._count = sum(shard.group_count() for shard in self._shards)
+        return self._count < self._max
+
+    def _refuse(self, group_id: str) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._say_again_ms:
+            return
+        self._say_again_ms = now_ms + _SAY_AGAIN_MS
+        _log.warning(
+            "the new group %.200r is refused (INVALID_GROUP_ID): there are as many groups as group_count_max = %d "
+            "allows. Groups without members go when their offsets are over seven days old; `kafka-consumer-groups.sh"
+            " --delete` deletes one at once. Said once a minute",
+            group_id,
+            self._max,
+        )

@@ -1,0 +1,138 @@
+"""Groups and transactional ids without end: new ones are refused at a limit, those that are there are served."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from region_broker.groups import coordinator
+from region_broker.groups.messages import CommitRequest, JoinOutcome, MemberIdentity, OffsetToCommit
+from region_broker.groups.modern.messages import HeartbeatRequest
+from region_broker.groups.ports import TxnProducer
+from region_broker.groups.verdicts import GroupVerdict as V
+from region_broker.handlers.group_errors import ERROR_OF
+from tests.txn_driver_world import World as TxnWorld
+from tests.txn_world import REGION_EPOCH
+from tests.unit.region_broker.groups.fakes import World, join_request, running, stable_member, tp
+from txn_coordinator.driver import TransactionCoordinator, TxnSettings
+from txn_coordinator.verdicts import TxnVerdict
+
+DAY_MS = 24 * 3_600_000
+INVALID_GROUP_ID = 24
+
+
+def commit(group_id: str) -> CommitRequest:
+    return CommitRequest(group_id=group_id, offsets=(OffsetToCommit(tp(), 1),))
+
+
+async def attempts(world: World, group_id: str) -> list[V]:
+    """Try every way of making a group; return what came of each."""
+    join: JoinOutcome = await world.groups.join(group_id, join_request())
+    beat = await world.groups.consumer_heartbeat(
+        HeartbeatRequest(
+            group_id=group_id, member_id="m", member_epoch=0, rebalance_timeout_ms=60_000,
+            topic_names=("orders",), owned={},
+        )
+    )  # fmt: skip
+    plain = await world.groups.commit_offsets(commit(group_id))
+    staged = await world.groups.txn_commit_offsets(commit(group_id), TxnProducer(7, 0))
+    return [join.verdict, beat.verdict, plain.verdict, staged.verdict]
+
+
+async def test_INV_GN1_new_groups_are_refused_when_there_are_too_many(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(group_count_max=3)
+    world.topics.put("orders", 1)
+    async with running(world):
+        for n in range(2):
+            assert (await world.groups.commit_offsets(commit(f"g{n}"))).verdict is V.OK
+        joined = await stable_member(world, "g2")
+        with caplog.at_level(logging.WARNING):
+            assert set(await attempts(world, "new")) == {V.TOO_MANY_GROUPS}
+            assert set(await attempts(world, "newer")) == {V.TOO_MANY_GROUPS}
+        (said,) = [record.message for record in caplog.records]
+        assert "'new'" in said
+        assert "group_count_max = 3" in said
+        assert ERROR_OF[V.TOO_MANY_GROUPS] == INVALID_GROUP_ID
+        assert sum(shard.group_count() for shard in world.groups.shards) == 3
+
+        assert (await world.groups.commit_offsets(commit("g1"))).verdict is V.OK
+        who = MemberIdentity(joined.member_id)
+        mine = replace(commit("g2"), who=who, generation=joined.generation)
+        assert (await world.groups.commit_offsets(mine)).verdict is V.OK
+        rejoined = await world.groups.join("g2", join_request(joined.member_id))
+        assert rejoined.verdict is V.OK
+
+
+async def test_INV_GN2_groups_that_went_make_room() -> None:
+    world = World(group_count_max=2)
+    async with running(world):
+        await world.groups.commit_offsets(commit("g0"))
+        await world.groups.commit_offsets(commit("g1"))
+        assert (await world.groups.commit_offsets(commit("g2"))).verdict is V.TOO_MANY_GROUPS
+        assert await world.groups.delete_group("g0") is V.OK
+        # Within a second of the last count nobody counts again.
+        assert (await world.groups.commit_offsets(commit("g2"))).verdict is V.TOO_MANY_GROUPS
+        await world.clock.advance(1_000)
+        assert (await world.groups.commit_offsets(commit("g2"))).verdict is V.OK
+        assert (await world.groups.commit_offsets(commit("g3"))).verdict is V.TOO_MANY_GROUPS
+        await world.clock.advance(8 * DAY_MS)
+        await world.groups.expire_offsets()
+        assert (await world.groups.commit_offsets(commit("g3"))).verdict is V.OK
+
+
+async def test_INV_GN1_what_was_loaded_counts() -> None:
+    first = World(group_count_max=2)
+    async with running(first):
+        for n in range(2):
+            await first.groups.commit_offsets(commit(f"g{n}"))
+    again = World(first.ledger, group_count_max=2)
+    async with running(again):
+        assert (await again.groups.commit_offsets(commit("g2"))).verdict is V.TOO_MANY_GROUPS
+        assert (await again.groups.commit_offsets(commit("g1"))).verdict is V.OK
+
+
+async def test_transactional_ids_without_end_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    world = TxnWorld()
+    ports: dict[str, Any] = {"ledger": world.ledger, "markers": world.markers}
+    txn = TransactionCoordinator(
+        **ports, id_blocks=world.ids, clock=world.clock, settings=TxnSettings(id_count_max=2)
+    )
+    async with asyncio.TaskGroup() as tasks:
+        running_task = tasks.create_task(txn.run())
+        await txn.load(world.ledger.leader_epoch, REGION_EPOCH)
+        for name in ("a", "b"):
+            assert (await txn.init_producer_id(name, 60_000)).verdict is TxnVerdict.OK
+        with caplog.at_level(logging.WARNING):
+            for name in ("c", "d"):
+                refused = await txn.init_producer_id(name, 60_000)
+                assert refused.verdict is TxnVerdict.INVALID_REQUEST
+        (said,) = [record.message for record in caplog.records]
+        assert "transactional_id_count_max = 2" in said
+        again = await txn.init_producer_id("a", 60_000)
+        assert (again.verdict, again.producer_epoch) == (TxnVerdict.OK, 1)
+        assert (await txn.init_producer_id(None, 60_000)).verdict is TxnVerdict.OK
+        running_task.cancel()
+
+
+async def test_C45_offsets_of_very_many_groups_are_looked_at_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator, "TURN_ROWS", 5)
+    world = World(retention_check_interval_ms=100 * DAY_MS)
+    async with running(world):
+        for n in range(40):
+            await world.groups.commit_offsets(commit(f"g{n}"))
+        await world.clock.advance(8 * DAY_MS)
+        expiring = asyncio.get_running_loop().create_task(world.groups.expire_offsets())
+        seen: set[int] = set()
+        while not expiring.done():
+            seen.add(sum(shard.group_count() for shard in world.groups.shards))
+            await asyncio.sleep(0)
+        await expiring
+        assert len(seen) > 2
+        assert sum(shard.group_count() for shard in world.groups.shards) == 0
+        world.assert_live_is_replay()
