@@ -11,8 +11,8 @@ INV-FA5  a promise never goes down, and while it is higher than the region epoch
 
 FENCED is the only way out of an unfinished take-over: from there a region learns who acts.
 
-Not here: asking peers, moving bytes, the clock (failover driver); promise rules (`directory`), bases
-(`lineage`).
+Not here: what may be in a journal (`failover_events`), asking peers, moving bytes, the clock (failover driver);
+promise rules (`directory`), bases (`lineage`).
 """
 
 from enum import StrEnum
@@ -21,7 +21,24 @@ from typing import Final
 import msgspec
 
 from geo_replicator.directory import NO_PROMISE, Promise, PromiseVerdict, judge_promise
-from geo_replicator.lineage import Cut, LineageEntry, LogKey, TidemarkPoint, lowest_base
+from geo_replicator.failover_events import (
+    Adopted,
+    Born,
+    CutChosen,
+    DrainBegun,
+    DrainRolledBack,
+    EntryRecord,
+    Event,
+    FollowResumed,
+    HigherEpochLearned,
+    LogsCut,
+    PromiseGiven,
+    ReturnBegun,
+    Returned,
+    TakeoverAbandoned,
+    TakeoverBegun,
+)
+from geo_replicator.lineage import Cut, lowest_base
 
 
 class Phase(StrEnum):
@@ -35,148 +52,6 @@ class Phase(StrEnum):
     DRAINING = "draining"
     FENCED = "fenced"
     RETURNING = "returning"
-
-
-class EntryRecord(msgspec.Struct, frozen=True):
-    """A lineage entry as the journal and peers carry it; positions keyed ``topic_id-hex/partition``."""
-
-    region_epoch: int
-    acting_region: str
-    base_region_epoch: int
-    base_number: int
-    positions: dict[str, int]
-    decided_wall_ms: int = 0
-
-    @classmethod
-    def of(cls, entry: LineageEntry) -> "EntryRecord":
-        """Return the record of `entry`."""
-        return cls(
-            region_epoch=entry.region_epoch,
-            acting_region=entry.acting_region,
-            base_region_epoch=entry.base.region_epoch,
-            base_number=entry.base.number,
-            positions={key.encode(): offset for key, offset in entry.positions.items()},
-            decided_wall_ms=entry.decided_wall_ms,
-        )
-
-    def entry(self) -> LineageEntry:
-        """Return the lineage entry; raises ValueError on a key that is not a log key."""
-        return LineageEntry(
-            region_epoch=self.region_epoch,
-            acting_region=self.acting_region,
-            base=TidemarkPoint(self.base_region_epoch, self.base_number),
-            positions={LogKey.decode(key): end for key, end in self.positions.items()},
-            decided_wall_ms=self.decided_wall_ms,
-        )
-
-
-class Born(msgspec.Struct, frozen=True, tag=True):
-    """First record of every journal: what the metadata said when this region first started."""
-
-    region: str
-    acting: bool
-    region_epoch: int
-
-
-class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
-    """This region wants to act under `region_epoch`, in place of `old_region` (T24).
-
-    `planned`: the old region was drained, and only the tidemark `final` (epoch, number) will do.
-    `forced`: the operator's word stands for promises that cannot be had.
-    """
-
-    region_epoch: int
-    old_region: str
-    operation_id: str
-    planned: bool
-    forced: bool
-    final: tuple[int, int] | None = None
-
-
-class TakeoverAbandoned(msgspec.Struct, frozen=True, tag=True):
-    """This region will never act under the epoch it wanted."""
-
-    reason: str
-
-
-class CutChosen(msgspec.Struct, frozen=True, tag=True):
-    """The base is chosen: from here on there is no way back to the old lineage (T20, T25)."""
-
-    entry: EntryRecord
-
-
-class LogsCut(msgspec.Struct, frozen=True, tag=True):
-    """Every log ends at its position; what lay beyond is in quarantine."""
-
-    region_epoch: int
-
-
-class Adopted(msgspec.Struct, frozen=True, tag=True):
-    """Ledgers loaded, orphans aborted, groups clamped, first tidemark published (T21): writes open."""
-
-    region_epoch: int
-
-
-class DrainBegun(msgspec.Struct, frozen=True, tag=True):
-    """New writes are refused, retriably, so that `to_region` can take over with nothing lost."""
-
-    operation_id: str
-    to_region: str
-
-
-class DrainRolledBack(msgspec.Struct, frozen=True, tag=True):
-    """The take-over did not come: writes open again."""
-
-    reason: str
-
-
-class PromiseGiven(msgspec.Struct, frozen=True, tag=True):
-    """`taker` may act under `region_epoch`; nothing older is acted on here (T24)."""
-
-    region_epoch: int
-    taker: str
-
-
-class HigherEpochLearned(msgspec.Struct, frozen=True, tag=True):
-    """A peer proved that another region acts: this one fences itself at once."""
-
-    region_epoch: int
-    acting_region: str
-
-
-class FollowResumed(msgspec.Struct, frozen=True, tag=True):
-    """Nothing new: `acting_region` still acts under this region's own epoch, and no promise stands."""
-
-    acting_region: str
-
-
-class ReturnBegun(msgspec.Struct, frozen=True, tag=True):
-    """The lineage entries that this region has not followed yet are known (T23, T31)."""
-
-    entries: tuple[EntryRecord, ...]
-
-
-class Returned(msgspec.Struct, frozen=True, tag=True):
-    """Every log was cut back to the base: this region mirrors under `region_epoch`."""
-
-    region_epoch: int
-
-
-Event = (
-    Born
-    | TakeoverBegun
-    | TakeoverAbandoned
-    | CutChosen
-    | LogsCut
-    | Adopted
-    | DrainBegun
-    | DrainRolledBack
-    | PromiseGiven
-    | HigherEpochLearned
-    | FollowResumed
-    | ReturnBegun
-    | Returned
-)
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,22 +100,8 @@ TRANSITIONS: Final[dict[tuple[type[Event], Phase], Phase]] = {
     (DrainBegun, _AC): _DR,
     (DrainRolledBack, _DR): _AC,
     # Whoever promised stands still until the taker acts: nothing older is acted on or reached (T24).
-    (PromiseGiven, _M): _FD,
-    (PromiseGiven, _FG): _FD,
-    (PromiseGiven, _CU): _FD,
-    (PromiseGiven, _AD): _FD,
-    (PromiseGiven, _AC): _FD,
-    (PromiseGiven, _DR): _FD,
-    (PromiseGiven, _FD): _FD,
-    (PromiseGiven, _RE): _FD,
-    (HigherEpochLearned, _M): _FD,
-    (HigherEpochLearned, _FG): _FD,
-    (HigherEpochLearned, _CU): _FD,
-    (HigherEpochLearned, _AD): _FD,
-    (HigherEpochLearned, _AC): _FD,
-    (HigherEpochLearned, _DR): _FD,
-    (HigherEpochLearned, _FD): _FD,
-    (HigherEpochLearned, _RE): _FD,
+    **{(PromiseGiven, phase): _FD for phase in Phase},
+    **{(HigherEpochLearned, phase): _FD for phase in Phase},
     (FollowResumed, _FD): _M,
     (ReturnBegun, _FD): _RE,
     (Returned, _RE): _M,

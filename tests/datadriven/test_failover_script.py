@@ -6,6 +6,12 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import (
+    IllegalTransition,
+    State,
+    fold,
+    replay,
+)
+from geo_replicator.failover_events import (
     Adopted,
     Born,
     CutChosen,
@@ -15,16 +21,12 @@ from geo_replicator.failover import (
     Event,
     FollowResumed,
     HigherEpochLearned,
-    IllegalTransition,
     LogsCut,
     PromiseGiven,
     ReturnBegun,
     Returned,
-    State,
     TakeoverAbandoned,
     TakeoverBegun,
-    fold,
-    replay,
 )
 
 SCRIPT = Path(__file__).with_name("failover.txt").read_text(encoding="utf-8")

@@ -9,12 +9,14 @@ import pytest
 
 from geo_replicator.directory import SiteReport, StartVerdict, judge_start, next_region_epoch
 from geo_replicator.failover import (
+    Phase,
+)
+from geo_replicator.failover_events import (
     Adopted,
     CutChosen,
     Event,
     HigherEpochLearned,
     LogsCut,
-    Phase,
     PromiseGiven,
     ReturnBegun,
     Returned,

@@ -23,25 +23,27 @@ from geo_replicator.directory import Promise, PromiseVerdict, judge_promise
 from geo_replicator.failover import (
     Act,
     Adopt,
-    Born,
     CollectPromises,
     CutLogs,
-    DrainBegun,
-    DrainRolledBack,
     Effect,
-    Event,
-    HigherEpochLearned,
     IllegalTransition,
     LearnLineage,
     Mirror,
     Phase,
-    PromiseGiven,
     RollBackDrain,
     State,
     born,
     fold,
     next_effect,
     replay,
+)
+from geo_replicator.failover_events import (
+    Born,
+    DrainBegun,
+    DrainRolledBack,
+    Event,
+    HigherEpochLearned,
+    PromiseGiven,
 )
 from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail

@@ -18,17 +18,19 @@ import msgspec
 from geo_replicator.directory import SiteReport, StartVerdict, judge_start
 from geo_replicator.failover import (
     Adopt,
+    CutLogs,
+    Phase,
+    State,
+)
+from geo_replicator.failover_events import (
     Adopted,
     CutChosen,
-    CutLogs,
     DrainRolledBack,
     EntryRecord,
     Event,
     HigherEpochLearned,
     LogsCut,
-    Phase,
     Returned,
-    State,
     TakeoverAbandoned,
     TakeoverBegun,
 )

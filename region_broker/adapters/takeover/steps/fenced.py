@@ -14,12 +14,14 @@ import msgspec
 
 from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import (
+    Phase,
+    State,
+)
+from geo_replicator.failover_events import (
     EntryRecord,
     Event,
     FollowResumed,
-    Phase,
     ReturnBegun,
-    State,
     TakeoverBegun,
 )
 from region_broker.adapters.takeover.failover_messages import SiteStatus

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from geo_replicator.failover import Phase, PromiseGiven
+from geo_replicator.failover import (
+    Phase,
+)
+from geo_replicator.failover_events import (
+    PromiseGiven,
+)
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.ledger_records import TransactionKey, TxnStatus, decode_key
 from region_broker.adapters.ledgers.ledger_images import LedgerImages

@@ -1,0 +1,152 @@
+"""What the journal of a fail-over holds: one record for each thing that happened, and nothing else.
+
+INV-FA6  a record says what was decided or done, with all that the fold needs: no clock and no peer is asked at replay
+
+Not here: when a record is legal, and what follows (`failover`).
+"""
+
+import msgspec
+
+from geo_replicator.lineage import LineageEntry, LogKey, TidemarkPoint
+
+
+class EntryRecord(msgspec.Struct, frozen=True):
+    """A lineage entry as the journal and peers carry it; positions keyed ``topic_id-hex/partition``."""
+
+    region_epoch: int
+    acting_region: str
+    base_region_epoch: int
+    base_number: int
+    positions: dict[str, int]
+    decided_wall_ms: int = 0
+
+    @classmethod
+    def of(cls, entry: LineageEntry) -> "EntryRecord":
+        """Return the record of `entry`."""
+        return cls(
+            region_epoch=entry.region_epoch,
+            acting_region=entry.acting_region,
+            base_region_epoch=entry.base.region_epoch,
+            base_number=entry.base.number,
+            positions={key.encode(): offset for key, offset in entry.positions.items()},
+            decided_wall_ms=entry.decided_wall_ms,
+        )
+
+    def entry(self) -> LineageEntry:
+        """Return the lineage entry; raises ValueError on a key that is not a log key."""
+        return LineageEntry(
+            region_epoch=self.region_epoch,
+            acting_region=self.acting_region,
+            base=TidemarkPoint(self.base_region_epoch, self.base_number),
+            positions={LogKey.decode(key): end for key, end in self.positions.items()},
+            decided_wall_ms=self.decided_wall_ms,
+        )
+
+
+class Born(msgspec.Struct, frozen=True, tag=True):
+    """First record of every journal: what the metadata said when this region first started."""
+
+    region: str
+    acting: bool
+    region_epoch: int
+
+
+class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
+    """This region wants to act under `region_epoch`, in place of `old_region` (T24).
+
+    `planned`: the old region was drained, and only the tidemark `final` (epoch, number) will do.
+    `forced`: the operator's word stands for promises that cannot be had.
+    """
+
+    region_epoch: int
+    old_region: str
+    operation_id: str
+    planned: bool
+    forced: bool
+    final: tuple[int, int] | None = None
+
+
+class TakeoverAbandoned(msgspec.Struct, frozen=True, tag=True):
+    """This region will never act under the epoch it wanted."""
+
+    reason: str
+
+
+class CutChosen(msgspec.Struct, frozen=True, tag=True):
+    """The base is chosen: from here on there is no way back to the old lineage (T20, T25)."""
+
+    entry: EntryRecord
+
+
+class LogsCut(msgspec.Struct, frozen=True, tag=True):
+    """Every log ends at its position; what lay beyond is in quarantine."""
+
+    region_epoch: int
+
+
+class Adopted(msgspec.Struct, frozen=True, tag=True):
+    """Ledgers loaded, orphans aborted, groups clamped, first tidemark published (T21): writes open."""
+
+    region_epoch: int
+
+
+class DrainBegun(msgspec.Struct, frozen=True, tag=True):
+    """New writes are refused, retriably, so that `to_region` can take over with nothing lost."""
+
+    operation_id: str
+    to_region: str
+
+
+class DrainRolledBack(msgspec.Struct, frozen=True, tag=True):
+    """The take-over did not come: writes open again."""
+
+    reason: str
+
+
+class PromiseGiven(msgspec.Struct, frozen=True, tag=True):
+    """`taker` may act under `region_epoch`; nothing older is acted on here (T24)."""
+
+    region_epoch: int
+    taker: str
+
+
+class HigherEpochLearned(msgspec.Struct, frozen=True, tag=True):
+    """A peer proved that another region acts: this one fences itself at once."""
+
+    region_epoch: int
+    acting_region: str
+
+
+class FollowResumed(msgspec.Struct, frozen=True, tag=True):
+    """Nothing new: `acting_region` still acts under this region's own epoch, and no promise stands."""
+
+    acting_region: str
+
+
+class ReturnBegun(msgspec.Struct, frozen=True, tag=True):
+    """The lineage entries that this region has not followed yet are known (T23, T31)."""
+
+    entries: tuple[EntryRecord, ...]
+
+
+class Returned(msgspec.Struct, frozen=True, tag=True):
+    """Every log was cut back to the base: this region mirrors under `region_epoch`."""
+
+    region_epoch: int
+
+
+Event = (
+    Born
+    | TakeoverBegun
+    | TakeoverAbandoned
+    | CutChosen
+    | LogsCut
+    | Adopted
+    | DrainBegun
+    | DrainRolledBack
+    | PromiseGiven
+    | HigherEpochLearned
+    | FollowResumed
+    | ReturnBegun
+    | Returned
+)
