@@ -199,10 +199,21 @@ async def write_and_vanish(place: Place, stream: ByteStream) -> None:
 
 
 async def open_sessions(place: Place, stream: ByteStream) -> None:
-    """A new fetch session with each request; none is used again."""
+    """A new fetch session with each request; some go on to the end of the partitions, where the node watches them."""
     client = Connection(stream)
     for _ in range(place.chance.randrange(1, 50)):
-        await client.call(1, 12, {**fetch_all(1_000), "session_epoch": 0})
+        told = await client.call(1, 12, {**fetch_all(1_000), "session_epoch": 0})
+        if told.session_id and place.chance.random() < 0.5:
+            at_the_end = [
+                {"topic": topic.topic, "partitions": [
+                    {"partition": row.partition_index, "current_leader_epoch": -1,
+                     "fetch_offset": row.high_watermark, "last_fetched_epoch": -1, "log_start_offset": -1,
+                     "partition_max_bytes": 1_000} for row in topic.partitions]}
+                for topic in told.responses
+            ]  # fmt: skip
+            await client.call(1, 12, {
+                **fetch_all(1_000), "session_id": told.session_id, "session_epoch": 1, "max_wait": 0,
+                "topics": at_the_end})  # fmt: skip
 
 
 def fetch_all(bytes_max: int) -> dict[str, Any]:

@@ -119,11 +119,12 @@ async def day(
             say(f"{hours_gone:.1f} h, {good.committed} transactions; {told}")
     await asyncio.sleep(2 * IDLE_TIMEOUT_MS / 1000)  # everything that ends by time has ended
     at_end = Left.of(region)
+    sessions = region.node._dispatcher._services.fetch_sessions
     lives = ", ".join(f"{count} x {name}" for name, count in sorted(place.lives.items()))
     told = (
         f"{(loop.time() - began_s) / 3600:.1f} h in {time.perf_counter() - started_s:.0f} s; {good.summary()}\n"
         f"{place.lives.total()} lives: {lives}\nat the start {at_start}\nat the end {at_end}\n{memory}\n"
-        f"fetch sessions {len(region.node._dispatcher._services.fetch_sessions)}, "
+        f"fetch sessions {len(sessions)} that watch {sessions.quiet_count} partitions, "
         f"transactional ids {[len(shard.core.entries) for shard in region.node.transactions._shards]}, "
         f"groups {[len(shard.groups) + len(shard.table.modern) for shard in region.node.groups.shards]}"
     )
