@@ -11,13 +11,15 @@ INV-GG5  a member that we owe an answer does not lose its session, except a new 
 After Kafka's GroupCoordinator / ClassicGroup; KIP-62 (rebalance time-out), KIP-134 (initial
 delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-814 (skip assignment).
 Assignments and subscriptions are opaque bytes: any client-side assignor works, cooperative too.
-Not here: who may join, sync, leave and commit (`judgements`), futures, ledger, clock (`coordinator`), offsets (`offsets`).
+Not here: who may join, sync, leave and commit (`judgements`), how long joins are waited for (`join_phase`), futures, ledger, clock (`coordinator`), offsets (`offsets`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from region_broker.groups.classic.answers import assigned, joined
+from region_broker.groups.classic.join_phase import JoinPhase
 from region_broker.groups.classic.judgements import (
     judge_commit,
     judge_leave,
@@ -45,15 +47,6 @@ GENERATION_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(slots=True)
-class _JoinPhase:
-    """Until when PREPARING_REBALANCE waits; `initial_left_ms` is set for a group's first phase."""
-
-    deadline_ms: int
-    initial_left_ms: int | None = None
-    newcomer: bool = False
-
-
-@dataclass(slots=True)
 class Group:
     """One group; all `now_ms` are monotonic, `state_wall_ms` is wall time."""
 
@@ -65,7 +58,7 @@ class Group:
     protocol_name: str | None = None
     state_wall_ms: int = 0
     roster: Roster = field(default_factory=Roster)
-    _phase: _JoinPhase | None = None
+    _phase: JoinPhase | None = None
     _sync_deadline_ms: int | None = None
     _unsynced: dict[str, None] = field(default_factory=dict)
     _storing: dict[int, tuple[int, dict[str, bytes]]] = field(default_factory=dict)
@@ -95,8 +88,8 @@ class Group:
         """Answer everyone who waits with `verdict` and die (resign, takeover, expiry)."""
         effects: list[Effect] = []
         for member in self.roster.members.values():
-            effects += self._fail_join(member, verdict, member_id=member.member_id)
-            effects += self._fail_sync(member, verdict)
+            effects += member.fail_join(verdict, member_id=member.member_id)
+            effects += member.fail_sync(verdict)
         for answer in self._storing_joins.values():
             outcome = JoinOutcome(verdict=verdict, member_id=answer.outcome.member_id)
             effects.append(AnswerJoin(answer.token, outcome))
@@ -174,8 +167,8 @@ class Group:
         old_member_id = old.member_id
         # Fence a duplicate instance at once if it waits here.
         fenced = GroupVerdict.FENCED_INSTANCE
-        effects = self._fail_join(old, fenced, member_id=old_member_id)
-        effects += self._fail_sync(old, fenced)
+        effects = old.fail_join(fenced, member_id=old_member_id)
+        effects += old.fail_sync(fenced)
         member = self.roster.replace_static(instance_id, request.new_member_id)
         if old_member_id in self._unsynced:
             del self._unsynced[old_member_id]
@@ -189,7 +182,7 @@ class Group:
         # To an old client the leader keeps its old name, so that the member does not take itself
         # for the leader: a stable group would not hand its assignment out (KAFKA-7728).
         shown = old_member_id if was_leader and not skip else self.roster.leader
-        answer = self._current(member, leader=shown, skip=skip)
+        answer = joined(self, member, leader=shown, skip=skip)
         ticket = self._take_ticket()
         self._storing_joins[ticket] = AnswerJoin(token, answer)
         return [*effects, Store(ticket, self.value())]
@@ -200,37 +193,17 @@ class Group:
         match self.state:
             case GroupState.COMPLETING_REBALANCE if same:
                 leads = self.roster.leader == member.member_id
-                return [AnswerJoin(token, self._current(member, tell_members=leads))]
+                return [AnswerJoin(token, joined(self, member, tell_members=leads))]
             case GroupState.STABLE if same and self.roster.leader != member.member_id:
-                return [AnswerJoin(token, self._current(member))]
+                return [AnswerJoin(token, joined(self, member))]
             case _:
                 # A retry on a new connection takes the place of the join that waits.
-                effects = self._fail_join(
-                    member, GroupVerdict.REBALANCE_IN_PROGRESS, member_id=member.member_id
+                effects = member.fail_join(
+                    GroupVerdict.REBALANCE_IN_PROGRESS, member_id=member.member_id
                 )
                 member.update(request)
                 member.join_token = token
                 return effects + self._rebalance(now_ms)
-
-    def _current(
-        self,
-        member: Member,
-        *,
-        tell_members: bool = False,
-        leader: str | None = None,
-        skip: bool = False,
-    ) -> JoinOutcome:
-        members = self.roster.told_to_leader(self.protocol_name) if tell_members or skip else ()
-        return JoinOutcome(
-            verdict=GroupVerdict.OK,
-            member_id=member.member_id,
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            leader=leader if leader is not None else (self.roster.leader or ""),
-            members=members,
-            skip_assignment=skip,
-        )
 
     def rebalance(self, *, now_ms: int) -> list[Effect]:
         """Have all members rejoin: the group was one of the new protocol a moment ago."""
@@ -248,19 +221,18 @@ class Group:
     def _prepare(self, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         for member in self.roster.members.values():
-            effects += self._fail_sync(member, GroupVerdict.REBALANCE_IN_PROGRESS)
+            effects += member.fail_sync(GroupVerdict.REBALANCE_IN_PROGRESS)
             if self.state is GroupState.COMPLETING_REBALANCE:
                 member.assignment = b""
         self._storing.clear()
         self._unsynced.clear()
         self._sync_deadline_ms = None
         timeout_ms = self.roster.rebalance_timeout_ms()
-        delay_ms = self.settings.initial_rebalance_delay_ms
         if self.state is GroupState.EMPTY:
-            left_ms = max(timeout_ms - delay_ms, 0)
-            self._phase = _JoinPhase(now_ms + delay_ms, left_ms)
+            delay_ms = self.settings.initial_rebalance_delay_ms
+            self._phase = JoinPhase.first(timeout_ms, delay_ms, now_ms=now_ms)
         else:
-            self._phase = _JoinPhase(now_ms + timeout_ms)
+            self._phase = JoinPhase(now_ms + timeout_ms)
         self._move(GroupState.PREPARING_REBALANCE)
         return effects
 
@@ -268,25 +240,16 @@ class Group:
         if self.state is not GroupState.PREPARING_REBALANCE:
             return []
         assert self._phase is not None
-        if self._phase.initial_left_ms is not None:
-            due = self._phase.deadline_ms <= now_ms and not self._phase.newcomer
-            gone = not self.roster.members and not self.roster.invited
-            return self._complete_join(now_ms) if due or gone else []
-        waited = any(member.join_token is None for member in self.roster.members.values())
-        if waited or self.roster.invited:
-            return []
-        return self._complete_join(now_ms)
+        return [] if self._phase.waits(self.roster, now_ms) else self._complete_join(now_ms)
 
     def _join_phase_over(self, now_ms: int) -> list[Effect]:
-        """Act on the phase's deadline: an initial phase goes on while newcomers arrive."""
-        phase = self._phase
-        assert phase is not None
-        if phase.initial_left_ms and phase.newcomer:
-            delay_ms = min(self.settings.initial_rebalance_delay_ms, phase.initial_left_ms)
-            left_ms = phase.initial_left_ms - delay_ms
-            self._phase = _JoinPhase(now_ms + delay_ms, left_ms)
-            return []
-        return self._complete_join(now_ms)
+        """Act on the phase's deadline."""
+        assert self._phase is not None
+        longer = self._phase.extended(self.settings.initial_rebalance_delay_ms, now_ms=now_ms)
+        if longer is None:
+            return self._complete_join(now_ms)
+        self._phase = longer
+        return []
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
         absent = [m for m in self.roster.members.values() if m.join_token is None]
@@ -299,7 +262,7 @@ class Group:
         if leader.join_token is None:
             here = [m for m in self.roster.members.values() if m.join_token is not None]
             if not here:  # only static members, all away: wait on (KIP-345)
-                self._phase = _JoinPhase(now_ms + self.roster.rebalance_timeout_ms())
+                self._phase = JoinPhase(now_ms + self.roster.rebalance_timeout_ms())
                 return []
             self.roster.leader = here[0].member_id
         self._phase = None
@@ -315,7 +278,7 @@ class Group:
             member.is_new = False
             if token is not None:
                 leads = member.member_id == self.roster.leader
-                effects.append(AnswerJoin(token, self._current(member, tell_members=leads)))
+                effects.append(AnswerJoin(token, joined(self, member, tell_members=leads)))
                 member.session_deadline_ms = now_ms + member.session_timeout_ms
         self._unsynced = dict.fromkeys(self.roster.members)
         self._sync_deadline_ms = now_ms + self.roster.rebalance_timeout_ms()
@@ -342,8 +305,8 @@ class Group:
         if self.state is GroupState.STABLE:
             self._note_synced(member.member_id)
             member.session_deadline_ms = now_ms + member.session_timeout_ms
-            return [AnswerSync(token, self._assigned(member))]
-        effects = self._fail_sync(member, GroupVerdict.REBALANCE_IN_PROGRESS)
+            return [AnswerSync(token, assigned(self, member))]
+        effects = member.fail_sync(GroupVerdict.REBALANCE_IN_PROGRESS)
         member.sync_token = token
         self._note_synced(member.member_id)
         if member.member_id == self.roster.leader and not self._storing:
@@ -371,18 +334,10 @@ class Group:
         for member in self.roster.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if member.sync_token is not None:
-                effects.append(AnswerSync(member.sync_token, self._assigned(member)))
+                effects.append(AnswerSync(member.sync_token, assigned(self, member)))
                 member.sync_token = None
                 member.session_deadline_ms = now_ms + member.session_timeout_ms
         return effects
-
-    def _assigned(self, member: Member) -> SyncOutcome:
-        return SyncOutcome(
-            verdict=GroupVerdict.OK,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            assignment=member.assignment,
-        )
 
     # --- heartbeat, leave, commits ------------------------------------------------------------
 
@@ -475,8 +430,8 @@ class Group:
     def _drop(self, member_id: str) -> list[Effect]:
         member = self.roster.remove(member_id)
         self._unsynced.pop(member_id, None)
-        effects = self._fail_join(member, GroupVerdict.UNKNOWN_MEMBER, member_id="")
-        return effects + self._fail_sync(member, GroupVerdict.UNKNOWN_MEMBER)
+        effects = member.fail_join(GroupVerdict.UNKNOWN_MEMBER, member_id="")
+        return effects + member.fail_sync(GroupVerdict.UNKNOWN_MEMBER)
 
     def _touch(self, member_id: str, now_ms: int) -> None:
         member = self.roster.members[member_id]
@@ -486,14 +441,6 @@ class Group:
     def _take_ticket(self) -> int:
         self._next_ticket += 1
         return self._next_ticket
-
-    def _fail_join(self, member: Member, verdict: GroupVerdict, *, member_id: str) -> list[Effect]:
-        token, member.join_token = member.join_token, None
-        return [] if token is None else [AnswerJoin.refusing(token, member_id, verdict)]
-
-    def _fail_sync(self, member: Member, verdict: GroupVerdict) -> list[Effect]:
-        token, member.sync_token = member.sync_token, None
-        return [] if token is None else [AnswerSync(token, SyncOutcome(verdict=verdict))]
 
     def _move(self, state: GroupState) -> None:
         assert state in LEGAL[self.state], (self.group_id, self.state, state)

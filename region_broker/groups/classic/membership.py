@@ -10,7 +10,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from region_broker.groups.messages import JoinedMember, JoinRequest, MemberIdentity
+from region_broker.groups.messages import (
+    AnswerJoin,
+    AnswerSync,
+    Effect,
+    JoinedMember,
+    JoinRequest,
+    MemberIdentity,
+    SyncOutcome,
+)
 from region_broker.groups.records import GroupValue, MemberValue
 from region_broker.groups.verdicts import GroupVerdict
 
@@ -53,6 +61,16 @@ class Member:
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.protocols = request.protocols
+
+    def fail_join(self, verdict: GroupVerdict, *, member_id: str) -> list[Effect]:
+        """Refuse its join, if one waits."""
+        token, self.join_token = self.join_token, None
+        return [] if token is None else [AnswerJoin.refusing(token, member_id, verdict)]
+
+    def fail_sync(self, verdict: GroupVerdict) -> list[Effect]:
+        """Refuse its sync, if one waits."""
+        token, self.sync_token = self.sync_token, None
+        return [] if token is None else [AnswerSync(token, SyncOutcome(verdict=verdict))]
 
 
 @dataclass(slots=True)
