@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from region_broker.cli.lean import calm_collector, import_leanly
+from region_broker.cli.lean import calm_collector, import_leanly, keep_freed_memory
 from region_broker.cli.output import EXIT_USAGE, fail
 from region_broker.config import ConfigError, NodeConfig
 from region_broker.ports.descriptors import raise_descriptor_limit
@@ -79,6 +79,7 @@ async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
 def _settle(ready: str) -> None:
     """Say that the node serves."""
     calm_collector()
+    keep_freed_memory()
     click.echo(ready)
 
 

@@ -1,6 +1,7 @@
 """Packages that a node does not import: hidden while others are imported, there again afterwards."""
 
 import importlib
+import subprocess
 import sys
 
 import pytest
@@ -27,3 +28,34 @@ def test_it_is_there_again_after_an_error() -> None:
     with pytest.raises(RuntimeError), without("no_such_package"):
         raise RuntimeError
     assert "no_such_package" not in sys.modules
+
+
+FAULTS = """
+import resource, sys
+from region_broker.cli.lean import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3):
+    blocks = [bytearray(1 << 20) for _ in range(6)]
+    del blocks
+before = faults()
+for _ in range(50):
+    blocks = [bytearray(1 << 20) for _ in range(6)]
+    del blocks
+print(faults() - before)
+"""
+
+
+def test_blocks_of_a_request_s_size_are_used_again() -> None:
+    """Six requests of 1 MiB at a time, again and again: 256 page faults each, unless what was freed is kept."""
+
+    def page_faults(how: str) -> int:
+        run = subprocess.run(
+            [sys.executable, "-c", FAULTS, how], check=True, capture_output=True, text=True
+        )
+        return int(run.stdout)
+
+    assert page_faults("keep") < 1_000
+    assert page_faults("not") > 10_000
