@@ -20,15 +20,6 @@ _INT32_MIN: Final = -(1 << 31)
 
 def java_string_hash(text: str) -> int:
     """Return `text.hashCode()` of Java: a signed 32-bit sum over the UTF-16 code units."""
-    return _remembered(text) if len(text) <= _REMEMBERED_CHARS_MAX else _sum(text)
-
-
-@lru_cache(_REMEMBERED_NAMES_MAX)
-def _remembered(text: str) -> int:
-    return _sum(text)
-
-
-def _sum(text: str) -> int:
     units = text.encode("utf-16-be", "surrogatepass")
     total = 0
     for index in range(0, len(units), 2):
@@ -38,6 +29,17 @@ def _sum(text: str) -> int:
 
 def ledger_shard(name: str, shard_count: int) -> int:
     """Return the ledger shard (0 .. shard_count-1) of a group id or a transactional id (C13)."""
+    if len(name) <= _REMEMBERED_CHARS_MAX:
+        return _remembered_shard(name, shard_count)
+    return _shard(name, shard_count)
+
+
+@lru_cache(_REMEMBERED_NAMES_MAX)
+def _remembered_shard(name: str, shard_count: int) -> int:
+    return _shard(name, shard_count)
+
+
+def _shard(name: str, shard_count: int) -> int:
     assert shard_count > 0, shard_count
     hashed = java_string_hash(name)
     return 0 if hashed == _INT32_MIN else abs(hashed) % shard_count

@@ -44,6 +44,9 @@ ROUND_VALUE_VERSION: Final = 0
 _VALUE_HEAD: Final = struct.Struct(">hqhib")
 _VALUE_TIMES: Final = struct.Struct(">qq")
 _NO_TAGS: Final = b"\0"
+# Every record of an id has its key again, and one transaction's records have the same partitions.
+_REMEMBERED_MAX: Final = 256
+_REMEMBERED_PARTITIONS_MAX: Final = 16
 _TAG_PREVIOUS_PRODUCER_ID: Final = 0
 _TAG_NEXT_PRODUCER_ID: Final = 1
 _TAG_CLIENT_TV: Final = 2
@@ -134,6 +137,7 @@ class UnknownKey(msgspec.Struct, frozen=True):
 LedgerKey: TypeAlias = TransactionKey | RoundKey | OrphanKey | UnknownKey
 
 
+@lru_cache(_REMEMBERED_MAX)
 def encode_transaction_key(transactional_id: str) -> bytes:
     """Return the key of a transactional id (TransactionLogKey version 0)."""
     name = transactional_id.encode()
@@ -199,7 +203,8 @@ def encode_transaction_value(record: TransactionRecord) -> bytes:
         record.status,
     )
     if record.partitions:
-        partitions = _partitions_bytes(record.partitions)
+        few = len(record.partitions) <= _REMEMBERED_PARTITIONS_MAX
+        partitions = (_few_partitions_bytes if few else _partitions_bytes)(record.partitions)
     else:  # null, as Kafka writes it, or an empty array
         partitions = b"\0" if record.status is TxnStatus.EMPTY else b"\1"
     times = _VALUE_TIMES.pack(record.last_update_ms, record.start_ms)
@@ -342,6 +347,11 @@ def _status(number: int) -> TxnStatus:
         return TxnStatus(number)
     except ValueError as error:
         raise LedgerError(f"transaction status {number} is unknown") from error
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _few_partitions_bytes(partitions: tuple[TopicPartition, ...]) -> bytes:
+    return _partitions_bytes(partitions)
 
 
 def _partitions_bytes(partitions: Iterable[TopicPartition]) -> bytes:

@@ -11,6 +11,7 @@ Source: Kafka clients DefaultRecordBatch.java, DefaultRecord.java, EndTransactio
 import struct
 from collections.abc import Iterator
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -41,6 +42,7 @@ TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 
 _MARKER_VERSION: Final = 0
+_REMEMBERED_FRONTS_MAX: Final = 64
 _SEQUENCE_MASK: Final = 2**31 - 1
 
 assert _HEADER.size == HEADER_BYTES
@@ -293,21 +295,30 @@ def read_marker(batch: Buffer) -> MarkerFacts:
 
 
 def _control_record(marker: MarkerFacts) -> bytes:
-    key = _CONTROL_KEY.pack(_MARKER_VERSION, marker.control_type)
-    value = _END_TXN_MARKER.pack(_MARKER_VERSION, marker.coordinator_epoch)
+    decision = None if marker.decision is None else marker.decision.encode()
+    front = _control_front(
+        marker.control_type, marker.coordinator_epoch, -1 if decision is None else len(decision)
+    )
+    return front if decision is None else front + decision
+
+
+@lru_cache(_REMEMBERED_FRONTS_MAX)
+def _control_front(control_type: ControlType, coordinator_epoch: int, decision_bytes: int) -> bytes:
+    """Return the record up to the bytes of its decision; -1: it has none."""
+    key = _CONTROL_KEY.pack(_MARKER_VERSION, control_type)
+    value = _END_TXN_MARKER.pack(_MARKER_VERSION, coordinator_epoch)
     body = bytearray(b"\x00")  # record attributes
     body += write_varint(0)  # timestamp delta
     body += write_varint(0)  # offset delta
     body += write_varint(len(key)) + key
     body += write_varint(len(value)) + value
-    if marker.decision is None:
+    if decision_bytes < 0:
         body += write_varint(0)
-    else:
-        decision = marker.decision.encode()
-        body += write_varint(1)
-        body += write_varint(len(DECISION_HEADER)) + DECISION_HEADER
-        body += write_varint(len(decision)) + decision
-    return write_varint(len(body)) + bytes(body)
+        return write_varint(len(body)) + bytes(body)
+    body += write_varint(1)
+    body += write_varint(len(DECISION_HEADER)) + DECISION_HEADER
+    body += write_varint(decision_bytes)
+    return write_varint(len(body) + decision_bytes) + bytes(body)
 
 
 def _read_control_record(record: bytes) -> tuple[bytes, bytes, DecisionId | None]:

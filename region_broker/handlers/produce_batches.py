@@ -55,10 +55,11 @@ def items_of(request: ProduceRequest) -> Iterator[Item]:
 
 def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> list[Item]:
     """Refuse what needs no log and no coordinator to be refused; return the transactional ones left."""
-    transactional = [item for item in items if item.transactional]
-    for item in transactional:
-        item.producer_id, item.producer_epoch = _PRODUCER.unpack_from(item.data, _PRODUCER_AT)
+    transactional: list[Item] = []
     for item in items:
+        if item.transactional:
+            item.producer_id, item.producer_epoch = _PRODUCER.unpack_from(item.data, _PRODUCER_AT)
+            transactional.append(item)
         if request.acks not in _ACKS:
             item.refuse(ErrorCode.invalid_required_acks, "acks must be -1, 0 or 1")
         elif item.transactional and request.acks != -1:
@@ -76,7 +77,7 @@ def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
 
 def refuse_mixed(items: Sequence[Item], transactional: Sequence[Item]) -> list[Item]:
     """Refuse all if there are several producer ids among the transactional ones; return those that are left (C12)."""
-    if len({item.producer_id for item in transactional}) > 1:
+    if len(transactional) > 1 and len({item.producer_id for item in transactional}) > 1:
         for item in items:
             if item.open:
                 item.refuse(

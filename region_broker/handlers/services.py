@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
+import msgspec
+
 from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
@@ -295,8 +297,7 @@ class Services:
     topic_rows: TopicRows = field(default_factory=TopicRows)
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct):
     """One request: where it came from and what it was addressed to."""
 
     services: Services
@@ -307,14 +308,14 @@ class RequestContext:
     client_id: str | None = None
     principal: str = "User:ANONYMOUS"
     peer: str = ""
-    connection_state: dict[str, Any] = field(default_factory=dict)
-    waiting: set[Waiting] = field(default_factory=set)
+    connection_state: dict[str, Any] = msgspec.field(default_factory=dict)
+    waiting: set[Waiting] = msgspec.field(default_factory=set)
     """The requests of its connection that are given up when the peer is gone."""
     origin: int = 0
     """Tells connection ids apart that cannot be compared: of this listener, of each mirror's."""
     newest_connection_id: int = 0
     """The greatest connection id of that origin when the request came."""
-    frame: memoryview = field(default_factory=lambda: memoryview(b""))
+    frame: memoryview = msgspec.field(default_factory=lambda: memoryview(b""))
     """The whole request, header included, as it came."""
 
     @property

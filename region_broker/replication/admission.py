@@ -7,13 +7,17 @@ Not here: sequences, epochs, open transactions (`PartitionState.judge`).
 Source: Kafka LogValidator.java, DefaultRecordBatch.java `ensureValid` (KIP-98).
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+import msgspec
+
 from idempotency.partition_state import Verdict
 from idempotency.record_batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
     HEADER_BYTES,
+    TRANSACTIONAL_BIT,
     BatchError,
     BatchFault,
     BatchHeader,
@@ -69,9 +73,8 @@ APPEND_VERDICTS: Final = {
 assert set(APPEND_VERDICTS) == set(Verdict) - {Verdict.FRESH}
 
 
-@dataclass(slots=True)
-class AppendOutcome:
-    """What became of one batch, never changed (frozen would cost a microsecond); wait for `next_offset` before saying so. Offsets are -1 on refusal."""
+class AppendOutcome(msgspec.Struct, frozen=True):
+    """What became of one batch; wait for `next_offset` before saying so. Offsets are -1 on refusal."""
 
     verdict: AppendVerdict
     base_offset: int = -1
@@ -125,10 +128,11 @@ def _invalid(header: BatchHeader) -> str:
         )
     if header.base_offset != 0:
         return f"a client's batch starts at offset 0, not at {header.base_offset}: the broker gives offsets"
-    if header.is_control:
+    attributes = header.attributes
+    if attributes & CONTROL_BIT:
         return "only the broker writes control batches"
-    if header.is_transactional and header.producer_id < 0:
+    if attributes & TRANSACTIONAL_BIT and header.producer_id < 0:
         return "a transactional batch needs a producer id"
-    if header.codec > CODEC_MAX:
+    if attributes & CODEC_MASK > CODEC_MAX:
         return f"compression codec {header.codec} is unknown"
     return ""

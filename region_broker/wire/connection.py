@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
+import msgspec
+
 from region_broker.limits import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_REQUESTS_MAX,
@@ -68,8 +70,7 @@ class Peer:
     waiting: set[Waiting] = field(default_factory=set)
 
 
-@dataclass(slots=True, eq=False)
-class Incoming:
+class Incoming(msgspec.Struct, eq=False):
     """One request: the whole frame (header and body), and the three numbers every header begins with.
 
     `on_hand_back(bytes)` is called when the frame is given back before the answer.
@@ -91,8 +92,7 @@ class Incoming:
             self.on_hand_back(given_bytes)
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
+class Slot(msgspec.Struct, eq=False):
     """The place of one request in the order of answers; `answer` is None until it is finished."""
 
     incoming: Incoming
@@ -162,24 +162,25 @@ class Connection:
         Raises `FramingError` or `HeaderError`: the connection must be closed.
         """
         incoming = self._next
-        if incoming is None and not self._frames.held_bytes:
-            return None
-        if self._capped:
-            return None
         if incoming is None:
+            if not self._frames.held_bytes or self._capped:
+                return None
             frame = self._frames.next_frame()
             if frame is None:
                 return None
             incoming = Incoming(self.peer, frame, *peek_header(frame), self._take_back)
-        if incoming.api_key == FETCH_KEY and self._fetches:
-            self._next = incoming
+        elif self._capped:
             return None
+        if incoming.api_key == FETCH_KEY:
+            if self._fetches:
+                self._next = incoming
+                return None
+            self._fetches += 1
         self._next = None
         slot = Slot(incoming)
         self._slots.append(slot)
         self.in_flight += 1
         self._in_flight_bytes += len(incoming.frame)
-        self._fetches += incoming.api_key == FETCH_KEY
         return slot
 
     def _take_back(self, frame_bytes: int) -> None:
@@ -192,18 +193,20 @@ class Connection:
         """Note the answer of a request (None: none is due)."""
         assert not slot.done, "a request is answered once"
         slot.done = True
-        slot.answer = answer
-        slot.answer_bytes = 0 if answer is None else len(answer)
-        self._answer_bytes += slot.answer_bytes
+        if answer is not None:
+            slot.answer = answer
+            slot.answer_bytes = len(answer)
+            self._answer_bytes += slot.answer_bytes
 
     def take_answers(self) -> list[Buffer]:
         """Return the buffers that may be sent now, in order; call `sent` when the socket took them."""
         buffers: list[Buffer] = []
-        while self._slots and self._slots[0].done:
-            slot = self._slots.popleft()
+        slots = self._slots
+        while slots and slots[0].done:
+            slot = slots.popleft()
             self._unsent.append(slot)
             if slot.answer is not None:
-                buffers += (LENGTH.pack(len(slot.answer)), slot.answer)
+                buffers += (LENGTH.pack(slot.answer_bytes), slot.answer)
                 slot.answer = None
         return buffers
 

@@ -24,6 +24,7 @@ _HTTP_METHODS: Final = (
     b"TRAC",
     b"PRI ",
 )
+_HTTP_LENGTH_MIN: Final = min(LENGTH.unpack(word)[0] for word in _HTTP_METHODS)
 _HTTP_REPLY: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
     b"Content-Length: 76\r\n\r\n"
@@ -50,6 +51,7 @@ class FrameReader:
 
     def __init__(self, max_bytes: int = REQUEST_BYTES_MAX) -> None:
         """Create an empty reader that refuses frames of more than `max_bytes`."""
+        assert max_bytes < _HTTP_LENGTH_MIN, max_bytes
         self._chunks: deque[memoryview] = deque()
         self.held_bytes = 0  # that no frame was made of yet
         self._frame_bytes = -1  # length of the frame being collected, -1: not known yet
@@ -68,19 +70,12 @@ class FrameReader:
 
     def next_frame(self) -> memoryview | None:
         """Return the next whole frame, or None when more bytes are needed; raises `FramingError`."""
-        if self._frame_bytes < 0 and len(self._chunks) == 1:
+        if self._frame_bytes < 0 and self._chunks:
             chunk = self._chunks[0]
-            if (
-                len(chunk) > LENGTH.size
-                and LENGTH.unpack_from(chunk)[0] == len(chunk) - LENGTH.size
-            ):
-                # One frame, and nothing else: what a client that waits for its answers sends.
-                self._frame_bytes = len(chunk) - LENGTH.size
-                self._check_length(bytes(chunk[: LENGTH.size]))
-                self._frame_bytes = -1
-                self._chunks.clear()
-                self.held_bytes = 0
-                return chunk[LENGTH.size :]
+            if len(chunk) > LENGTH.size:
+                end = LENGTH.size + LENGTH.unpack_from(chunk)[0]
+                if LENGTH.size < end <= len(chunk) and end - LENGTH.size <= self._max_bytes:
+                    return self._first(chunk, end)
         if self._frame_bytes < 0:
             if self.held_bytes < LENGTH.size:
                 return None
@@ -92,6 +87,15 @@ class FrameReader:
         frame = self._take(self._frame_bytes)
         self._frame_bytes = -1
         return frame
+
+    def _first(self, chunk: memoryview, end: int) -> memoryview:
+        """Remove and return a frame that lies whole in the first chunk: most do."""
+        self.held_bytes -= end
+        if end == len(chunk):
+            self._chunks.popleft()
+        else:
+            self._chunks[0] = chunk[end:]
+        return chunk[LENGTH.size : end]
 
     def _check_length(self, prefix: bytes) -> None:
         size_bytes = self._frame_bytes
