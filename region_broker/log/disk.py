@@ -44,6 +44,7 @@ def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 _sync_file_range: Final = _find_sync_file_range()
 _NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+PROBED_BYTES_MIN: Final = 64 * 1024
 WARM_STEP_BYTES: Final = 256 * 1024
 WARM_AHEAD_BYTES: Final = 4 << 20
 
@@ -143,12 +144,13 @@ class Disk(Protocol):
 class RealFile:
     """A `DiskFile` on a POSIX descriptor."""
 
-    __slots__ = ("_descriptor", "_tells_cached", "_writeback_error")
+    __slots__ = ("_descriptor", "_is_random", "_tells_cached", "_writeback_error")
 
     def __init__(self, descriptor: int) -> None:
         """Own an open descriptor."""
         self._descriptor = descriptor
         self._tells_cached = _NOWAIT is not None
+        self._is_random = False
         self._writeback_error: OSError | None = None
 
     def pread(self, size_bytes: int, position: int) -> bytes:
@@ -168,21 +170,35 @@ class RealFile:
 
     def pread_cached(self, size_bytes: int, position: int) -> bytearray:
         """See `DiskFile`."""
-        if not self._tells_cached or _NOWAIT is None:
-            return bytearray(self.pread(size_bytes, position))
+        if size_bytes > PROBED_BYTES_MIN and not self._read_cached(bytearray(1), position):
+            return bytearray()
         data = bytearray(size_bytes)
-        try:
-            count = os.preadv(self._descriptor, (data,), position, _NOWAIT)
-        except BlockingIOError:
-            count = 0
-        except OSError as error:
-            if error.errno not in _HINT_REFUSED:
-                raise
-            self._tells_cached = False
-            return bytearray(self.pread(size_bytes, position))
+        count = self._read_cached(data, position)
         if count < size_bytes:
             del data[count:]
         return data
+
+    def _read_cached(self, data: bytearray, position: int) -> int:
+        """Read what is in memory into `data`; return how much that is.
+
+        A read that is refused makes the kernel read ahead, and finding memory for that takes time, too: so it is told
+        not to guess, and a large read is tried with one byte first.
+        """
+        if self._tells_cached and _NOWAIT is not None:
+            if not self._is_random:
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+                self._is_random = True
+            try:
+                return os.preadv(self._descriptor, (data,), position, _NOWAIT)
+            except BlockingIOError:
+                return 0
+            except OSError as error:
+                if error.errno not in _HINT_REFUSED:
+                    raise
+                self._tells_cached = False
+        found = self.pread(len(data), position)
+        data[: len(found)] = found
+        return len(found)
 
     def pwrite(self, position: int, *buffers: Buffer) -> int:
         """See `DiskFile`."""
