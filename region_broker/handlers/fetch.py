@@ -22,15 +22,22 @@ from region_broker.handlers.partitions import find_partition, isolation_of
 from region_broker.handlers.registry import Api, ByHand, Finish, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import in_turns
-from region_broker.limits import FETCH_PARTITION_COUNT_MAX, FETCH_WAIT_MS_MAX, TURN_ROWS
+from region_broker.limits import (
+    FETCH_PARTITION_COUNT_MAX,
+    FETCH_WAIT_MS_MAX,
+    PIECE_ELEMENTS,
+    TURN_ROWS,
+)
 from region_broker.log.failures import ColdRange
 from region_broker.replication.fetch_sessions import (
     FetchSession,
+    PartitionKey,
     SessionError,
     SessionRequest,
     Told,
     Wanted,
     next_epoch,
+    remember,
 )
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.wire.by_hand.fetch import (
@@ -63,7 +70,7 @@ _FENCED: Final = int(ErrorCode.fenced_leader_epoch)
 
 async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
     """Serve a request that waits for memory first, or has many partitions."""
-    fetching = _entered(ctx, request)
+    fetching = await in_turns(_entered(ctx, request))
     if isinstance(fetching, Written):
         return fetching
     memory, reading = ctx.services.memory, fetching.reading
@@ -82,7 +89,7 @@ def begin_fetch(ctx: RequestContext, request: FetchRequest, finish: Finish) -> b
     """Answer at once, or when `bytes_min` are there, at the latest after `wait_ms_max`; False if that needs a task."""
     if ctx.services.memory.full or _wanted_count(ctx, request) > TURN_ROWS:
         return False
-    fetching = _entered(ctx, request)
+    fetching = drained(_entered(ctx, request))
     if isinstance(fetching, Written):
         finish(fetching)
     else:
@@ -167,7 +174,7 @@ class Fetching:
             error = ErrorCode.invalid_fetch_session_epoch
             answer = FetchAnswer(int(error), self._session.session_id)
             return _written(self._ctx, answer, (error.name,))
-        told, session_id = self._told(found)
+        told, session_id = yield from self._told(found)
         ctx = self._ctx
         answer = _answer_of(ctx, session_id, told)
         names = [ErrorCode(row.error_code).name for _, row in told if row.error_code]
@@ -180,26 +187,31 @@ class Fetching:
         session = self._session
         return session is not None and session.expected_epoch != next_epoch(self._asked.epoch)
 
-    def _told(self, found: Sequence[Read]) -> tuple[Sequence[Read], int]:
+    def _told(self, found: Sequence[Read]) -> Pieces[tuple[Sequence[Read], int]]:
         """Return what the answer tells, and the session's id; the session remembers it."""
         session, sessions = self._session, self._ctx.services.fetch_sessions
-        if session is None:
-            if not self._asked.opens_session:
-                return found, NO_SESSION
-            told = {item.key: _facts(row) for item, row in found}
-            session_id = sessions.begin(self._asked, told, self._ctx.services.clock.monotonic_ms())
-            self._note_quiet(found)
-            return found, session_id
-        news = [pair for pair in found if session.must_tell(pair.item, _facts(pair.row))]
-        self._note_quiet(found)
-        return news, session.session_id
+        if session is not None:
+            news = [pair for pair in found if session.must_tell(pair.item, _facts(pair.row))]
+            yield from self._note_quiet(found)
+            return news, session.session_id
+        if not self._asked.opens_session:
+            return found, NO_SESSION
+        for done, (item, row) in enumerate(found, 1):
+            remember(item, _facts(row))
+            if done % PIECE_ELEMENTS == 0:
+                yield
+        session_id = sessions.begin(self._asked, self._ctx.services.clock.monotonic_ms())
+        yield from self._note_quiet(found)
+        return found, session_id
 
-    def _note_quiet(self, found: Sequence[Read]) -> None:
+    def _note_quiet(self, found: Sequence[Read]) -> Pieces[None]:
         """Note which partitions need not be looked at until they change (INV-FE6)."""
-        for read in found:
+        for done, read in enumerate(found, 1):
             session = read.item.session
             if session is not None and (partition := self.reading.holds(read)):
                 session.note_quiet(read.item, partition)
+            if done % TURN_ROWS == 0:
+                yield
 
 
 def _facts(row: FetchedRow) -> Told:
@@ -212,12 +224,12 @@ def _facts(row: FetchedRow) -> Told:
 # --- who is let in ---------------------------------------------------------------------------------
 
 
-def _entered(ctx: RequestContext, request: FetchRequest) -> Fetching | Written:
+def _entered(ctx: RequestContext, request: FetchRequest) -> Pieces[Fetching | Written]:
     """Let a request in, or return its refusal."""
     isolation = isolation_of(request.isolation_level)
     if isolation is None or not _may_ask(request):
         return _refused(ctx, request, ErrorCode.invalid_request)
-    asked = _session_request(ctx, request, isolation)
+    asked = yield from _session_request(ctx, request, isolation)
     session = ctx.services.fetch_sessions.enter(asked, ctx.services.clock.monotonic_ms())
     if isinstance(session, SessionError):
         return _refused(ctx, request, _ERROR_OF[session])
@@ -232,12 +244,13 @@ def _may_ask(request: FetchRequest) -> bool:
 
 def _session_request(
     ctx: RequestContext, request: FetchRequest, isolation: Isolation
-) -> SessionRequest:
-    wanted = {
-        (key, item.partition): Wanted(key, *item)
-        for key, partitions in request.topics
-        for item in partitions
-    }
+) -> Pieces[SessionRequest]:
+    wanted: dict[PartitionKey, Wanted] = {}
+    for key, partitions in request.topics:
+        for item in partitions:
+            wanted[key, item.partition] = Wanted(key, *item)
+            if len(wanted) % PIECE_ELEMENTS == 0:
+                yield
     return SessionRequest(
         session_id=request.session_id,
         epoch=request.session_epoch,

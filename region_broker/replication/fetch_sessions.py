@@ -17,7 +17,7 @@ Source: Kafka FetchSession, FetchMetadata. Times are monotonic ms.
 Not here: reading (`handlers.fetch`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
@@ -298,11 +298,14 @@ class FetchSessions:
             self._evict(session)
         return session
 
-    def begin(self, request: SessionRequest, told: Mapping[PartitionKey, Told], now_ms: int) -> int:
-        """Open a session for what a full request was `told`; return its id, 0 where there is no room."""
-        if not request.opens_session or not told:
+    def begin(self, request: SessionRequest, now_ms: int) -> int:
+        """Open a session for what a full request wanted (`remember` says what it is told); return its id.
+
+        Where there is no room, 0.
+        """
+        if not request.opens_session or not request.wanted:
             return NO_SESSION
-        if not self._make_room(len(told), now_ms):
+        if not self._make_room(len(request.wanted), now_ms):
             return NO_SESSION
         session_id = self._chance.randbits(_ID_BITS)
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -311,7 +314,6 @@ class FetchSessions:
             session_id, request.by_id, now_ms, now_ms, isolation=request.isolation
         )
         for item in request.wanted:
-            remember(item, told[item.key])
             session.take_in(item)
         self._sessions[session_id] = session
         self._count(session)

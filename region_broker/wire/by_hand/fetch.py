@@ -66,32 +66,33 @@ def read_request(version: int, body: memoryview) -> FetchRequest:
         plain = _plain(version, body)
     except (GuardError, struct.error, UnicodeDecodeError, IndexError):
         plain = None
-    return plain or _of_kio(version, decode_request(KEY, version, body))
+    return plain or drained(_of_kio(version, decode_request(KEY, version, body)))
 
 
 def pieces_of_request(version: int, body: memoryview) -> Pieces[FetchRequest]:
     """Read the request in `body` in pieces; raises `DecodeRefused`."""
-    return _of_kio(version, (yield from request_pieces(KEY, version, body)))
+    request = yield from request_pieces(KEY, version, body)
+    return (yield from _of_kio(version, request))
 
 
-def _of_kio(version: int, request: Any) -> FetchRequest:
+def _of_kio(version: int, request: Any) -> Pieces[FetchRequest]:
     replica_state = getattr(request, "replica_state", None)
     by_id = version >= _TOPIC_IDS_SINCE
-    topics = [
-        (
-            topic.topic_id if by_id else topic.topic,
-            [
+    topics: list[tuple[TopicKey, list[AskedPartition]]] = []
+    done = 0
+    for topic in request.topics:
+        asked: list[AskedPartition] = []
+        topics.append((topic.topic_id if by_id else topic.topic, asked))
+        for item in topic.partitions:
+            leader_epoch = getattr(item, "current_leader_epoch", -1)
+            asked.append(
                 AskedPartition(
-                    item.partition,
-                    getattr(item, "current_leader_epoch", -1),
-                    item.fetch_offset,
-                    item.partition_max_bytes,
+                    item.partition, leader_epoch, item.fetch_offset, item.partition_max_bytes
                 )
-                for item in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
+            )
+            done += 1
+            if done % PIECE_ELEMENTS == 0:
+                yield
     forgotten = [
         (topic.topic_id if by_id else topic.topic, topic.partitions)
         for topic in getattr(request, "forgotten_topics_data", ())

@@ -18,7 +18,6 @@ from region_broker.replication.fetch_sessions import (
 )
 
 STALE_MS = 120_000
-QUIET = Told(0, 0, 0, has_data=False, failed=False)
 
 
 class SeededChance:
@@ -50,7 +49,7 @@ def wants(count: int, first: int = 0) -> list[Wanted]:
 def opened(sessions: FetchSessions, count: int, now_ms: int) -> int:
     request = SessionRequest(0, 0, by_id=False, wanted=wants(count))
     assert sessions.enter(request, now_ms) is None
-    return sessions.begin(request, {item.key: QUIET for item in request.wanted}, now_ms)
+    return sessions.begin(request, now_ms)
 
 
 def used(
