@@ -8,15 +8,13 @@ INV-PT3  judge, write and apply are one step without `await` (C7); after an appe
         with an error that means "not written" (P18)
 INV-PT4  a duplicate is acknowledged only when the original is below HW (C2)
 INV-PT5  only a leader takes client batches, markers and ledger batches; only a mirror takes mirrored ones
-INV-PT7  the log start never moves back but by a cut below it; it is durable before anybody is told
 
-Not here: bytes and recovery (`log.partition_log`), damaged bytes (`sound_reads`), what a mirror may take
-(`mirrored_batches`), sequence rules (`PartitionState`), Kafka's error numbers.
+Not here: bytes and recovery (`log.partition_log`), what goes from the log's two ends (`trimming`), damaged bytes
+(`sound_reads`), what a mirror may take (`mirrored_batches`), sequence rules (`PartitionState`), Kafka's error numbers.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -51,6 +49,7 @@ from region_broker.replication.readable_watchers import ReadableWatchers
 from region_broker.replication.record_rules import fitted, is_heavy, prepared
 from region_broker.replication.sound_reads import SoundReads
 from region_broker.replication.time_lookup import TimeLookup
+from region_broker.replication.trimming import Trimming
 
 NO_EPOCH: Final = -1
 
@@ -101,6 +100,7 @@ class Partition:
         self.cleaned_at_home = 0
         """How far the acting region has cleaned this log, as it said last: a mirror goes no further (T13)."""
         self._start = start
+        self._trimming = Trimming(tp, log, start)
         self._reads = SoundReads(tp, log)
         self.cold_reads = cold_reads
         """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
@@ -317,7 +317,7 @@ class Partition:
         found = check_mirrored(self.tp, data, tail)
         if found.has_holes and self.cleaned_at_home > self.log.cleaning.holes_below:
             # Durable before the first hole: a start must tell holes from losses (INV-CLS3).
-            with self._stops_on_disk_errors("noting holes"):
+            with self._trimming.stops_on_disk_errors("noting holes"):
                 mark = replace(self.log.cleaning.mark, holes_below=self.cleaned_at_home)
                 self.log.cleaning.note(mark)
         return found.batches
@@ -465,23 +465,16 @@ class Partition:
         if not 0 <= offset <= self.high_watermark:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         if offset > self.log_start_offset:
-            await asyncio.to_thread(self._stopping(self._start.raise_to), offset)
+            await asyncio.to_thread(self._trimming.raise_start, offset)
             self.watchers.tell()
         return self.log_start_offset
 
     def forget_below(self, offset: int) -> None:
         """Follow home's log start on a mirror, durably; whole segments below it go (T14). Raises PartitionFailed."""
         if offset > self.log_start_offset:
-            self._stopping(self._start.raise_to)(offset)
+            self._trimming.raise_start(offset)
             self.watchers.tell()
         self.log.delete_segments_below(min(offset, self.log_start_offset))
-
-    def _stopping(self, write: Callable[[int], None]) -> Callable[[int], None]:
-        def run(offset: int) -> None:
-            with self._stops_on_disk_errors("moving the log start"):
-                write(offset)
-
-        return run
 
     # -- cutting ---------------------------------------------------------------------------------
 
@@ -491,40 +484,21 @@ class Partition:
         Waiters for more get NotLeader. Raises NotABatchBoundary, CutIntoCleaned, LogDamaged, PartitionFailed.
         """
         cuts = offset < self.log.log_end_offset
-        if cuts and self.kept_from < offset:
-            self.log.cleaning.check_cut(offset)
-        self._lower_start(offset)
-        with self._stops_on_disk_errors(f"cutting at {offset}"):
-            self.log.truncate_to(offset)
-            if offset == self.kept_from:
-                self.log.cleaning.forget()
+        self._trimming.cut(offset)
         if cuts:
-            self._waiters.fail(NotLeader(f"{self.tp} was cut at {offset}: what lay above is gone"))
-            self.shown_cut_offset = min(self.shown_cut_offset, offset)
-            self.whole_end = min(self.whole_end, offset)
             if not self.is_leader:
                 self.leader_epoch = self.log.epochs.latest
-            self.watchers.tell()
-
-    def _lower_start(self, offset: int) -> None:
-        """Take an order to delete back that lies beyond a cut: it is no part of the history that goes on."""
-        if self._start.offset > offset:
-            self._stopping(self._start.lower_to)(0)
-
-    @contextmanager
-    def _stops_on_disk_errors(self, work: str) -> Iterator[None]:
-        """Stop the partition if the disk fails while it looks for what to do."""
-        try:
-            yield
-        except OSError as error:
-            self.log.fail(f"{work} of {self.tp} failed: {error}")
-            raise PartitionFailed(self.log.failed) from error
+            self._show_no_more_than(
+                offset, f"{self.tp} was cut at {offset}: what lay above is gone"
+            )
 
     def start_at(self, offset: int) -> None:
         """Give up all records and go on, empty, at `offset` (a mirror that is seeded, T13, T14)."""
-        self._lower_start(offset)
-        self.log.start_at(offset)
-        self._waiters.fail(NotLeader(f"{self.tp} starts again at {offset}"))
+        self._trimming.start_at(offset)
+        self._show_no_more_than(offset, f"{self.tp} starts again at {offset}")
+
+    def _show_no_more_than(self, offset: int, reason: str) -> None:
+        self._waiters.fail(NotLeader(reason))
         self.shown_cut_offset = min(self.shown_cut_offset, offset)
         self.whole_end = min(self.whole_end, offset)
         self.watchers.tell()
@@ -545,15 +519,9 @@ class Partition:
         self.log.state.expire(now_ms, producer_expiration_ms)
         if not self.is_leader:
             return 0
-        stable = self.last_stable_offset
-        hold = stable if hold_offset is None else min(hold_offset, stable)
-        with self._stops_on_disk_errors("retention"):
-            deleted = 0
-            if self.log.config.deletes:
-                deleted = self.log.apply_retention(now_ms=now_ms, hold_offset=hold)
-            if self.log_start_offset > self.kept_from:
-                held = self.log_start_offset if hold_offset is None else hold_offset
-                deleted += self.log.delete_segments_below(min(self.log_start_offset, held))
+        deleted = self._trimming.retain(
+            now_ms=now_ms, stable_offset=self.last_stable_offset, hold_offset=hold_offset
+        )
         if deleted:
             self.watchers.tell()
         return deleted

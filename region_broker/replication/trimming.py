@@ -1,0 +1,78 @@
+"""What goes from a log's two ends: below its start by order or by age, above a cut for good.
+
+INV-PT7  the log start never moves back but by a cut below it; it is durable before anybody is told
+
+A disk that fails on the way stops the partition. Not here: who may order it, and who is told (`partition`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from idempotency.identity import TopicPartition
+from region_broker.log.failures import PartitionFailed
+from region_broker.log.partition_log import PartitionLog
+from region_broker.log.side_files.log_start import LogStart
+
+
+class Trimming:
+    """Of one log, and of the file that says where it starts. Every method raises PartitionFailed."""
+
+    __slots__ = ("_log", "_start", "_tp")
+
+    def __init__(self, tp: TopicPartition, log: PartitionLog, start: LogStart) -> None:
+        """Trim `log` of `tp`."""
+        self._tp = tp
+        self._log = log
+        self._start = start
+
+    @contextmanager
+    def stops_on_disk_errors(self, work: str) -> Iterator[None]:
+        """Stop the partition if the disk fails at `work`, also while it looks for what to do."""
+        try:
+            yield
+        except OSError as error:
+            self._log.fail(f"{work} of {self._tp} failed: {error}")
+            raise PartitionFailed(self._log.failed) from error
+
+    def raise_start(self, offset: int) -> None:
+        """Delete all below `offset`, durably; may run in a thread."""
+        with self.stops_on_disk_errors("moving the log start"):
+            self._start.raise_to(offset)
+
+    def _lower_start(self, offset: int) -> None:
+        """Take an order to delete back that lies beyond a cut: it is no part of the history that goes on."""
+        if self._start.offset > offset:
+            with self.stops_on_disk_errors("moving the log start"):
+                self._start.lower_to(0)
+
+    def cut(self, offset: int) -> None:
+        """Cut the log off at `offset`; raises NotABatchBoundary, CutIntoCleaned, LogDamaged."""
+        if self._log.log_start_offset < offset < self._log.log_end_offset:
+            self._log.cleaning.check_cut(offset)
+        self._lower_start(offset)
+        with self.stops_on_disk_errors(f"cutting at {offset}"):
+            self._log.truncate_to(offset)
+            if offset == self._log.log_start_offset:
+                self._log.cleaning.forget()
+
+    def start_at(self, offset: int) -> None:
+        """Give up all records and go on, empty, at `offset`."""
+        self._lower_start(offset)
+        self._log.start_at(offset)
+
+    def retain(self, *, now_ms: int, stable_offset: int, hold_offset: int | None) -> int:
+        """Delete segments that are too old or too many, and those below the log start; return how many.
+
+        Nothing that is undecided goes, and nothing from `hold_offset` on.
+        """
+        log = self._log
+        hold = stable_offset if hold_offset is None else min(hold_offset, stable_offset)
+        with self.stops_on_disk_errors("retention"):
+            deleted = 0
+            if log.config.deletes:
+                deleted = log.apply_retention(now_ms=now_ms, hold_offset=hold)
+            start = max(log.log_start_offset, self._start.offset)
+            if start > log.log_start_offset:
+                held = start if hold_offset is None else hold_offset
+                deleted += log.delete_segments_below(min(start, held))
+        return deleted
