@@ -327,23 +327,30 @@ class TransactionCoordinator:
         shard, event = found
         return _end_outcome(await shard.ask(event, takes_id=tv >= 2))
 
-    def begin_end_txn(
+    def begin_end_txn(  # noqa: PLR0913 - the rest by keyword
         self,
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
         *,
         commit: bool,
+        tv: int,
         sender: Sender,
         done: Callable[[EndOutcome], None],
-    ) -> None:
-        """As `end_txn` of a TV1 client, without a task: `done` is called once, perhaps at once."""
-        found = self._ending(transactional_id, producer_id, producer_epoch, commit, 1, sender)
+    ) -> bool:
+        """As `end_txn`, without a task: `done` is called once, perhaps at once.
+
+        False: it may take a producer id, and the stock must be filled first; nothing was done, use `end_txn`.
+        """
+        found = self._ending(transactional_id, producer_id, producer_epoch, commit, tv, sender)
         if isinstance(found, TxnVerdict):
             done(EndOutcome(found))
-        else:
-            shard, event = found
-            shard.tell(event, lambda answer: done(_end_outcome(answer)))
+            return True
+        shard, event = found
+        if tv >= 2 and not shard.is_stocked:
+            return False
+        shard.tell(event, lambda answer: done(_end_outcome(answer)))
+        return True
 
     def _ending(
         self, name: str, producer_id: int, producer_epoch: int, commit: bool, tv: int, sender: Sender | None

@@ -241,16 +241,24 @@ class ShardDriver:
             self._held.discard(event.request_id)
 
     def tell(self, event: ev.Request, done: Callable[[Answer], None]) -> None:
-        """Give a request to the core that takes no producer id; `done` gets the answer, perhaps at once."""
+        """Give a request to the core; `done` gets the answer, perhaps at once.
+
+        One that may take a producer id must find the shard stocked (INV-TD5).
+        """
         if self.closed:
             done(Answer(event.request_id, self.closed_verdict))
             return
         self._waiting[event.request_id] = done
         self.step(event)
 
+    @property
+    def is_stocked(self) -> bool:
+        """Whether one more request, or one time-out, finds a producer id."""
+        return self.core.spare_id_count > len(self._waiting) + 1
+
     async def stock_ids(self) -> None:
         """Keep INV-TD5 when one more request, or one time-out, comes in; raises IdsUnavailable."""
-        while not self.closed and self.core.spare_id_count <= len(self._waiting) + 1:
+        while not self.closed and not self.is_stocked:
             granted = await self._ports.take_ids(_ID_REFILL)
             if not self.closed:
                 self.step(ev.ProducerIdsGranted(granted.first, granted.count))

@@ -26,20 +26,24 @@ def _read(version: int, body: memoryview) -> Any:
 
 
 def begin_end_txn(ctx: RequestContext, request: Any, finish: Finish) -> bool:
-    """Commit or abort for a TV1 client, without a task."""
+    """Commit or abort without a task; False if a new producer id must be taken first."""
     if not isinstance(request, EndRequest):
         return False
 
     def done(outcome: EndOutcome) -> None:
         error_code = ERRORS.error_of(outcome.verdict, ctx.version)
         names = (ErrorCode(error_code).name,) if error_code else ()
-        finish(Written(end_answer(ctx.correlation_id, error_code), names))
+        pair = (outcome.producer_id, outcome.producer_epoch)
+        finish(Written(end_answer(ctx.version, ctx.correlation_id, error_code, pair), names))
 
-    ctx.services.txn.begin_end_txn(
+    return ctx.services.txn.begin_end_txn(
         request.transactional_id, request.producer_id, request.producer_epoch,
-        commit=request.commit, sender=ctx.sender, done=done,
+        commit=request.commit, tv=_generation(ctx), sender=ctx.sender, done=done,
     )  # fmt: skip
-    return True
+
+
+def _generation(ctx: RequestContext) -> int:
+    return 2 if ctx.version >= _TV2_SINCE else 1
 
 
 async def handle_end_txn(ctx: RequestContext, request: Any) -> Fields:
@@ -49,7 +53,7 @@ async def handle_end_txn(ctx: RequestContext, request: Any) -> Fields:
         request.producer_id,
         request.producer_epoch,
         bool(request.commit if isinstance(request, EndRequest) else request.committed),
-        2 if ctx.version >= _TV2_SINCE else 1,
+        _generation(ctx),
         sender=ctx.sender,
     )
     return {

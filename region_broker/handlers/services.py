@@ -169,17 +169,18 @@ class TransactionService(Protocol):
         """As `add_partitions`, without a task: `done` is called once, perhaps at once."""
         ...
 
-    def begin_end_txn(
+    def begin_end_txn(  # noqa: PLR0913 - the rest by keyword
         self,
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
         *,
         commit: bool,
+        tv: int,
         sender: Sender,
         done: Callable[[EndOutcome], None],
-    ) -> None:
-        """As `end_txn` of a TV1 client, without a task: `done` is called once, perhaps at once."""
+    ) -> bool:
+        """As `end_txn`, without a task: `done` is called once, perhaps at once. False: use `end_txn`."""
         ...
 
     async def add_offsets(

@@ -1,9 +1,9 @@
 """AddPartitionsToTxn (24) and EndTxn (26) as one producer sends them, read and written by hand.
 
-INV-BT3  what is not of that plain form (a batch of transactions, TV2, tags, a wrong length) is left to guard and kio:
-         a reader here returns None, and refuses nothing by itself
+INV-BT3  what is not of that plain form (a batch of transactions, a long name, tags, a wrong length) is left to guard and
+         kio: a reader here returns None, and refuses nothing by itself
 INV-BT4  what is written is what the general writer (`kio_codec`) writes, byte for byte
-AddPartitionsToTxn v0-2 (v3 is flexible, v4 a batch); EndTxn v0-2 (v3 is flexible, v5 is TV2).
+AddPartitionsToTxn v0-2 (v3 is flexible, v4 a batch); EndTxn v0-5 (v3 is flexible, v5 is TV2).
 Source: AddPartitionsToTxnRequest.json, AddPartitionsToTxnResponse.json, EndTxnRequest.json, EndTxnResponse.json.
 Not here: what the fields mean (`handlers`).
 """
@@ -15,18 +15,23 @@ from typing import Final, NamedTuple
 from idempotency.identity import TopicName, TopicPartition
 
 PLAIN_BELOW: Final = 3
+_PAIR_SINCE: Final = 5
+_ONE_BYTE_BELOW: Final = 0x80  # a compact size of one byte
 _PLAIN_PARTITIONS_MAX: Final = 1_000
+_NO_TAGS: Final = b"\0"
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
 _PRODUCER_AND_TOPICS: Final = struct.Struct(">qhi")
 _PRODUCER_AND_COMMITTED: Final = struct.Struct(">qhB")
 _END_ANSWER: Final = struct.Struct(">iih")
+_FLEXIBLE_END_ANSWER: Final = struct.Struct(">ixihx")
+_PAIR_END_ANSWER: Final = struct.Struct(">ixihqhx")
 _ADD_ANSWER_FRONT: Final = struct.Struct(">iii")
 _ADD_ANSWER_ROW: Final = struct.Struct(">ih")
 
 
 class EndRequest(NamedTuple):
-    """EndTxn of a TV1 client."""
+    """EndTxn."""
 
     transactional_id: str
     producer_id: int
@@ -45,14 +50,14 @@ class AddRequest(NamedTuple):
 
 def read_end(version: int, body: memoryview) -> EndRequest | None:
     """Return a plain EndTxn, None for any other."""
-    if version >= PLAIN_BELOW:
-        return None
+    flexible = version >= PLAIN_BELOW
     try:
-        name, at = _text(body, 0)
+        name, at = _compact_text(body) if flexible else _text(body, 0)
         producer_id, producer_epoch, committed = _PRODUCER_AND_COMMITTED.unpack_from(body, at)
-    except (struct.error, ValueError):
+    except (IndexError, struct.error, ValueError):
         return None
-    if at + _PRODUCER_AND_COMMITTED.size != len(body) or committed > 1:
+    rest = bytes(body[at + _PRODUCER_AND_COMMITTED.size :])
+    if rest != (_NO_TAGS if flexible else b"") or committed > 1:
         return None
     return EndRequest(name, producer_id, producer_epoch, committed == 1)
 
@@ -82,9 +87,15 @@ def read_add(version: int, body: memoryview) -> AddRequest | None:
     return AddRequest(name, producer_id, producer_epoch, partitions)
 
 
-def end_answer(correlation_id: int, error_code: int) -> bytes:
-    """Return header and body of the answer to a plain EndTxn."""
-    return _END_ANSWER.pack(correlation_id, 0, error_code)
+def end_answer(
+    version: int, correlation_id: int, error_code: int, pair: tuple[int, int] = (-1, -1)
+) -> bytes:
+    """Return header and body of the answer to EndTxn; `pair` is of the next transaction (v5 on)."""
+    if version < PLAIN_BELOW:
+        return _END_ANSWER.pack(correlation_id, 0, error_code)
+    if version < _PAIR_SINCE:
+        return _FLEXIBLE_END_ANSWER.pack(correlation_id, 0, error_code)
+    return _PAIR_END_ANSWER.pack(correlation_id, 0, error_code, *pair)
 
 
 def add_answer(correlation_id: int, errors: Sequence[tuple[TopicPartition, int]]) -> bytes:
@@ -98,6 +109,14 @@ def add_answer(correlation_id: int, errors: Sequence[tuple[TopicPartition, int]]
         name = topic.encode()
         parts += (_I16.pack(len(name)), name, _I32.pack(len(rows)), *rows)
     return b"".join(parts)
+
+
+def _compact_text(body: memoryview) -> tuple[str, int]:
+    """Return the short compact string in front and where it ends; raises ValueError or IndexError."""
+    end = body[0]
+    if not 0 < end < _ONE_BYTE_BELOW or end > len(body):
+        raise ValueError
+    return bytes(body[1:end]).decode(), end
 
 
 def _text(body: memoryview, at: int) -> tuple[str, int]:

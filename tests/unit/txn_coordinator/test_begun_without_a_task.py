@@ -1,0 +1,42 @@
+"""EndTxn that is begun at once: only while there is a producer id in stock for it (INV-TD5)."""
+
+from tests.txn_driver_world import OK, World, begin, running, turns
+from txn_coordinator.connection_order import Sender
+from txn_coordinator.driver import TransactionCoordinator
+from txn_coordinator.verdicts import EndOutcome
+
+SENDER = Sender(0, 1, 1)
+
+
+def end_at_once(
+    txn: TransactionCoordinator, name: str, pair: tuple[int, int], tv: int, told: list[EndOutcome]
+) -> bool:
+    return txn.begin_end_txn(name, *pair, commit=True, tv=tv, sender=SENDER, done=told.append)
+
+
+async def test_INV_TD5_a_tv2_end_is_not_begun_while_no_producer_id_is_in_stock() -> None:
+    world, told = World(), list[EndOutcome]()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        (shard,) = [shard for shard in txn._shards if shard.core.entries]
+        stock, shard.core._spare_ids = shard.core._spare_ids, type(shard.core._spare_ids)()
+        assert not end_at_once(txn, "t", pair, 2, told)
+        await turns()
+        assert told == []
+        shard.core._spare_ids = stock
+        assert end_at_once(txn, "t", pair, 2, told)
+        await turns()
+        (outcome,) = told
+        assert outcome.verdict is OK
+        assert (outcome.producer_id, outcome.producer_epoch) == (pair[0], pair[1] + 1)
+
+
+async def test_INV_TD5_a_tv1_end_needs_no_producer_id() -> None:
+    world, told = World(), list[EndOutcome]()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        (shard,) = [shard for shard in txn._shards if shard.core.entries]
+        shard.core._spare_ids.clear()
+        assert end_at_once(txn, "t", pair, 1, told)
+        await turns()
+        assert [outcome.verdict for outcome in told] == [OK]
