@@ -73,6 +73,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     listen_host: str = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
     flush_interval_ms: int = 1000
+    cached_tail_bytes: int = 0
     shard_count: int = 4
     auto_create_topics: bool = False
     default_partition_count: int = 1
@@ -139,6 +140,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             problems.append(
                 f"request_memory_bytes = {self.request_memory_bytes} is below {REQUEST_MEMORY_BYTES_MIN}"
             )
+        if self.cached_tail_bytes < 0:
+            problems.append(f"cached_tail_bytes = {self.cached_tail_bytes} is below 0")
         if not 0 <= self.connection_rate_per_address <= CONNECTION_RATE_MAX:
             problems.append(
                 f"connection_rate_per_address = {self.connection_rate_per_address} is not in "

@@ -194,6 +194,7 @@ def world(
     flush_policy: FlushPolicy = FlushPolicy.COMMIT,
     leads: bool = True,
     journal_bytes: int = 64 * 1024,
+    cached_tail_bytes: int = 0,
 ) -> World:
     """Return a world with one topic."""
     return World(
@@ -204,6 +205,7 @@ def world(
             index_interval_bytes=256,
             open_files_max=2,
             journal_bytes=journal_bytes,
+            cached_tail_bytes=cached_tail_bytes,
         ),
         leads=leads,
     )

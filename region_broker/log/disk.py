@@ -76,6 +76,10 @@ class DiskFile(Protocol):
         """Begin writing to the device, without waiting: a hint. If it fails, `fdatasync` raises the error."""
         ...
 
+    def drop_cached(self, position: int, size_bytes: int) -> None:
+        """Let the memory go that holds this range, which is synced: a hint; what reads it then waits for the disk."""
+        ...
+
     def fdatasync(self) -> None:
         """Return once content and size are on stable storage."""
         ...
@@ -232,6 +236,12 @@ class RealFile:
         if number not in _HINT_REFUSED:
             # The kernel may have dropped the pages and forget it: never sync this file with success again.
             self._writeback_error = OSError(number, os.strerror(number))
+
+    def drop_cached(self, position: int, size_bytes: int) -> None:
+        """See `DiskFile`; nothing where the file system cannot tell what is in memory: readers would wait on the loop."""
+        self.pread_cached(1, position)
+        if self._tells_cached:
+            os.posix_fadvise(self._descriptor, position, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def fdatasync(self) -> None:
         """See `DiskFile`."""

@@ -38,6 +38,8 @@ class NodeLogConfig:
     """Size of the node's journal; 0: none is used."""
     open_files_max: int = 512
     index_interval_bytes: int = 8192
+    cached_tail_bytes: int = 0
+    """How much of the open segment's end stays in memory where a log is written in bulk; 0: the system decides."""
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3_600_000
     retention_ms: int = 7 * 24 * 3_600_000
@@ -80,6 +82,7 @@ class LogConfig:
     retention_bytes: int
     message_bytes_max: int
     index_interval_bytes: int
+    cached_tail_bytes: int = 0
     records: RecordRules = RecordRules()
     compacts: bool = False
     deletes: bool = True
@@ -109,6 +112,7 @@ def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConf
         retention_bytes=values.number("retention.bytes", node.retention_bytes, -1, INT64_MAX),
         message_bytes_max=values.number("max.message.bytes", node.message_bytes_max, 0, INT32_MAX),
         index_interval_bytes=node.index_interval_bytes,
+        cached_tail_bytes=node.cached_tail_bytes,
         records=_record_rules(values),
         compacts="compact" in policies,
         deletes="delete" in policies,

@@ -78,7 +78,7 @@ class PartitionLog:
         self._folder_version = 0  # grows with each new name in the folder
         self._pending_seals: list[Seal] = []
         self._sealed: list[Path] = []
-        self._files = FileSync(self._disk, self.folder)
+        self._files = FileSync(self._disk, self.folder, setup.config.cached_tail_bytes)
         self._bookmarked_bytes = recovered.bookmarked_bytes
         self.cleaning = CleaningState(self._disk, setup.folder, recovered.mark)
 

@@ -2,6 +2,7 @@
 
 INV-LF1  a log's files are worked on under its `FileSync.lock`; a job of an older generation does nothing
 INV-LF2  after the first error every later job of the log ends with it (INV-DK3)
+INV-LF4  memory is given back only of what is synced, of the open segment of a log that is written in bulk, and in steps
 INV-LF3  what is written for a bookmark is written without the lock: only the sync of what is left, and the rename, hold
          up a group commit
 
@@ -25,6 +26,10 @@ from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import write_snapshot
 
 logger: Final = logging.getLogger(__name__)
+
+DROP_STEP_BYTES: Final = 8 << 20
+BULK_BYTES_MIN: Final = 256 * 1024
+"""A log that gets as much as this between two syncs is written in bulk."""
 
 
 class SyncTarget(Protocol):
@@ -159,7 +164,7 @@ def remove_bookmark(disk: Disk, segment: Segment) -> None:
 class FileSync:
     """A log's own files on their way to stable storage: the blocking part, for any thread."""
 
-    def __init__(self, disk: Disk, folder: Path) -> None:
+    def __init__(self, disk: Disk, folder: Path, cached_tail_bytes: int = 0) -> None:
         """Take the log's folder; `checkpoint` is set when it is open."""
         self.lock = threading.Lock()
         self.generation = 0
@@ -169,6 +174,9 @@ class FileSync:
         self._disk = disk
         self._folder = folder
         self._error: OSError | None = None
+        self._cached_tail_bytes = cached_tail_bytes
+        self._dropped = (-1, 0)
+        """Base of the open segment, and below which of its bytes memory was given back."""
 
     def run(self, job: SyncJob) -> OSError | None:
         """Do the job's I/O; return the error. After one, no later job may succeed."""
@@ -204,9 +212,25 @@ class FileSync:
             self.checkpoint.write(job.checkpoint)
             if job.seals:
                 self.checkpoint.settle()
+            if job.size_bytes >= BULK_BYTES_MIN:
+                self._drop_behind(job)
         except OSError as error:
             return error
         return None
+
+    def _drop_behind(self, job: SyncJob) -> None:
+        """Let the memory go that lies behind the end of what is written in bulk (INV-LF4)."""
+        base, end = job.checkpoint.segment_base, job.checkpoint.segment_bytes
+        end -= self._cached_tail_bytes
+        if self._cached_tail_bytes == 0 or end <= 0:
+            return
+        dropped_base, dropped = self._dropped
+        if dropped_base != base:
+            dropped = max(end - DROP_STEP_BYTES, 0)  # of what was written before, nothing is known
+        if end - dropped >= DROP_STEP_BYTES:
+            job.files[-1].drop_cached(dropped, end - dropped)
+            dropped = end
+        self._dropped = (base, dropped)
 
     def bookmark_job(
         self, active: Segment, draft: BookmarkDraft, checkpoint: Checkpoint

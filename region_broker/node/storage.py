@@ -101,6 +101,7 @@ class Storage:
             log_config = NodeLogConfig(
                 flush_policy=FlushPolicy(config.flush_policy),
                 flush_interval_ms=config.flush_interval_ms,
+                cached_tail_bytes=config.cached_tail_bytes,
             )
             group_commit = GroupCommit(log_config, ports.clock, on_sealed=_write_digest)
             partitions = PartitionTable(

@@ -175,6 +175,11 @@ class SimulatedFile:
     def start_writeback(self) -> None:
         """See `DiskFile`: a hint that changes nothing here."""
 
+    def drop_cached(self, position: int, size_bytes: int) -> None:
+        """See `DiskFile`: noted, and a hint that changes nothing here."""
+        self._use("drop_cached")
+        self._disk.dropped.append((self._path, position, size_bytes))
+
     def fdatasync(self) -> None:
         """See `DiskFile`; a failure drops the dirty pages for good (INV-SD3)."""
         self._expect_open("fdatasync")
@@ -208,6 +213,8 @@ class SimulatedDisk:
         self.cold: Cold | None = None
         self.warmed: list[tuple[Path, int, int]] = []
         """What was read in: path, position, size."""
+        self.dropped: list[tuple[Path, int, int]] = []
+        """What was let go, alike."""
         self._names: dict[Path, Inode] = {}
         self._durable_names: dict[Path, Inode] = {}
         self._folders: set[Path] = {Path("/")}

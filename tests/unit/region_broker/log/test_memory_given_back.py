@@ -1,0 +1,86 @@
+"""Memory behind the end of a log that is written in bulk: given back in steps, never of what is not synced."""
+
+from pathlib import Path
+
+import pytest
+
+from region_broker.log.disk import RealDisk
+from region_broker.log.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
+from tests.log_world import World, batch, world
+from tests.page_cache import drop_pages, tells_cached
+
+TAIL_BYTES = 4 << 20
+BATCH_BYTES = 1_000_000
+
+
+def written_in_bulk(some: World, count: int) -> None:
+    for _ in range(count):
+        some.partition.append(batch(size_bytes=BATCH_BYTES))
+        some.sync()
+
+
+def test_INV_LF4_what_lies_behind_the_tail_is_given_back_in_steps() -> None:
+    some = world(cached_tail_bytes=TAIL_BYTES)
+    file = some.folder / f"{0:020d}.log"
+    end = 0
+    for _ in range(40):
+        written_in_bulk(some, 1)
+        size_bytes = some.disk.file_size(file)
+        assert sum(part[2] for part in some.disk.dropped) <= max(size_bytes - TAIL_BYTES, 0)
+    for path, position, size_bytes in some.disk.dropped:
+        assert (path, position) == (file, end), "each byte once, from the start"
+        assert size_bytes >= DROP_STEP_BYTES
+        end += size_bytes
+    assert end > some.disk.file_size(file) - TAIL_BYTES - DROP_STEP_BYTES - 2 * BATCH_BYTES
+
+
+@pytest.mark.parametrize("tail_bytes", [0, 1 << 30])
+def test_nothing_is_given_back_of_a_tail_that_is_long_or_the_systems(tail_bytes: int) -> None:
+    some = world(cached_tail_bytes=tail_bytes)
+    written_in_bulk(some, 20)
+    assert some.disk.dropped == []
+
+
+def test_nothing_is_given_back_of_a_log_that_is_written_slowly() -> None:
+    some = world(cached_tail_bytes=1)
+    for _ in range(100):
+        some.partition.append(batch(size_bytes=BULK_BYTES_MIN // 2))
+        some.sync()
+    assert some.disk.dropped == []
+
+
+def test_INV_LF4_nothing_is_given_back_before_it_is_synced() -> None:
+    some = world(cached_tail_bytes=1)
+
+    def broken(operation: str, _path: Path) -> None:
+        if operation == "fdatasync":
+            raise OSError(5, "for the test")
+
+    for _ in range(20):
+        some.partition.append(batch(size_bytes=BATCH_BYTES))
+    some.disk.fault = broken
+    some.sync()
+    assert some.partition.failed is not None
+    assert some.disk.dropped == []
+
+
+def test_each_segment_begins_anew_and_a_full_one_is_left() -> None:
+    some = world({"segment.bytes": "12000000"}, cached_tail_bytes=1)
+    written_in_bulk(some, 40)
+    firsts = {path: position for path, position, _ in reversed(some.disk.dropped)}
+    assert len(firsts) > 1
+    assert set(firsts.values()) == {0}
+
+
+def test_a_real_file_gives_its_memory_back(tmp_path: Path) -> None:
+    can_tell = tells_cached(tmp_path)
+    path, size_bytes = tmp_path / "file", 1 << 20
+    path.write_bytes(b"x" * size_bytes)
+    drop_pages(tmp_path)
+    disk = RealDisk()
+    file = disk.open(path)
+    disk.warm(path, 0, size_bytes)
+    assert len(file.pread_cached(size_bytes, 0)) == size_bytes
+    file.drop_cached(0, size_bytes // 2)
+    assert len(file.pread_cached(size_bytes, 0)) == (0 if can_tell else size_bytes)
+    file.close()
