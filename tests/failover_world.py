@@ -70,6 +70,7 @@ from region_broker.ports.network import AsyncioNetwork
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.batches import Origin, Record, build_batch
+from tests.waiting import until
 
 CLUSTER_ID = "cluster-of-tests"
 ORDERS = "orders"
@@ -361,9 +362,7 @@ class Site:
 
     async def ended(self, operation: Operation) -> Operation:
         """Return the operation once it is over."""
-        async with asyncio.timeout(20):
-            while operation.status == "running":  # noqa: ASYNC110 -- as an operator would ask
-                await asyncio.sleep(0.002)
+        await until(lambda: operation.status != "running", "the operation is over")
         return operation
 
     async def until(self, phase: Phase) -> None:
@@ -375,9 +374,7 @@ class Site:
 
     async def shows(self, value: str) -> None:
         """Return once a reader of this region is shown a record whose value is `value`."""
-        async with asyncio.timeout(20):
-            while value.encode() not in self._shown():  # noqa: ASYNC110 -- as a reader would ask
-                await asyncio.sleep(0.002)
+        await until(lambda: value.encode() in self._shown(), f"{value} is shown")
 
     def _shown(self) -> bytes:
         if self.table.get(ORDERS, 0) is None:

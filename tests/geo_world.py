@@ -5,7 +5,7 @@ quarantine.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -295,13 +295,3 @@ def values_in(partition: Partition, end: int) -> list[bytes]:
 def tp(name: str, number: int = 0) -> TopicPartition:
     """Return a topic partition."""
     return TopicPartition(TopicName(name), number)
-
-
-async def until(condition: Callable[[], bool], *, what: str = "what was waited for") -> None:
-    """Wait until `condition()` holds; fails with `what` after 20 s."""
-    try:
-        async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110 -- what is awaited has no event of its own
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"not within 20 s: {what}") from None

@@ -41,12 +41,7 @@ from region_broker.client.errors import (
 from region_broker.client.retirement import retire
 from region_broker.client.transaction import Attempt, Record, Transaction
 from region_broker.client.verdicts import Position, Verdict, VerdictClient
-from region_broker.client.waiting_calls import (
-    backoff_s,
-    initialised,
-    most_telling,
-    until_answered,
-)
+from region_broker.client.waiting_calls import backoff_s, initialised, most_telling, until_answered
 
 ATTEMPT_COUNT_MAX: Final = 8
 CALL_TIMEOUT_S: Final = 10.0

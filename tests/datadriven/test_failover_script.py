@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from geo_replicator.failover import (
-    IllegalTransition,
-    State,
-    fold,
-    replay,
-)
+from geo_replicator.failover import IllegalTransition, State, fold, replay
 from geo_replicator.failover_events import (
     Adopted,
     Born,

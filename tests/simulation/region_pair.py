@@ -20,14 +20,14 @@ from region_broker.config import NodeConfig
 from region_broker.node import Node, Ports
 from region_broker.ports.clock import SystemClock
 from region_broker.replication.partition import Partition
+from tests import waiting
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.simulation.network import Fabric
 
 NAMES = ("eu", "us")
 CLUSTER_ID = str(UUID(int=77))
 SHARD_COUNT = 2
-WAIT_LOOKS = 1_500
-"""How often a condition is looked at, every 2 ms at best: on a busy machine everything takes longer, looking as well."""
+WAIT_LOOKS = waiting.LOOKS
 
 
 class SeededChance:
@@ -77,11 +77,7 @@ class _Unbound:
 
 async def until(condition: Callable[[], bool], what: str) -> None:
     """Wait until `condition()`; fails with `what` after WAIT_LOOKS."""
-    for _ in range(WAIT_LOOKS):
-        if condition():
-            return
-        await asyncio.sleep(0.002)
-    raise AssertionError(f"not within {WAIT_LOOKS} looks: {what}")
+    await waiting.until(condition, what, looks=WAIT_LOOKS)
 
 
 class Region:

@@ -15,14 +15,8 @@ import pytest
 
 from chaos.checker import check
 from chaos.history import History, Seen, seen
-from geo_replicator.failover import (
-    CutLogs,
-    Phase,
-    State,
-)
-from geo_replicator.failover_events import (
-    Event,
-)
+from geo_replicator.failover import CutLogs, Phase, State
+from geo_replicator.failover_events import Event
 from geo_replicator.lineage import LogKey
 from region_broker.node import Node
 from region_broker.replication.partition import Partition

@@ -8,9 +8,7 @@ from uuid import UUID
 import pytest
 
 from geo_replicator.directory import SiteReport, StartVerdict, judge_start, next_region_epoch
-from geo_replicator.failover import (
-    Phase,
-)
+from geo_replicator.failover import Phase
 from geo_replicator.failover_events import (
     Adopted,
     CutChosen,
@@ -35,6 +33,7 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LED
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -352,9 +351,7 @@ async def test_T31_writes_under_way_when_a_region_is_fenced_are_not_acknowledged
     await pair.eu.write("first")
     await pair.eu.driver.record(PromiseGiven(17, "us"))
     await pair.eu.until(Phase.FENCED)
-    async with asyncio.timeout(20):
-        while pair.eu.partition().is_leader:  # noqa: ASYNC110 -- fenced once it stands still
-            await asyncio.sleep(0.002)
+    await until(lambda: not pair.eu.partition().is_leader, "it is fenced: it stands still")
     late = build_batch([Record(None, b"late")])
     assert pair.eu.partition().append(late).verdict is AppendVerdict.NOT_LEADER
     assert b"first" in pair.eu.values()

@@ -23,7 +23,8 @@ from region_broker.adapters.tidemarks.mirror_log import TidemarkLog
 from region_broker.adapters.tidemarks.tidemark_service import ledgers_of
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.geo_world import SHARD_COUNT, Site, tp, until
+from tests.geo_world import SHARD_COUNT, Site, tp
+from tests.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
 
 ACCOUNTS = 4

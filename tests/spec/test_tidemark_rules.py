@@ -29,9 +29,7 @@ from geo_replicator.events import (
 )
 from geo_replicator.lineage import LogKey
 from geo_replicator.rounds import AnswerVerdict, Collection, LogAnswer, RoundPhase, RoundsCore
-from geo_replicator.tidemark import (
-    LogPosition,
-)
+from geo_replicator.tidemark import LogPosition
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import round_of
 from idempotency.ledger_records import TransactionKey, decode_key, decode_transaction_value
@@ -40,8 +38,9 @@ from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.geo_world import SHARD_COUNT, Site, tp, until
+from tests.geo_world import SHARD_COUNT, Site, tp
 from tests.log_world import append_marker
+from tests.waiting import until
 
 TERM = 8 << 16 | 1
 LEDGERS = LedgerTopics(UUID(int=1), UUID(int=2))

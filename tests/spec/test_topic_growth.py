@@ -12,7 +12,7 @@ import pytest
 
 from geo_replicator.failover import Phase
 from tests.failover_world import ORDERS, Pair, fail_over
-from tests.geo_world import until
+from tests.waiting import until
 from tests.wire_world import LEADER_EPOCH, wire_world
 
 NONE, UNKNOWN_TOPIC, INVALID_PARTITIONS, BAD_ASSIGNMENT, INVALID_REQUEST = 0, 3, 37, 39, 42

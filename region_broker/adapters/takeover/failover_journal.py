@@ -19,9 +19,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from geo_replicator.failover_events import (
-    Event,
-)
+from geo_replicator.failover_events import Event
 from region_broker.log.disk import Disk, DiskFile
 
 MAGIC: Final = b"TMFAIL01"

@@ -18,14 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from geo_replicator.directory import next_region_epoch
-from geo_replicator.failover import (
-    IllegalTransition,
-    Phase,
-    State,
-)
-from geo_replicator.failover_events import (
-    TakeoverBegun,
-)
+from geo_replicator.failover import IllegalTransition, Phase, State
+from geo_replicator.failover_events import TakeoverBegun
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import Losses, LossStatement, Quarantined, count_losses
 from geo_replicator.quarantine import Provenance

@@ -42,12 +42,7 @@ from geo_replicator.rounds import (
     RoundPhase,
     RoundsCore,
 )
-from geo_replicator.tidemark import (
-    LogPosition,
-    TermRecord,
-    Tidemark,
-    encode,
-)
+from geo_replicator.tidemark import LogPosition, TermRecord, Tidemark, encode
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from idempotency.ports import Clock

@@ -16,12 +16,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.directory import SiteReport, StartVerdict, judge_start
-from geo_replicator.failover import (
-    Adopt,
-    CutLogs,
-    Phase,
-    State,
-)
+from geo_replicator.failover import Adopt, CutLogs, Phase, State
 from geo_replicator.failover_events import (
     Adopted,
     CutChosen,

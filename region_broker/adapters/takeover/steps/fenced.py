@@ -13,10 +13,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.directory import next_region_epoch
-from geo_replicator.failover import (
-    Phase,
-    State,
-)
+from geo_replicator.failover import Phase, State
 from geo_replicator.failover_events import (
     EntryRecord,
     Event,

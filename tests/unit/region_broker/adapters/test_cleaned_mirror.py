@@ -30,12 +30,13 @@ from region_broker.log.failures import CutIntoCleaned, MirrorGap
 from region_broker.replication.cleaner import BoundOf, Cleaner, CleanerParts
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Record, build_batch
-from tests.geo_world import Site, until
+from tests.geo_world import Site
 from tests.log_world import World, all_bytes, append_marker, world
 from tests.property.test_compacted_transactions import facts, replay
 from tests.txn_world import Row
 from tests.unit.region_broker.adapters.test_mirror_link import running
 from tests.unit.region_broker.log.test_cleaning import COMPACT, Inline, clean, put, roll
+from tests.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
 
 POINTS = [TidemarkPoint(8, number) for number in range(5)]

@@ -8,7 +8,8 @@ import pytest
 from geo_replicator.effects import RoundEffect
 from geo_replicator.events import RoundEvent, SomethingChanged
 from geo_replicator.rounds import RoundPhase, RoundsCore
-from tests.geo_world import Site, until
+from tests.geo_world import Site
+from tests.waiting import until
 
 REST_MS = 3_600_000
 

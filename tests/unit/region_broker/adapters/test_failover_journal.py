@@ -7,12 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from geo_replicator.failover_events import (
-    Born,
-    DrainBegun,
-    DrainRolledBack,
-    Event,
-)
+from geo_replicator.failover_events import Born, DrainBegun, DrainRolledBack, Event
 from region_broker.adapters.takeover.failover_journal import MAGIC, FailoverJournal, JournalDamaged
 from region_broker.log.disk import RealDisk
 

@@ -1,18 +1,13 @@
 """Fail-over, switch and return of two regions with real disks, sockets, logs and links."""
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from geo_replicator.failover import (
-    Phase,
-)
-from geo_replicator.failover_events import (
-    PromiseGiven,
-)
+from geo_replicator.failover import Phase
+from geo_replicator.failover_events import PromiseGiven
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.ledger_records import TransactionKey, TxnStatus, decode_key
 from region_broker.adapters.ledgers.ledger_images import LedgerImages
@@ -25,6 +20,7 @@ from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageE
 from region_broker.log.disk import RealDisk
 from region_broker.ports.clock import SystemClock
 from tests.failover_world import Pair, Site, fail_over
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -252,9 +248,7 @@ async def test_a_loss_statement_names_what_was_copied_but_not_synced_yet(
     at = pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
     await ledger.wait_committed(at + 1)
     mirror = pair.us.ledger.shard(0)
-    async with asyncio.timeout(20):
-        while mirror.log_end_offset <= at:  # noqa: ASYNC110 -- as the link would ask
-            await asyncio.sleep(0)
+    await until(lambda: mirror.log_end_offset > at, "it is copied")
     statement = await pair.us.operations.statement()
     assert [each.transactional_id for each in statement.transactions] == ["pay-1"]
 

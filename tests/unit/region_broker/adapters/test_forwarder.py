@@ -16,7 +16,8 @@ from region_broker.ports.clock import SystemClock
 from region_broker.ports.network import AsyncioNetwork
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.server import CloseConnection
-from tests.geo_world import PlayedIdentity, until
+from tests.geo_world import PlayedIdentity
+from tests.waiting import until
 
 PRODUCE, END_TXN = 0, 26
 

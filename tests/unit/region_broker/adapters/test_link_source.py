@@ -11,9 +11,10 @@ from region_broker.adapters.peers.peer_protocol import FetchedLogs, FetchLogs, F
 from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
 from region_broker.wire.batches import Record, build_batch
-from tests.geo_world import REGION_EPOCH, Site, until
+from tests.geo_world import REGION_EPOCH, Site
 from tests.log_world import ManualClock
 from tests.page_cache import drop_pages, tells_cached
+from tests.waiting import until
 
 PLENTY = 1 << 20
 

@@ -9,7 +9,8 @@ from geo_replicator.link.core import LinkState
 from geo_replicator.rounds import RoundPhase
 from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.adapters.tidemarks.cut_leader import CutLeader
-from tests.geo_world import Site, until, values_in
+from tests.geo_world import Site, values_in
+from tests.waiting import until
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from region_broker.adapters.peers.peer_server import (
 )
 from region_broker.ports.network import AsyncioNetwork, ByteStream
 from tests.geo_world import PlayedIdentity
-from tests.simulation.region_pair import until
+from tests.waiting import until
 
 
 class Ask(PeerMessage, frozen=True, kw_only=True):
