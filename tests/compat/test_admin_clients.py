@@ -11,8 +11,20 @@ import pytest
 from aiokafka import TopicPartition as AioPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin import NewPartitions as AioPartitions
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    ElectionType,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+)
 from confluent_kafka.admin._config import (
     AlterConfigOpType,
     ConfigEntry,
@@ -20,12 +32,20 @@ from confluent_kafka.admin._config import (
     ConfigSource,
 )
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramMechanism, UserScramCredentialDeletion
 from confluent_kafka.cimpl import NewPartitions
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PurePartition
+from kafka.admin import ACLFilter as PureFilter
+from kafka.admin import ACLOperation as PureOperation
+from kafka.admin import ACLPermissionType as PurePermission
+from kafka.admin import ACLResourcePatternType as PurePatternType
 from kafka.admin import ConfigResource as PureResource
 from kafka.admin import ConfigResourceType
-from kafka.errors import GroupIdNotFoundError, UnsupportedVersionError
+from kafka.admin import ResourcePatternFilter as PurePattern
+from kafka.admin import ResourceType as PureResourceType
+from kafka.errors import GroupIdNotFoundError, SecurityDisabledError, UnsupportedVersionError
 
 from tests.compat.clients import CALL_S, POLLS_MAX
 from tests.compat.confluent_client import ConfluentClient
@@ -221,11 +241,47 @@ def test_what_is_not_served_is_told_by_the_client_and_breaks_nothing(
 ) -> None:
     topic = topic_of(bootstrap, fresh)
     admin = confluent(bootstrap)
+    change = UserScramCredentialDeletion("somebody", ScramMechanism.SCRAM_SHA_256)
     with pytest.raises(KafkaException, match="UNSUPPORTED"):
-        admin.describe_user_scram_credentials().result(CALL_S)
+        admin.alter_user_scram_credentials([change])["somebody"].result(CALL_S)
     with KafkaAdminClient(bootstrap_servers=bootstrap) as pure:
-        for refused in (pure.list_partition_reassignments, pure.describe_metadata_quorum):
-            with pytest.raises(UnsupportedVersionError):
-                refused()
+        with pytest.raises(UnsupportedVersionError):
+            pure.describe_metadata_quorum()
         assert topic in pure.list_topics()
     assert topic in admin.list_topics(timeout=CALL_S).topics
+
+
+def test_security_and_other_nodes_are_answered_as_by_a_kafka_without_them(
+    bootstrap: str, fresh: Fresh
+) -> None:
+    topic = topic_of(bootstrap, fresh)
+    admin = confluent(bootstrap)
+    binding = AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:a", "*",
+        AclOperation.READ, AclPermissionType.ALLOW,
+    )  # fmt: skip
+    anything: Any = None
+    every = AclBindingFilter(
+        ResourceType.ANY, anything, ResourcePatternType.ANY, anything, anything,
+        AclOperation.ANY, AclPermissionType.ANY,
+    )  # fmt: skip
+    # librdkafka does not pass the error of DescribeAcls on to its user: he sees that there are none.
+    assert admin.describe_acls(every).result(CALL_S) == []
+    for asked in (*admin.create_acls([binding]).values(), *admin.delete_acls([every]).values()):
+        with pytest.raises(KafkaException, match="No Authorizer is configured"):
+            asked.result(CALL_S)
+    assert admin.describe_user_scram_credentials().result(CALL_S) == {}
+    place = TopicPartition(topic, 0)
+    elected = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(CALL_S)
+    assert [error.code() for error in elected.values()] == [KafkaError.ELECTION_NOT_NEEDED]
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as pure:
+        with pytest.raises(SecurityDisabledError):
+            pure.describe_acls(
+                PureFilter(
+                    principal=None, host="*", operation=PureOperation.ANY,
+                    permission_type=PurePermission.ANY,
+                    resource_pattern=PurePattern(PureResourceType.ANY, None, PurePatternType.ANY),
+                )
+            )  # fmt: skip
+        assert pure.list_partition_reassignments() == {}
+        assert topic in pure.list_topics()

@@ -98,19 +98,14 @@ KAFKA_APIS: Final[Mapping[int, KafkaApi]] = {
 
 _NO_SECURITY: Final = "there is no security yet: use a private network"
 _NO_TOKENS: Final = "there is no authentication that a token could stand for"
-_ONE_NODE: Final = "a region is one node: there is nothing to move or to elect"
-_ONE_DISK: Final = "a node has one log folder"
 _NO_RAFT: Final = "a region's metadata is in its node's own store: there is no quorum"
 _NO_SHARE: Final = "share groups (KIP-932) are not built"
 
 # By key: why versions, or the whole API, are missing. Only read for what is really missing.
 WHY_NOT: Final[Mapping[int, str]] = {
-    17: _NO_SECURITY, 36: _NO_SECURITY, 29: _NO_SECURITY, 30: _NO_SECURITY, 31: _NO_SECURITY,
-    50: _NO_SECURITY, 51: _NO_SECURITY,
-    38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS, 41: _NO_TOKENS,
-    34: _ONE_DISK,
-    43: _ONE_NODE, 45: _ONE_NODE, 46: _ONE_NODE,
-    48: "there are no quotas yet", 49: "there are no quotas yet",
+    17: _NO_SECURITY, 36: _NO_SECURITY, 51: _NO_SECURITY,
+    38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS,
+    49: "there are no quotas yet",
     55: _NO_RAFT, 64: _NO_RAFT, 80: _NO_RAFT, 81: _NO_RAFT,
     57: "features follow from the version of the node that runs",
     76: _NO_SHARE, 77: _NO_SHARE, 78: _NO_SHARE, 79: _NO_SHARE, 83: _NO_SHARE, 84: _NO_SHARE,
