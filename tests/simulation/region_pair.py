@@ -28,6 +28,8 @@ NAMES = ("eu", "us")
 CLUSTER_ID = str(UUID(int=77))
 SHARD_COUNT = 2
 WAIT_LOOKS = waiting.LOOKS
+FORGOTTEN_CHANCE = 0.2
+"""How often something is not in memory that a node reads without waiting."""
 
 
 class SeededChance:
@@ -91,6 +93,7 @@ class Region:
         self.name = name
         self.names = names
         self.disk = SimulatedDisk()
+        self.disk.forget_by_chance(random.Random(f"memory of {name}"), FORGOTTEN_CHANCE)
         self.fabric = fabric
         self.folder = folder
         self.clock: Clock = SystemClock()
