@@ -86,8 +86,8 @@ def beside_ms(port: int, frame: bytes) -> tuple[float, float]:
     while True:
         waits.append(small.call_ms(asked)[0])
         try:
-            if large.stream.recv(1):
-                break
+            assert large.stream.recv(1), "the node closed the connection"
+            break
         except BlockingIOError:
             continue
     return 1000 * (time.perf_counter() - started), max(waits)
