@@ -140,12 +140,12 @@ class Fetching:
         written: Written | Exception
         try:
             written = drained(self._written())
-        except ColdRange as cold:
-            self._ctx.services.partitions.cold_reads.begin(cold, self._over)
-            return
         except Exception as error:  # noqa: BLE001 - whoever sent it is told, and closes its connection
             written = error
-        self._answer(written)
+        if isinstance(written, ColdRange):
+            self._ctx.services.partitions.cold_reads.begin(written, self._over)
+        else:
+            self._answer(written)
 
     def give_up(self) -> None:
         """See `Waiting`."""
@@ -160,16 +160,16 @@ class Fetching:
 
     async def written_in_turns(self) -> Written:
         """Read, and write the answer; other work goes on in between."""
-        while True:
-            try:
-                return await in_turns(self._written())
-            except ColdRange as cold:
-                read_in = asyncio.Event()
-                self._ctx.services.partitions.cold_reads.begin(cold, read_in.set)
-                await read_in.wait()
+        while isinstance(written := await in_turns(self._written()), ColdRange):
+            read_in = asyncio.Event()
+            self._ctx.services.partitions.cold_reads.begin(written, read_in.set)
+            await read_in.wait()
+        return written
 
-    def _written(self) -> Pieces[Written]:
-        found = () if self._is_late() else (yield from self.reading.read())
+    def _written(self) -> Pieces[Written | ColdRange]:
+        found = [] if self._is_late() else (yield from self.reading.read())
+        if isinstance(found, ColdRange):
+            return found
         if self._session is not None and self._is_late():
             error = ErrorCode.invalid_fetch_session_epoch
             answer = FetchAnswer(int(error), self._session.session_id)

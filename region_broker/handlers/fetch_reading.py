@@ -132,10 +132,11 @@ class Reading:
     def _left_bytes(self) -> int:
         return min(self._bytes_max, self._services.memory.left_bytes // 2)
 
-    def read(self) -> Pieces[list[Read]]:
+    def read(self) -> Pieces[list[Read] | ColdRange]:
         """Read in the order wanted, until the request's bytes are used up.
 
-        Raises ColdRange for all that is not in memory (INV-FRD2): give it to `read_in`, and read again.
+        Returns what is not in memory, if anything is not (INV-FRD2): have it read in, and read again. It is no raised
+        error: the frames that one keeps alive hold what was found, in a cycle, until the collector comes.
         """
         wait = self._services.partitions.cold_reads.may_wait(self._tries)
         left_bytes = self._left_bytes()
@@ -146,7 +147,7 @@ class Reading:
             try:
                 row = self._row(item, left_bytes, first=first, wait=wait)
             except ColdRange as cold:
-                lacking.append(cold)
+                lacking.append(cold.with_traceback(None))
                 left_bytes -= cold.size_bytes
                 first = False
                 continue
@@ -159,7 +160,7 @@ class Reading:
         if lacking:
             self._tries += 1
             lacking[0].others = tuple(lacking[1:])
-            raise lacking[0]
+            return lacking[0]
         return found
 
     def holds(self, read: Read) -> Partition | None:

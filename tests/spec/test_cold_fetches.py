@@ -4,13 +4,16 @@ INV-CO1, INV-FRD2; order of answers by Kafka's protocol guide: a connection's an
 """
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from region_broker.limits import TURN_ROWS
+from region_broker.log.failures import ColdRange
 from region_broker.wire.batches import Record, build_batch
+from region_broker.wire.by_hand.fetch import FetchedRow
 from tests.page_cache import drop_pages, tells_cached
 from tests.wire_world import RawClient, WireWorld, wire_world
 
@@ -84,6 +87,30 @@ async def test_answers_come_in_order_while_something_is_read_in(tmp_path: Path, 
                 assert found_id == correlation_id
                 if key == FETCH:
                     assert records_of(answer) == expected
+
+
+@pytest.mark.parametrize("count", [WITHOUT_A_TASK, WITH_A_TASK])
+async def test_INV_FRD2_nothing_that_was_found_waits_for_the_collector(
+    tmp_path: Path, count: int
+) -> None:
+    """Cycles on this path kept a gigabyte: the collector comes seldom."""
+    async with wire_world(tmp_path) as world:
+        await filled(world, count)
+        client = await world.connect()
+        await client.call(FETCH, VERSION, request(count))
+        drop_pages(tmp_path)
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await client.call(FETCH, VERSION, request(count))
+            gc.collect()
+            kept = [each for each in gc.garbage if isinstance(each, ColdRange | FetchedRow)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert kept == []
 
 
 async def test_C38_bytes_min_counts_what_is_not_in_memory(tmp_path: Path) -> None:
