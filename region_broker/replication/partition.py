@@ -20,6 +20,8 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import AbortedTxn, PartitionState, Verdict
 from idempotency.record_batch import (
@@ -249,7 +251,7 @@ class Partition:
             return found
         outcome = self._write(*found)
         if config.records.log_append_time and outcome.verdict is AppendVerdict.APPENDED:
-            return replace(outcome, log_append_time_ms=found[1].max_timestamp_ms)
+            return msgspec.structs.replace(outcome, log_append_time_ms=found[1].max_timestamp_ms)
         return outcome
 
     def is_heavy(self, data: Buffer) -> bool:
