@@ -102,7 +102,7 @@ class Reading:
 
     def _restless(self, item: Wanted) -> None:
         """Look at what is quiet no more; called within the change (INV-FRD1)."""
-        if self._wait is not None and not self._look_at(item):
+        if self._wait is not None and not (self._look_at(item) and item.leads_as_before):
             self._enough()
 
     def _enough(self) -> None:

@@ -55,6 +55,7 @@ class Wanted:
     """One partition that a client reads, and what it was told last (-1: nothing).
 
     `session`: that remembers it. While `quiet_in` is a partition, all that it has was told, and it is watched.
+    `leads_as_before`: its role has not changed while it was quiet (INV-PU1).
     """
 
     topic: TopicKey
@@ -66,6 +67,8 @@ class Wanted:
     last_stable_offset: int = _UNTOLD
     log_start_offset: int = _UNTOLD
     quiet_in: Partition | None = None
+    led: bool = False
+    leads_as_before: bool = True
     session: "FetchSession | None" = None
 
     @property
@@ -85,6 +88,7 @@ class Wanted:
         if partition is None:
             return False
         self.quiet_in = None
+        self.leads_as_before = partition.is_leader == self.led
         partition.watchers.unwatch(self)
         if self.session is not None:
             self.session.restless[self.key] = self
@@ -181,7 +185,7 @@ class FetchSession:
     def note_quiet(self, item: Wanted, partition: Partition) -> None:
         """Note that all there is was told, and nothing can be read, until the partition changes (INV-FE6)."""
         if not self.ended and self.restless.pop(item.key, None) is item:
-            item.quiet_in = partition
+            item.quiet_in, item.led = partition, partition.is_leader
             partition.watchers.watch(item)
 
     def must_tell(self, item: Wanted, told: Told) -> bool:

@@ -310,6 +310,24 @@ async def test_INV_FE6_a_fetch_that_waits_is_told_of_what_changes_and_looks_at_t
         assert set(looked_at) == {7, 9}
 
 
+async def test_INV_PU1_a_fetch_that_waits_in_a_session_ends_when_the_role_changes(
+    tmp_path: Path,
+) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 2)
+        client = await world.connect()
+        session = Session(client)
+        await session.fetch({0: 0, 1: 0})
+        client.send(1, VERSION, {
+            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
+            "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
+        await client.writer.drain()
+        await waiting(world, 1)
+        world.partition("t", 1).become_mirror()
+        _, answer = await asyncio.wait_for(client.receive(1, VERSION), 10)
+        assert answer.error_code == NONE
+
+
 async def test_INV_FE7_a_session_that_ends_watches_nothing_and_answers_who_waits(
     tmp_path: Path,
 ) -> None:

@@ -10,9 +10,9 @@ Not here: what the fields mean (`handlers.fetch`).
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import starmap
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
@@ -35,6 +35,7 @@ _TOPIC_IDS_SINCE: Final = 13
 _NO_REPLICA_SINCE: Final = 15
 
 TopicKey: TypeAlias = str | UUID | None
+_Row = TypeVar("_Row")
 
 
 class AskedPartition(NamedTuple):
@@ -161,7 +162,15 @@ class _Reader:
         self._flexible = version >= _FLEXIBLE_SINCE
 
     def topics(self) -> list[tuple[TopicKey, list[AskedPartition]]] | None:
-        topics: list[tuple[TopicKey, list[AskedPartition]]] = []
+        return self._by_topic(self._partitions)
+
+    def forgotten(self) -> list[tuple[TopicKey, list[int]]] | None:
+        return self._by_topic(self._numbers)
+
+    def _by_topic(
+        self, read: Callable[[int], list[_Row] | None]
+    ) -> list[tuple[TopicKey, list[_Row]]] | None:
+        topics: list[tuple[TopicKey, list[_Row]]] = []
         left = ELEMENTS_AT_ONCE_MAX
         for _ in range(self._count()):
             key = self._key()
@@ -169,27 +178,16 @@ class _Reader:
             left -= count + 1
             if left < 0:
                 return None
-            partitions = self._partitions(count)
-            if partitions is None or not self._no_tags():
+            rows = read(count)
+            if rows is None or not self._no_tags():
                 return None
-            topics.append((key, partitions))
+            topics.append((key, rows))
         return topics
 
-    def forgotten(self) -> list[tuple[TopicKey, tuple[int, ...]]] | None:
-        forgotten: list[tuple[TopicKey, tuple[int, ...]]] = []
-        left = ELEMENTS_AT_ONCE_MAX
-        for _ in range(self._count()):
-            key = self._key()
-            count = self._count()
-            left -= count + 1
-            if left < 0:
-                return None
-            numbers = struct.unpack_from(f">{count}i", self._body, self._at)
-            self._at += _I32.size * count
-            if not self._no_tags():
-                return None
-            forgotten.append((key, numbers))
-        return forgotten
+    def _numbers(self, count: int) -> list[int]:
+        numbers = struct.unpack_from(f">{count}i", self._body, self._at)
+        self._at += _I32.size * count
+        return list(numbers)
 
     def is_whole(self) -> bool:
         """Read what follows the arrays; tell whether it is plain, and the end."""
