@@ -10,7 +10,6 @@ Not here: the table (`offsets`), which shard and when offsets expire (`coordinat
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from idempotency.fencing import FIRST_LEADER_EPOCH
 from idempotency.identity import TopicName, TopicPartition
@@ -39,9 +38,7 @@ from region_broker.limits import (
     PIECE_ELEMENTS,
     TURN_ROWS,
 )
-from region_broker.wire.piecewise import Pieces
-
-_Result = TypeVar("_Result")
+from region_broker.wire.piecewise import Pieces, in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +96,8 @@ class OffsetService:
 
         `verify` is called in the step that judges and appends; what it raises goes through.
         """
-        ready = await self._in_turns(
-            self._ready(shard, request, transactional=producer is not None)
-        )
+        pieces = self._ready(shard, request, transactional=producer is not None)
+        ready = await in_turns(pieces, self._pause)
         verify()
         verdict = self._judge(shard, request, transactional=producer is not None)
         if verdict is GroupVerdict.OK and not self._holds(ready, shard, request):
@@ -158,14 +154,8 @@ class OffsetService:
         """
         return ready.term == shard.term and ready.unfenced == _is_unfenced(shard, request)
 
-    async def _in_turns(self, pieces: Pieces[_Result]) -> _Result:
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as done:
-                result: _Result = done.value
-                return result
-            await self._ports.clock.sleep_ms(0)
+    async def _pause(self) -> None:
+        await self._ports.clock.sleep_ms(0)
 
     def _judge(self, shard: Shard, request: CommitRequest, *, transactional: bool) -> GroupVerdict:
         verdict: GroupVerdict = shard.status.value
@@ -220,7 +210,7 @@ class OffsetService:
             if verdict is not GroupVerdict.OK:
                 return FetchOutcome(verdict)
         last_offset = table.last_record_offset.get(group_id)
-        offsets = await self._in_turns(_fetched(table, request))
+        offsets = await in_turns(_fetched(table, request), self._pause)
         if last_offset is not None:
             try:
                 await self._ports.log.committed(shard.index, last_offset + 1)

@@ -25,7 +25,7 @@ from region_broker.handlers.api_versions import answer_fields, api_rows
 from region_broker.handlers.error_log import ErrorLog
 from region_broker.handlers.registry import Api, ApiTable, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext, Services
-from region_broker.handlers.turns import in_turns, order_of_starts
+from region_broker.handlers.turns import order_of_starts
 from region_broker.wire.connection import Buffer, Incoming
 from region_broker.wire.guard import ManyElements
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
@@ -42,7 +42,7 @@ from region_broker.wire.kio_codec import (
     response_pieces,
     top_level_error,
 )
-from region_broker.wire.piecewise import Pieces
+from region_broker.wire.piecewise import Pieces, in_turns
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 from region_broker.wire.server import Finish as FinishSlot

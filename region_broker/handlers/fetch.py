@@ -21,7 +21,6 @@ from region_broker.handlers.fetch_reading import Read, Reading
 from region_broker.handlers.partitions import find_partition, isolation_of
 from region_broker.handlers.registry import Api, ByHand, Finish, Written
 from region_broker.handlers.services import RequestContext
-from region_broker.handlers.turns import in_turns
 from region_broker.limits import (
     FETCH_PARTITION_COUNT_MAX,
     FETCH_WAIT_MS_MAX,
@@ -53,7 +52,7 @@ from region_broker.wire.by_hand.fetch import (
     pieces_of_request,
     read_request,
 )
-from region_broker.wire.piecewise import Pieces, drained
+from region_broker.wire.piecewise import Pieces, drained, in_turns
 
 _ERROR_OF: Final = {
     SessionError.NOT_FOUND: ErrorCode.fetch_session_id_not_found,

@@ -13,22 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Self, TypeVar
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, TURN_ROWS
-from region_broker.wire.piecewise import Pieces
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 _ORDER: Final = "order-of-starts"
-
-
-async def in_turns(pieces: Pieces[_Result]) -> _Result:
-    """Return what `pieces` return, with the event loop running between them."""
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
-        await asyncio.sleep(0)
 
 
 class Turns:

@@ -4,10 +4,11 @@ INV-WP1  a request read in pieces is equal to what one read of it gives, and is 
 INV-WP2  a piece is PIECE_ELEMENTS elements of arrays of structs or strings; a whole array of numbers is one element
 A reader is a generator that yields after each piece and returns the request. Arrays of structs and strings are walked
 here; everything else is guarded (`wire.guard`) and then read by kio, as always.
-Not here: who runs the pieces (`handlers.turns`), small requests and all answers (`wire.kio_codec`).
+Not here: whose order is held meanwhile (`handlers.turns`), small requests and all answers (`wire.kio_codec`).
 """
 
-from collections.abc import Callable, Generator, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import Field, dataclass, fields
 from functools import cache
 from typing import Any, TypeAlias, TypeVar, cast
@@ -46,6 +47,23 @@ def drained(pieces: Pieces[_Result]) -> _Result:
         except StopIteration as done:
             result: _Result = done.value
             return result
+
+
+async def _next_turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def in_turns(
+    pieces: Pieces[_Result], pause: Callable[[], Awaitable[None]] = _next_turn
+) -> _Result:
+    """Return what `pieces` return, with a `pause` between them: the event loop runs, unless another is given."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            result: _Result = done.value
+            return result
+        await pause()
 
 
 @dataclass(slots=True)
