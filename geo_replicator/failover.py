@@ -245,11 +245,19 @@ class CollectPromises(msgspec.Struct, frozen=True):
 
 
 class CutLogs(msgspec.Struct, frozen=True):
-    """Store the entry, move every tail beyond `cut` to quarantine, truncate; `lineage_epoch` keys it."""
+    """Store the entries, move every tail beyond `cut` to quarantine, truncate; follow `lineage_epoch` from then on."""
 
     cut: Cut
     lineage_epoch: int
     entries: tuple[EntryRecord, ...]
+
+    def by_entry(self) -> list[tuple[EntryRecord, Cut]]:
+        """Return the cut of each entry, oldest first; together they are `cut`.
+
+        In this order each tail is filed under the takeover that lost it: the first of those missed whose base lies
+        below it. That one's statement is the one that speaks of it (INV-LO3).
+        """
+        return [(record, lowest_base((record.entry(),))) for record in self.entries]
 
 
 class Adopt(msgspec.Struct, frozen=True):

@@ -7,6 +7,8 @@ INV-LO2  a lost transaction is one with a commit decision beyond L: its PREPARE_
 INV-LO3  `unexplained` is empty, or the statement was wrong. In the region that was lost the check is an
          equality: what lies below `copied_end` is what was named, neither more nor less; what lies behind it
          is listed as not arrived
+INV-LO4  what was cut off twice is counted once, and what lay at the same offsets under other bytes is counted, too
+INV-LO5  a tail that diverged is no loss of the takeover that was followed at the time: it is listed by itself
 
 Words: a *plain* record is one outside any transaction. Not here: reading logs and quarantine (drivers).
 """
@@ -18,6 +20,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.lineage import Cut, LogKey
+from geo_replicator.quarantine import CutCause
 from idempotency.identity import TRANSACTION_LEDGER
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.record_batch import BatchHeader
@@ -104,9 +107,12 @@ class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """What was lost, from what one region had to put into quarantine for one lineage entry.
 
-    `exact` in a region that returned: its tail is all that there was. The taker's own quarantine holds
-    only what had been copied, so its losses are those known so far. With a statement, each lost transaction
-    is either one of the `named_count` that it named, or in `not_arrived`, or in `unexplained`.
+    `exact` in a region that returned: its tail is all that there was. The taker's own quarantine, and that of
+    another mirror, holds only what had been copied, so its losses are those known so far. With a statement, each
+    lost transaction is either one of the `named_count` that it named, or in `not_arrived`, or in `unexplained`.
+
+    `cause` is `divergence` for what a mirror held and the acting region did not, while `lineage_epoch` was followed:
+    no takeover lost that, and no statement names it.
     """
 
     domain: str
@@ -125,6 +131,7 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     not_arrived_count: int
     unexplained: tuple[str, ...]
     statement: LossStatement | None = None
+    cause: CutCause = CutCause.LINEAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +166,8 @@ class Tail:
 
 
 def lost_transactions(decisions: Iterable[TailDecision]) -> tuple[LostTransaction, ...]:
-    """Return the commit decisions among `decisions`, by decision (INV-LO2)."""
-    lost = [
+    """Return the commit decisions among `decisions`, by decision (INV-LO2), each once (INV-LO4)."""
+    lost = {
         LostTransaction(
             transactional_id=str(decision.record.transactional_id),
             producer_id=decision.record.producer_id,
@@ -176,39 +183,58 @@ def lost_transactions(decisions: Iterable[TailDecision]) -> tuple[LostTransactio
         )
         for decision in decisions
         if decision.record.status is TxnStatus.PREPARE_COMMIT
-    ]
+    }
     return tuple(sorted(lost, key=lambda transaction: transaction.decision))
 
 
 def record_ranges(
     batches: Iterable[TailBatch], committed: Iterable[LostTransaction] = ()
 ) -> tuple[RecordRange, ...]:
-    """Return one range per partition and producer of the data (not marker) `batches`, in log order."""
+    """Return the ranges per partition and producer of the data (not marker) `batches`, in log order.
+
+    One range each, unless tails overlap: a log that was cut, grew, and was cut again further below (INV-LO4).
+    """
     committed_producers = {
         (transaction.producer_id, transaction.producer_epoch) for transaction in committed
     }
-    ranges: dict[tuple[LogKey, int, int, bool], RecordRange] = {}
-    for batch in batches:
+    ranges: dict[tuple[LogKey, int, int, bool], list[RecordRange]] = {}
+    for batch in _once(batches):
         header = batch.header
         if header.is_control:
             continue
         key = (batch.log, header.producer_id, header.producer_epoch, header.is_transactional)
-        ranges[key] = _extend(ranges.get(key), batch, committed_producers)
-    return tuple(ranges[key] for key in sorted(ranges))
+        known = ranges.setdefault(key, [])
+        if known and header.base_offset > known[-1].last_offset:
+            known[-1] = _extended(known[-1], header)
+        else:
+            known.append(_range_of(batch, committed_producers))
+    return tuple(found for key in sorted(ranges) for found in ranges[key])
 
 
-def _extend(
-    known: RecordRange | None, batch: TailBatch, committed_producers: set[tuple[int, int]]
-) -> RecordRange:
+def _once(batches: Iterable[TailBatch]) -> Iterator[TailBatch]:
+    """Yield each batch that two tails hold only once; batches of one tail come in offset order."""
+    ends: dict[LogKey, int] = {}
+    seen: dict[LogKey, set[BatchHeader]] = {}
+    for batch in batches:
+        known = seen.setdefault(batch.log, set())
+        if batch.header.base_offset < ends.get(batch.log, 0) and batch.header in known:
+            continue
+        ends[batch.log] = max(ends.get(batch.log, 0), batch.header.next_offset)
+        known.add(batch.header)
+        yield batch
+
+
+def _extended(known: RecordRange, header: BatchHeader) -> RecordRange:
+    return msgspec.structs.replace(
+        known,
+        last_offset=header.last_offset,
+        record_count=known.record_count + header.record_count,
+        last_sequence=header.last_sequence,
+    )
+
+
+def _range_of(batch: TailBatch, committed_producers: set[tuple[int, int]]) -> RecordRange:
     header = batch.header
-    if known is not None:
-        assert header.base_offset > known.last_offset, (header, known)
-        return msgspec.structs.replace(
-            known,
-            last_offset=header.last_offset,
-            record_count=known.record_count + header.record_count,
-            last_sequence=header.last_sequence,
-        )
     producer = (header.producer_id, header.producer_epoch)
     return RecordRange(
         topic=batch.topic,
@@ -281,9 +307,9 @@ def _open_bound(takeover: Takeover, cut: Cut) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """The tails that one region moved to quarantine for one lineage entry.
+    """The tails that one region moved to quarantine for one lineage entry, and one cause.
 
-    `exact` as in `Losses`; `complete`: the region has cut all its logs, no tail is still to come.
+    `exact` as in `Losses`, as far as the tails say; `complete`: the region has cut all its logs, no tail is to come.
     """
 
     domain: str
@@ -294,13 +320,17 @@ class Quarantined:
     tail: Tail
     exact: bool = True
     complete: bool = True
+    cause: CutCause = CutCause.LINEAGE
 
 
 def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> Losses:
     """Return what was lost exactly, checked against `statement` where it is known (INV-LO3)."""
     transactions = lost_transactions(quarantined.tail.decisions)
     records = record_ranges(quarantined.tail.batches, transactions)
+    assert quarantined.cause is CutCause.LINEAGE or statement is None, quarantined  # INV-LO5
     check = None if statement is None else _Check(statement, transactions, records)
+    # Where it is known who was lost: another mirror's tail is only what it had copied.
+    of_the_lost = statement is None or quarantined.region == statement.from_region
     not_arrived = () if check is None else check.not_arrived()
     unexplained: tuple[str, ...] = ()
     if check is not None:
@@ -310,7 +340,7 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         domain=quarantined.domain,
         lineage_epoch=quarantined.lineage_epoch,
         region=quarantined.region,
-        exact=quarantined.exact,
+        exact=quarantined.exact and of_the_lost,
         base_region_epoch=quarantined.base_region_epoch,
         base_number=quarantined.base_number,
         transactions=transactions[:LISTED_MAX],
@@ -323,6 +353,7 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         not_arrived_count=len(not_arrived),
         unexplained=unexplained,
         statement=statement,
+        cause=quarantined.cause,
     )
 
 
@@ -395,10 +426,11 @@ class _Check:
                 f"{self.statement.transaction_count} commits were stated, {arrived_count} of those that"
                 " are lost had been copied"
             )
-        ranges = {_producer_of(record): record for record in self._records}
+        ranges: dict[tuple[str, int, int, int, bool], list[RecordRange]] = {}
+        for record in self._records:
+            ranges.setdefault(_producer_of(record), []).append(record)
         for stated in self.statement.plain:
-            found = ranges.get(_producer_of(stated))
-            if found is None or not _holds(found, stated):
+            if not any(_holds(found, stated) for found in ranges.get(_producer_of(stated), ())):
                 yield (
                     f"records {stated.first_offset}..{stated.last_offset} of"
                     f" {stated.topic}-{stated.partition} were named, but region"

@@ -4,18 +4,28 @@ INV-Q1  a quarantined tail is keyed {domain, topic id, partition, lineage entry,
         whole batches verbatim, and never changes
 INV-Q2  a tail is in quarantine before its log is cut (T20); moving it again changes nothing
 INV-Q3  nothing below the cut is ever moved
+INV-Q4  names prove nothing: offsets are given out again after a cut, under the same epoch too. Only equal bytes are
+        the same tail; others that have its name stand beside it, as its next `edition`
 
 Not here: bytes and files (`region_broker.adapters.takeover.quarantine_store`), what was lost (`loss`).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from geo_replicator.lineage import Cut, LogKey
+
+
+class CutCause(StrEnum):
+    """Why a tail was cut off: who acts began from a base below it, or its bytes differ from the acting region's."""
+
+    LINEAGE = "lineage"
+    DIVERGENCE = "divergence"
 
 
 class QuarantineKey(NamedTuple):
@@ -34,9 +44,10 @@ class QuarantineKey(NamedTuple):
         return LogKey(self.topic_id, self.partition)
 
     def covers(self, other: "QuarantineKey") -> bool:
-        """Return True where this tail holds all of `other`, cut off by the same entry.
+        """Return True where this tail spans the offsets of `other`, and was cut off by the same entry.
 
-        A restart after lost unsynced bytes may find a shorter tail than the one it moved before.
+        A restart after lost unsynced bytes may find a shorter tail than the one it moved before. Whether it is the
+        same one only its bytes say (INV-Q4).
         """
         return (
             self.domain == other.domain
@@ -48,7 +59,11 @@ class QuarantineKey(NamedTuple):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What the JSON beside a quarantined tail says: whence, why, and how to check it."""
+    """What the JSON beside a quarantined tail says: whence, why, and how to check it.
+
+    `edition` counts the tails of one name, from 0 on (INV-Q4). `lineage_epoch` is the entry that cut the tail off, or
+    the one that was followed when it diverged.
+    """
 
     domain: str
     topic: str
@@ -67,6 +82,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     crc32c: int
     moved_wall_ms: int
     format: str = "kafka-record-batches-v2"
+    cause: CutCause = CutCause.LINEAGE
+    edition: int = 0
 
     @property
     def key(self) -> QuarantineKey:

@@ -32,6 +32,7 @@ from region_broker.cli.region_client import (
 )
 
 JSON: Final = "json"
+DIVERGENCE: Final = "divergence"
 POLL_S: Final = 0.05
 
 
@@ -226,13 +227,19 @@ def losses(url: str | None, output: str) -> None:
         return
     if not found:
         click.echo("no region has a quarantined tail: nothing was lost, or nobody returned yet")
-    exact = {(lost["domain"], lost["lineage_epoch"]) for lost in found if lost["exact"]}
+    exact = {_cut_of(lost) for lost in found if lost["exact"]}
     for lost in found:
-        if lost["exact"] or (lost["domain"], lost["lineage_epoch"]) not in exact:
+        if lost["exact"] or _cut_of(lost) not in exact:
             _print_losses(lost)
 
 
+def _cut_of(lost: Mapping[str, Any]) -> tuple[object, ...]:
+    return lost["domain"], lost["lineage_epoch"], lost["cause"]
+
+
 def _compared(lost: Mapping[str, Any]) -> str:
+    if lost["cause"] == DIVERGENCE:
+        return "-"
     if lost["statement"] is None:
         return "unknown: the statement is not here"
     if lost["unexplained"]:
@@ -242,11 +249,20 @@ def _compared(lost: Mapping[str, Any]) -> str:
 
 def _print_losses(lost: Mapping[str, Any]) -> None:
     stated = lost["statement"] is not None
+    base = f"tidemark {lost['base_number']} of region epoch {lost['base_region_epoch']}"
+    title = (
+        f"Cut off when region epoch {lost['lineage_epoch']} began, found in region {lost['region']}"
+    )
+    if lost["cause"] == DIVERGENCE:
+        base = "no takeover: the acting region had lost, or never had, what this one held"
+        title = (
+            f"Diverged under region epoch {lost['lineage_epoch']}, found in region {lost['region']}"
+        )
     print_pairs(
-        f"Cut off when region epoch {lost['lineage_epoch']} began, found in region {lost['region']}",
+        title,
         [
             ("counted", "exactly" if lost["exact"] else "so far: the old region is not back"),
-            ("base", f"tidemark {lost['base_number']} of region epoch {lost['base_region_epoch']}"),
+            ("base", base),
             ("transactions lost", lost["transaction_count"]),
             ("plain records lost", lost["plain_record_count"]),
             ("transactional records", lost["transactional_record_count"]),

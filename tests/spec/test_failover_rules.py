@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from geo_replicator.directory import SiteReport, StartVerdict, judge_start, next_region_epoch
+from geo_replicator.effects import Diverged
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import (
     Adopted,
@@ -28,7 +29,10 @@ from geo_replicator.lineage import (
     TidemarkPoint,
     lowest_base,
 )
+from geo_replicator.quarantine import CutCause
 from idempotency.identity import TopicName, TopicPartition
+from idempotency.ledger_records import TxnStatus
+from region_broker.adapters.takeover.log_surgery import DivergedLogs, key_of
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
@@ -355,3 +359,57 @@ async def test_T31_writes_under_way_when_a_region_is_fenced_are_not_acknowledged
     late = build_batch([Record(None, b"late")])
     assert pair.eu.partition().append(late).verdict is AppendVerdict.NOT_LEADER
     assert b"first" in pair.eu.values()
+
+
+async def test_T31_a_tail_is_a_loss_of_the_takeover_that_cut_it_off_not_of_a_later_one(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    await pair.eu.write("lost")
+    decided_at = pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
+    await pair.eu.ledger.shard(0).wait_committed(decided_at + 1)
+    await pair.eu.kill()
+    await pair.us.start()
+    await fail_over(pair.us)
+    await pair.us.write("instead")
+    # The second takeover: a promise in vain, so `us` takes over from itself, far beyond the first base.
+    await pair.us.driver.record(PromiseGiven(24, "eu"))
+    await pair.us.until(Phase.FENCED)
+    await fail_over(pair.us)
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    (losses,) = await pair.eu.operations.losses()
+    assert losses.lineage_epoch == 17
+    assert losses.unexplained == ()
+    assert (losses.plain_record_count, losses.not_arrived_count) == (1, 1)
+
+
+async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_followed(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    for value in ("lost-1", "lost-2"):
+        await pair.eu.write(value)
+    await pair.eu.kill()
+    await pair.us.start()
+    await fail_over(pair.us)
+    await pair.us.write("of the new home")
+    await pair.eu.start()
+    await pair.eu.shows("of the new home")
+    log = pair.eu.partition()
+    diverged = DivergedLogs(lambda: pair.eu.table, pair.eu.quarantine, pair.eu._cut_reason)
+    parted = Diverged(key_of(log), log.leader_epoch, 1, log.log_end_offset)
+    await diverged.diverged([parted])
+    by_cause = {losses.cause: losses for losses in await pair.eu.operations.losses()}
+    assert by_cause[CutCause.LINEAGE].plain_record_count == 2
+    assert by_cause[CutCause.LINEAGE].unexplained == ()
+    assert by_cause[CutCause.DIVERGENCE].plain_record_count == 1
+    assert by_cause[CutCause.DIVERGENCE].statement is None
+    kept = b"".join(
+        chunk for tail in pair.eu.quarantine.tails() for chunk in pair.eu.quarantine.chunks(tail)
+    )
+    assert all(value in kept for value in (b"lost-1", b"lost-2", b"of the new home"))

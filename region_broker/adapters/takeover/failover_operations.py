@@ -12,7 +12,7 @@ Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +22,7 @@ from geo_replicator.failover import IllegalTransition, Phase, State
 from geo_replicator.failover_events import TakeoverBegun
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import Losses, LossStatement, Quarantined, count_losses
-from geo_replicator.quarantine import Provenance
+from geo_replicator.quarantine import CutCause, Provenance
 from geo_replicator.tidemark import TidemarkError
 from idempotency.ports import Chance
 from region_broker.adapters.peers.peer_protocol import PeerRefused, PeerUnreachable
@@ -85,7 +85,7 @@ class FailoverOperations:
         self._settings = driver.settings
         self._chance = chance
         self._operations: dict[str, Operation] = {}
-        self._losses: dict[tuple[tuple[str | int, ...], ...], Losses] = {}
+        self._losses: dict[Hashable, Losses] = {}
 
     @property
     def region(self) -> str:
@@ -321,22 +321,21 @@ class FailoverOperations:
             raise OperationRefused("quarantine-damaged", str(error)) from error
 
     async def _count_losses(self) -> list[Losses]:
-        by_entry: dict[tuple[str, int], list[Provenance]] = {}
+        found: dict[tuple[str, int, CutCause], list[Provenance]] = {}
         for tail in self._parts.quarantine.tails():
-            by_entry.setdefault((tail.domain, tail.lineage_epoch), []).append(tail)
-        return [
-            await self._losses_of(domain, epoch, by_entry[domain, epoch])
-            for domain, epoch in sorted(by_entry)
-        ]
+            found.setdefault((tail.domain, tail.lineage_epoch, tail.cause), []).append(tail)
+        return [await self._losses_of(*key, found[key]) for key in sorted(found)]
 
-    async def _losses_of(self, domain: str, epoch: int, tails: Sequence[Provenance]) -> Losses:
-        statement = self._parts.quarantine.statement(domain, epoch)
+    async def _losses_of(
+        self, domain: str, epoch: int, cause: CutCause, tails: Sequence[Provenance]
+    ) -> Losses:
+        statement = None
+        if cause is CutCause.LINEAGE:
+            statement = self._parts.quarantine.statement(domain, epoch)
         # Quarantine is immutable: what was counted once stays counted, until more is moved in.
         complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
-        key = (
-            (domain, epoch, statement is not None, complete),
-            *((tail.topic_id.hex, tail.partition, tail.first_offset) for tail in tails),
-        )
+        names = tuple((tail.key, tail.edition) for tail in tails)
+        key = domain, epoch, cause, statement is not None, complete, names
         if key not in self._losses:
             quarantined = Quarantined(
                 domain=domain,
@@ -347,6 +346,7 @@ class FailoverOperations:
                 tail=await quarantined_tail(self._parts.quarantine, tails),
                 exact=all(tail.acting_region != self.region for tail in tails),
                 complete=complete,
+                cause=cause,
             )
             self._losses[key] = count_losses(quarantined, statement)
         return self._losses[key]

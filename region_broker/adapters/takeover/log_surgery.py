@@ -15,7 +15,7 @@ from geo_replicator.effects import Diverged
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
 from geo_replicator.loss import LogBound, Tail, TailBatch, TailDecision
 from geo_replicator.ports import LinkFailed
-from geo_replicator.quarantine import LogCut, LogExtent, Provenance, plan_cut
+from geo_replicator.quarantine import CutCause, LogCut, LogExtent, Provenance, plan_cut
 from idempotency.ledger_records import (
     LedgerError,
     TransactionKey,
@@ -73,20 +73,20 @@ async def cut_logs(
     for step in plan_cut(map(extent_of, by_key.values()), cut):
         log = by_key[step.log.key]
         if step.moves_tail:
-            moved.append(await _cut_one(log, step, cut, reason, quarantine))
+            provenance = _provenance(step, cut, reason, CutCause.LINEAGE)
+            moved.append(await _cut_one(log, provenance, quarantine))
         log.rewind_cut(step.position)
         await asyncio.sleep(0)
     return moved
 
 
 async def _cut_one(
-    log: RegionLog, step: LogCut, cut: Cut, reason: CutReason, quarantine: QuarantineStore
+    log: RegionLog, provenance: Provenance, quarantine: QuarantineStore
 ) -> Provenance:
     # Only durable bytes are read back: the tail must not be shorter in quarantine than in the log.
-    await log.wait_committed(step.log.end_offset)
-    provenance = _provenance(step.log, step.position, cut, reason)
+    await log.wait_committed(provenance.last_offset + 1)
     moved = await quarantine.move_in(provenance, _reader(log))
-    log.truncate_to(step.position)
+    log.truncate_to(provenance.first_offset)
     return moved
 
 
@@ -119,8 +119,9 @@ class DivergedLogs:
             step = LogCut(extent_of(log), position)
             if not step.moves_tail:
                 continue
+            provenance = _provenance(step, EMPTY_CUT, self._reason(), CutCause.DIVERGENCE)
             try:
-                await _cut_one(log, step, EMPTY_CUT, self._reason(), self._quarantine)
+                await _cut_one(log, provenance, self._quarantine)
             except (LogError, OSError, QuarantineDamaged) as error:
                 raise LinkFailed(f"{log.tp} diverged and could not be cut: {error}") from error
 
@@ -131,14 +132,15 @@ def _agreed_end(log: RegionLog, divergence: Diverged) -> int:
     return max(agreed, log.kept_from)
 
 
-def _provenance(log: LogExtent, position: int, cut: Cut, reason: CutReason) -> Provenance:
+def _provenance(step: LogCut, cut: Cut, reason: CutReason, cause: CutCause) -> Provenance:
+    log = step.log
     return Provenance(
         domain=reason.domain,
         topic=log.topic,
         topic_id=log.key.topic_id,
         partition=log.key.partition,
         lineage_epoch=reason.lineage_epoch,
-        first_offset=position,
+        first_offset=step.position,
         last_offset=log.end_offset - 1,
         region=reason.region,
         region_epoch=reason.region_epoch,
@@ -149,6 +151,7 @@ def _provenance(log: LogExtent, position: int, cut: Cut, reason: CutReason) -> P
         batch_count=0,
         crc32c=0,
         moved_wall_ms=reason.now_wall_ms,
+        cause=cause,
     )
 
 

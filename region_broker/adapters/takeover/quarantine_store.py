@@ -2,15 +2,16 @@
 
 INV-QS1  a tail is complete and durable before its provenance is there; a tail without provenance is not
          quarantined yet, and is written again
-INV-QS2  a file that is there is never changed: moving a tail again finds it, or one that covers it
+INV-QS2  a file that is there is never changed: moving a tail again finds it, or one that holds the same bytes
 INV-QS3  every read checks the CRC that the provenance promises
 
-Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>.{batches,json}``,
+Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>[-<edition>].{batches,json}``,
 ``<root>/<domain>/statements/<lineage epoch>.json``.
 Not here: which tails to move (`geo_replicator.quarantine.plan_cut`), what was lost (`geo_replicator.loss`).
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ from idempotency.record_batch import BatchError, Buffer, iter_headers
 from region_broker.adapters.takeover.failover_journal import Offload
 from region_broker.log.disk import Disk, DiskFile
 
+_log: Final = logging.getLogger("tidemark.failover")
 CHUNK_BYTES: Final = 1024 * 1024
 _STATEMENTS: Final = "statements"
 _BATCHES: Final = ".batches"
@@ -55,32 +57,47 @@ class QuarantineStore:
     async def move_in(self, provenance: Provenance, read: ReadBatches) -> Provenance:
         """Store the tail that `read` yields, durably, and return its provenance, with counts and CRC.
 
-        `provenance` names the tail; `byte_count`, `batch_count` and `crc32c` are filled in here. The log
+        `provenance` names the tail; `edition`, `byte_count`, `batch_count` and `crc32c` are filled in here. The log
         is not touched: truncate it afterwards (INV-Q2). Raises `QuarantineDamaged`, OSError.
         """
-        known = self.covering(provenance.key)
-        if known is not None:
-            return known
+        kept = self._in(self._folder(provenance.key))
+        for known in kept:
+            if await self._holds(known, provenance, read):
+                return known
         folder = self._folder(provenance.key)
         self._disk.make_dirs(folder)
-        partial = folder / f"{self._stem(provenance.key)}.partial"
+        partial = folder / f"{_stem(provenance)}.partial"
         if self._disk.exists(partial):
             self._disk.remove(partial)
         file = self._disk.open(partial, create=True)
         try:
-            complete = _copy(file, provenance, read)
+            complete = await _copy(file, provenance, read)
             await self._offload(file.fdatasync)
         finally:
             file.close()
-        stem = self._stem(complete.key)
+        editions = [known.edition for known in kept if known.key == complete.key]
+        complete = msgspec.structs.replace(complete, edition=max(editions, default=-1) + 1)
+        stem = _stem(complete)
         self._disk.rename(partial, folder / f"{stem}{_BATCHES}")
         self._disk.fsync_dir(folder)
         self._disk.write_file_atomic(folder / f"{stem}{_PROVENANCE}", encode_provenance(complete))
         return complete
 
-    def covering(self, key: QuarantineKey) -> Provenance | None:
-        """Return the provenance of a quarantined tail that holds all of `key`, if there is one."""
-        return next((known for known in self._in(self._folder(key)) if known.key.covers(key)), None)
+    async def _holds(self, known: Provenance, wanted: Provenance, read: ReadBatches) -> bool:
+        """Return whether the tail `known` holds, byte for byte, what `read` yields for `wanted` (INV-Q4).
+
+        1. A tail is cut off. 2. The log grows again, with other records. 3. It is cut again, at the same offsets and
+        under the same epoch: what was kept before is another tail.
+        """
+        if known.cause is not wanted.cause or not known.key.covers(wanted.key):
+            return False
+        try:
+            return await _same_bytes(self.chunks(known), wanted, read)
+        except (QuarantineDamaged, FileNotFoundError) as error:
+            _log.warning(
+                "what is kept of a tail is not readable, so it is kept once more: %s", error
+            )
+            return False
 
     def tails(self) -> list[Provenance]:
         """Return the provenance of every quarantined tail, by path; raises `QuarantineDamaged`."""
@@ -94,7 +111,7 @@ class QuarantineStore:
 
     def chunks(self, provenance: Provenance) -> Iterator[bytes]:
         """Yield the tail in pieces of whole batches, in order; raises `QuarantineDamaged` (INV-QS3)."""
-        path = self._folder(provenance.key) / f"{self._stem(provenance.key)}{_BATCHES}"
+        path = self._folder(provenance.key) / f"{_stem(provenance)}{_BATCHES}"
         file = self._disk.open(path)
         try:
             yield from _checked_chunks(file, provenance, path)
@@ -137,18 +154,42 @@ class QuarantineStore:
     def _folder(self, key: QuarantineKey) -> Path:
         return self._root / key.domain / f"{key.topic_id.hex}-{key.partition}"
 
-    def _stem(self, key: QuarantineKey) -> str:
-        return f"{key.lineage_epoch}-{key.first_offset:020d}-{key.last_offset:020d}"
+
+def _stem(named: Provenance) -> str:
+    edition = f"-{named.edition}" if named.edition else ""
+    return f"{named.lineage_epoch}-{named.first_offset:020d}-{named.last_offset:020d}{edition}"
 
 
-def _copy(file: DiskFile, provenance: Provenance, read: ReadBatches) -> Provenance:
+async def _same_bytes(kept: Iterator[bytes], wanted: Provenance, read: ReadBatches) -> bool:
+    """Return whether `kept`, whole batches in order, holds what `read` yields from the first to the last offset."""
+    offset, data, compared = wanted.first_offset, b"", 0
+    for chunk in kept:
+        for start, header in iter_headers(chunk):
+            if header.base_offset < wanted.first_offset:
+                continue
+            if compared == len(data):
+                if offset > wanted.last_offset:
+                    return True
+                data, compared = bytes(read(offset)), 0
+                _, last, count = _extent(data)
+                offset = last + 1 if count else offset
+            size = header.size_bytes
+            if chunk[start : start + size] != data[compared : compared + size]:
+                return False
+            compared += size
+        await asyncio.sleep(0)
+    return offset > wanted.last_offset and compared == len(data)
+
+
+async def _copy(file: DiskFile, provenance: Provenance, read: ReadBatches) -> Provenance:
     offset, byte_count, batch_count, crc = provenance.first_offset, 0, 0, 0
     while offset <= provenance.last_offset:
         data = read(offset)
         first, last, count = _extent(data)
-        if count == 0 or first != offset:
+        # A hole is what cleaning left at home before this region copied it; the log itself refuses any other.
+        if count == 0 or first < offset:
             raise QuarantineDamaged(
-                f"{provenance.topic}-{provenance.partition}: no whole batch starts at offset {offset},"
+                f"{provenance.topic}-{provenance.partition}: no whole batch starts at or behind offset {offset},"
                 f" though its tail runs to {provenance.last_offset}; nothing was cut off"
             )
         file.pwrite(byte_count, data)
@@ -156,6 +197,7 @@ def _copy(file: DiskFile, provenance: Provenance, read: ReadBatches) -> Provenan
         byte_count += len(data)
         batch_count += count
         offset = last + 1
+        await asyncio.sleep(0)
     return msgspec.structs.replace(
         provenance,
         last_offset=offset - 1,

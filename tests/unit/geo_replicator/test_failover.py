@@ -155,3 +155,17 @@ def test_returning_cuts_to_the_lowest_base_it_has_not_seen() -> None:
     assert effect.cut.point == TidemarkPoint(8, 3)
     assert effect.cut.position_of(ORDERS) == 30
     assert effect.lineage_epoch == 24
+
+
+def test_INV_LO3_each_tail_is_cut_by_the_first_missed_entry_below_it() -> None:
+    later = EntryRecord(24, "eu", 8, 3, {ORDERS.encode(): 30}, 2_000)
+    state = after(
+        Born("ap", acting=False, region_epoch=8),
+        HigherEpochLearned(24, "eu"),
+        ReturnBegun((US_ENTRY, later)),
+    )
+    effect = next_effect(state)
+    assert isinstance(effect, CutLogs)
+    cuts = [(record.region_epoch, cut.position_of(ORDERS)) for record, cut in effect.by_entry()]
+    # Offsets from 40 on were lost by region epoch 17 already; what lies from 30 on was lost by 24.
+    assert cuts == [(17, 40), (24, 30)]

@@ -193,6 +193,31 @@ def test_a_statement_too_long_to_list_is_compared_by_its_count() -> None:
     assert fewer.unexplained == ("2 commits were stated, 1 of those that are lost had been copied",)
 
 
+def test_INV_LO4_tails_that_overlap_are_counted_by_what_they_hold() -> None:
+    other = batch(12)
+    other = TailBatch(other.log, other.topic, other.header._replace(crc=99))
+    twice = Tail(
+        [batch(10), batch(12), batch(14), batch(12), other],
+        [decision(101, TxnStatus.PREPARE_COMMIT), decision(101, TxnStatus.PREPARE_COMMIT)],
+    )
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, twice), None)
+    assert losses.plain_record_count == 8
+    assert [(found.first_offset, found.last_offset) for found in losses.records] == [
+        (10, 15),
+        (12, 13),
+    ]
+    assert losses.transaction_count == 1
+
+
+@pytest.mark.parametrize(("region", "exact"), [("eu", True), ("ap", False)])
+def test_INV_LO3_only_the_lost_regions_own_tail_is_all_that_there_was(
+    region: str, exact: bool
+) -> None:
+    stated = statement(Tail([batch(10)], []))
+    losses = count_losses(Quarantined("main", 17, region, 8, 5, Tail([batch(10)], [])), stated)
+    assert losses.exact is exact
+
+
 def test_statements_survive_json() -> None:
     stated = statement(Tail([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
     assert msgspec.json.decode(msgspec.json.encode(stated), type=LossStatement) == stated

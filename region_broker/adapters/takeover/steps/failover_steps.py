@@ -29,7 +29,7 @@ from geo_replicator.failover_events import (
     TakeoverAbandoned,
     TakeoverBegun,
 )
-from geo_replicator.lineage import LineageEntry, LogKey, TidemarkPoint
+from geo_replicator.lineage import Cut, LineageEntry, LogKey, TidemarkPoint
 from geo_replicator.loss import LossStatement, Takeover, make_statement
 from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
@@ -235,16 +235,24 @@ class FailoverSteps:
             await parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
         else:
             await self._fetch_statements(effect.entries)
+        for record, cut in effect.by_entry():
+            await self._cut_for(record, cut, state)
+        await parts.tidemarks.cut_to(effect.cut)
+        if state.phase is Phase.CUTTING:
+            return LogsCut(effect.lineage_epoch)
+        return Returned(effect.lineage_epoch)
+
+    async def _cut_for(self, record: EntryRecord, cut: Cut, state: State) -> None:
+        parts = self._parts
         reason = CutReason(
             domain=parts.domain,
-            lineage_epoch=effect.lineage_epoch,
+            lineage_epoch=record.region_epoch,
             region=self._outlook.region,
             region_epoch=state.region_epoch,
-            acting_region=effect.entries[-1].acting_region,
+            acting_region=record.acting_region,
             now_wall_ms=parts.clock.wall_ms(),
         )
-        moved = await cut_logs(parts.role.logs(), effect.cut, reason, parts.quarantine)
-        for provenance in moved:
+        for provenance in await cut_logs(parts.role.logs(), cut, reason, parts.quarantine):
             _log.warning(
                 "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d",
                 provenance.topic,
@@ -254,10 +262,6 @@ class FailoverSteps:
                 provenance.acting_region,
                 provenance.base_number,
             )
-        await parts.tidemarks.cut_to(effect.cut)
-        if state.phase is Phase.CUTTING:
-            return LogsCut(effect.lineage_epoch)
-        return Returned(effect.lineage_epoch)
 
     async def _record_lineage(self, record: EntryRecord) -> None:
         entry = as_image_entry(record)

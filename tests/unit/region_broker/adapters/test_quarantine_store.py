@@ -43,12 +43,53 @@ async def test_a_tail_is_kept_verbatim_with_its_provenance(store: QuarantineStor
     assert b"".join(store.chunks(moved)) == TAIL
 
 
+def other(offset: int) -> bytes:
+    """Other records at the same offsets."""
+    return build_batch([Record(None, f"other {offset}".encode() * 10)], base_offset=offset)
+
+
 async def test_moving_it_again_changes_nothing(store: QuarantineStore) -> None:
     moved = await store.move_in(NAMED, read)
-    assert await store.move_in(NAMED, lambda _offset: b"") == moved
-    shorter = msgspec.structs.replace(NAMED, last_offset=50)
-    assert await store.move_in(shorter, lambda _offset: b"") == moved
+    assert await store.move_in(NAMED, read) == moved
+    for first, last in ((40, 50), (45, 59), (50, 50)):
+        part = msgspec.structs.replace(NAMED, first_offset=first, last_offset=last)
+        assert await store.move_in(part, read) == moved
     assert store.tails() == [moved]
+
+
+@pytest.mark.parametrize(("first", "last"), [(40, 59), (40, 41), (58, 59)])
+async def test_INV_Q4_a_tail_of_other_bytes_is_kept_beside_the_one_of_its_name(
+    store: QuarantineStore, first: int, last: int
+) -> None:
+    moved = await store.move_in(NAMED, read)
+    named = msgspec.structs.replace(NAMED, first_offset=first, last_offset=last)
+    second = await store.move_in(named, other)
+    assert await store.move_in(named, other) == second
+    assert sorted(tail.crc32c for tail in store.tails()) == sorted({moved.crc32c, second.crc32c})
+    kept = b"".join(store.chunks(second))
+    assert kept == b"".join(map(other, range(first, last + 1)))
+    assert b"".join(store.chunks(moved)) == TAIL
+
+
+async def test_INV_Q4_a_tail_that_the_disk_changed_does_not_stand_for_the_one_that_is_moved_again(
+    store: QuarantineStore, tmp_path: Path
+) -> None:
+    await store.move_in(NAMED, read)
+    (batches,) = tmp_path.rglob("*.batches")
+    batches.write_bytes(batches.read_bytes()[:-1])
+    again = await store.move_in(NAMED, read)
+    assert b"".join(store.chunks(again)) == TAIL
+
+
+async def test_T13_a_tail_with_the_holes_that_cleaning_left_is_kept(store: QuarantineStore) -> None:
+    holed = BATCHES[2] + BATCHES[7] + BATCHES[19]
+
+    def read_holed(offset: int) -> bytes:
+        return b"".join(BATCHES[n] for n in (2, 7, 19) if n >= offset - 40)
+
+    moved = await store.move_in(NAMED, read_holed)
+    assert b"".join(store.chunks(moved)) == holed
+    assert await store.move_in(NAMED, read_holed) == moved
 
 
 async def test_a_tail_without_provenance_is_moved_again(
