@@ -346,14 +346,23 @@ class Site:
         await self.partition(number).wait_committed(outcome.next_offset)
         return outcome.base_offset
 
-    async def grow(self, partition_count: int) -> None:
-        """Give ORDERS more partitions, as an administrator at home does."""
+    @property
+    def topics(self) -> TopicRegistry:
+        """Return what administrators change topics through."""
         topics = TopicRegistry(
-            self.metadata, self.table, SystemChance(), lambda: self.role.leader_epoch
+            self.metadata,
+            self.table,
+            SystemChance(),
+            lambda: self.role.leader_epoch,
+            self.role.change,
         )
         topics.on_change = self.tidemarks.notice_topics
+        return topics
+
+    async def grow(self, partition_count: int) -> None:
+        """Give ORDERS more partitions, as an administrator at home does."""
         present = self.metadata.image.topics[ORDERS].partition_count
-        await topics.grow_topic(ORDERS, partition_count, present)
+        await self.topics.grow_topic(ORDERS, partition_count, present)
 
     @property
     def partition_count(self) -> int:

@@ -9,8 +9,8 @@ import asyncio
 import importlib
 import io
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from kio.static.constants import EntityType
 
 from idempotency.identity import TopicPartition
 from region_broker.adapters.topics import TopicRegistry
-from region_broker.controller.metadata_commands import CreateTopic
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused, CreateTopic
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.apis import all_apis
@@ -192,6 +192,14 @@ class PlayedRegion:
     kafka_host: str = "127.0.0.1"
     kafka_port: int = 0
     reason_not_acting: str = "this region is a mirror"
+    drained: bool = False
+    """It acted when a request came, and its writes were stopped then."""
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        if self.drained or not self.acting:
+            raise CommandRefused(NOT_ACTING, "region us is about to take over")
+        yield
 
 
 @dataclass
@@ -276,7 +284,7 @@ async def wire_world(folder: Path, *, table: ApiTable | None = None) -> AsyncIte
     txn, region, config, forwarder = (
         PlayedCoordinator(), PlayedRegion(), PlayedConfig(), PlayedForwarder()
     )  # fmt: skip
-    topics = TopicRegistry(store, partitions, SystemChance(), lambda: LEADER_EPOCH)
+    topics = TopicRegistry(store, partitions, SystemChance(), lambda: LEADER_EPOCH, region.change)
     services = Services(
         clock=clock, chance=SystemChance(), metadata=topics,
         partitions=partitions, fetch_sessions=FetchSessions(SystemChance()), txn=txn,  # type: ignore[arg-type]

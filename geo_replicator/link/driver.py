@@ -236,6 +236,16 @@ class Link:
         """Return the last tidemark reached, durable and shown."""
         return self.reaching.frontier.reached
 
+    @property
+    def follows_topics(self) -> bool:
+        """Return whether home's registry, as of the tidemark reached, has been carried out here (T15)."""
+        floor = self.reaching.book.floor
+        if floor is None or floor.newest.point != self.reached:
+            return True
+        version, changes = floor.newest.metadata_version, self.reaching.topics
+        waits = self.core.state is LinkState.APPLYING or changes.growing or changes.due(version)
+        return self.core.metadata_version >= version and not waits
+
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to know, as JSON-able values."""
         now_ms = self._ports.clock.monotonic_ms()

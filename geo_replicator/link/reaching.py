@@ -94,9 +94,9 @@ class Reaching:
 
     async def _reach_complete(self) -> None:
         point = self.frontier.complete
+        await self._grow_topics(point)
         if point <= self.frontier.reached:
             return
-        await self._grow_topics(point)
         self._saving = point
         await self._ports.reached.save(point)
         self._saving = None
@@ -160,6 +160,7 @@ class Reaching:
 
         1. A topic grew, and `point` covers records of a new partition. 2. Reached is durable. 3. This region dies
         and takes over at `point`: if the topic had not grown by then, those records would be gone.
+        A tidemark may have been reached before home's registry was read: then the topic grows as soon as it was.
         """
         vector = self.book.vector(point) if self.topics.growing else None
         if vector is not None:
@@ -168,6 +169,7 @@ class Reaching:
                     await self._ports.topics.grow(topic_id, count)
                 except LinkFailed as failure:
                     raise TidemarkError(f"{point} cannot be reached: {failure}") from failure
+                self.topics.grown(topic_id, count)
 
     async def _drop_logs(self) -> None:
         """Delete the topics and partitions that home has no more, at a tidemark past that (T15)."""

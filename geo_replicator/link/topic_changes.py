@@ -52,6 +52,14 @@ class TopicChanges:
         """Note that it was dropped."""
         self._drops.pop(drop.topic.topic_id, None)
 
+    def grown(self, topic_id: UUID, partition_count: int) -> None:
+        """Note that a topic has so many partitions now; one that has all waits no more."""
+        self.growing = tuple(
+            topic
+            for topic in self.growing
+            if topic.topic_id != topic_id or topic.partition_count > partition_count
+        )
+
     def grown_at(self, named: Iterable[LogKey]) -> dict[UUID, int]:
         """Return how many partitions the growing topics have at a tidemark that names these logs (INV-TH1)."""
         limits = {topic.topic_id: topic.partition_count for topic in self.growing}

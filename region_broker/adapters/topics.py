@@ -2,11 +2,13 @@
 
 INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
          the next start opens them
+INV-TG2  a change that begins where the region does not act is refused, before anything of it is done (INV-RR4)
 Not here: topics of a mirror, which follow home (`mirror_log.MirrorTopicStore`).
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Final
 from uuid import UUID
 
@@ -24,18 +26,20 @@ _log: Final = logging.getLogger("tidemark.topics")
 class TopicRegistry:
     """What handlers change topics through (`handlers.services.MetadataService`).
 
-    `leader_epoch` is that of this node's term, asked at the moment a partition is opened.
+    `leader_epoch` is that of this node's term, asked at the moment a partition is opened. Every change is made within
+    `change` (`region_role.RegionRole.change`).
     """
 
     def __init__(
         self, metadata: MetadataStore, partitions: PartitionTable, chance: Chance,
-        leader_epoch: Callable[[], int],
+        leader_epoch: Callable[[], int], change: Callable[[], AbstractContextManager[None]],
     ) -> None:  # fmt: skip
         """Tell nobody yet: `on_change` and `on_delete` are set by the composition root."""
         self._metadata = metadata
         self._partitions = partitions
         self._chance = chance
         self._leader_epoch = leader_epoch
+        self._change = change
         self.on_change: Callable[[], None] = lambda: None
         self.on_delete: Callable[[str], Awaitable[None]] | None = None
 
@@ -49,11 +53,12 @@ class TopicRegistry:
         topic_id: UUID | None = None,
     ) -> TopicImage:  # fmt: skip
         """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
-        topic = await self._metadata.create_topic(
-            name, partition_count, dict(configs), topic_id or self._chance.uuid()
-        )
-        for partition in self._partitions.open_topic(topic):
-            partition.become_leader(self._leader_epoch())
+        with self._change():
+            topic = await self._metadata.create_topic(
+                name, partition_count, dict(configs), topic_id or self._chance.uuid()
+            )
+            for partition in self._partitions.open_topic(topic):
+                partition.become_leader(self._leader_epoch())
         self.on_change()
         return topic
 
@@ -66,8 +71,9 @@ class TopicRegistry:
         """
         topic = self._known(name)
         command = SetTopicConfigs(topic.topic_id, dict(configs), dict(expected))
-        topic = (await self._metadata.apply(command)).topics[name]
-        self._partitions.update_config(topic)
+        with self._change():
+            topic = (await self._metadata.apply(command)).topics[name]
+            self._partitions.update_config(topic)
         self.on_change()
         return topic
 
@@ -79,9 +85,10 @@ class TopicRegistry:
         topic = self._known(name)
         assert partition_count > expected, (partition_count, expected)
         command = ResizeTopic(topic.topic_id, partition_count, expected)
-        topic = (await self._metadata.apply(command)).topics[name]
-        for partition in self._partitions.open_topic(topic):
-            partition.become_leader(self._leader_epoch())
+        with self._change():
+            topic = (await self._metadata.apply(command)).topics[name]
+            for partition in self._partitions.open_topic(topic):
+                partition.become_leader(self._leader_epoch())
         self.on_change()
         return topic
 
@@ -93,10 +100,11 @@ class TopicRegistry:
 
     async def delete_topic(self, name: str) -> TopicImage:
         """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
-        topic = await self._metadata.delete_topic(name)
-        self._partitions.drop_topic(topic.topic_id)
-        if self.on_delete is not None:
-            await self.on_delete(name)
+        with self._change():
+            topic = await self._metadata.delete_topic(name)
+            self._partitions.drop_topic(topic.topic_id)
+            if self.on_delete is not None:
+                await self.on_delete(name)
         self.on_change()
         return topic
 

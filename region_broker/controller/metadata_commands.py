@@ -8,7 +8,7 @@ INV-M5  producer-id blocks are handed out once; the counter only grows (rule C11
 Not here: I/O. A replicated state machine will feed the same commands later.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 import msgspec
@@ -20,6 +20,8 @@ from region_broker.controller.metadata_image import (
     RegionImage,
     TopicImage,
 )
+
+NOT_ACTING: Final = "not-acting"
 
 
 class CommandRefused(Exception):

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.config_changes import ChangeRefused, MalformedChange
-from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import config_problem
 from region_broker.controller.topic_names import name_problem
@@ -131,7 +131,9 @@ async def _change_topic(
             return
         try:
             await services.metadata.change_configs(name, configs, topic.configs)
-        except CommandRefused:
+        except CommandRefused as refused:
+            if refused.code == NOT_ACTING:
+                raise Refused(ErrorCode.not_controller, refused.reason) from refused
             continue  # another change or a deletion came between: look again (INV-HCR1)
         return
     raise Refused(

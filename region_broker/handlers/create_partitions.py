@@ -9,13 +9,18 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.config_resources import Refused
 from region_broker.handlers.partitions import assignment_problem
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import Turns
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
+
+_ERRORS: Final = {
+    "unknown-topic": ErrorCode.unknown_topic_or_partition,
+    NOT_ACTING: ErrorCode.not_controller,
+}
 
 
 async def handle_create_partitions(ctx: RequestContext, request: Any) -> Fields:
@@ -68,9 +73,10 @@ async def _grow(ctx: RequestContext, asked: Any, *, dry: bool) -> None:
         return
     try:
         await ctx.services.metadata.grow_topic(name, count, present)
-    except CommandRefused as refused:  # another connection was first
-        gone = refused.code == "unknown-topic"
-        error = ErrorCode.unknown_topic_or_partition if gone else ErrorCode.invalid_partitions
+    except (
+        CommandRefused
+    ) as refused:  # this region does not act any more, or another connection was first
+        error = _ERRORS.get(refused.code, ErrorCode.invalid_partitions)
         raise Refused(error, refused.reason) from refused
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import collision, name_problem
@@ -20,6 +20,10 @@ from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import Turns
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 
+_ERRORS: Final = {
+    "topic-exists": ErrorCode.topic_already_exists,
+    NOT_ACTING: ErrorCode.not_controller,
+}
 _ROWS_OF_A_TOPIC: Final = 20  # each lists its configs in the answer
 
 
@@ -131,8 +135,7 @@ async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry:
                 topic.name, partition_count, configs, ctx.services.chance.uuid()
             )
         except CommandRefused as refused:
-            exists = refused.code == "topic-exists"
-            error = ErrorCode.topic_already_exists if exists else ErrorCode.invalid_request
+            error = _ERRORS.get(refused.code, ErrorCode.invalid_request)
             raise _Refused(error, refused.reason) from refused
     return {
         "name": topic.name,

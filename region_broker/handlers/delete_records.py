@@ -1,7 +1,7 @@
 """DeleteRecords (21), versions 0-2 (KIP-107): move the log start up; -1 means the high watermark.
 
 INV-HDR1 an answer without an error is durable here; mirrors follow at a tidemark that names the log start (T14), so
-         a takeover at an older one brings the records back
+         a takeover at an older one brings the records back. A planned switch is never at an older one (INV-RR4)
 Source: Kafka ReplicaManager.deleteRecords. Not here: when the bytes go (`replication.partition`).
 """
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.handlers.partitions import find_partition
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
@@ -47,10 +48,11 @@ async def _delete(ctx: RequestContext, name: str, index: int, offset: int) -> Fi
     if offset == _HIGH_WATERMARK:
         offset = partition.high_watermark
     try:
-        return _row(index, ErrorCode.none, await partition.delete_records(offset))
+        with ctx.services.region.change():
+            return _row(index, ErrorCode.none, await partition.delete_records(offset))
     except OffsetOutOfRange:
         return _row(index, ErrorCode.offset_out_of_range)
-    except NotLeader:
+    except (NotLeader, CommandRefused):
         return _row(index, ErrorCode.not_leader_or_follower)
     except PartitionFailed:
         gone = ctx.services.partitions.get(name, index) is not partition

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import Turns
@@ -50,7 +50,10 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) 
         return _row(name, topic_id, ErrorCode.invalid_topic_exception, text)
     try:
         await ctx.services.metadata.delete_topic(name)
-    except CommandRefused as refused:  # another connection was first
+    except CommandRefused as refused:
+        if refused.code == NOT_ACTING:
+            return _row(name, topic_id, ErrorCode.not_controller, refused.reason)
+        # Another connection was first.
         return _row(name, topic_id, ErrorCode.unknown_topic_or_partition, refused.reason)
     return _row(name, topic.topic_id, ErrorCode.none, None)
 

@@ -6,6 +6,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
@@ -30,7 +31,10 @@ if TYPE_CHECKING:  # the packages below are heavy; annotations only
 
 
 class MetadataService(Protocol):
-    """The region's metadata: an immutable image, and the changes that clients may ask for."""
+    """The region's metadata: an immutable image, and the changes that clients may ask for.
+
+    All of them raise `CommandRefused`, with `NOT_ACTING` where the region does not act (any more).
+    """
 
     @property
     def image(self) -> MetadataImage:
@@ -64,6 +68,13 @@ class MetadataService(Protocol):
 
 class RegionView(Protocol):
     """What handlers need to know of the region: who we are, and whether we act."""
+
+    def change(self) -> AbstractContextManager[None]:
+        """Change topics, or where a log starts, within; raises `CommandRefused` (`NOT_ACTING`).
+
+        Whether the region acts is looked at when a request comes, and again here: writes may have been stopped since.
+        """
+        ...
 
     @property
     def acting(self) -> bool:

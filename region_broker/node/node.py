@@ -219,7 +219,7 @@ class Node:
         storage, ports, config = self.storage, self._ports, self.config
         self.cleaner = compose_cleaner(config.region, storage, ports, self._source, self.tidemarks)
         self.topics = TopicRegistry(
-            storage.metadata, storage.partitions, ports.chance, self._leader_epoch
+            storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
         )
         self.topics.on_change = self.tidemarks.notice_topics
         self.topics.on_delete = self.groups.forget_topic

@@ -265,3 +265,51 @@ async def test_cluster_is_this_node(tmp_path: Path) -> None:
             })  # fmt: skip
             assert (answer.cluster_id, answer.controller_id) == ("wire-world", 1)
             assert [broker.broker_id for broker in answer.brokers] == [1]
+
+
+async def test_T18_no_change_is_acknowledged_once_writes_were_stopped_for_a_switch(
+    tmp_path: Path,
+) -> None:
+    """The request came while the region acted: each row is refused with an error that clients retry."""
+    async with wire_world(tmp_path) as world:
+        await world.topic("orders")
+        client = await world.connect()
+        records = build_batch([Record(None, b"first")])
+        assert world.partition("orders").append(records).base_offset == 0
+        await world.partition("orders").wait_committed(1)
+        world.region.drained = True
+        image = world.services.metadata.image
+        created = await client.call(19, 7, create_of("payments"))
+        deleted = await client.call(20, 1, {"topic_names": ["orders"], "timeout": 1000})
+        grown = await client.call(37, 3, {
+            "topics": [{"name": "orders", "count": 9, "assignments": None}],
+            "timeout": 1000, "validate_only": False,
+        })  # fmt: skip
+        kept = [{"name": "retention.ms", "value": "77"}]
+        resource = {"resource_type": 2, "resource_name": "orders"}
+        replaced = await client.call(
+            33, 2, {"resources": [{**resource, "configs": kept}], "validate_only": False}
+        )
+        changed = await client.call(44, 1, {
+            "resources": [{**resource, "configs": [{**kept[0], "config_operation": 0}]}],
+            "validate_only": False,
+        })  # fmt: skip
+        below = {"partition_index": 0, "offset": 1}
+        trimmed = await client.call(
+            21, 2, {"topics": [{"name": "orders", "partitions": [below]}], "timeout": 1000}
+        )
+        world.config.auto_create_topics = True
+        asked = await metadata(client, "payments", allow_auto_topic_creation=True)
+        errors = [
+            created.topics[0].error_code,
+            deleted.responses[0].error_code,
+            grown.results[0].error_code,
+            replaced.responses[0].error_code,
+            changed.responses[0].error_code,
+            trimmed.topics[0].partitions[0].error_code,
+            asked.topics[0].error_code,
+        ]
+        not_controller, not_leader, unknown_topic = 41, 6, 3
+        assert errors == [not_controller] * 5 + [not_leader, unknown_topic]
+        assert world.services.metadata.image is image
+        assert world.partition("orders").log_start_offset == 0

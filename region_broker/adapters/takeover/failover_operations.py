@@ -234,7 +234,7 @@ class FailoverOperations:
                 )
                 final = TidemarkPoint(drained.region_epoch, drained.number)
                 operation.steps.append(f"waiting to reach the final {final}")
-                while self._driver.outlook.known_claim().point < final:
+                while not self._has_followed_to(final):
                     await self._parts.clock.sleep_ms(self._settings.reach_poll_ms)
                 epoch = await self._next_epoch(await self._driver.outlook.statuses())
         except (TimeoutError, PeerUnreachable) as error:
@@ -248,6 +248,13 @@ class FailoverOperations:
             planned=True,
             forced=False,
             final=(final.region_epoch, final.number),
+        )
+
+    def _has_followed_to(self, final: TidemarkPoint) -> bool:
+        """Whether all that the final tidemark covers is here: its records, and the changes of topics before it."""
+        return (
+            self._driver.outlook.known_claim().point >= final
+            and self._parts.tidemarks.follows_topics()
         )
 
     async def _give_back(self, operation: Operation) -> None:

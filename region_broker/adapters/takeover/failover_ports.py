@@ -189,6 +189,10 @@ class TidemarkFacts(Protocol):
         """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25)."""
         ...
 
+    def follows_topics(self) -> bool:
+        """Return whether a mirror's topics, with their configs, are those of home at the tidemark it reached (T15)."""
+        ...
+
     def last_heard_ms(self) -> int:
         """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
         ...

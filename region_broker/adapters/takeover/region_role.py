@@ -5,6 +5,8 @@ INV-RR1  the gate (`acting`) is open only after everything that takes writes is 
 INV-RR2  link and cut leader never run at the same time: one node copies or publishes, not both
 INV-RR3  a sequence that is cancelled half-way leaves the gate closed; the next one begins by standing still,
          so every sequence may be run again
+INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
+         taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
 
 Handlers see this object as their `RegionView`. Tasks belong to `run`: an error of any service ends the node,
 loudly.
@@ -12,7 +14,8 @@ Not here: when a role changes (`failover_driver`), what the services do.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +29,7 @@ from region_broker.adapters.takeover.failover_ports import (
     RoundFailed,
     Term,
 )
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.log.failures import LogError
 
 
@@ -50,6 +54,8 @@ class RegionRole:
         self._region_epoch = region_epoch
         self._gate_open = False
         self._reason = "this region is starting"
+        self._changes = 0
+        self._unchanged = asyncio.Event()
         self._term: Term | None = None
         self._cut_leader: CutLeaderSide | None = None
         self._link_runs = False
@@ -139,6 +145,28 @@ class RegionRole:
         self._gate_open = False
         self._reason = reason
 
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Be counted as a change under way (INV-RR4); raises `CommandRefused` where the gate is closed.
+
+        1. CreateTopics passes the gate. 2. The gate closes, the last tidemark is published. 3. The topic is created and
+        answered. 4. The taker cuts at that tidemark: the topic would be gone.
+        """
+        if not self._gate_open:
+            raise CommandRefused(NOT_ACTING, f"nothing is changed here now: {self._reason}")
+        self._changes += 1
+        try:
+            yield
+        finally:
+            self._changes -= 1
+            if self._changes == 0:
+                self._unchanged.set()
+
+    async def _settle_changes(self) -> None:
+        while self._changes > 0:
+            self._unchanged.clear()
+            await self._unchanged.wait()
+
     async def stand_still(self, reason: str) -> None:
         """Refuse writes, then stop whatever runs. Doing it twice changes nothing."""
         self.close_gate(reason)
@@ -146,6 +174,7 @@ class RegionRole:
         if self._cut_leader is not None:
             await self._services.transactions.resign()
             await self._services.groups.resign()
+        await self._settle_changes()
         await self._stop_tasks()
         self._cut_leader = None
         self._link_runs = False
@@ -210,9 +239,10 @@ class RegionRole:
         self._spawn(self._services.open_link(term).run(), "link")
 
     async def final_round(self) -> TidemarkPoint:
-        """Wait until all that was appended is durable, then publish it; raises `RoundFailed`."""
+        """Wait until all that was begun is durable, then publish it; raises `RoundFailed`."""
         if self._cut_leader is None:
             raise RoundFailed("this region publishes no tidemarks now")
+        await self._settle_changes()
         try:
             for log in self.logs():
                 await log.wait_committed(log.log_end_offset)

@@ -184,6 +184,10 @@ class TidemarkService:
             return {"logs": 0, "ms": 0, "splits": 0}
         return self.view.status()
 
+    def follows_topics(self) -> bool:
+        """Return whether a mirror's topics, with their configs, are those of home at the tidemark it reached (T15)."""
+        return self.link is None or self.link.follows_topics
+
     def last_heard_ms(self) -> int:
         """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
         heard = None if self.link is None else self.link.lag.heard_at_ms

@@ -1,0 +1,94 @@
+"""T18 for a planned switch: what was answered before it is there after it, topics and their configs too."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from geo_replicator.topology import MirrorTopic
+from region_broker.adapters.tidemarks.mirror_log import MirrorTopicStore
+from region_broker.controller.metadata_commands import (
+    NOT_ACTING,
+    Command,
+    CommandRefused,
+    SetTopicConfigs,
+)
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.wire.batches import Record, build_batch
+from tests.failover_world import ORDERS, Pair
+from tests.waiting import until
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with Pair(tmp_path) as regions:
+        yield regions
+
+
+async def test_T18_a_change_under_way_when_a_drain_begins_is_below_the_last_tidemark(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply, held = pair.eu.metadata.apply, asyncio.Event()
+
+    async def waiting(command: Command) -> MetadataImage:
+        await held.wait()
+        return await apply(command)
+
+    monkeypatch.setattr(pair.eu.metadata, "apply", waiting)
+    async with asyncio.TaskGroup() as changes:
+        changes.create_task(pair.eu.topics.create_topic("payments", 1, {}))
+        changes.create_task(pair.eu.grow(3))
+        await asyncio.sleep(0)
+        operation = pair.us.operations.begin_switch()
+        await pair.eu.until(Phase.DRAINING)
+        with pytest.raises(CommandRefused) as late:
+            await pair.eu.topics.create_topic("refunds", 1, {})
+        assert late.value.code == NOT_ACTING
+        # Something that was under way, too: a tidemark over it comes, and it is not the last one.
+        batch = build_batch([Record(None, b"late")])
+        await pair.eu.partition().wait_committed(pair.eu.partition().append(batch).next_offset)
+        await pair.reached("late")
+        held.set()
+    await pair.us.ended(operation)
+    assert operation.status == "succeeded", operation
+    assert "payments" in pair.us.metadata.image.topics
+    assert pair.us.partition_count == 3
+
+
+async def test_T18_a_switch_waits_until_the_changes_of_topics_are_carried_out_here(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records and configs come by two ways: the last tidemark may be reached before the configs are here."""
+    update, held, looks = MirrorTopicStore.update_configs, asyncio.Event(), 0
+
+    async def waiting(self: MirrorTopicStore, topic: MirrorTopic) -> None:
+        if topic.name == ORDERS:
+            await held.wait()
+        await update(self, topic)
+
+    monkeypatch.setattr(MirrorTopicStore, "update_configs", waiting)
+    await pair.us.until(Phase.MIRRORING)
+    await pair.eu.write("first")
+    await pair.reached("first")
+    # Nobody wakes the link: the mirror hears of it with the last tidemark.
+    orders = pair.eu.metadata.image.topics[ORDERS]
+    await pair.eu.metadata.apply(SetTopicConfigs(orders.topic_id, {"retention.ms": "77"}))
+    known_claim, cut_leader = pair.us.driver.outlook.known_claim, pair.eu.tidemarks.cut_leader
+    assert cut_leader is not None
+    operation = pair.us.operations.begin_switch()
+    await pair.eu.until(Phase.DRAINING)
+
+    def looked_at_the_last_tidemark() -> bool:
+        nonlocal looks
+        waits = operation.steps[-1].startswith("waiting to reach")
+        looks += waits and known_claim().point == cut_leader.published
+        return looks > 20 or operation.status != "running"
+
+    await until(looked_at_the_last_tidemark, "the last tidemark is reached")
+    assert operation.status == "running"
+    held.set()
+    await pair.us.ended(operation)
+    assert operation.status == "succeeded", operation
+    assert pair.us.metadata.image.topics[ORDERS].configs == {"retention.ms": "77"}
