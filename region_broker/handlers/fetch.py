@@ -169,17 +169,20 @@ class Fetching:
         found = [] if self._is_late() else (yield from self.reading.read())
         if isinstance(found, ColdRange):
             return found
-        if self._session is not None and self._is_late():
-            error = ErrorCode.invalid_fetch_session_epoch
-            answer = FetchAnswer(int(error), self._session.session_id)
-            return _written(self._ctx, answer, (error.name,))
+        if self._is_late():
+            return self._refused_late()
         told, session_id = yield from self._told(found)
         ctx = self._ctx
         answer = _answer_of(ctx, session_id, told)
         names = [ErrorCode(row.error_code).name for _, row in told if row.error_code]
-        return Written(
-            (yield from pieces_of_answer(ctx.version, ctx.correlation_id, answer)), names
-        )
+        raw = yield from pieces_of_answer(ctx.version, ctx.correlation_id, answer)
+        return self._refused_late() if self._is_late() else Written(raw, names)
+
+    def _refused_late(self) -> Written:
+        assert self._session is not None
+        error = ErrorCode.invalid_fetch_session_epoch
+        answer = FetchAnswer(int(error), self._session.session_id)
+        return _written(self._ctx, answer, (error.name,))
 
     def _is_late(self) -> bool:
         """Return whether a later request of its session came (INV-H10)."""
@@ -191,7 +194,10 @@ class Fetching:
         session, sessions = self._session, self._ctx.services.fetch_sessions
         if session is not None:
             news = [pair for pair in found if session.must_tell(pair.item, _facts(pair.row))]
-            yield from self._note_quiet(found)
+            for piece in self._note_quiet(found):
+                yield piece
+                if self._is_late():
+                    break  # INV-H10; what is quiet for this one's isolation need not be so for the later one's
             return news, session.session_id
         if not self._asked.opens_session:
             return found, NO_SESSION

@@ -184,7 +184,9 @@ class FetchSession:
 
     def note_quiet(self, item: Wanted, partition: Partition) -> None:
         """Note that all there is was told, and nothing can be read, until the partition changes (INV-FE6)."""
-        if not self.ended and self.restless.pop(item.key, None) is item:
+        if not self.ended and self.restless.get(item.key) is item:
+            # Another of that key is a partition that was forgotten and added anew: it stays (INV-FE6).
+            del self.restless[item.key]
             item.quiet_in, item.led = partition, partition.is_leader
             partition.watchers.watch(item)
 

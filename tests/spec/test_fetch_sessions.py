@@ -4,13 +4,17 @@ Sources: KIP-227; Kafka FetchSession (CachedPartition.maybeUpdateResponseData, F
 """
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from region_broker.handlers import fetch_reading
-from region_broker.replication.partition import Partition
+from region_broker.handlers import fetch, fetch_reading
+from region_broker.handlers.fetch import Fetching
+from region_broker.handlers.fetch_reading import Read
+from region_broker.replication.fetch_sessions import FetchSession, SessionRequest, Wanted
+from region_broker.replication.partition import Isolation, Partition
 from region_broker.wire.batches import Record, build_batch, iter_records
 from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
 
@@ -370,11 +374,11 @@ async def test_INV_FE6_only_partitions_that_changed_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[int] = []
-    fetch = Partition.fetch
+    read = Partition.fetch
 
     def counted(partition: Partition, *args: Any, **more: Any) -> Any:
         looked_at.append(partition.tp.partition)
-        return fetch(partition, *args, **more)
+        return read(partition, *args, **more)
 
     monkeypatch.setattr(Partition, "fetch", counted)
     async with wire_world(tmp_path) as world:
@@ -401,3 +405,32 @@ async def test_INV_FE6_only_partitions_that_changed_are_looked_at(
         looked_at.clear()
         await world.services.metadata.delete_topic("t")
         assert row_of(await session.fetch({}), 0).error_code == UNKNOWN_TOPIC
+
+
+async def test_INV_H10_a_request_that_is_overtaken_while_it_is_answered_changes_its_session_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "TURN_ROWS", 1)  # others are served after each partition
+    note_quiet = Fetching._note_quiet
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 4)
+        session, sessions = Session(await world.connect()), world.services.fetch_sessions
+        await session.fetch(dict.fromkeys(range(4), 0))
+        later = [
+            SessionRequest(session.session_id, 2, False, (), [("t", 3)]),
+            SessionRequest(session.session_id, 3, False, (Wanted("t", 3, -1, 0, 1 << 20),)),
+            SessionRequest(session.session_id, 4, False, (), (), Isolation.READ_COMMITTED),
+        ]
+
+        def overtaken(fetching: Fetching, found: Sequence[Read]) -> Iterator[None]:
+            for piece in note_quiet(fetching, found):
+                while later:
+                    assert isinstance(sessions.enter(later.pop(0), 0), FetchSession)
+                yield piece
+
+        monkeypatch.setattr(Fetching, "_note_quiet", overtaken)
+        answer = await session.fetch(dict.fromkeys(range(4), 0))
+        assert answer.error_code == WRONG_EPOCH
+        assert sessions.quiet_count == 0, "nothing was looked at under the new isolation yet"
+        session.epoch = 5
+        assert named(await session.fetch({}, isolation_level=1)) == [3], "it is new, and untold"
