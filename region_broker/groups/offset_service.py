@@ -216,9 +216,8 @@ class OffsetService:
                 await self._ports.log.committed(shard.index, last_offset + 1)
             except LedgerFailed:
                 self._hooks.fail(shard, term)
-        if shard.term != term:
-            return FetchOutcome(shard.status.value)
-        return FetchOutcome(GroupVerdict.OK, offsets)
+        verdict = shard.since(term)
+        return FetchOutcome(verdict, offsets if verdict is GroupVerdict.OK else ())
 
 
 def _is_unfenced(shard: Shard, request: CommitRequest) -> bool:

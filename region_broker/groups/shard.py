@@ -2,7 +2,8 @@
 
 INV-GS1  every write is appended and applied in one step, so that the table is the ledger's replay
 INV-GS2  nothing is answered from a shard that is not ACTIVE
-INV-GS3  `term` grows with every load, resign and failure: who awaited compares it before going on
+INV-GS3  `term` grows with every load, resign and failure: who awaited compares it before going on (`since`); a shard
+         that serves again, in another term, answers nothing that was begun in an earlier one
 
 A marker that is applied while the shard loads is kept and applied after the replay; applying it
 twice is harmless, because no later record of its producer can exist before the shard is ACTIVE.
@@ -112,6 +113,11 @@ class Shard:
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         self.table.put(offsets, appended.base_offset, producer_id)
         return appended.next_offset
+
+    def since(self, term: int) -> GroupVerdict:
+        """Return OK if it serves as it did in `term`, else why not: LOADING, ask again, if it was loaded anew."""
+        anew = self.term != term and self.status is ShardStatus.ACTIVE
+        return GroupVerdict.LOADING if anew else self.status.value
 
     def knows(self, group_id: str) -> bool:
         """Tell whether there is such a group, with members, offsets, or remains."""

@@ -6,7 +6,7 @@ member's place free for its next life.
 
 from typing import Any, Final
 
-from region_broker.groups.modern.assignors.assignment import Partitions, frozen
+from region_broker.groups.modern.assignors.assignment import Partitions, frozen, merged
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
 from region_broker.handlers.group_errors import ERROR_OF, coordinator, duration_ms
 from region_broker.handlers.group_names import client_host, client_id
@@ -40,7 +40,8 @@ async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> 
 def _owned(topics: Any) -> Partitions | None:
     if topics is None:
         return None
-    return frozen({topic.topic_id: topic.partitions for topic in topics if topic.topic_id})
+    named = [(topic.topic_id, topic.partitions) for topic in topics if topic.topic_id]
+    return frozen(merged(named))
 
 
 def _fields(outcome: HeartbeatOutcome) -> Fields:

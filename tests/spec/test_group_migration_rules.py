@@ -5,6 +5,8 @@ What members say is written by hand, after ConsumerProtocolSubscription and Cons
 
 import asyncio
 import struct
+import threading
+from uuid import UUID
 
 import pytest
 
@@ -22,6 +24,7 @@ from region_broker.groups.modern.consumer_protocol import (
     read_subscription,
 )
 from region_broker.groups.modern.messages import ModernMemberDescription
+from region_broker.groups.modern.patterns import resolver
 from region_broker.groups.verdicts import GroupVerdict as V
 from tests.spec.test_consumer_group_rules import SESSION_MS, Told, beat, own, state, world_of
 from tests.unit.region_broker.groups.fakes import World, join_request, running, settle, tp
@@ -257,6 +260,111 @@ async def test_KIP848_a_static_member_may_change_its_protocol_without_leaving() 
         }
         world.assert_live_is_replay()
         assert orders in world.groups.describe_modern("g").members[0].target
+
+
+async def test_KIP345_a_static_member_that_was_replaced_never_takes_its_place_back() -> None:
+    world, _ = world_of()
+    async with running(world):
+        await beat(world, "A", 0)
+        older = await join(world, instance_id="i")
+        newer = await join(world, instance_id="i")  # another process with the same instance id
+        assert (newer.verdict, newer.member_id != older.member_id) == (V.OK, True)
+        before = members(world)
+        assert (await join(world, older.member_id, instance_id="i")).verdict is V.FENCED_INSTANCE
+        assert members(world) == before
+        await beat(world, "N", 0, instance_id="i")
+        await beat(world, "A", -1)  # the new life is all there is: no one else may end its group
+        assert (await join(world, newer.member_id, instance_id="i")).verdict is V.FENCED_INSTANCE
+        assert [each.member_id for each in members(world)] == ["N"]
+
+
+async def test_INV_NB2_a_join_that_is_refused_does_not_change_the_groups_protocol() -> None:
+    world, _ = world_of()
+    async with running(world):
+        await beat(world, "N", 0, instance_id="i")
+        await join(world)
+        before = members(world)
+        other = join_request(instance_id="i", protocols=(("other", subscription()),))
+        assert (await world.groups.join("g", other)).verdict is V.INCONSISTENT_PROTOCOL
+        assert members(world) == before
+
+
+async def test_INV_NC1_what_a_member_had_not_given_back_is_not_free_while_its_next_life_has_it() -> (
+    None
+):
+    world, orders = world_of()
+    async with running(world):
+        await beat(world, "A", 0)
+        old = await join(world, instance_id="i")
+        await beat(world, "A", 1, owned=own(orders, 0, 1))
+        old = await join(world, old.member_id, instance_id="i")  # it has 2 and 3 now
+        await beat(world, "B", 0)
+        asked = await join(world, old.member_id, (2, 3), "i")  # and shall give one of them back
+        held = {part for part, who in owners(world, orders).items() if who == asked.member_id}
+        assert held == {2, 3}
+        newer = await join(world, "", (2, 3), "i")
+        assert {
+            part for part, who in owners(world, orders).items() if who == newer.member_id
+        } == held
+        epoch = (await beat(world, "B", 0)).member_epoch
+        assert not (await beat(world, "B", epoch)).assignment
+        world.assert_live_is_replay()
+
+
+def owners(world: World, topic_id: UUID) -> dict[int, str]:
+    """Return who has, or must give back, each partition."""
+    group = world.groups.shards[world.groups.shard_of("g")].table.modern["g"]
+    return {
+        part: member_id for (topic, part), member_id in group.owners.items() if topic == topic_id
+    }
+
+
+async def test_INV_NE1_members_that_a_classic_group_brought_are_timed_from_the_upgrade_on() -> None:
+    world, _ = world_of()
+    async with running(world):
+        old = await classic_group(world)  # its session is of ten seconds, that of B of 45
+        await beat(world, "B", 0)
+        await world.clock.advance(10_000)
+        assert old.member_id not in {each.member_id for each in members(world)}
+
+
+async def test_INV_NC1_what_a_member_owns_may_be_named_in_several_rows_of_a_topic() -> None:
+    raw = struct.pack(">hi", 1, 1) + named("orders") + struct.pack(">i", -1)
+    rows = [named("orders") + struct.pack(">3i", 2, *pair) for pair in ((2, 3), (0, 1))]
+    raw += struct.pack(">i", len(rows)) + b"".join(rows)
+    assert read_subscription(raw).owned == {"orders": frozenset({0, 1, 2, 3})}
+
+
+@pytest.mark.parametrize(("again", "told"), [(False, V.NOT_COORDINATOR), (True, V.LOADING)])
+async def test_INV_GS3_who_waited_for_patterns_while_the_shard_was_given_up_is_told_so(
+    again: bool, told: V, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = threading.Event()
+
+    def matching(_: object, names: list[str]) -> tuple[str, ...]:
+        assert looked_up.wait(30)
+        return tuple(names)
+
+    monkeypatch.setattr(
+        resolver, "INLINE_STEPS_MAX", -1
+    )  # in a thread, as if there were many topics
+    monkeypatch.setattr(resolver, "_matching", matching)
+    world, _ = world_of()
+    async with running(world):
+        looked_up.set()
+        await beat(world, "A", 0, topic_names=(), topic_regex="o.*")
+        looked_up.clear()
+        world.topics.put("others", 1)
+        async with asyncio.TaskGroup() as tasks:
+            joining = tasks.create_task(join(world))
+            beating = tasks.create_task(beat(world, "A", 1))
+            await settle()
+            await world.groups.resign()
+            if again:
+                await world.groups.load()
+            looked_up.set()
+        assert (joining.result().verdict, beating.result().verdict) == (told, told)
+        assert not any(shard.groups for shard in world.groups.shards), "nobody is in a group there"
 
 
 # --- downgrade ------------------------------------------------------------------------------------

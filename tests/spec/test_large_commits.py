@@ -158,6 +158,24 @@ async def test_INV_GV3_a_large_fetch_shows_one_moment(every: bool) -> None:
         assert [each.committed_offset for each in outcome.offsets] == [1] * MANY
 
 
+async def test_INV_GS3_a_shard_that_was_loaded_anew_answers_no_fetch_begun_before() -> None:
+    made, clock = world()
+    async with running(made):
+        await made.groups.commit_offsets(commit(10))
+        asked = [tp(n) for n in range(MANY)]
+        async with asyncio.TaskGroup() as tasks:
+            started = clock.turns
+            fetching = tasks.create_task(
+                made.groups.fetch_offsets("g", asked, require_stable=False)
+            )
+            await turns_until(clock, started + 1)
+            await made.groups.resign()
+            await made.groups.load([made.groups.shard_of("g")])
+            assert not fetching.done()
+        outcome = fetching.result()
+        assert (outcome.verdict, outcome.offsets) == (V.LOADING, ()), "nothing is not OK"
+
+
 async def test_B4_a_large_fetch_names_what_open_transactions_hold() -> None:
     made, _ = world()
     async with running(made):

@@ -85,11 +85,11 @@ class ClassicGroups:
             self.answer(group.dissolve(verdict))
 
     def became(self, shard: Shard, group_id: str) -> None:
-        """Take over a group whose records say that it is classic now: its members shall rejoin."""
+        """Take over a group whose records say that it is classic now: its members, if any, shall rejoin."""
         now_ms = self._clock.monotonic_ms()
         shard.restore_groups(self._settings, now_ms=now_ms)
         group = shard.groups.get(group_id)
-        if group is not None:
+        if group is not None and group.roster.members:
             self._perform(shard, group, group.rebalance(now_ms=now_ms))
 
     # --- membership ---------------------------------------------------------------------------
@@ -222,12 +222,12 @@ class ClassicGroups:
         except LedgerFailed:
             self._fail(shard, term)
             return
-        self._tasks.create_task(self._finish_store(shard, group, effect.ticket, next_offset))
+        finishing = self._finish_store(shard, group, effect.ticket, next_offset, term)
+        self._tasks.create_task(finishing)
 
     async def _finish_store(
-        self, shard: Shard, group: Group, ticket: int, next_offset: int
+        self, shard: Shard, group: Group, ticket: int, next_offset: int, term: int
     ) -> None:
-        term = shard.term
         try:
             await self._log.committed(shard.index, next_offset)
         except LedgerFailed:

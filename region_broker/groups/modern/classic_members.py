@@ -2,7 +2,8 @@
 
 INV-NB1  a classic member rejoins (REBALANCE_IN_PROGRESS) when it must give something up, when it can
          be given something, and when the group's epoch is not its own
-INV-NB2  a group changes its protocol in one batch of records: it is never of both, and never of none
+INV-NB2  a group changes its protocol in one batch of records: it is never of both, and never of none; who is refused
+         changes nothing
 INV-NB3  a group has the new protocol as long as one member speaks it; when the last one goes, the
          classic ones are left a classic group, and rejoin it
 
@@ -62,14 +63,25 @@ Topics = Mapping[str, Topic]
 # --- joining and going on ---------------------------------------------------------------------------
 
 
-def join(
-    group: ConsumerGroup, request: JoinRequest, view: TopicView
-) -> tuple[tuple[Change, ...], JoinOutcome]:
-    """Let a classic member in or back in; raises `Refused`. `request.member_id` is set."""
+def admit(group: ConsumerGroup, request: JoinRequest, *, returns: bool) -> Subscription:
+    """Refuse who may not join, before anything is changed for it; return what it subscribes to.
+
+    `returns`: it came with a member id. A static one with the id of another life was replaced (KIP-345): would it be
+    let in, two processes had one place. Without an id it is the newest life of its instance.
+    """
     member_id = request.member_id
+    if returns and request.instance_id is not None:
+        check_instance(group, member_id, request.instance_id)
     if len(group.metadata) >= GROUP_MEMBER_COUNT_MAX and member_id not in group.metadata:
         raise Refused(V.GROUP_FULL, "The group is full.")
-    subscription = _common_subscription(group, request)
+    return _common_subscription(group, request)
+
+
+def join(
+    group: ConsumerGroup, request: JoinRequest, subscription: Subscription, view: TopicView
+) -> tuple[tuple[Change, ...], JoinOutcome]:
+    """Let a classic member in or back in that was admitted; raises `Refused`. `request.member_id` is set."""
+    member_id = request.member_id
     draft = Draft.of(group)
     held_by = group.instances.get(request.instance_id or "")
     if held_by is not None and held_by != member_id:
@@ -281,6 +293,21 @@ def downgrade(
         leader=next(iter(kept)),
         state_timestamp_ms=wall_ms,
         members=tuple(members),
+    )
+
+
+def emptied(group: ConsumerGroup, *, wall_ms: int) -> GroupValue:
+    """Return the classic group without members that a group of the new protocol becomes.
+
+    There is one, though nobody is in it, because offsets of a group that had members age from when it became empty,
+    not from their commits (KIP-211).
+    """
+    return GroupValue(
+        protocol_type=PROTOCOL_TYPE,
+        generation=group.group_epoch,
+        protocol_name=None,
+        leader=None,
+        state_timestamp_ms=wall_ms,
     )
 
 

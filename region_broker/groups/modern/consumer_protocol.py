@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from region_broker.groups.modern.assignors.assignment import merged
+
 PROTOCOL_TYPE: Final = "consumer"
 VERSION_MAX: Final = 3
 _I16: Final = struct.Struct(">h")
@@ -72,11 +74,9 @@ class _Cursor:
             self.take(size_bytes)
 
     def partitions(self) -> dict[str, frozenset[int]]:
-        found: dict[str, frozenset[int]] = {}
-        for _ in range(self.i32()):
-            name = self.name()
-            found[name] = frozenset(self.i32() for _ in range(self.i32()))
-        return found
+        return merged(
+            (self.name(), [self.i32() for _ in range(self.i32())]) for _ in range(self.i32())
+        )
 
 
 def read_topic_names(raw: bytes) -> tuple[str, ...]:

@@ -23,9 +23,11 @@ from region_broker.groups.messages import (
     SyncRequest,
 )
 from region_broker.groups.modern.classic_members import (
+    admit,
     can_downgrade,
     check_generation,
     downgrade,
+    emptied,
     identify,
     join,
     must_rejoin,
@@ -56,6 +58,7 @@ from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, 
 from region_broker.groups.ports import GroupPorts, KeyValue, LedgerFailed, Topic
 from region_broker.groups.records import (
     GroupKey,
+    GroupValue,
     encode_group_key,
     encode_group_value,
     encode_modern_key,
@@ -95,7 +98,6 @@ class ModernGroups:
         now_ms = self._ports.clock.monotonic_ms()
         for group_id, group in shard.table.modern.items():
             runtimes[group_id] = self._new_runtime(group, now_ms)
-            self._arm(group_id, runtimes[group_id])
 
     def ended(self, shard: Shard, group_id: str) -> None:
         """Forget what was in memory of a group that is no more."""
@@ -106,8 +108,11 @@ class ModernGroups:
         self._runtimes.pop(shard.index, None)
 
     def _new_runtime(self, group: ConsumerGroup, now_ms: int) -> _Runtime:
+        """Begin the sessions of all members, those too that a classic group brought; they are timed from now on."""
         timeout_ms = self._settings.consumer_session_timeout_ms
-        return _Runtime(Sessions.begin(group, timeout_ms, now_ms=now_ms))
+        runtime = _Runtime(Sessions.begin(group, timeout_ms, now_ms=now_ms))
+        self._arm(group.group_id, runtime)
+        return runtime
 
     def _runtime(self, shard: Shard, group: ConsumerGroup) -> _Runtime:
         runtimes = self._runtimes.setdefault(shard.index, {})
@@ -131,9 +136,10 @@ class ModernGroups:
                 request = replace(request, member_id=str(self._ports.chance.uuid()))
             if request.topic_regex:
                 self._patterns.check(request.topic_regex)
+            term = shard.term
             await self._resolve(shard, request)
-            if shard.status is not ShardStatus.ACTIVE:
-                return HeartbeatOutcome(verdict=shard.status.value)
+            if (verdict := shard.since(term)) is not GroupVerdict.OK:
+                return HeartbeatOutcome(verdict=verdict)
             outcome = self._act(shard, request)
         except Refused as refusal:
             return HeartbeatOutcome(verdict=refusal.verdict, message=str(refusal))
@@ -215,6 +221,9 @@ class ModernGroups:
     def _downgrade(self, shard: Shard, group: ConsumerGroup, leaving: list[str]) -> None:
         wall_ms = self._ports.clock.wall_ms()
         value = downgrade(group, leaving, self._ports.image().topics, wall_ms=wall_ms)
+        self._become_classic(shard, group, value)
+
+    def _become_classic(self, shard: Shard, group: ConsumerGroup, value: GroupValue) -> None:
         ended: list[KeyValue] = [(encode_modern_key(key), None) for key in group.tombstones()]
         begun = (encode_group_key(GroupKey(group.group_id)), encode_group_value(value))
         self._write(shard, [*ended, begun])
@@ -266,7 +275,7 @@ class ModernGroups:
             except LedgerFailed:
                 self._hooks.fail(shard, term)
                 return GroupVerdict.NOT_AVAILABLE
-        return GroupVerdict.OK if shard.term == term else shard.status.value
+        return shard.since(term)
 
     # --- members of the classic protocol ------------------------------------------------------
 
@@ -274,7 +283,8 @@ class ModernGroups:
         self, shard: Shard, group_id: str, request: JoinRequest
     ) -> JoinOutcome | None:
         """Let a classic member in; None if the group is a classic one, or none, by now."""
-        if not request.member_id:
+        returns, term = bool(request.member_id), shard.term
+        if not returns:
             prefix = request.instance_id or request.client_id
             drawn = f"{prefix}-{self._ports.chance.uuid()}"
             if request.must_know_member_id and request.instance_id is None:
@@ -284,13 +294,16 @@ class ModernGroups:
             await self._resolve(shard, HeartbeatRequest(
                 group_id=group_id, member_id=request.member_id, member_epoch=0
             ))  # fmt: skip
+            if (verdict := shard.since(term)) is not GroupVerdict.OK:
+                return JoinOutcome(verdict=verdict, member_id=request.member_id)
             group = shard.table.modern.get(group_id)
-            if shard.status is not ShardStatus.ACTIVE or group is None:
+            if group is None:
                 return None
-            if self._gave_way(shard, group, request.instance_id):
+            subscription = admit(group, request, returns=returns) if group.metadata else None
+            if self._gave_way(shard, group, request.instance_id) or subscription is None:
                 return None
-            runtime = self._runtime(shard, group)
-            changes, outcome = join(group, request, self._view(runtime, group.patterns()))
+            view = self._view(self._runtime(shard, group), group.patterns())
+            changes, outcome = join(group, request, subscription, view)
             self._write(shard, encoded(changes))
         except Refused as refusal:
             return JoinOutcome(verdict=refusal.verdict, member_id=request.member_id)
@@ -315,8 +328,7 @@ class ModernGroups:
             return True
         if others:
             return False
-        self._write(shard, [(encode_modern_key(key), None) for key in group.tombstones()])
-        self._runtimes[shard.index].pop(group.group_id, None)
+        self._become_classic(shard, group, emptied(group, wall_ms=self._ports.clock.wall_ms()))
         return True
 
     async def classic_sync(self, shard: Shard, group_id: str, request: SyncRequest) -> SyncOutcome:

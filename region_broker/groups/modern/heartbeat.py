@@ -20,6 +20,7 @@ from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequ
 from region_broker.groups.modern.reconcile import is_subset, reconcile
 from region_broker.groups.modern.records import Current, MemberMetadata, Target
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
+from region_broker.groups.modern.states import MemberState
 from region_broker.groups.modern.target import (
     ASSIGNORS,
     Change,
@@ -275,12 +276,14 @@ def take_place(draft: Draft, old_id: str, new_id: str) -> None:
     """Give a static member's place to its next life: same target, nothing owned yet."""
     group = draft.group
     target, member = group.target_of(old_id), group.metadata[old_id]
-    assigned = group.current_of(old_id).assigned
+    had = group.current_of(old_id)
     draft.remove_member(old_id)
     draft.put(ModernKind.MEMBER, member, new_id)
     draft.put(ModernKind.TARGET, Target(target), new_id)
-    # What the old life had stays with the new one: nobody else may have got it meanwhile.
-    current = Current(member_epoch=0, previous_epoch=0, assigned=assigned, revoking=NOTHING)
+    # What the old life had stays with the new one: nobody else may have got it meanwhile. So does what it had not
+    # given back, until the new one says that it has it no more (INV-NC1).
+    state = MemberState.UNREVOKED_PARTITIONS if had.revoking else MemberState.STABLE
+    current = replace(had, member_epoch=0, previous_epoch=0, state=state)
     draft.put(ModernKind.CURRENT, current, new_id)
 
 

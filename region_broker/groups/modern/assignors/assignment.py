@@ -6,9 +6,10 @@ Not here: the assignors (`range_assignor`, `uniform_assignor`), who asks them (`
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
+Key = TypeVar("Key")
 Partitions: TypeAlias = Mapping[UUID, frozenset[int]]
 """Partitions by topic id; a topic without partitions is absent."""
 
@@ -49,6 +50,14 @@ def frozen(partitions: Mapping[UUID, Iterable[int]]) -> Partitions:
         for topic_id in sorted(partitions)
         if partitions[topic_id]
     }
+
+
+def merged(rows: Iterable[tuple[Key, Iterable[int]]]) -> dict[Key, frozenset[int]]:
+    """Return the partitions of each topic, all that its rows name: an array may have several of one topic."""
+    found: dict[Key, frozenset[int]] = {}
+    for key, partitions in rows:
+        found[key] = found.get(key, frozenset()).union(partitions)
+    return found
 
 
 def partition_count(partitions: Partitions) -> int:

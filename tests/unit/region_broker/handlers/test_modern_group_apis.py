@@ -70,6 +70,22 @@ async def test_a_member_joins_goes_on_and_leaves(client: Client, version: int) -
     assert (gone.error_code, gone.error_message) == (25, "Member m is not a member of the group.")
 
 
+async def test_INV_NC1_what_a_member_owns_may_be_named_in_several_rows_of_a_topic(
+    client: Client,
+) -> None:
+    def owning(m: Any) -> Any:
+        row = m.TopicPartitions
+        rows = tuple(row(topic_id=ORDERS.topic_id, partitions=each) for each in ((2,), (0, 1)))
+        return beat_of("a", 1, topic_partitions=rows)(m)
+
+    await client.send(HEARTBEAT, 0, beat_of("a", 0))
+    await client.send(HEARTBEAT, 0, beat_of("b", 0))
+    (kept,) = (assigned(await client.send(HEARTBEAT, 0, beat_of("a", 1))) or {}).values()
+    assert len(kept) < 3
+    assert (await client.send(HEARTBEAT, 0, owning)).member_epoch == 1, "it gave nothing back"
+    assert not assigned(await client.send(HEARTBEAT, 0, beat_of("b", 2)))
+
+
 async def test_version_0_draws_the_id_and_version_1_demands_it(client: Client) -> None:
     drawn = await client.send(HEARTBEAT, 0, beat_of("", 0))
     assert drawn.error_code == 0
