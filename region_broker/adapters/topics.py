@@ -1,7 +1,8 @@
 """Topics of the acting region: the registry, the open partitions, and everyone who must hear of a change.
 
 INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
-         the next start opens them
+         the next start opens them; a deletion is marked in its folder before the registry forgets the topic, so that
+         the next start finishes it
 INV-TG2  a change that begins where the region does not act is refused, before anything of it is done (INV-RR4)
 Not here: topics of a mirror, which follow home (`mirror_log.MirrorTopicStore`).
 """
@@ -101,7 +102,13 @@ class TopicRegistry:
     async def delete_topic(self, name: str) -> TopicImage:
         """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
         with self._change():
-            topic = await self._metadata.delete_topic(name)
+            topic_id = self._known(name).topic_id
+            self._partitions.mark_topic(topic_id)
+            try:
+                topic = await self._metadata.delete_topic(name)
+            except (CommandRefused, OSError):
+                self._partitions.unmark_topic(topic_id)
+                raise
             self._partitions.drop_topic(topic.topic_id)
             if self.on_delete is not None:
                 await self.on_delete(name)

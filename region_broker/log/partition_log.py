@@ -75,6 +75,7 @@ class PartitionLog:
         self._tail = LogTail(setup.log_id)
         self._journal_mark = setup.journal_mark
         self._closed = False
+        self._given_up = False
         self._folder_version = 0  # grows with each new name in the folder
         self._pending_seals: list[Seal] = []
         self._sealed: list[Path] = []
@@ -85,7 +86,7 @@ class PartitionLog:
     @classmethod
     def open(cls, setup: LogSetup) -> "PartitionLog":
         """Open or create the log; raises LogDamaged, or OSError of the disk."""
-        recovered = recover(setup.folder, setup.cache, setup.config)
+        recovered = recover(setup.folder, setup.cache, setup.config, setup.journal_mark())
         log = cls(setup, recovered)
         log._open_checkpoint(recovered.fence, clean=recovered.settled)
         log.listener.on_grown(log, log.unread_bytes)
@@ -361,7 +362,7 @@ class PartitionLog:
     def in_file(self, generation: int, offset: int) -> bool:
         """Whether what a generation had below `offset` is synced in the log's own files, or given up."""
         if generation != self.generation:
-            return self.failed is None  # cut or closed, and synced before that
+            return self.failed is None or self._given_up  # cut or closed, and synced before that
         return self._file_offset >= offset
 
     def _checkpoint_now(self, *, clean: bool = False) -> Checkpoint:
@@ -406,6 +407,11 @@ class PartitionLog:
             self._closed = True
             self._files.void()
             self._close_files()
+
+    def give_up(self) -> None:
+        """Note that the folder of this closed log is durably gone: nobody needs what the journal has of it."""
+        assert self._closed
+        self._given_up = True
 
     def _write_clean_state(self) -> None:
         assert self._active is not None

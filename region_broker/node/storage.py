@@ -109,6 +109,7 @@ class Storage:
             )
             for topic in metadata.image.topics.values():
                 partitions.open_topic(topic)
+            partitions.finish_drops()
             return cls(
                 lock=lock,
                 metadata=metadata,

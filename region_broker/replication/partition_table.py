@@ -5,20 +5,22 @@ INV-T2  a partition lives in `<topic id, 32 hex digits>/<partition>`: a topic th
         another topic
 INV-T3  a partition that cannot be opened is there, failed, with the reason; the others go on
 INV-T4  the journal is replayed before any partition is opened
+INV-T5  a drop that a crash or the disk interrupted is finished by the next start, or before; a folder that no topic has
+        and that no deletion was begun of is left
 
     <data_dir>/format                        "tidemark-log 2"
     <data_dir>/journal                       small appends of all partitions, synced before they are acknowledged
     <data_dir>/<topic id>/topic.json         name and id, for people and offline tools
     <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start,
                                              <base>.{log,index,txnindex,snapshot,bookmark}
-    <data_dir>/<topic id>.deleted            a topic on its way out
+    <data_dir>/<topic id>.deleted            a topic on its way out (`log.recovery.removal`)
 
 Not here: which topics there are (`controller.metadata_store`), roles (the node tells each partition).
 """
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
@@ -39,6 +41,7 @@ from region_broker.log.log_config import (
 )
 from region_broker.log.log_setup import LogListener, LogSetup
 from region_broker.log.partition_log import PartitionLog
+from region_broker.log.recovery.removal import Removal
 from region_broker.log.segment import SealedCache
 from region_broker.log.side_files.log_start import LogStart
 from region_broker.replication.partition import Partition
@@ -50,7 +53,7 @@ FORMAT_VERSION: Final = 2
 """2: appends may be in the journal only. A folder of version 1 is one whose journal is empty."""
 FORMAT_WORD: Final = "tidemark-log"
 TOPIC_FILE_NAME: Final = "topic.json"
-DELETED_SUFFIX: Final = ".deleted"
+TOPIC_NAME_CHARS: Final = 32
 _SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
 
 
@@ -105,10 +108,9 @@ class PartitionTable:
         self.cold_reads = ColdReads(disk)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
+        self._removal = Removal(disk)
         check_format(disk, data_dir)
-        for name in disk.list_dir(data_dir):
-            if name.endswith(DELETED_SUFFIX):
-                disk.remove_tree(data_dir / name)
+        self._removal.sweep(data_dir)
         opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
         self._journal = opened.journal
         self._refused = opened.refused
@@ -156,7 +158,7 @@ class PartitionTable:
         partitions = self._by_id.setdefault(topic.topic_id, {})
         self._by_name[topic.name] = partitions
         try:
-            self._disk.make_dirs(folder)
+            self._make_folder(folder)
             self._write_topic_file(folder, topic)
         except OSError as error:
             logger.exception("%s: its description cannot be written", folder)
@@ -168,29 +170,78 @@ class PartitionTable:
                 partitions[number] = self._open_partition(topic, number, config)
         return list(partitions.values())
 
+    def _make_folder(self, folder: Path) -> None:
+        """Make a topic's folder; what is left there of earlier deletions goes."""
+        if not self._removal.is_away(folder):
+            raise OSError(f"what is left of a deleted topic cannot be put away: {folder}")
+        self._disk.make_dirs(folder)
+        self._removal.unmark(folder)
+        self._removal.sweep(folder)
+
     def _folders_beyond(self, topic: TopicSpec) -> list[int]:
+        """Return the partitions that have a folder, but which the topic has not; those that a shrink took away go."""
         folder = self._data_dir / topic.topic_id.hex
         if not self._disk.exists(folder):
             return []
         numbers = (int(name) for name in self._disk.list_dir(folder) if name.isdecimal())
-        return sorted(number for number in numbers if number >= topic.partition_count)
+        found = sorted(number for number in numbers if number >= topic.partition_count)
+        return [number for number in found if not self._finish_drop(folder / str(number))]
+
+    def _finish_drop(self, folder: Path) -> bool:
+        """Go on with a drop that was begun, if it was; tell so."""
+        if self._removal.is_marked(folder):
+            self._removal.put_away(folder)
+            return True
+        return not self._removal.is_away(folder)
+
+    def finish_drops(self) -> None:
+        """Once all topics are open: drop those whose deletion was interrupted behind the registry (INV-T5)."""
+        topics = {topic_id.hex for topic_id in self._by_id}
+        for name in self._disk.list_dir(self._data_dir):
+            folder = self._data_dir / name
+            if (
+                len(name) == TOPIC_NAME_CHARS
+                and name not in topics
+                and not self._finish_drop(folder)
+            ):
+                logger.warning("%s belongs to no topic that the registry has: it is left", folder)
 
     def beyond(self, topic_id: UUID, partition_count: int) -> list[Partition]:
         """Return a topic's open partitions that a topic of `partition_count` has not."""
         partitions = self._by_id.get(topic_id, {})
         return [held for number, held in partitions.items() if number >= partition_count]
 
+    def mark_beyond(self, topic_id: UUID, partition_count: int) -> None:
+        """Note that those partitions are about to be dropped: a start finishes that (INV-T5)."""
+        for partition in self.beyond(topic_id, partition_count):
+            self._removal.mark(self.folder_of(topic_id, partition.tp.partition))
+
+    def unmark_beyond(self, topic_id: UUID, partition_count: int) -> None:
+        """Take `mark_beyond` back: they stay."""
+        for partition in self.beyond(topic_id, partition_count):
+            self._removal.unmark(self.folder_of(topic_id, partition.tp.partition))
+
     def drop_beyond(self, topic_id: UUID, partition_count: int) -> None:
-        """Stop those partitions and delete their files; waiters get PartitionFailed."""
+        """Stop those partitions and delete their files; waiters get PartitionFailed.
+
+        A disk that fails here leaves the files to a later try (INV-T5).
+        """
+        self.mark_beyond(topic_id, partition_count)
         for partition in self.beyond(topic_id, partition_count):
             number = partition.tp.partition
             del self._by_id[topic_id][number]
             partition.close(f"{partition.tp} is no partition of its topic any more")
-            folder = self.folder_of(topic_id, number)
-            gone = folder.with_name(folder.name + DELETED_SUFFIX)
-            self._disk.rename(folder, gone)
-            self._disk.fsync_dir(folder.parent)
-            self._disk.remove_tree(gone)
+            self._put_away(self.folder_of(topic_id, number), [partition])
+
+    def _put_away(self, folder: Path, partitions: Sequence[Partition]) -> None:
+        """Take the folder of closed partitions away; once it is, nobody needs what the journal has of them."""
+
+        def give_up() -> None:
+            for partition in partitions:
+                partition.log.give_up()
+                self._refused.pop((partition.topic_id.bytes, partition.tp.partition), None)
+
+        self._removal.put_away(folder, give_up)
 
     def config_problem(self, configs: Mapping[str, str]) -> str | None:
         """Return why no topic may get these configs here, None if it may."""
@@ -224,7 +275,10 @@ class PartitionTable:
         refused = self._refused.get((topic.topic_id.bytes, number))
         if refused is not None:
             return self._broken(topic, number, config, refused)
+        if not self._removal.is_away(setup.folder):
+            return self._broken(topic, number, config, "an earlier one cannot be put away")
         try:
+            self._removal.unmark(setup.folder)
             log = PartitionLog.open(setup)
             start = LogStart(self._disk, setup.folder, log.log_end_offset)
         except (LogDamaged, OSError) as error:
@@ -264,20 +318,30 @@ class PartitionTable:
         if not self._disk.exists(path) or self._disk.read_file(path) != text:
             self._disk.write_file_atomic(path, text)
 
+    def mark_topic(self, topic_id: UUID) -> None:
+        """Note that a topic is about to be deleted, before the registry forgets it (INV-T5)."""
+        if topic_id in self._by_id:
+            self._removal.mark(self._data_dir / topic_id.hex)
+
+    def unmark_topic(self, topic_id: UUID) -> None:
+        """Take `mark_topic` back: it stays."""
+        if topic_id in self._by_id:
+            self._removal.unmark(self._data_dir / topic_id.hex)
+
     def drop_topic(self, topic_id: UUID) -> None:
-        """Stop a topic's partitions and delete their files; waiters get PartitionFailed."""
+        """Stop a topic's partitions and delete their files; waiters get PartitionFailed.
+
+        A disk that fails here leaves the files to a later try (INV-T5).
+        """
         partitions = self._by_id.pop(topic_id, None)
         if partitions is None:
             return
         for name in [name for name, held in self._by_name.items() if held is partitions]:
             del self._by_name[name]
+        self._removal.mark(self._data_dir / topic_id.hex)
         for partition in partitions.values():
             partition.close(f"the topic of {partition.tp} was deleted")
-        folder = self._data_dir / topic_id.hex
-        gone = folder.with_name(folder.name + DELETED_SUFFIX)
-        self._disk.rename(folder, gone)
-        self._disk.fsync_dir(self._data_dir)
-        self._disk.remove_tree(gone)
+        self._put_away(self._data_dir / topic_id.hex, list(partitions.values()))
 
     def maintain(self, hold_of: Callable[[Partition], int | None]) -> int:
         """Apply retention and producer expiry everywhere; return how many segments were deleted.
@@ -285,6 +349,7 @@ class PartitionTable:
         `hold_of` names the offset from which a partition must keep everything, or None. To be called now and
         then (a minute).
         """
+        self._removal.again()
         now_ms = self._clock.wall_ms()
         deleted = 0
         for partition in self:

@@ -261,7 +261,12 @@ class MirrorTopicStore:
         topic = self._metadata.image.topic_by_id(topic_id)
         if topic is None or topic.partition_count <= partition_count:
             return
-        await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
+        self._partitions.mark_beyond(topic_id, partition_count)
+        try:
+            await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
+        except (LinkFailed, OSError):
+            self._partitions.unmark_beyond(topic_id, partition_count)
+            raise
         self._logs.dropped(topic_id, partition_count)
         self._partitions.drop_beyond(topic_id, partition_count)
 
@@ -280,7 +285,12 @@ class MirrorTopicStore:
     async def delete(self, topic: MirrorTopic) -> None:
         """Delete the topic and its logs; one that is gone already is fine."""
         if self._metadata.image.topic_by_id(topic.topic_id) is not None:
-            await self._apply(DeleteTopic(topic.topic_id))
+            self._partitions.mark_topic(topic.topic_id)
+            try:
+                await self._apply(DeleteTopic(topic.topic_id))
+            except (LinkFailed, OSError):
+                self._partitions.unmark_topic(topic.topic_id)
+                raise
         self._logs.dropped(topic.topic_id)
         self._partitions.drop_topic(topic.topic_id)
 

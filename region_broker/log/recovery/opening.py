@@ -57,8 +57,14 @@ class RecoveredLog:
     fence: JournalMark = NO_MARK
 
 
-def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog:
-    """Open or create the log in `folder`; raises LogDamaged, or OSError of the disk."""
+def recover(
+    folder: Path, cache: SealedCache, config: LogConfig, journal_mark: JournalMark = NO_MARK
+) -> RecoveredLog:
+    """Open or create the log in `folder`; raises LogDamaged, or OSError of the disk.
+
+    `journal_mark`: the last block of the journal. What it has under the id of a log that is made now is of another one,
+    which was dropped: the fence of a new log is that mark (INV-K4).
+    """
     disk = cache.disk
     disk.make_dirs(folder)
     try:
@@ -77,7 +83,7 @@ def recover(folder: Path, cache: SealedCache, config: LogConfig) -> RecoveredLog
     ):
         return _create(folder, cache, config, checkpoint.segment_base, checkpoint.fence)
     if checkpoint is None and not any(_log_bytes(folder, cache, base) for base in bases):
-        return _create(folder, cache, config, bases[0] if bases else 0)
+        return _create(folder, cache, config, bases[0] if bases else 0, journal_mark)
     left = LogAsLeft(folder, cache, config, checkpoint, mark)
     check = Check(left)
     segments = check.list_segments(bases)
@@ -125,7 +131,7 @@ def _create(
     cache: SealedCache,
     config: LogConfig,
     base_offset: int,
-    fence: JournalMark = NO_MARK,
+    fence: JournalMark,
 ) -> RecoveredLog:
     """Start an empty log at `base_offset`; whatever else is in the folder belongs to a log given up."""
     disk = cache.disk

@@ -1,0 +1,113 @@
+"""Folders on their way out: a deletion that was begun is finished, in this life or at the next start.
+
+INV-RM1  a folder is put away by a rename that is durable before anything in it is removed: a crash leaves it whole under
+        its name, or under one that no log has
+INV-RM2  what is about to be deleted is marked before the registry forgets it, so that a start can tell a deletion that
+        was interrupted from a registry that has lost something: only what is marked goes
+INV-RM3  a disk that fails here is nobody's error: what could not be put away now is left to a later try
+
+    <folder>/deleting                      the mark: an empty file, so that it finds room on a full disk
+    <folder>.deleted, <folder>.1.deleted   put away, to be removed
+
+Not here: what is to be deleted (`replication.partition_table`).
+"""
+
+import logging
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from region_broker.log.disk import Disk
+
+OnGone = Callable[[], None]
+
+logger: Final = logging.getLogger(__name__)
+
+MARK_NAME: Final = "deleting"
+DELETED_SUFFIX: Final = ".deleted"
+
+
+class Removal:
+    """Of folders on one disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Nothing is on its way out."""
+        self._disk = disk
+        self._left: dict[Path, OnGone] = {}
+
+    def mark(self, folder: Path) -> None:
+        """Say durably that a folder is about to be deleted. Without the mark a crash leaves it, which is logged."""
+        try:
+            self._disk.open(folder / MARK_NAME, create=True).close()
+            self._disk.fsync_dir(folder)
+        except OSError as error:
+            logger.warning("%s cannot be marked, a crash now would leave it: %s", folder, error)
+
+    def unmark(self, folder: Path) -> None:
+        """Take that back: it stays."""
+        try:
+            if self._disk.exists(folder / MARK_NAME):
+                self._disk.remove(folder / MARK_NAME)
+                self._disk.fsync_dir(folder)
+        except OSError as error:
+            logger.warning("%s stays, but its mark cannot be removed: %s", folder, error)
+
+    def is_marked(self, folder: Path) -> bool:
+        """Tell whether its deletion was begun."""
+        return self._disk.exists(folder / MARK_NAME)
+
+    def put_away(self, folder: Path, on_gone: OnGone = lambda: None) -> bool:
+        """Take a folder out of the way durably and remove it, then call `on_gone`.
+
+        False if it is there, or may come back: it is tried again later.
+        """
+        try:
+            if self._disk.exists(folder):
+                gone = self._free_name(folder)
+                self._disk.rename(folder, gone)
+                self._remove(gone)
+            else:
+                self._disk.fsync_dir(folder.parent)
+        except OSError as error:
+            logger.error("%s cannot be put away, it is tried again later: %s", folder, error)
+            self._left[folder] = on_gone
+            return False
+        self._left.pop(folder, None)
+        on_gone()
+        return True
+
+    def _free_name(self, folder: Path) -> Path:
+        gone = folder.with_name(folder.name + DELETED_SUFFIX)
+        numbers = count(1)
+        while self._disk.exists(gone):  # an earlier one of that name could not be removed
+            gone = folder.with_name(f"{folder.name}.{next(numbers)}{DELETED_SUFFIX}")
+        return gone
+
+    def _remove(self, gone: Path) -> None:
+        # The name first: a tree that is half removed must not come back under its old one.
+        self._disk.fsync_dir(gone.parent)
+        try:
+            self._disk.remove_tree(gone)
+        except OSError as error:
+            logger.warning("%s is left for the next start to remove: %s", gone, error)
+
+    def again(self) -> None:
+        """Try once more to put away what is left."""
+        for folder in list(self._left):
+            self.is_away(folder)
+
+    def is_away(self, folder: Path) -> bool:
+        """Try once more to put this folder away, if it is left; False if it still is."""
+        on_gone = self._left.get(folder)
+        return on_gone is None or self.put_away(folder, on_gone)
+
+    def sweep(self, parent: Path) -> None:
+        """At a start: remove what was put away in `parent`."""
+        for name in self._disk.list_dir(parent):
+            if not name.endswith(DELETED_SUFFIX):
+                continue
+            try:
+                self._remove(parent / name)
+            except OSError as error:
+                logger.warning("%s is left for the next start to remove: %s", parent / name, error)
