@@ -16,7 +16,7 @@ from idempotency.partition_state import OpenTxn
 from txn_coordinator.events import AbortOrphan, AdoptOngoing
 from txn_coordinator.shard_driver import ShardDriver
 from txn_coordinator.states import PREPARED
-from txn_coordinator.transitions import ORPHAN_PREFIX
+from txn_coordinator.transitions import orphan_id
 
 Found = tuple[TopicPartition, OpenTxn]
 """A transaction that is open in a partition of the cut."""
@@ -38,15 +38,13 @@ class AdoptionReport:
     """Open in partitions only."""
 
 
-def is_covered(record: TransactionRecord | None, tp: TopicPartition, found: OpenTxn) -> bool:
+def is_covered(record: TransactionRecord, tp: TopicPartition, found: OpenTxn) -> bool:
     """Tell whether the decision that adoption carries out for `record` ends what is open in `tp`.
 
     A decided transaction: only if its bumped epoch proves that the data is its own. Under TV1 the data
     may belong to the next transaction with the same epoch, whose beginning is above the cut (H9), and T6
     makes the marker void there; an orphan abort behind it ends that one, and is harmless otherwise.
     """
-    if record is None:
-        return False
     if record.status is TxnStatus.ONGOING:
         return found.producer_epoch <= record.producer_epoch
     decided = record.status in PREPARED and tp in record.partitions
@@ -58,12 +56,14 @@ def orphans_of(
     records: Sequence[TransactionRecord],
 ) -> list[AbortOrphan]:
     """Return the orphan aborts, one per producer id, by rising producer id."""
-    by_producer = {record.producer_id: record for record in records}
+    by_producer: dict[int, list[TransactionRecord]] = {}
+    for record in records:
+        by_producer.setdefault(record.producer_id, []).append(record)
     epochs: dict[int, int] = {}
     partitions: dict[int, list[TopicPartition]] = {}
     for tp, found in open_in_partitions:
         producer_id = found.producer_id
-        if is_covered(by_producer.get(producer_id), tp, found):
+        if any(is_covered(record, tp, found) for record in by_producer.get(producer_id, ())):
             continue
         epochs[producer_id] = max(epochs.get(producer_id, -1), found.producer_epoch)
         partitions.setdefault(producer_id, []).append(tp)
@@ -73,15 +73,19 @@ def orphans_of(
     ]
 
 
-def abort_open(shards: Sequence[ShardDriver], found: Sequence[Found]) -> tuple[int, int]:
-    """Queue the abort of everything open; return how many entries and orphans that are."""
-    entries = [entry for shard in shards for entry in shard.core.entries.values()]
-    named = [
-        entry.record
-        for entry in entries
-        if not entry.record.transactional_id.startswith(ORPHAN_PREFIX)
-    ]
-    orphans = orphans_of(found, named)
+def abort_open(
+    shards: Sequence[ShardDriver], found: Sequence[Found]
+) -> tuple[int, int, list[AbortOrphan]]:
+    """Queue the abort of everything open; return how many entries and orphans that are, and which have to wait.
+
+    An orphan waits while an older abort of the same producer id is decided and owes markers:
+
+    1. An administrator aborts what a producer left open in x; home dies before the marker. 2. The producer has
+    something open in y, too. 3. A second decision in the same entry would replace the first one, and none at all
+    would leave y open for ever: so the first is carried out, then the second is decided.
+    """
+    records = [entry.record for shard in shards for entry in shard.core.entries.values()]
+    orphans = orphans_of(found, records)
     by_producer: dict[int, list[TopicPartition]] = {}
     for tp, txn in found:
         by_producer.setdefault(txn.producer_id, []).append(tp)
@@ -91,9 +95,15 @@ def abort_open(shards: Sequence[ShardDriver], found: Sequence[Found]) -> tuple[i
             partitions = tuple(sorted(by_producer.get(entry.record.producer_id, ())))
             shard.step(AdoptOngoing(entry.record.transactional_id, partitions))
             aborted += 1
+    waiting: list[AbortOrphan] = []
     for orphan in orphans:
-        shards[orphan.producer_id % len(shards)].step(orphan)
-    return aborted, len(orphans)
+        shard = shards[orphan.producer_id % len(shards)]
+        decided = shard.core.entries.get(orphan_id(orphan.producer_id))
+        if decided is not None and decided.record.status in PREPARED:
+            waiting.append(orphan)
+        else:
+            shard.step(orphan)
+    return aborted, len(orphans), waiting
 
 
 def expect_complete(shards: Sequence[ShardDriver]) -> None:

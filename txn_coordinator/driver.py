@@ -160,22 +160,30 @@ class TransactionCoordinator:
         carried_out = sum(1 for shard in shards for _ in shard.core.prepared())
         own_round = round_of(leader_epoch, 0)
         for shard in shards:
-            shard.core.deferring = True
+            shard.core.deferring = True  # until all is adopted
             if own_round > shard.core.gate.current:
                 shard.step(ev.EnterRound(own_round))
             else:
                 shard.queue_round(shard.core.gate.current)
-        aborted, orphans = abort_open(shards, found)
-        for shard in shards:
-            await shard.settle()
+        aborted, orphans, waiting = abort_open(shards, found)
+        await self._carry_out(shards)
+        if waiting:
+            for orphan in waiting:
+                shards[orphan.producer_id % len(shards)].step(orphan)
+            await self._carry_out(shards)
+        expect_complete(shards)
         for shard in shards:
             shard.core.deferring = False
+        self._serve(shards)
+        return AdoptionReport(carried_out, aborted, orphans)
+
+    async def _carry_out(self, shards: list[ShardDriver]) -> None:
+        """Make everything that adoption has decided durable, then send its markers until all are confirmed."""
+        for shard in shards:
+            await shard.settle()
         await self._resume(shards)
         for shard in shards:
             await shard.settle()
-        expect_complete(shards)
-        self._serve(shards)
-        return AdoptionReport(carried_out, aborted, orphans)
 
     async def resign(self) -> None:
         """Stop serving at once; everything unanswered gets NOT_COORDINATOR (C23)."""

@@ -386,3 +386,23 @@ async def test_P4_what_comes_while_the_decision_is_written_came_too_late() -> No
             await turns()
             assert txn.verify("t", *pair, tp("orders")) is TxnVerdict.CONCURRENT
             world.ledger.thawed.set()
+
+
+async def test_T21_an_orphan_abort_that_owes_its_markers_is_not_the_abort_of_more() -> None:
+    """An administrator's abort is decided for x when home dies; the same producer has y open, too."""
+    world = World()
+    async with running(world) as txn, asyncio.TaskGroup() as group:
+        world.markers.gate.clear()
+        asked = group.create_task(txn.admin.abort_producer(77, 3, lambda: [tp("x")]))
+        await turns()
+        asked.cancel()
+    world.markers.gate.set()
+    world.markers.orders.clear()
+    world.ledger.leader_epoch = 16 << 16 | 1
+    found = [(tp("x"), OpenTxn(77, 3, 0, 0)), (tp("y"), OpenTxn(77, 3, 0, 0))]
+    async with running(world, load=False) as txn:
+        await txn.adopt(16, world.ledger.leader_epoch, found)
+        assert txn.active
+        first, second = world.markers.orders
+        assert (first.partitions, second.partitions) == ((tp("x"),), (tp("y"),))
+        assert second.decision.is_newer_than(first.decision)
