@@ -4,7 +4,8 @@ INV-TC5  a request that meets a transition under way, or the next transaction's 
          under way, waits here in order of arrival; it is not sent away to back off (P5)
 INV-TC6  pending and PREPARE_* are looked at before producer ids and epochs: over an overflow the
          client may already use the pair that is not in force yet (P6, C26)
-INV-TC7  an entry whose pair was given out under an older region epoch serves InitProducerId only (T22)
+INV-TC7  an entry whose pair was given out under an older region epoch serves only what gives a new producer id:
+         InitProducerId, and EndTxn(abort) of a TV2 client; and a repeated EndTxn for what is in the cut (T22)
 INV-TC8  no clock, no I/O: `now_ms` is monotonic, `wall_ms` only goes into records
 
 The driver carries out `AppendRecord` effects in order within the same step, and feeds back
@@ -275,23 +276,51 @@ class TxnCoordinatorCore(ShardSteps):
         nothing but the fatal error is honest. TV2: the epoch names the transaction.
         """
         record = entry.record
+        is_retry = match is EpochMatch.RETRY
         if request.tv < 2:
             self._refuse(request, TxnVerdict.FENCED_BY_TAKEOVER_FATAL)
-        elif match is not EpochMatch.RETRY or record.status in (
-            TxnStatus.EMPTY,
-            TxnStatus.ONGOING,
-        ):
-            self._refuse(request, TxnVerdict.FENCED_BY_TAKEOVER)
         elif record.status in PREPARED:
             self._park(entry, request)
-        elif tr.decided_commit(record) == request.commit:
+        elif not request.commit:
+            self._begin_anew(entry, request, match)
+        elif is_retry and record.status is TxnStatus.COMPLETE_COMMIT:
             self._answer(request, TxnVerdict.OK, *tr.pair_for_next(record))
-        elif request.commit:
-            self._refuse(
-                request, TxnVerdict.FENCED_BY_TAKEOVER
-            )  # aborted by the takeover: repeat it
         else:
+            self._refuse(request, TxnVerdict.FENCED_BY_TAKEOVER)  # not in the cut: repeat it
+
+    def _begin_anew(
+        self, entry: Entry, request: ev.EndTxnReceived, match: EpochMatch | None
+    ) -> None:
+        """EndTxn(abort) of a TV2 client with a pair of the region that acted before: a new producer id (T22).
+
+        1. Its transaction is refused as abortable. 2. Java 4 and franz-go abort it, and go on with the pair that
+        the abort answers; they never ask for another one. 3. With an old pair as answer they would turn in a
+        circle for ever. What was open in the cut is aborted, so only the new pair is left to give.
+        """
+        record = entry.record
+        pair = (request.producer_id, request.producer_epoch)
+        known = tr.match_pair(record, *pair, foreign=True) in (PairMatch.CURRENT, PairMatch.RETRY)
+        is_retry = match is EpochMatch.RETRY
+        if is_retry and record.status is TxnStatus.COMPLETE_COMMIT:
             self._refuse(request, TxnVerdict.INVALID_STATE)
+        elif request.producer_id != record.producer_id and not known:
+            self._refuse(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
+        elif not known and not (is_retry and record.status is TxnStatus.COMPLETE_ABORT):
+            self._refuse(request, TxnVerdict.FENCED)
+        elif request.producer_epoch >= EPOCH_FENCE:
+            self._refuse(request, TxnVerdict.FENCED)  # no client was ever given this epoch (C16)
+        else:
+            target = tr.prepare_new_producer(
+                record,
+                self._stamp(),
+                producer_epoch=request.producer_epoch,
+                round_=self.gate.current,
+                next_producer_id=self._take_id(),
+            )
+            self._prepare(entry, target)
+            entry.answers.append(
+                Answer(request.request_id, TxnVerdict.OK, *tr.pair_for_next(target))
+            )
 
     # ---- decisions on the server's behalf
 

@@ -97,14 +97,10 @@ def match_end(
         if tv >= 2 and record.client_tv >= 2 and bumped_since:
             return EpochMatch.RETRY
         return EpochMatch.OTHER
-    overflowed = record.producer_epoch == 0 and record.last_producer_epoch == producer_epoch
-    if (
-        tv >= 2
-        and record.client_tv >= 2
-        and producer_id == record.previous_producer_id
-        and producer_epoch >= EPOCH_USABLE_MAX
-        and overflowed
-    ):
+    # A new producer id came with the answer: the epoch ran out, or a takeover fenced the old one (T22).
+    renewed = record.producer_epoch == 0 and record.last_producer_epoch == producer_epoch
+    was_its_own = producer_id == record.previous_producer_id
+    if tv >= 2 and record.client_tv >= 2 and was_its_own and renewed:
         return EpochMatch.RETRY
     return None
 
@@ -223,6 +219,36 @@ def prepare_end(record: TransactionRecord, stamp: Stamp, decision: Decision) -> 
         last_producer_epoch=record.producer_epoch,
         previous_producer_id=NONE,
         next_producer_id=decision.next_producer_id,
+        region_epoch=stamp.region_epoch,
+    )
+
+
+def prepare_new_producer(
+    record: TransactionRecord,
+    stamp: Stamp,
+    *,
+    producer_epoch: int,
+    round_: int,
+    next_producer_id: int,
+) -> TransactionRecord:
+    """EndTxn(abort) after a takeover: nothing is open, a new producer id comes into force with COMPLETE_ABORT.
+
+    `producer_epoch` is that of the request: if it is repeated, it is recognised by it.
+    """
+    assert record.status is not TxnStatus.ONGOING, record.status
+    return replace(
+        record,
+        status=TxnStatus.PREPARE_ABORT,
+        partitions=(),
+        producer_epoch=min(max(record.producer_epoch, producer_epoch) + 1, EPOCH_FENCE),
+        last_producer_epoch=producer_epoch,
+        previous_producer_id=NONE,
+        next_producer_id=next_producer_id,
+        last_update_ms=stamp.wall_ms,
+        start_ms=stamp.wall_ms,
+        stamp=round_,
+        decision=None,
+        client_tv=2,
         region_epoch=stamp.region_epoch,
     )
 

@@ -142,3 +142,39 @@ async def test_T22_a_commit_repeated_at_the_new_region_is_never_answered_wrongly
         reader = Reader(TOPIC, 2, committed=True)
         await reader.read(taken)
         assert [value for _, _, value in reader.records] == [b"pay"] * (2 if covered else 0)
+
+
+@pytest.mark.parametrize("mirrored_first", [True, False])
+async def test_T22_a_TV2_client_goes_on_with_the_pair_that_its_abort_answers(
+    tmp_path: Path, mirrored_first: bool
+) -> None:
+    """As Java 4 and franz-go do: an abortable error, EndTxn(abort), and the next transaction; no InitProducerId."""
+    async with region_pair(tmp_path, seed=1) as pair:
+        await pair.create_topic(TOPIC, 1)
+        home = await connect(pair, "eu")
+        producer = await home.init_producer_id("app")
+        await home.produce(
+            TOPIC, {0: batch_of(b"whole", producer, 0, transactional=True)},
+            transactional_id="app", tv2=True,
+        )  # fmt: skip
+        producer = await home.end_txn("app", producer, commit=True, tv2=True)
+        await pair.until(lambda: pair.us.partition(TOPIC, 0).last_stable_offset >= 2, "it is shown")
+        if not mirrored_first:
+            pair.fabric.cut("eu", "us")
+        half = batch_of(b"half", producer, 0, transactional=True)
+        await home.produce(TOPIC, {0: half}, transactional_id="app", tv2=True)
+        if mirrored_first:
+            await mirrored(pair, 3)
+        await pair.eu.kill()
+        await pair.fail_over()
+        taken = await connect(pair, "us")
+        next_half = batch_of(b"half", producer, 1, transactional=True)
+        with pytest.raises(Refused, match="transaction_abortable"):
+            await taken.produce(TOPIC, {0: next_half}, transactional_id="app", tv2=True)
+        producer = await taken.end_txn("app", producer, commit=False, tv2=True)
+        again = batch_of(b"again", producer, 0, transactional=True)
+        await taken.produce(TOPIC, {0: again}, transactional_id="app", tv2=True)
+        await taken.end_txn("app", producer, commit=True, tv2=True)
+        reader = Reader(TOPIC, 1, committed=True)
+        while [value for _, _, value in reader.records] != [b"whole", b"again"]:
+            await reader.read(taken, wait_ms=5)

@@ -4,6 +4,7 @@ Expected values come from that text. The rules of transactions alone: `test_tran
 """
 
 import pytest
+from msgspec.structs import replace
 
 from idempotency.decision import round_of
 from idempotency.ledger_records import TransactionRecord, TxnStatus
@@ -206,10 +207,48 @@ def test_T22_under_TV2_a_retry_is_answered_from_the_ledger(
     status: TxnStatus, commit: bool, verdict: V
 ) -> None:
     world = cut(status, tv=2, last_producer_epoch=2)
-    assert world.answers[world.end(5, 2, commit, tv=2)].verdict is verdict
-    for epoch in (3, 4):  # a transaction that the cut does not have
-        number = world.end(5, epoch, commit, tv=2)
-        assert world.answers[number].verdict is V.FENCED_BY_TAKEOVER
+    number = world.end(5, 2, commit, tv=2)
+    world.deliver()
+    assert world.answers[number].verdict is verdict
+    if commit:
+        for epoch in (3, 4):  # a transaction that the cut does not have
+            number = world.end(5, epoch, commit, tv=2)
+            assert world.answers[number].verdict is V.FENCED_BY_TAKEOVER
+
+
+@pytest.mark.parametrize("status", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+@pytest.mark.parametrize("epoch", [3, 9])  # 9: given out above the cut, cannot be known
+def test_T22_under_TV2_an_abort_is_answered_with_a_new_producer_id(
+    status: TxnStatus, epoch: int
+) -> None:
+    """Java 4 and franz-go never send InitProducerId again: they go on with the pair that the abort answers."""
+    world = cut(status, tv=2, last_producer_epoch=2)
+    number = world.end(5, epoch, commit=False, tv=2)
+    world.deliver()
+    answer = world.answers[number]
+    assert answer.verdict is V.OK
+    assert answer.producer_id >= FIRST_ID
+    assert answer.producer_epoch == 0
+    again = world.end(5, epoch, commit=False, tv=2)  # its answer was lost
+    assert world.answers[again] == replace(answer, request_id=again)
+    joined = world.add(answer.producer_id, 0, A, tv=2)
+    world.persist()
+    assert world.answers[joined].verdict is V.OK
+    late = world.end(5, epoch, commit=False, tv=2)  # and once more, long after
+    assert world.answers[late].verdict is V.FENCED
+    assert world.record().status is S.ONGOING
+
+
+@pytest.mark.parametrize(
+    ("pair", "verdict"),
+    [((5, 1), V.FENCED), ((6, 3), V.UNKNOWN_PRODUCER_MAPPING), ((5, 32_767), V.FENCED)],
+)
+def test_T22_under_TV2_an_abort_with_a_fenced_pair_gets_no_new_one(
+    pair: tuple[int, int], verdict: V
+) -> None:
+    """A zombie must hear that it is one: with an abortable error it would turn in a circle."""
+    world = cut(S.COMPLETE_COMMIT, tv=2, last_producer_epoch=2)
+    assert world.answers[world.end(*pair, commit=False, tv=2)].verdict is verdict
 
 
 def test_T22_the_region_epoch_is_that_of_the_pair_not_of_the_record() -> None:
