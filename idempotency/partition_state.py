@@ -229,9 +229,9 @@ class PartitionState:
         below = self._end_offset if below_offset is None else min(below_offset, self._end_offset)
         self._gap_below = max(self._gap_below, below)
 
-    def expire(self, now_ms: int, retention_ms: int) -> list[int]:
+    def expire(self, monotonic_ms: int, retention_ms: int) -> list[int]:
         """Forget idle producers without an open transaction; return their ids (C8)."""
-        return self._producers.expire(now_ms, retention_ms)
+        return self._producers.expire(monotonic_ms, retention_ms)
 
     def _apply_data(self, header: BatchHeader) -> None:
         gap = self._producers.apply_data(header)

@@ -4,7 +4,8 @@ INV-P1  A function of the batches applied, apart from `expire`: nothing here jud
         log can never fail on a sequence.
 INV-P2  The producer epoch of an entry never falls; when it grows, the window is empty (C4, KIP-360,
         KIP-890: a marker may be what raises it).
-INV-P3  A producer with an open transaction never expires (C8).
+INV-P3  A producer with an open transaction never expires; any other once nothing of it was applied here for that
+        long, by the time that this process has been through: event times and wall clocks say nothing of it (C8).
 INV-P4  `last_decision` never gets older (T6).
 
 Not here: verdicts (`partition_state`), last stable offset (`visibility`), bytes (`snapshot_codec`).
@@ -55,6 +56,8 @@ class ProducerEntry:
     """Leader epoch that the newest sequenced batch was written under."""
     txn_first_offset: int = -1
     last_decision: DecisionId | None = None
+    idle_since_ms: int | None = field(default=None, compare=False)
+    """When `expire` first found it with nothing new, monotonic; of this process, not of the log."""
 
     @property
     def in_transaction(self) -> bool:
@@ -110,19 +113,28 @@ class ProducerTable:
         """Note a marker: its epoch, its coordinator, its decision; return the entry."""
         entry = self._entry_at(marker.producer_id, marker.producer_epoch)
         entry.coordinator_epoch = max(entry.coordinator_epoch, marker.coordinator_epoch)
-        # P13: marker timestamps keep a producer alive as data does.
         entry.last_timestamp_ms = max(entry.last_timestamp_ms, marker.timestamp_ms)
         if marker.decision is not None and marker.decision.is_newer_than(entry.last_decision):
             entry.last_decision = marker.decision
         return entry
 
-    def expire(self, now_ms: int, retention_ms: int) -> list[int]:
-        """Forget producers idle for `retention_ms` with no open transaction; return their ids (C8)."""
-        expired = [
-            entry.producer_id
-            for entry in self._entries.values()
-            if not entry.in_transaction and now_ms - entry.last_timestamp_ms >= retention_ms
-        ]
+    def expire(self, monotonic_ms: int, retention_ms: int) -> list[int]:
+        """Forget producers idle for `retention_ms` with no open transaction; return their ids (C8).
+
+        To be called now and then: a producer counts as idle from the first call that finds nothing new of it.
+
+        1. A producer writes events of two days ago, or the wall clock is set a day ahead. 2. By their times it is
+        idle, and forgotten. 3. Its retry, a second after the first try, is written again. So what counts is when
+        a batch or marker came, not what stands in it; a restart begins to count anew.
+        """
+        expired: list[int] = []
+        for entry in self._entries.values():
+            if entry.in_transaction:
+                continue
+            if entry.idle_since_ms is None:
+                entry.idle_since_ms = monotonic_ms
+            elif monotonic_ms - entry.idle_since_ms >= retention_ms:
+                expired.append(entry.producer_id)
         for producer_id in expired:
             del self._entries[producer_id]
         return expired
@@ -134,6 +146,7 @@ class ProducerTable:
         elif producer_epoch > entry.producer_epoch:
             entry.producer_epoch = producer_epoch
             entry.window.clear()
+        entry.idle_since_ms = None  # markers keep a producer alive as data does (P13)
         return entry
 
 

@@ -506,19 +506,24 @@ class Partition:
         self.watchers.tell()
 
     def maintain(
-        self, *, now_ms: int, producer_expiration_ms: int, hold_offset: int | None = None
+        self,
+        *,
+        now_ms: int,
+        monotonic_ms: int,
+        producer_expiration_ms: int,
+        hold_offset: int | None = None,
     ) -> int:
         """Forget what nobody needs: old segments below `hold_offset`, idle producers (C8). Return deletions.
 
         Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
-        (T14: `forget_below`).
+        (T14: `forget_below`). `now_ms` is wall time: record times are held against it.
         """
         if self.log.failed is not None:
             return 0
         # A mirror's transactions are needed until they are shown (`geo_replicator.whole_cut`).
         bound = self.visible_end if self.is_leader else self.last_stable_offset
         self.log.state.forget_completed_below(bound)
-        self.log.state.expire(now_ms, producer_expiration_ms)
+        self.log.state.expire(monotonic_ms, producer_expiration_ms)
         if not self.is_leader:
             return 0
         deleted = self._trimming.retain(

@@ -350,12 +350,13 @@ class PartitionTable:
         then (a minute).
         """
         self._removal.again()
-        now_ms = self._clock.wall_ms()
+        now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         deleted = 0
         for partition in self:
             try:
                 deleted += partition.maintain(
                     now_ms=now_ms,
+                    monotonic_ms=monotonic_ms,
                     producer_expiration_ms=self._config.producer_id_expiration_ms,
                     hold_offset=hold_of(partition),
                 )

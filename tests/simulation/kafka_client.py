@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from idempotency.record_batch import ControlType, iter_headers, read_marker
+from region_broker.ports.clock import SystemClock
 from region_broker.ports.network import ByteStream, Network
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from tests.wire_world import frame_of, parse_answer
 
 PRODUCE, FETCH, LIST_OFFSETS, FIND, INIT, ADD, END = 0, 1, 2, 10, 22, 24, 26
 CREATE_TOPICS = 19
+DAY_MS = 86_400_000
+EVENT_AGES_MS = (2 * DAY_MS, 0, 3_600_000)
+"""How old the events of a producer are: also older than an idle producer is kept, by far."""
 
 
 class Refused(Exception):
@@ -174,9 +178,10 @@ def produce_request(
 def batch_of(
     value: bytes, producer: tuple[int, int], sequence: int, *, transactional: bool
 ) -> bytes:
-    """Return a batch of one record of an idempotent producer."""
+    """Return a batch of one record of an idempotent producer, with the time of some event, old or new."""
     origin = Origin(producer[0], producer[1], sequence, transactional=transactional)
-    return build_batch([Record(None, value, timestamp_ms=1)], origin=origin)
+    time_ms = SystemClock().wall_ms() - EVENT_AGES_MS[producer[0] % len(EVENT_AGES_MS)]
+    return build_batch([Record(None, value, timestamp_ms=time_ms)], origin=origin)
 
 
 @dataclass

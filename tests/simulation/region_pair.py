@@ -1,6 +1,6 @@
 """Two whole nodes in one event loop, on a network and disks in memory: the composition that runs in production.
 
-Only the four ports are played, and HTTP is not bound. A region can be killed (its page cache survives) or lose
+Only the four ports are played, and HTTP is not bound. Retention and expiry are looked at all the time (`MAINTAINED_MS`). A region can be killed (its page cache survives) or lose
 power (unsynced pages are lost by chance), be cut off, and be started again on the same disk.
 """
 
@@ -28,6 +28,7 @@ NAMES = ("eu", "us")
 CLUSTER_ID = str(UUID(int=77))
 SHARD_COUNT = 2
 WAIT_LOOKS = waiting.LOOKS
+MAINTAINED_MS = 25
 FORGOTTEN_CHANCE = 0.2
 """How often something is not in memory that a node reads without waiting."""
 
@@ -50,6 +51,20 @@ class SeededChance:
     def uuid(self) -> UUID:
         """See `Chance`."""
         return UUID(int=self._source.getrandbits(128), version=4)
+
+
+class JumpingClock(SystemClock):
+    """The machine's clocks, with a wall clock that can be set."""
+
+    __slots__ = ("off_ms",)
+
+    def __init__(self) -> None:
+        """Start right."""
+        self.off_ms = 0
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return super().wall_ms() + self.off_ms
 
 
 class LifeDisk:
@@ -96,7 +111,9 @@ class Region:
         self.disk.forget_by_chance(random.Random(f"memory of {name}"), FORGOTTEN_CHANCE)
         self.fabric = fabric
         self.folder = folder
-        self.clock: Clock = SystemClock()
+        self.wall = JumpingClock()
+        """What `clock` is, unless a test hands in another."""
+        self.clock: Clock = self.wall
         self.settings: dict[str, Any] = {}  # keys of the configuration
         self.on_open: Callable[[Node], None] | None = None
         self._chance = chance
@@ -114,6 +131,7 @@ class Region:
             {
                 "region": self.name, "cluster_id": CLUSTER_ID, "data_dir": str(self.folder),
                 "home_region": self.names[0], "shard_count": SHARD_COUNT, "tidemark_interval_ms": 5,
+                "retention_check_interval_ms": MAINTAINED_MS,
                 "regions": [
                     {"name": name, "ordinal": at, "node_id": at + 1, "kafka": f"127.0.0.1:{10_000 + at}",
                      "peer": f"127.0.0.1:{11_000 + at}", "http": f"127.0.0.1:{12_000 + at}"}

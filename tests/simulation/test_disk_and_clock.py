@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from region_broker.ports.clock import SystemClock
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
@@ -32,20 +31,6 @@ CHANGES = (
     "write_file_atomic",
 )
 STORAGE_ERRORS = {"kafka_storage_error", "not_leader_or_follower", "unknown_server_error"}
-
-
-class JumpingClock(SystemClock):
-    """The machine's clocks, with a wall clock that can be set."""
-
-    __slots__ = ("off_ms",)
-
-    def __init__(self) -> None:
-        """Start right."""
-        self.off_ms = 0
-
-    def wall_ms(self) -> int:
-        """See `Clock`."""
-        return super().wall_ms() + self.off_ms
 
 
 def failing(number: int, path: Path) -> OSError:
@@ -218,10 +203,7 @@ async def test_a_wall_clock_that_jumps_ends_no_transaction_and_no_member_and_sto
 ) -> None:
     """There and back again; a transaction of ten seconds and a member of ten seconds live through both jumps."""
     async with region_pair(tmp_path, 5) as pair:
-        clock = JumpingClock()
-        await pair.eu.kill()
-        pair.eu.clock = clock
-        await pair.eu.start()
+        clock = pair.eu.wall
         await pair.create_topic("t", 1)
         client = await connect(pair.eu)
         heart = await connect(pair.eu)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.cut_judge import batches_of
+from tests.simulation.kafka_client import DAY_MS
 from tests.simulation.pipeliner import Pipeliner
 from tests.simulation.region_pair import Pair, Region, region_pair
 
@@ -34,6 +35,7 @@ class Trouble(enum.Enum):
     SWITCH = enum.auto()
     FAILOVER = enum.auto()
     FAILOVER_ALIVE = enum.auto()
+    CLOCKS_SET = enum.auto()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -117,6 +119,8 @@ class Life:
                 await self.mirror.start()
             case Trouble.FAILOVER_ALIVE:
                 await self.taken_over(planned=False)
+            case Trouble.CLOCKS_SET:
+                await self.clocks_set()
         await self.pair.until(
             lambda: self.home.node.role.acting and self.mirror.node.role.mirrors, "both are back"
         )
@@ -130,6 +134,11 @@ class Life:
         async with asyncio.TaskGroup() as tasks:
             for region in regions:
                 tasks.create_task(region.run())
+
+    async def clocks_set(self) -> None:
+        for region in (self.home, self.mirror):
+            region.wall.off_ms = self.chance.randrange(2 * DAY_MS)
+        await self.pause()
 
     async def pause(self) -> None:
         await asyncio.sleep(self.chance.uniform(0, 0.03))

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from idempotency.partition_state import PartitionState
+from idempotency.producer_state import ProducerTable
 from idempotency.window import BatchWindow
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
@@ -23,6 +24,7 @@ from region_broker.adapters.takeover.steps import failover_steps
 from region_broker.handlers import dispatch
 from region_broker.handlers.services import ORDER_BROKEN
 from region_broker.log.partition_log import PartitionLog
+from region_broker.ports.clock import SystemClock
 from region_broker.replication.partition import Partition
 from region_broker.wire.server import CloseConnection
 from tests.simulation import region_pair as pairs
@@ -122,6 +124,19 @@ def duplicates_are_not_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchWindow, "find", lambda *_args: None)
 
 
+def producers_expire_by_event_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka does: by the times that records carry, and the wall clock (C8)."""
+
+    def expire(self: ProducerTable, _monotonic_ms: int, retention_ms: int) -> list[int]:
+        oldest_ms = SystemClock().wall_ms() - retention_ms
+        found = [e for e in self if not e.in_transaction and e.last_timestamp_ms <= oldest_ms]
+        for entry in found:
+            del self._entries[entry.producer_id]
+        return [entry.producer_id for entry in found]
+
+    monkeypatch.setattr(ProducerTable, "expire", expire)
+
+
 def a_failed_produce_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer it and go on with what was sent behind it, as Kafka does."""
     forward = dispatch.Dispatcher._forward
@@ -148,6 +163,7 @@ MUTANTS: list[tuple[Mutant, Run]] = [
     (one_partition_gets_no_marker, one_life),
     (answers_before_the_sync, restarts),
     (duplicates_are_not_recognised, restarts),
+    (producers_expire_by_event_times, pipelined),
     (a_failed_produce_is_overtaken, pipelined),
 ]
 

@@ -22,7 +22,7 @@ from region_broker.node import Node
 from region_broker.replication.partition import Partition
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.cut_judge import kept_at_each, whole
-from tests.simulation.kafka_client import Connection, Reader, Refused
+from tests.simulation.kafka_client import DAY_MS, Connection, Reader, Refused
 from tests.simulation.mirror_audit import EndsAtEachShow, audit_by_wire, expect_whole
 from tests.simulation.region_pair import Pair, region_pair
 
@@ -96,9 +96,11 @@ class Life:
         )
 
     async def trouble(self) -> None:
-        """Break the link now and then, until a random number of commits."""
+        """Break the link and set the clocks now and then, until a random number of commits."""
         wanted = self.chance.randrange(3, 40)
         for _ in range(self.chance.randrange(3)):
+            for region in self.pair.regions.values():
+                region.wall.off_ms = self.chance.choice((0, 2 * DAY_MS))
             await self.commits(0, self.bank.committed(0) + self.chance.randrange(1, 6))
             if self.chance.random() < 0.5:
                 self.pair.fabric.drop("eu", "us")

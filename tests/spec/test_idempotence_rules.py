@@ -141,25 +141,54 @@ def test_C7_five_batches_in_flight_are_all_recognised_when_all_are_sent_again() 
     assert [retry.base_offset for retry in retries] == [0, 10, 20, 30, 40]
 
 
-def test_C8_idle_producer_expires_after_a_day() -> None:
-    state = state_of(data(0, sequence=9, timestamp_ms=1_000))
+def test_C8_producer_expires_a_day_after_it_was_first_found_idle() -> None:
+    state = state_of(data(0, sequence=9))
+    assert state.expire(1_000, DAY_MS) == []
     assert state.expire(1_000 + DAY_MS - 1, DAY_MS) == []
     assert state.expire(1_000 + DAY_MS, DAY_MS) == [PRODUCER]
     assert state.judge(data(sequence=500)).verdict is Verdict.FRESH
 
 
+def test_C8_old_event_times_do_not_make_a_producer_idle() -> None:
+    """Whatever times its records carry: a retry within a day of the first try is a duplicate."""
+    first = data(0, sequence=0, timestamp_ms=1)
+    state = state_of(first)
+    for monotonic_ms in (DAY_MS, DAY_MS + 60_000, 2 * DAY_MS - 1):
+        assert state.expire(monotonic_ms, DAY_MS) == []
+    assert state.judge(first).verdict is Verdict.DUPLICATE
+
+
+def test_C8_a_batch_begins_the_day_anew() -> None:
+    state = state_of(data(0, sequence=0))
+    assert state.expire(0, DAY_MS) == []
+    state.apply(data(1, sequence=1))
+    assert state.expire(DAY_MS, DAY_MS) == []
+    assert state.expire(2 * DAY_MS - 1, DAY_MS) == []
+    assert state.expire(2 * DAY_MS, DAY_MS) == [PRODUCER]
+
+
 def test_C8_producer_with_an_open_transaction_never_expires() -> None:
-    state = state_of(data(0, transactional=True, timestamp_ms=1_000))
-    assert state.expire(1_000 + 100 * DAY_MS, DAY_MS) == []
+    state = state_of(data(0, transactional=True))
+    assert [state.expire(day * DAY_MS, DAY_MS) for day in range(3)] == [[], [], []]
     assert [txn.producer_id for txn in state.open_transactions()] == [PRODUCER]
 
 
-def test_C8_marker_timestamp_keeps_a_producer_alive() -> None:
-    state = state_of(
-        data(0, transactional=True, timestamp_ms=1_000), end(1, marker(timestamp_ms=DAY_MS))
-    )
-    assert state.expire(1_000 + DAY_MS, DAY_MS) == []
+def test_C8_P13_marker_keeps_a_producer_alive() -> None:
+    state = state_of(data(0, transactional=True))
+    assert state.expire(0, DAY_MS) == []
+    state.apply(*end(1, marker()))
+    assert state.expire(DAY_MS, DAY_MS) == []
     assert state.expire(2 * DAY_MS, DAY_MS) == [PRODUCER]
+
+
+def test_C8_a_restart_begins_to_count_anew() -> None:
+    """A node's monotonic clock begins anywhere; what the old one said means nothing after a restart."""
+    state = state_of(data(0, sequence=0))
+    assert state.expire(1_000, DAY_MS) == []
+    restored = PartitionState.decode(state.encode())
+    assert restored == state
+    assert restored.expire(9 * DAY_MS, DAY_MS) == []
+    assert restored.expire(10 * DAY_MS, DAY_MS) == [PRODUCER]
 
 
 def test_C9_snapshot_and_replay_of_the_rest_give_the_live_state() -> None:
