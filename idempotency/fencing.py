@@ -20,6 +20,8 @@ from idempotency.identity import LeaderEpoch, ProducerEpoch, RegionEpoch
 REGION_ORDINAL_BITS: Final = 3
 REGION_NUMBER_BITS: Final = 12
 LEADER_COUNTER_BITS: Final = 16
+FIRST_REGION_NUMBER: Final = 1
+"""The number of the region epoch that a cluster is born with."""
 REGION_ORDINAL_MAX: Final = (1 << REGION_ORDINAL_BITS) - 1
 REGION_NUMBER_MAX: Final = (1 << REGION_NUMBER_BITS) - 1
 LEADER_COUNTER_MAX: Final = (1 << LEADER_COUNTER_BITS) - 1

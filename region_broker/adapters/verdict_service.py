@@ -5,6 +5,8 @@ INV-VS1  the answer is never guessed: `lost` needs a region epoch that ended and
 INV-VS2  only the acting region answers: a mirror may not have copied what decides
 INV-VS3  one question costs a bounded amount of reading, in steps that give way to other work: below the last
          stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
+INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
+         and was trimmed or compacted since
 
 The question is a record's position and, where known, the region epoch under which it was written: after a
 failover another record may lie at the same offset.
@@ -12,14 +14,17 @@ The ledger is not asked: what it decided is in the markers (T6), and it is compa
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from geo_replicator.lineage import LogKey
+from idempotency import fencing
 from idempotency.fencing import region_epoch_of
 from idempotency.record_batch import BatchHeader, Buffer, ControlType, iter_headers, read_marker
 from region_broker.adapters.takeover.failover_ports import MetadataSide
-from region_broker.controller.metadata_image import DEFAULT_DOMAIN
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.handlers.services import RegionView
 from region_broker.limits import KIB, MIB
 from region_broker.log.failures import LogError, OffsetOutOfRange
@@ -95,11 +100,16 @@ class VerdictService:
     ) -> GivenVerdict:
         """Return the verdict on the record at `offset`; raises `VerdictRefused`."""
         self.check_acting()
-        found = self._partitions.get(topic, partition)
-        if found is None:
-            raise VerdictRefused(404, "unknown-partition", f"there is no {topic}-{partition}")
         if region_epoch is not None:
             self._check_epoch(region_epoch)
+            lost = self._lost_by_lineage(topic, partition, offset, region_epoch)
+            if lost is not None:
+                return lost
+        found = self._partitions.get(topic, partition)
+        if found is None:
+            raise VerdictRefused(
+                404, "unknown-partition", self._why_unknown(topic, partition, region_epoch)
+            )
         if not 0 <= offset < found.high_watermark:
             return self._beyond_the_end(found, offset, region_epoch)
         try:
@@ -110,6 +120,36 @@ class VerdictService:
             ) from error
         except LogError as error:
             raise VerdictRefused(503, "partition-failed", str(error)) from error
+
+    def _lost_by_lineage(
+        self, topic: str, partition: int, offset: int, region_epoch: int
+    ) -> GivenVerdict | None:
+        """Return `lost` where a failover since `region_epoch` cut the log at or below `offset` (INV-VS4).
+
+        A log that an entry does not name had not come to the region that took over: all of it was cut off.
+        """
+        image = self._metadata.image
+        known = image.topics.get(topic)
+        if known is None or offset < 0:
+            return None
+        key = LogKey(known.topic_id, partition).encode()
+        for entry in image.domains[DEFAULT_DOMAIN].lineage:
+            if entry.region_epoch > region_epoch and offset >= entry.positions.get(key, 0):
+                return GivenVerdict(
+                    "lost",
+                    f"the failover to region {entry.acting_region} under region epoch {entry.region_epoch} cut"
+                    f" off what region epoch {region_epoch} had from {entry.positions.get(key, 0)} on",
+                )
+        return None
+
+    def _why_unknown(self, topic: str, partition: int, region_epoch: int | None) -> str:
+        reason = f"there is no {topic}-{partition}"
+        if region_epoch is None or region_epoch == self._region.region_epoch:
+            return reason
+        return (
+            f"{reason} now. If it was created under region epoch {region_epoch} and nobody deleted it, a failover"
+            " lost it with all its records: see tidemark region losses"
+        )
 
     async def _of_record(
         self, partition: Partition, offset: int, region_epoch: int | None
@@ -182,17 +222,18 @@ class VerdictService:
         one_batch = partial(partition.read_raw, offset, 1)
         data = await partition.cold_reads.read(one_batch)
         self.check_acting()  # a failover may have cut the log meanwhile
+        compacted = VerdictRefused(
+            410,
+            "compacted",
+            f"the record at {offset} was compacted away: a later one of its key took its place, or its"
+            " transaction was aborted",
+        )
         for start, header in iter_headers(data):
             if header.base_offset > offset:
-                raise VerdictRefused(
-                    410,
-                    "compacted",
-                    f"the record at {offset} was compacted away: a later one of its key took its place, or its"
-                    " transaction was aborted",
-                )
+                raise compacted
             if header.last_offset >= offset:
                 return header, data[start : start + header.size_bytes]
-        raise AssertionError((partition.tp, offset, len(data)))
+        raise compacted
 
     async def _by_aborted_index(
         self, partition: Partition, header: BatchHeader, offset: int
@@ -220,7 +261,8 @@ class VerdictService:
                 f" {region_epoch}: a later one acts elsewhere",
             )
         known = {entry.region_epoch for entry in domain.lineage} | {self._region.region_epoch}
-        known |= {entry.base_region_epoch for entry in domain.lineage}
+        known |= {entry.base_region_epoch for entry in domain.lineage if entry.base_region_epoch}
+        known |= _first_epochs(self._metadata.image, domain.lineage)
         if region_epoch not in known:
             names = ", ".join(str(epoch) for epoch in sorted(known))
             raise VerdictRefused(
@@ -243,6 +285,17 @@ class VerdictService:
             f"the log ends before {offset}: the failover cut off what region epoch {asked_epoch} had"
             " there",
         )
+
+
+def _first_epochs(image: MetadataImage, lineage: Sequence[LineageEntry]) -> set[int]:
+    """Return the epoch that a cluster begins with, where the first takeover came before any tidemark.
+
+    Its entry names no base then. A cluster begins under number 1 of its home region, and that did not take over.
+    """
+    if not lineage or lineage[0].base_region_epoch:
+        return set()
+    homes = (region for region in image.regions.values() if region.name != lineage[0].acting_region)
+    return {int(fencing.region_epoch(fencing.FIRST_REGION_NUMBER, home.ordinal)) for home in homes}
 
 
 def _word_of(header: BatchHeader, batch: Buffer) -> GivenVerdict:

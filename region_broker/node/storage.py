@@ -54,7 +54,6 @@ _METADATA_FILE: Final = "metadata.db"
 _LOGS_FOLDER: Final = "logs"
 _QUARANTINE_FOLDER: Final = "quarantine"
 _JOURNAL_FILE: Final = "failover.journal"
-_FIRST_REGION_EPOCH_NUMBER: Final = 1
 
 
 class NodeRefused(Exception):
@@ -180,7 +179,7 @@ async def _prepare(store: MetadataStore, config: NodeConfig, folder: Path) -> No
             await store.apply(PutRegion(region.image()))
     if DEFAULT_DOMAIN not in store.image.domains:
         home = next(region for region in config.regions if region.name == config.home_region)
-        first = fencing.region_epoch(_FIRST_REGION_EPOCH_NUMBER, home.ordinal)
+        first = fencing.region_epoch(fencing.FIRST_REGION_NUMBER, home.ordinal)
         domain = DomainImage(
             name=DEFAULT_DOMAIN,
             acting_region=home.name,

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import ClientSession, web
 
+from geo_replicator.lineage import LogKey
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
 from idempotency.record_batch import ControlType
@@ -18,14 +19,17 @@ from region_broker.controller.metadata_image import (
     LineageEntry,
     MetadataImage,
     RegionImage,
+    TopicImage,
 )
 from region_broker.handlers.services import RegionView
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.routes_transactions import add_transaction_routes
-from region_broker.wire.batches import Origin
-from tests.log_world import World, append_marker, batch, world
+from region_broker.wire.batches import Origin, Record, build_batch
+from tests.log_world import TOPIC_ID, World, append_marker, batch, world
+from tests.unit.region_broker.log.test_cleaning import COMPACT, clean
 
 OLD, NEW = 8, 17  # region epochs: eu's first, us's after the failover
+ORDERS = LogKey(TOPIC_ID, 0)
 NEW_LEADER_EPOCH = NEW << 16 | 2
 
 
@@ -55,7 +59,14 @@ class Standing:
             )
             for ordinal, name in enumerate(("eu", "us"))
         }  # fmt: skip
-        return MetadataImage(version=1, cluster_id="c", regions=regions, domains={"main": domain})
+        topic = TopicImage(topic_id=TOPIC_ID, name="orders", partition_count=1)
+        return MetadataImage(
+            version=1,
+            cluster_id="c",
+            regions=regions,
+            domains={"main": domain},
+            topics={"orders": topic},
+        )
 
 
 @dataclass
@@ -96,9 +107,10 @@ class Bench:
         self.standing.region_epoch = NEW
         self.standing.lineage = (
             LineageEntry(
-                region_epoch=NEW, acting_region="us", base_region_epoch=OLD, base_number=1
+                region_epoch=NEW, acting_region="us", base_region_epoch=OLD if base else 0,
+                base_number=1 if base else 0, positions={ORDERS.encode(): base},
             ),
-        )
+        )  # fmt: skip
 
     async def ask(self, offset: int, region_epoch: int | None = None) -> str:
         return (await self.service.verdict("orders", 0, offset, region_epoch)).verdict
@@ -183,6 +195,58 @@ async def test_T29_lost_is_what_the_failover_cut_off() -> None:
     assert await bench.ask(rewritten, NEW) == "committed"
     assert await bench.ask(beyond + 100, OLD) == "lost"
     assert await bench.refused(kept, NEW) == (404, "never-written")
+
+
+async def test_T29_a_lost_record_stays_lost_when_its_place_is_trimmed() -> None:
+    bench = Bench(log=world({"segment.bytes": "4096", "retention.bytes": "4096"}))
+    kept = bench.send()
+    base = bench.end(ControlType.COMMIT) + 1
+    lost = bench.send(sequence=1)
+    bench.end(ControlType.COMMIT)
+    bench.fail_over(base)
+    for sequence in range(200):
+        bench.send(producer_id=2, sequence=sequence)
+        bench.end(ControlType.COMMIT, producer_id=2)
+    bench.log.table.maintain(lambda _tp: None)
+    assert bench.log.partition.log_start_offset > lost
+    assert await bench.ask(lost, OLD) == "lost"
+    assert await bench.refused(kept, OLD) == (404, "expired")
+
+
+async def test_T29_a_lost_record_stays_lost_when_its_place_is_compacted() -> None:
+    bench = Bench(log=world(COMPACT))
+    lost = bench.log.partition.append(build_batch([Record(b"k", b"lost")])).base_offset
+    bench.log.sync()
+    bench.fail_over(lost)
+    for _ in range(40):
+        bench.log.partition.append(build_batch([Record(b"k", b"v" * 100)]))
+    bench.log.sync()
+    assert clean(bench.log)
+    assert await bench.refused(lost) == (410, "compacted")
+    assert await bench.ask(lost, OLD) == "lost"
+
+
+async def test_T29_a_partition_that_the_failover_lost_is_lost_and_a_topic_may_be() -> None:
+    bench = Bench()
+    bench.fail_over(0)
+    given = await bench.service.verdict("orders", 7, 0, OLD)
+    assert given.verdict == "lost"
+    # Lost, or deleted by somebody since: nothing here can tell.
+    with pytest.raises(VerdictRefused, match="a failover lost it") as caught:
+        await bench.service.verdict("clicks", 0, 0, OLD)
+    assert caught.value.code == "unknown-partition"
+
+
+async def test_T29_what_was_acknowledged_before_the_first_tidemark_is_lost_with_a_failover() -> (
+    None
+):
+    bench = Bench()
+    offset = bench.send()
+    bench.end(ControlType.COMMIT)
+    bench.fail_over(0)
+    assert await bench.ask(offset, OLD) == "lost"
+    assert await bench.refused(offset, 9) == (404, "unknown-epoch")
+    assert await bench.refused(offset, 0) == (404, "unknown-epoch")
 
 
 async def test_T29_nothing_is_guessed_about_offsets_without_a_record() -> None:
