@@ -1,5 +1,6 @@
 """Fail-over, switch and return of two regions with real disks, sockets, logs and links."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
-from geo_replicator.failover_events import PromiseGiven
+from geo_replicator.failover_events import PromiseGiven, TakeoverAbandoned, TakeoverBegun
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.ledger_records import TransactionKey, TxnStatus, decode_key
 from region_broker.adapters.ledgers.ledger_images import LedgerImages
@@ -16,9 +17,14 @@ from region_broker.adapters.takeover.failover_messages import AskDrain, AskPromi
 from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
 from region_broker.adapters.takeover.steps.fenced import may_reclaim
 from region_broker.controller.metadata_commands import RecordLineage
-from region_broker.controller.metadata_image import TRANSACTION_LEDGER, LineageEntry
+from region_broker.controller.metadata_image import (
+    OFFSETS_LEDGER,
+    TRANSACTION_LEDGER,
+    LineageEntry,
+)
 from region_broker.log.disk import RealDisk
 from region_broker.ports.clock import SystemClock
+from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import Pair, Site, fail_over
 from tests.waiting import until
 
@@ -295,6 +301,38 @@ async def test_T31_home_does_not_act_again_while_the_taker_is_away(pair: Pair) -
     await pair.us.start()
     statuses = await pair.eu.driver.outlook.statuses()
     assert not await may_reclaim(pair.eu.driver.outlook, pair.eu.driver.state, statuses)
+
+
+@pytest.mark.parametrize("work", ["a record", "a commit", "a group's offsets"])
+async def test_INV_FS5_home_takes_over_from_itself_only_if_nothing_acknowledged_lies_behind_its_last_tidemark(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """1. No round ends any more. 2. Home acknowledges work, and promises. 3. The taker gives up. To act again would cut it off."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    stuck = asyncio.Event()
+
+    async def never_entered(_round: int) -> Mapping[int, object]:
+        stuck.set()
+        return await asyncio.Future()
+
+    monkeypatch.setattr(pair.eu.ledger, "enter_round", never_entered)
+    if work == "a record":
+        await pair.eu.write("the round that begins for this never ends")
+        await stuck.wait()
+        await pair.eu.write("behind the last tidemark")
+    elif work == "a commit":
+        pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
+    else:
+        pair.eu.partition(0, OFFSETS_LEDGER).append_ledger(build_batch([Record(b"k", b"v")]))
+    await pair.eu.driver.record(PromiseGiven(region_epoch=17, taker="us"))
+    begun = TakeoverBegun(17, "eu", "op-1", planned=False, forced=False)
+    await pair.us.driver.record(begun)
+    await pair.us.driver.record(TakeoverAbandoned("the answer was lost"))
+    outlook = pair.eu.driver.outlook
+    statuses = await outlook.statuses()
+    assert statuses["us"].highest_epoch_known == 17
+    assert not await may_reclaim(outlook, pair.eu.driver.state, statuses)
 
 
 async def test_an_operation_that_was_overtaken_by_a_promise_fails_and_the_node_goes_on(
