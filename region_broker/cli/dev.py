@@ -30,8 +30,9 @@ Examples:
 @click.option("--regions", "region_count", default=2, show_default=True, type=click.IntRange(1, 8),
               help="How many regions.")  # fmt: skip
 @click.option(
-    "--port", default=9092, show_default=True, type=click.IntRange(0, 65_535),
-    help="Kafka port of the first region (HTTP is the next one, each region ten further); 0: free ports.",
+    "--port", type=click.IntRange(0, 65_535),
+    help="Kafka port of the first region (HTTP is the next one, each region ten further); 0: free ports."
+    " Default: those that the data folder had before, else from 9092 on.",
 )  # fmt: skip
 @click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False),
@@ -39,8 +40,10 @@ Examples:
 )  # fmt: skip
 @click.option("-o", "--output", "output", type=click.Choice(["table", "json"]), default="table",
               show_default=True, help="How to announce the regions.")  # fmt: skip
-def dev(region_count: int, port: int, data_dir: Path | None, output: str) -> None:
+def dev(region_count: int, port: int | None, data_dir: Path | None, output: str) -> None:
     """Run a local cluster of N regions, each a process of its own, for development.
+
+    Topics that clients ask for are made, as Kafka does where nobody told it otherwise.
 
     A region that is killed stays dead and is reported; the others go on.
     """
@@ -73,13 +76,14 @@ def _stop(_number: int, _frame: object) -> None:
     raise _Stopped
 
 
-def _open(folder: Path, region_count: int, port: int) -> LocalCluster:
+def _open(folder: Path, region_count: int, port: int | None) -> LocalCluster:
     try:
         return LocalCluster.open(
             folder.resolve(),
             region_count=region_count,
             port=port,
             new_cluster_id=SystemChance().uuid(),
+            settings={"auto_create_topics": True},
         )
     except ClusterError as error:
         fail(str(error), EXIT_USAGE)

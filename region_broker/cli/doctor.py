@@ -130,6 +130,7 @@ def _flights(_data_dir: Path) -> Finding:
 
 
 def _disk_space(data_dir: Path) -> Finding:
+    """Return what is free for data: what a full disk leaves to root is no room."""
     free = shutil.disk_usage(_existing(data_dir)).free
     return Finding(
         "free disk space", free >= _FREE_BYTES_MIN, f"{free / 1024**3:.1f} GiB",
@@ -138,19 +139,32 @@ def _disk_space(data_dir: Path) -> Finding:
 
 
 def _disk_sync(data_dir: Path) -> Finding:
+    folder = _existing(data_dir)
+    try:
+        median_ms = _sync_ms(folder)
+    except OSError as error:
+        return Finding(
+            "disk sync", False, f"{folder} cannot be written to: {error.strerror or error}",
+            "a node cannot run there: mount it for writing, free space, mend its permissions, or choose another"
+            " --data-dir", True,
+        )  # fmt: skip
+    return Finding(
+        "disk sync", median_ms < 20, f"{median_ms:.2f} ms per fdatasync",
+        "every commit waits for it: use a disk with a faster sync (an SSD)", False,
+    )  # fmt: skip
+
+
+def _sync_ms(folder: Path) -> float:
+    """Return how long one `fdatasync` takes there; raises OSError."""
     took_s = []
-    with tempfile.NamedTemporaryFile(dir=_existing(data_dir)) as file:
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
         for _ in range(_SYNC_COUNT):
             file.write(b"x" * 200)
             file.flush()
             start = time.perf_counter()
             os.fdatasync(file.fileno())
             took_s.append(time.perf_counter() - start)
-    median_ms = statistics.median(took_s) * 1000
-    return Finding(
-        "disk sync", median_ms < 20, f"{median_ms:.2f} ms per fdatasync",
-        "every commit waits for it: use a disk with a faster sync (an SSD)", False,
-    )  # fmt: skip
+    return statistics.median(took_s) * 1000
 
 
 def _open_files(_data_dir: Path) -> Finding:

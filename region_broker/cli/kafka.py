@@ -5,6 +5,7 @@ INV-KC1  a Kafka error ends a command with its name, what it means and the exit 
 
 import logging
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from region_broker.cli.context.store import DEFAULT_BOOTSTRAP, ContextError, chosen
 from region_broker.cli.output import (
     EXIT_AUTH,
     EXIT_FAILED,
@@ -23,19 +25,31 @@ from region_broker.cli.output import (
 
 TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 3.0
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+_CORRELATION_ID: Final = 0x74696465
+# ApiVersions (18), version 0, without a client id; and how its answer begins.
+_API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION_ID, -1)
+_API_VERSIONS_HEAD: Final = struct.Struct(">ii")
+_CREATE: Final = "`tidemark topic create` makes one, `tidemark topic list` shows all"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
 
 def bootstrap_option(command: Command) -> Command:
-    """Add ``--bootstrap``; TIDEMARK_BOOTSTRAP is its default."""
+    """Add ``--bootstrap``; without it TIDEMARK_BOOTSTRAP, the context, and `tidemark dev` (INV-CTX1)."""
     option = click.option(
-        "--bootstrap", envvar="TIDEMARK_BOOTSTRAP", default=DEFAULT_BOOTSTRAP, show_default=True,
-        help="Kafka addresses of the cluster, with commas (or TIDEMARK_BOOTSTRAP).",
+        "--bootstrap", envvar="TIDEMARK_BOOTSTRAP", default=_default_bootstrap,
+        help="Kafka addresses of the cluster, with commas; dead ones are skipped. Default:"
+        f" TIDEMARK_BOOTSTRAP, then the context, then {DEFAULT_BOOTSTRAP}.",
     )  # fmt: skip
     return option(command)
+
+
+def _default_bootstrap() -> str:
+    try:
+        return chosen().bootstrap
+    except ContextError as error:
+        fail(str(error), EXIT_USAGE)
 
 
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
@@ -70,22 +84,48 @@ def _check_reachable(bootstrap: str) -> None:
         if not host or not port.isdigit():
             fail(f"--bootstrap: {address!r} is not host:port", EXIT_USAGE)
         try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+            if _speaks_kafka(host.strip("[]"), int(port)):
+                return
         except (OSError, OverflowError) as error:
             reasons.append(f"{address}: {error}")
         else:
-            return
+            reasons.append(f"{address}: does not speak Kafka; is it the HTTP or the peer port?")
     fail(
         f"no broker answers ({'; '.join(reasons)}). Is it running? `tidemark dev` starts one; give"
-        " another address with --bootstrap or TIDEMARK_BOOTSTRAP."
+        " another address with --bootstrap, TIDEMARK_BOOTSTRAP or `tidemark context`."
     )
+
+
+def _speaks_kafka(host: str, port: int) -> bool:
+    """Return False if what listens there answers ApiVersions with something else; raises OSError.
+
+    Silence counts as Kafka: a broker that is busy is no wrong port.
+    """
+    with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
+        try:
+            connection.sendall(_API_VERSIONS)
+            answer = connection.recv(_API_VERSIONS_HEAD.size, socket.MSG_WAITALL)
+        except TimeoutError:
+            return True
+        except ConnectionError:
+            return False
+    if len(answer) < _API_VERSIONS_HEAD.size:
+        return False
+    size, correlation_id = _API_VERSIONS_HEAD.unpack(answer)
+    return bool(size > 0 and correlation_id == _CORRELATION_ID)
 
 
 def check_topic(client: Any, topic: str) -> list[int]:
     """Return the partitions of `topic`; raises KafkaException if there is none of that name."""
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
 
-    found = client.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+    # All are listed: to ask for one by its name would make it, where brokers make what clients ask for.
+    found = client.list_topics(timeout=TIMEOUT_S).topics.get(topic)
+    if found is None:
+        unknown = KafkaError(
+            KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {topic}: {_CREATE}"
+        )
+        raise KafkaException(unknown)
     if found.error is not None:
         raise KafkaException(found.error)
     return sorted(found.partitions)

@@ -22,6 +22,7 @@ from uuid import UUID
 import msgspec
 
 REGION_NAMES: Final = ("eu", "us", "ap", "sa", "af", "me", "oc", "an")
+FIRST_PORT: Final = 9092
 PORTS_PER_REGION: Final = 10
 _BROKER: Final = (sys.executable, "-m", "region_broker", "broker", "--stop-with-stdin")
 START_TIMEOUT_S: Final = 60.0
@@ -86,10 +87,13 @@ class LocalCluster:
 
     @classmethod
     def open(
-        cls, folder: Path, *, region_count: int, port: int, new_cluster_id: UUID,
+        cls, folder: Path, *, region_count: int, port: int | None, new_cluster_id: UUID,
         settings: Mapping[str, Any] | None = None,
     ) -> Self:  # fmt: skip
-        """Plan a new cluster in `folder` or find the one that is there; `port` 0 takes free ports."""
+        """Plan a new cluster in `folder` or find the one that is there.
+
+        `port` 0 takes free ports; None those that the cluster had, of a new one from `FIRST_PORT` on.
+        """
         path = folder / "cluster.json"
         if path.exists():
             plan = _read_plan(path)
@@ -98,9 +102,10 @@ class LocalCluster:
                     f"{folder} holds a cluster of {len(plan.regions)} regions, not {region_count}: give"
                     " another --data-dir or the same --regions"
                 )
-            plan = _moved(plan, port)
+            plan = plan if port is None else _moved(plan, port)
         else:
-            plan = ClusterPlan(cluster_id=str(new_cluster_id), regions=_places(region_count, port))
+            places = _places(region_count, FIRST_PORT if port is None else port)
+            plan = ClusterPlan(cluster_id=str(new_cluster_id), regions=places)
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(plan))
         return cls(folder, plan, settings or {})

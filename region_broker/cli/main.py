@@ -13,7 +13,8 @@ import click
 _COMMANDS: Final = {
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
-    "consume": ("records:consume", "Print the records of a topic."),
+    "consume": ("records.consume:consume", "Print the records of a topic."),
+    "context": ("context.command:context", "Name clusters, so that commands need no addresses."),
     "demo": (
         "demo.command:demo",
         "Two regions, a real workload, a region killed, failover, proof.",
@@ -22,7 +23,10 @@ _COMMANDS: Final = {
     "doctor": ("doctor:doctor", "Say what is missing on this machine and how to mend it."),
     "group": ("admin.group:group", "Consumer groups: list, describe, reset offsets, delete."),
     "log": ("inspect.log_dump:log", "Log files: dump batches and records."),
-    "produce": ("records:produce", "Send records from lines of standard input."),
+    "produce": (
+        "records.produce:produce",
+        "Send records from lines of standard input or of files.",
+    ),
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
     "top": ("inspect.top:top", "Watch the regions live: requests, latency, tidemarks, lag."),

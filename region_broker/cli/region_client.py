@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from region_broker.cli.context.store import DEFAULT_URL, ContextError, chosen
 from region_broker.cli.output import (
     EXIT_FAILED,
     EXIT_NOT_FOUND,
@@ -27,8 +28,6 @@ from region_broker.cli.output import (
 )
 
 URL_VARIABLE: Final = "TIDEMARK_URL"
-# Where the first two regions of `tidemark dev` listen.
-DEFAULT_URL: Final = "http://127.0.0.1:9093,http://127.0.0.1:9103"
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
 _REDIRECT: Final = 307
@@ -64,7 +63,7 @@ def url_option(command: Command) -> Command:
     option = click.option(
         "--url", metavar="URL[,URL...]",
         help="HTTP address of any node, several with commas; dead ones are skipped."
-        f" Default: {URL_VARIABLE}, then {DEFAULT_URL}.",
+        f" Default: {URL_VARIABLE}, then the context, then {DEFAULT_URL}.",
     )  # fmt: skip
     return option(command)
 
@@ -76,7 +75,7 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
     def run(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except BadUrl as error:
+        except (BadUrl, ContextError) as error:
             fail(str(error), EXIT_USAGE)
         except UnknownRegion as error:
             fail(str(error), EXIT_NOT_FOUND)
@@ -99,8 +98,11 @@ def _exit_code(error: ApiError) -> int:
 
 
 def parse_urls(text: str | None) -> list[str]:
-    """Return the addresses of a comma list, of `TIDEMARK_URL`, or the default; raises `BadUrl`."""
-    source = text or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    """Return the addresses of a comma list, of `TIDEMARK_URL`, or of the context (INV-CTX1).
+
+    Raises `BadUrl`, `ContextError`.
+    """
+    source = text or os.environ.get(URL_VARIABLE) or chosen().url
     urls = [part.strip().rstrip("/") for part in source.split(",") if part.strip()]
     for url in urls:
         _split(url)

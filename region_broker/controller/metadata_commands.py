@@ -160,9 +160,9 @@ def _topic(image: MetadataImage, topic_id: UUID) -> TopicImage:
 
 def _create_topic(image: MetadataImage, topic: TopicImage) -> dict[str, TopicImage]:
     if topic.name in image.topics:
-        raise CommandRefused("topic-exists", f"topic {topic.name} exists already")
+        raise CommandRefused("topic-exists", f"Topic '{topic.name}' already exists.")
     if image.topic_by_id(topic.topic_id) is not None:
-        raise CommandRefused("topic-exists", f"a topic with id {topic.topic_id} exists already")
+        raise CommandRefused("topic-exists", f"a topic with id {topic.topic_id} already exists")
     return {**image.topics, topic.name: topic}
 
 

@@ -71,7 +71,8 @@ def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> int:
     if problem is not None:
         raise _Refused(ErrorCode.invalid_topic_exception, problem)
     if topic.name in image.topics:
-        raise _Refused(ErrorCode.topic_already_exists, f"topic {topic.name} exists already")
+        # Kafka's words: tools look for "already exists" in them.
+        raise _Refused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
     other = collision(topic.name, image.topics)
     if other is not None:
         raise _Refused(

@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
+from region_broker.http_api.first_bytes import FirstBytesSite
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import problem
 from region_broker.http_api.region_metrics import RegionCollector
@@ -90,6 +91,7 @@ class HttpServer:
 
     def __init__(self, app: web.Application, limits: HttpLimits = DEFAULT_LIMITS) -> None:
         """Serve `app`; nothing is bound yet."""
+        self._silence_ms = limits.keepalive_timeout_ms
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -103,7 +105,7 @@ class HttpServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Bind and serve, and return the address; raises OSError when the port is not free."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
+        site = FirstBytesSite(self._runner, host, port, self._silence_ms)
         try:
             await site.start()
         except OSError:

@@ -25,9 +25,10 @@ DEAD = "127.0.0.1:1"
 class Dev:
     """A running `tidemark dev`."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, port: int | None = 0) -> None:
+        given = () if port is None else ("--port", str(port))
         self.process = subprocess.Popen(
-            [*TIDEMARK, "dev", "--port", "0", "-o", "json", *arguments],
+            [*TIDEMARK, "dev", *given, "-o", "json", *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -305,6 +306,125 @@ def test_offsets_are_reset_at_home_and_at_the_mirror(dev: Dev) -> None:
     run("group", "delete", "g", "--yes", *mirror)
     run("group", "delete", "g", "--yes", *home, code=3)
     run("group", "describe", "g", *home, code=3)
+
+
+def refuses_what_is_no_record(where: tuple[str, str], folder: Path, dev: Dev) -> None:
+    bad = folder / "bad.ndjson"
+    bad.write_text('{"value": "ok"}\nnonsense\n')
+    text = run(
+        "produce",
+        "first",
+        "--format",
+        "json",
+        "--file",
+        str(bad),
+        "--transactional-id",
+        "t",
+        *where,
+        code=2,
+    )
+    assert "bad.ndjson, line 2: not JSON" in text
+    assert '"ok"' not in run("consume", "first", "-o", "json", *where)
+    for words in (("--partition", "9"), ("--offset", "x"), ("--offset", "1", "--from-time", "2023-01-01"),
+                  ("--group", "g", "--offset", "1")):  # fmt: skip
+        run("consume", "first", *words, *where, code=2)
+    run("produce", "first", "--partition", "9", *where, stdin="x", code=2)
+    assert "already exists" in run("topic", "create", "first", *where, code=1)
+    run("topic", "create", "large", "--partitions", "1000000", *where, code=2)
+    assert "does not speak Kafka" in run(
+        "topic", "list", "--bootstrap", dev.url.removeprefix("http://"), code=1
+    )
+
+
+def test_records_travel_through_files_whole(tmp_path: Path) -> None:
+    """Key, headers, partition, time and bytes of a record survive consume, a file, and produce."""
+    dev = Dev("--regions", "1", "--data-dir", str(tmp_path / "cluster"))
+    where = ("--bootstrap", dev.bootstrap)
+    for topic in ("first", "second"):
+        run("topic", "create", topic, "--partitions", "3", *where)
+    producer = Producer({"bootstrap.servers": dev.bootstrap})
+    for partition, value in ((2, b"\xff\x00"), (0, b"plain"), (0, None), (1, b"line\nbreak")):
+        producer.produce(
+            "first", value, key=b"\xfek" if partition else b"k", partition=partition,
+            headers=[("h", b"1"), ("h", b"\xff"), ("none", None)], timestamp=1_700_000_000_000,
+        )  # fmt: skip
+    assert producer.flush(TIMEOUT_S) == 0
+    copied = run("consume", "first", "-o", "json", *where)
+    file = tmp_path / "copied.ndjson"
+    file.write_text(copied)
+    run("produce", "second", "--format", "json", "--file", str(file), *where)
+    again = run("consume", "second", "-o", "json", *where)
+    assert sorted(copied.replace('"first"', '"second"').splitlines()) == sorted(again.splitlines())
+
+    run("produce", "second", "--file", str(file), "--file", str(file), "--whole", "--key", "all",
+        "--header", "type=x", "--partition", "1", *where)  # fmt: skip
+    (line,) = run(
+        "consume", "second", "--partition", "1", "--offset", "-1", "-o", "json", *where
+    ).splitlines()
+    last = json.loads(line)
+    assert (last["value"], last["key"], last["headers"]) == (copied, "all", [["type", "x"]])
+    assert (
+        len(
+            run(
+                "consume", "first", "--from-time", "2023-11-14T22:13:20Z", "-o", "json", *where
+            ).splitlines()
+        )
+        == 4
+    )
+    assert run("consume", "first", "--from-time", "2023-11-14T22:13:21Z", *where) == ""
+    assert run("consume", "first", "--offset", "latest", *where) == ""
+    shown = run(
+        "consume",
+        "first",
+        "--partition",
+        "0",
+        "--max",
+        "1",
+        "--times",
+        "--offsets",
+        "--headers",
+        *where,
+    )
+    assert shown.startswith("2023-11-14T22:13:20.000Z\t0@0\t")
+    assert shown.endswith("\tplain\n")
+    refuses_what_is_no_record(where, tmp_path, dev)
+    dev.stop()
+
+
+def test_a_development_cluster_makes_topics_that_clients_ask_for(tmp_path: Path) -> None:
+    dev = Dev("--regions", "1", "--data-dir", str(tmp_path / "cluster"))
+    producer = Producer({"bootstrap.servers": dev.bootstrap})
+    producer.produce("asked-for", b"x")
+    assert producer.flush(TIMEOUT_S) == 0
+    where = ("--bootstrap", dev.bootstrap)
+    assert run("consume", "asked-for", *where) == "x\n"
+    run("consume", "looked-for", *where, code=3)
+    assert document("topic", "list", *where) == [{"topic": "asked-for", "partitions": 1}]
+    waiting = Consumer({"bootstrap.servers": dev.bootstrap, "group.id": "g", "client.id": "idle"})
+    waiting.subscribe(["asked-for"])
+    wait_until(
+        "the consumer has its partition",
+        TIMEOUT_S,
+        lambda: bool(waiting.poll(0.1) or waiting.assignment()),
+    )
+    (row,) = document("group", "describe", "g", *where)
+    assert (row["member"], row["topic"], row["committed"], row["lag"]) == (
+        "idle",
+        "asked-for",
+        None,
+        None,
+    )
+    waiting.close()
+    dev.stop()
+
+
+def test_dev_keeps_the_ports_it_was_given(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    first = Dev("--regions", "1", "--data-dir", folder)
+    first.stop()
+    again = Dev("--regions", "1", "--data-dir", folder, port=None)
+    assert again.bootstrap == first.bootstrap
+    again.stop()
 
 
 def test_nobody_listens() -> None:

@@ -85,10 +85,11 @@ def group_describe(group_id: str, bootstrap: str, output: str) -> None:
     reader = Consumer(client_config(bootstrap, **{"group.id": "tidemark-cli"}), logger=quiet())
     rows = []
     with kafka_errors("log ends could not be read"):
-        for (topic, partition), offset in sorted(committed.items()):
+        for topic, partition in sorted({*committed, *owners}):
             _low, high = reader.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=TIMEOUT_S
             )
+            offset = committed.get((topic, partition))
             rows.append(
                 {
                     "group": group_id,
@@ -97,12 +98,23 @@ def group_describe(group_id: str, bootstrap: str, output: str) -> None:
                     "partition": partition,
                     "committed": offset,
                     "log_end": high,
-                    "lag": max(high - offset, 0),
+                    "lag": None if offset is None else max(high - offset, 0),
                     "member": owners.get((topic, partition), ""),
                 }
             )
     reader.close()
-    print_rows(rows, output, title=f"committed offsets of {group_id}")
+    rows += [
+        _idle_row(group_id, found.state.name.lower(), member.client_id)
+        for member in found.members
+        if not member.assignment.topic_partitions
+    ]
+    print_rows(rows, output, title=f"members and offsets of {group_id}")
+
+
+def _idle_row(group_id: str, state: str, client_id: str) -> dict[str, Any]:
+    """Return the row of a member that owns nothing, with the keys of all other rows."""
+    empty = dict.fromkeys(("topic", "partition", "committed", "log_end", "lag"))
+    return {"group": group_id, "state": state, **empty, "member": client_id}
 
 
 def _described(client: Any, group_id: str) -> Any:

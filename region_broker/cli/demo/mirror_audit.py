@@ -68,6 +68,11 @@ class MirrorAuditor(threading.Thread):
         self._books = _Books(partition_count)
         self.audits: list[Audit] = []
 
+    @property
+    def has_judged(self) -> bool:
+        """Return whether an audit found anything to judge, or no audit will come."""
+        return any(audit.transfer_count for audit in self.audits) or not self.is_alive()
+
     def stop(self) -> None:
         """Let the audit in hand be the last one; returns at once."""
         self._stopping.set()

@@ -126,7 +126,8 @@ def _work_through_failover(
         acts_since_s = time.monotonic()
         stage.wait_until(
             "a commit in the new region", _SETTLE_TIMEOUT_S,
-            lambda: any(ack.at_s > acts_since_s for ack in journal.acks[before:]),
+            lambda: len(journal.acks) >= total
+            or any(ack.at_s > acts_since_s for ack in journal.acks[before:]),
         )  # fmt: skip
         facts.without_writes_s = _longest_pause_s(journal)
         story.tell(
@@ -142,6 +143,10 @@ def _work_through_failover(
             lambda: len(journal.acks) >= total
             and committed_rows(bootstrap, INPUT_PARTITIONS) >= total,
         )  # fmt: skip
+        # A short stream may be over before the mirror was looked at.
+        stage.wait_until(
+            "an audit of the mirror", _SETTLE_TIMEOUT_S, lambda: auditors[HOME].has_judged
+        )
         auditors[HOME].stop()
     finally:
         fleet.stop()

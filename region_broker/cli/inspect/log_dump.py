@@ -6,10 +6,11 @@ Not here: recovery (`region_broker.log.recovery`), comparing regions (`tidemark 
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -27,9 +28,13 @@ from idempotency.record_batch import (
 )
 from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, fail, output_option, printable
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
+from region_broker.log.segment import LOG_SUFFIX, file_name
 from region_broker.replication.partition_table import TOPIC_FILE_NAME
 from region_broker.wire.batches import Record, RecordsError, iter_records
 from region_broker.wire.compression import Codec
+
+_FIRST_SEGMENT: Final = file_name(0, LOG_SUFFIX)
+_SEGMENT: Final = re.compile(r"\d{20}\.log")
 
 
 @click.group(epilog="Example: tidemark log dump ./cluster/eu/logs/8f0c.../0")
@@ -75,9 +80,10 @@ def dump(path: Path, records: bool, start: int, limit: int | None, output: str) 
 
 def _segments(path: Path) -> list[Path]:
     if path.is_dir():
-        found = sorted(path.glob("*.log"))
+        found = sorted(each for each in path.glob("*.log") if _SEGMENT.fullmatch(each.name))
         if not found:
-            fail(f"{path} holds no segment (*.log): name a partition's folder", EXIT_NOT_FOUND)
+            fail(f"{path} holds no segment (such as {_FIRST_SEGMENT}): name a partition's folder, logs/TOPIC/PARTITION"
+                 " in a node's data folder", EXIT_NOT_FOUND)  # fmt: skip
         return found
     if not path.is_file():
         fail(f"there is no {path}", EXIT_NOT_FOUND)

@@ -95,3 +95,11 @@ def test_a_data_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert result.exit_code in {0, 1}
     assert "ms per fdatasync" in rows["disk sync"]["found"]
     assert not (tmp_path / "not").exists()
+
+
+def test_a_disk_that_takes_no_writes_is_an_error() -> None:
+    result, rows = examine(Path("/proc/self"))
+    assert result.exit_code == 1
+    assert rows["disk sync"]["state"] == "MISSING"
+    assert "cannot be written to" in rows["disk sync"]["found"]
+    assert "mount it for writing" in rows["disk sync"]["mend"]

@@ -108,3 +108,13 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert (code, "there is no" in output) == (3, True)
     code, output = dumped(str(tmp_path))
     assert (code, "name a partition's folder" in output) == (3, True)
+
+
+def test_a_folder_is_dumped_segment_by_segment_and_nothing_else_in_it(tmp_path: Path) -> None:
+    folder = segment(tmp_path, payment()).parent
+    (folder / "node.log").write_text("a line of a node\n")
+    code, output = dumped(str(folder), "-o", "json")
+    assert (code, len(json.loads(output))) == (0, 1)
+    code, output = dumped(str(folder.parent))
+    assert code == 3
+    assert "holds no segment (such as 00000000000000000000.log)" in output

@@ -78,7 +78,7 @@ async def test_T19_a_region_epoch_never_goes_back(tmp_path: Path) -> None:
     with pytest.raises(CommandRefused, match="comes too late"):
         await store.apply(RecordLineage("main", late))
     await store.apply(CreateTopic(ORDERS))
-    with pytest.raises(CommandRefused, match="exists already"):
+    with pytest.raises(CommandRefused, match="already exists"):
         await store.apply(CreateTopic(ORDERS))
     assert store.image.domains == before.domains
     await store.close()

@@ -1,0 +1,1 @@
+"""Named clusters: addresses that commands take when none are given."""

@@ -1,0 +1,104 @@
+"""`tidemark context`: name clusters, and say which one commands mean.
+
+Not here: where contexts are kept, and what beats what (`store`).
+"""
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from region_broker.cli.context.store import (
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_URL,
+    Context,
+    ContextError,
+    Contexts,
+)
+from region_broker.cli.output import EXIT_NOT_FOUND, EXIT_USAGE, fail, output_option, print_rows
+from region_broker.cli.region_client import BadUrl, parse_urls
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@click.group(epilog="Example: tidemark context set live --bootstrap k1:9092 --url http://k1:9093")
+def context() -> None:
+    """Name clusters once, and let all commands mean one of them."""
+
+
+def _tells(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except ContextError as error:
+            fail(str(error), EXIT_NOT_FOUND if "there is no context" in str(error) else EXIT_USAGE)
+
+    return run
+
+
+@context.command(
+    "set",
+    epilog="""\b
+Example:
+  tidemark context set live --bootstrap eu1:9092,us1:9092 --url http://eu1:9093,http://us1:9093
+""",
+)
+@click.argument("name")
+@click.option("--bootstrap", help=f"Kafka addresses, with commas. New ones: {DEFAULT_BOOTSTRAP}.")
+@click.option("--url", help=f"HTTP addresses, with commas. New ones: {DEFAULT_URL}.")
+@_tells
+def context_set(name: str, bootstrap: str | None, url: str | None) -> None:
+    """Make the context NAME, or change what is given; the first one is the current one."""
+    if not _NAME.fullmatch(name):
+        fail(
+            f"{name!r} is no name: letters, digits, dot, dash and underscore, 64 at most",
+            EXIT_USAGE,
+        )
+    contexts = Contexts.load()
+    before = contexts.named.get(name, Context())
+    try:
+        addresses = ",".join(parse_urls(url)) if url else before.url
+    except BadUrl as error:
+        fail(f"--url: {error}", EXIT_USAGE)
+    changed = contexts.with_context(
+        name, Context(bootstrap=bootstrap or before.bootstrap, url=addresses)
+    )
+    changed.save()
+    click.echo(
+        f"context {name} was set" + (", and is the current one" if changed.current == name else "")
+    )
+
+
+@context.command("use", epilog="Example: tidemark context use live")
+@click.argument("name")
+@_tells
+def context_use(name: str) -> None:
+    """Let commands mean the context NAME from now on."""
+    Contexts.load().using(name).save()
+    click.echo(f"commands mean {name} now")
+
+
+@context.command("list", epilog="Example: tidemark context list -o json")
+@output_option
+@_tells
+def context_list(output: str) -> None:
+    """List the contexts."""
+    contexts = Contexts.load()
+    rows = [
+        {"context": name, "current": name == contexts.current,
+         "bootstrap": each.bootstrap, "url": each.url}
+        for name, each in sorted(contexts.named.items())
+    ]  # fmt: skip
+    print_rows(rows, output, title="contexts")
+
+
+@context.command("delete", epilog="Example: tidemark context delete live")
+@click.argument("name")
+@_tells
+def context_delete(name: str) -> None:
+    """Forget the context NAME; no cluster is touched."""
+    Contexts.load().without(name).save()
+    click.echo(f"context {name} was forgotten")

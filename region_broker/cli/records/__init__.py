@@ -1,0 +1,1 @@
+"""`tidemark produce` and `tidemark consume`: records in and out of files, pipes and terminals."""

@@ -1,0 +1,231 @@
+"""`tidemark consume`: records of a topic on standard output, from anywhere in it.
+
+INV-CCO1  a group's position is committed only behind what was printed, and only by a member
+INV-CCO2  without --follow it ends at the ends of the partitions, and a partition without records is at its end
+Not here: what a line looks like (`lines`).
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import click
+
+from region_broker.cli.admin.offset_plan import PlanError, parse_datetime
+from region_broker.cli.kafka import (
+    TIMEOUT_S,
+    bootstrap_option,
+    check_topic,
+    client_config,
+    kafka_errors,
+    quiet,
+)
+from region_broker.cli.output import EXIT_USAGE, fail, printable
+from region_broker.cli.records.lines import to_json
+
+_EARLIEST: Final = "earliest"
+_LATEST: Final = "latest"
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tidemark consume orders                        from the beginning to the end, then stop
+  tidemark consume orders --follow --group billing
+  tidemark consume orders --partition 3 --offset 1200 --max 10 --offsets
+  tidemark consume orders --offset -5            the last five of each partition
+  tidemark consume orders --from-time 2026-01-31T13:00:00Z -o json > since.ndjson
+"""
+)
+@click.argument("topic")
+@click.option("--group", help="Read as a member of this group and commit what was printed.")
+@click.option("--partition", "only", multiple=True, type=click.IntRange(0),
+              help="Only this partition; may be repeated.")  # fmt: skip
+@click.option("--offset", metavar="N|-N|earliest|latest",
+              help="Begin here in each partition; -N is N before its end.")  # fmt: skip
+@click.option("--from-time", metavar="ISO",
+              help="Begin with the first record at or after this time; UTC where it names no zone.")  # fmt: skip
+@click.option("--follow", is_flag=True, help="Wait for more at the end.")
+@click.option("--uncommitted", is_flag=True, help="Show records of open and aborted transactions.")
+@click.option("--offsets", "with_offsets", is_flag=True, help="Partition, offset and key first.")
+@click.option("--times", "with_times", is_flag=True, help="The record's time first.")
+@click.option("--keys", "with_keys", is_flag=True, help="The key before the value.")
+@click.option("--headers", "with_headers", is_flag=True, help="The headers before the value.")
+@click.option("--max", "count_max", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("-o", "--output", "output", type=click.Choice(["text", "json"]), default="text",
+              show_default=True, help="json: an object a line, which `produce --format json` takes.")  # fmt: skip
+@bootstrap_option
+def consume(
+    topic: str, group: str | None, only: tuple[int, ...], offset: str | None,
+    from_time: str | None, follow: bool, uncommitted: bool, with_offsets: bool, with_times: bool,
+    with_keys: bool, with_headers: bool, count_max: int | None, output: str, bootstrap: str,
+) -> None:  # fmt: skip
+    """Print the values of TOPIC's records, one per line; committed ones only, unless asked."""
+    from confluent_kafka import Consumer
+
+    if group and (only or offset or from_time):
+        fail("a group reads on where it has committed: --partition, --offset and --from-time go without"
+             " --group (`tidemark group reset-offsets` puts a group elsewhere)", EXIT_USAGE)  # fmt: skip
+    if offset and from_time:
+        fail("--offset and --from-time exclude each other: where to begin?", EXIT_USAGE)
+    begin = _begin(offset, from_time)
+    config = client_config(
+        bootstrap,
+        **{
+            "group.id": group or "tidemark-cli",
+            "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        },
+    )
+    if output == "json":
+        render: Callable[[Any], bytes] = to_json
+    else:
+        render = _text(with_times, with_offsets, with_keys, with_headers)
+    consumer = Consumer(config, logger=quiet())
+    try:
+        with kafka_errors(f"topic {topic} cannot be read"):
+            _place(consumer, topic, _chosen(consumer, topic, only), group, begin)
+            with suppress(KeyboardInterrupt):
+                _print_records(consumer, render, follow, count_max)
+            sys.stdout.flush()
+            if group:
+                _commit(consumer)
+    finally:
+        consumer.close()
+
+
+class _Time(NamedTuple):
+    """A place in a log by its time."""
+
+    wall_ms: int
+
+
+def _begin(offset: str | None, from_time: str | None) -> "int | _Time | str":
+    """Return an offset (negative: before the end), a time, or one of the two words; ends the command if unreadable."""
+    if from_time is not None:
+        try:
+            return _Time(parse_datetime(from_time))
+        except PlanError as error:
+            fail(f"--from-time: {error}", EXIT_USAGE)
+    if offset is None or offset == _EARLIEST:
+        return _EARLIEST
+    if offset == _LATEST:
+        return _LATEST
+    try:
+        return int(offset)
+    except ValueError:
+        fail(f"--offset {offset!r} is neither a number nor {_EARLIEST} or {_LATEST}", EXIT_USAGE)
+
+
+def _chosen(consumer: Any, topic: str, only: Sequence[int]) -> list[int]:
+    there = check_topic(consumer, topic)
+    missing = sorted(set(only) - set(there))
+    if missing:
+        fail(
+            f"topic {topic} has no partition {missing[0]}: it has {len(there)}, from 0 on",
+            EXIT_USAGE,
+        )
+    return sorted(set(only)) or there
+
+
+def _place(
+    consumer: Any, topic: str, partitions: Sequence[int], group: str | None,
+    begin: "int | _Time | str",
+) -> None:  # fmt: skip
+    """Join the group, or put the reader where it begins; raises KafkaException."""
+    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+
+    if group:
+        consumer.subscribe([topic])
+        return
+    if isinstance(begin, _Time):
+        asked = [TopicPartition(topic, index, begin.wall_ms) for index in partitions]
+        consumer.assign(consumer.offsets_for_times(asked, timeout=TIMEOUT_S))
+        return
+    if isinstance(begin, int):
+        placed = [
+            TopicPartition(topic, index, _within(consumer, topic, index, begin))
+            for index in partitions
+        ]
+        consumer.assign(placed)
+        return
+    where = OFFSET_END if begin == _LATEST else OFFSET_BEGINNING
+    consumer.assign([TopicPartition(topic, index, where) for index in partitions])
+
+
+def _within(consumer: Any, topic: str, partition: int, wanted: int) -> int:
+    """Return an offset that is in the log, or at its nearest end."""
+    from confluent_kafka import TopicPartition
+
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+    return int(min(max(high + wanted if wanted < 0 else wanted, low), high))
+
+
+def _commit(consumer: Any) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        consumer.commit(asynchronous=False)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._NO_OFFSET:  # nothing was printed
+            raise
+
+
+def _print_records(
+    consumer: Any, render: Callable[[Any], bytes], follow: bool, count_max: int | None
+) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    ended: set[int] = set()
+    count = 0
+    while count_max is None or count < count_max:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            count += 1
+            ended.discard(message.partition())
+            sys.stdout.buffer.write(render(message) + b"\n")
+            if follow:
+                sys.stdout.buffer.flush()
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended.add(message.partition())
+            if not follow and len(ended) >= len(consumer.assignment()):
+                return
+        elif error.fatal() or not error.retriable():
+            raise KafkaException(error)
+
+
+def _text(
+    with_times: bool, with_offsets: bool, with_keys: bool, with_headers: bool
+) -> Callable[[Any], bytes]:
+    """Return what prints a record as columns, with tabs between them, the value last."""
+
+    def render(message: Any) -> bytes:
+        columns: list[bytes] = []
+        if with_times:
+            columns.append(_time(message).encode())
+        if with_offsets:
+            columns.append(f"{message.partition()}@{message.offset()}".encode())
+        if with_keys or with_offsets:
+            columns.append(message.key() or b"")
+        if with_headers:
+            pairs = (f"{name}={(value or b'').decode(errors='replace')}"
+                     for name, value in message.headers() or ())  # fmt: skip
+            columns.append(printable(",".join(pairs)).encode())
+        return b"\t".join([*columns, message.value() or b""])
+
+    return render
+
+
+def _time(message: Any) -> str:
+    kind, timestamp_ms = message.timestamp()
+    if not kind:
+        return "-"
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
