@@ -69,8 +69,8 @@ class Removal:
                 self._remove(gone)
             else:
                 self._disk.fsync_dir(folder.parent)
-        except OSError as error:
-            logger.error("%s cannot be put away, it is tried again later: %s", folder, error)
+        except OSError:
+            logger.exception("%s cannot be put away, it is tried again later", folder)
             self._left[folder] = on_gone
             return False
         self._left.pop(folder, None)
