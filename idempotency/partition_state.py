@@ -325,13 +325,9 @@ class PartitionState:
         """Return every known producer, by rising id."""
         return [_facts(entry) for entry in self._producers]
 
-    def last_data_offsets(self) -> dict[int, int]:
-        """Return the last offset of each known producer's newest batch in its epoch, -1 without one."""
-        newest = {entry.producer_id: entry.window.newest for entry in self._producers}
-        return {
-            producer_id: -1 if batch is None else batch.last_offset
-            for producer_id, batch in newest.items()
-        }
+    def producer_ids(self) -> frozenset[int]:
+        """Return the ids of all known producers."""
+        return frozenset(entry.producer_id for entry in self._producers)
 
     # -- bounding memory -----------------------------------------------------------------------
 

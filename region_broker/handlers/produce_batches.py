@@ -24,7 +24,7 @@ from region_broker.handlers.partitions import find_partition
 from region_broker.handlers.produce_errors import ERROR_OF_VERDICT, verification_error
 from region_broker.handlers.produce_wait import Item
 from region_broker.handlers.services import RequestContext
-from region_broker.replication.admission import AppendOutcome, AppendVerdict
+from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.by_hand.produce import ProduceRequest
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
@@ -212,12 +212,7 @@ async def turn(ctx: RequestContext) -> AsyncIterator[None]:
 async def prepare(item: Item) -> None:
     """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
     assert item.partition is not None
-    changed = await asyncio.to_thread(item.partition.prepared, item.data)
-    if isinstance(changed, AppendOutcome):
-        item.refuse(ERROR_OF_VERDICT[changed.verdict], changed.detail, changed.bad_records)
-    else:
-        item.data = bytes(changed)
-        item.is_prepared = True
+    item.ahead = await asyncio.to_thread(item.partition.prepared, item.data)
 
 
 def append(ctx: RequestContext, items: Sequence[Item]) -> None:
@@ -227,9 +222,7 @@ def append(ctx: RequestContext, items: Sequence[Item]) -> None:
         if not item.open:
             continue
         assert item.partition is not None
-        outcome = item.partition.append(
-            item.data, tv2=tv2 and item.transactional, is_prepared=item.is_prepared
-        )
+        outcome = item.partition.append(item.data, tv2=tv2 and item.transactional, ahead=item.ahead)
         if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
             item.outcome = outcome
         else:

@@ -18,6 +18,7 @@ from region_broker.limits import PIECE_ELEMENTS, RECORD_ERRORS_MAX
 from region_broker.log.disk import Buffer
 from region_broker.replication.admission import AppendOutcome
 from region_broker.replication.partition import Partition
+from region_broker.replication.record_rules import Prepared
 from region_broker.wire.by_hand.produce import (
     ProducedRow,
     ProduceRequest,
@@ -34,7 +35,7 @@ class Item:
     """One batch of a request, on its way: what it is, where it goes, what became of it."""
 
     __slots__ = (
-        "attributes", "bad_records", "data", "error", "index", "is_prepared", "outcome", "partition", "producer_epoch",
+        "ahead", "attributes", "bad_records", "data", "error", "index", "outcome", "partition", "producer_epoch",
         "producer_id", "text", "topic", "wait",
     )  # fmt: skip
 
@@ -51,7 +52,7 @@ class Item:
         self.text: str | None = None
         self.bad_records: tuple[int, ...] = ()
         self.outcome: AppendOutcome | None = None
-        self.is_prepared = False
+        self.ahead: Prepared | None = None
         self.wait: ProduceWait | None = None
 
     @property

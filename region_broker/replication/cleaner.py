@@ -5,7 +5,8 @@ INV-CLN1  one log at a time; reading and writing in a thread, in small steps wit
 INV-CLN2  what a step prepared is void once the log was cut, shortened by retention or closed
 INV-CLN3  a log is cleaned below the bound it is given only: the last stable offset, and what every mirror of the
          domain has reached (T13)
-INV-CLN4  before the first hole: a snapshot of the state at the end of what is cleaned, and the mark, are durable
+INV-CLN4  before the first hole: a snapshot of the state at the end of what is cleaned, and the mark, are durable, and
+         the snapshots below are gone: what follows them is no longer what they were followed by
 
 A log that cannot be cleaned (damaged, or the disk fails on new files) is left as it is, with a line in the log; it is
 tried again in the next round. Source: Kafka LogCleaner.scala, LogCleanerManager.scala.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from idempotency.ports import Clock
+from idempotency.record_batch import BatchError
 from region_broker.limits import CLEANER_BYTES_PER_S, CLEANER_KEYS_MAX
 from region_broker.log.cleaning.planning import Filth, groups, judge
 from region_broker.log.cleaning.rewriting import Cleaning, CleaningTask, Read, Rewritten
@@ -117,7 +119,7 @@ class Cleaner:
         try:
             for awaited in run.steps():
                 await self._step(awaited)
-        except (LogDamaged, PartitionFailed, OSError) as error:
+        except (LogDamaged, PartitionFailed, BatchError, OSError) as error:
             logger.warning("%s: cleaning ended early: %s", partition.tp, error)
             return False
         finally:
@@ -130,6 +132,11 @@ class Cleaner:
             "%s: cleaned up to offset %d, %d bytes fewer",
             partition.tp, log.cleaning.mark.first_dirty_offset, run.cleaning.removed_bytes,
         )  # fmt: skip
+        if unread := run.cleaning.unread:
+            logger.warning(
+                "%s: the records of %d batches cannot be read, the first at offset %d: they stay as they are, and so do "
+                "tombstones behind them, until retention or DeleteRecords takes them", partition.tp, len(unread), unread[0],
+            )  # fmt: skip
         return True
 
     async def _step(self, step: "_Step") -> None:
@@ -193,7 +200,7 @@ class _Run:
                 segments=[self._own(segment) for segment in self._segments],
                 first_dirty_offset=max(log.cleaning.mark.first_dirty_offset, start),
                 aborted=aborted,
-                last_data=log.state.last_data_offsets(),
+                producers=log.state.producer_ids(),
                 now_ms=parts.clock.wall_ms(),
                 keys_max=parts.keys_max,
             ),
@@ -225,6 +232,7 @@ class _Run:
             holes_below=max(clean_to, state.mark.holes_below),
         )
         yield _Step(lambda: self._keep_state(own, clean_to))
+        yield _Step(lambda: self._forget_older(clean_to))
         yield _Step(lambda: self._mark(before))
         txns = self.cleaning.transactions()
         for start, stop in groups(own[:count], self._log.config.segment_bytes):
@@ -268,6 +276,9 @@ class _Run:
         if load_newest(disk, folder, offset, offset) is None:
             state = rebuild_state(folder, own, offset)
             write_snapshot(disk, folder, offset, state.encode())
+
+    def _forget_older(self, offset: int) -> None:
+        self._void = not self._log.cleaning.forget_snapshots(offset, self._interruptions)
 
     def _mark(self, mark: CleanMark) -> None:
         self._void = not self._log.cleaning.note(mark, self._interruptions)

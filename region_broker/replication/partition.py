@@ -48,7 +48,7 @@ from region_broker.replication.appending.marker_writes import MarkerBatch, write
 from region_broker.replication.appending.mirrored_batches import LogTail, check_mirrored
 from region_broker.replication.commit_waiters import CommitFuture, CommitListener, CommitWaiters
 from region_broker.replication.readable_watchers import ReadableWatchers
-from region_broker.replication.record_rules import fitted, is_heavy, prepared
+from region_broker.replication.record_rules import Prepared, fitted, is_heavy, prepared
 from region_broker.replication.sound_reads import SoundReads
 from region_broker.replication.time_lookup import TimeLookup
 from region_broker.replication.trimming import Trimming
@@ -218,11 +218,11 @@ class Partition:
     # -- appending -------------------------------------------------------------------------------
 
     def append(
-        self, data: Buffer, *, tv2: bool = False, is_prepared: bool = False
+        self, data: Buffer, *, tv2: bool = False, ahead: Prepared | None = None
     ) -> AppendOutcome:
         """Take one client batch: check, judge, stamp, write. Answer when `next_offset` is below HW.
 
-        `is_prepared`: it comes from `prepared`.
+        `ahead`: what `prepared` made of it.
         """
         refused = self._refusal()
         if refused is not None:
@@ -232,7 +232,7 @@ class Partition:
             return header
         judgement = self.log.state.judge(header, tv2=tv2)
         if judgement.verdict is Verdict.FRESH:
-            return self._write_fitted(data, header, is_prepared=is_prepared)
+            return self._write_fitted(data, header, ahead)
         if judgement.verdict is Verdict.DUPLICATE:
             return AppendOutcome(
                 AppendVerdict.DUPLICATE,
@@ -243,10 +243,10 @@ class Partition:
         return AppendOutcome(APPEND_VERDICTS[judgement.verdict], detail=judgement.detail)
 
     def _write_fitted(
-        self, data: Buffer, header: BatchHeader, *, is_prepared: bool
+        self, data: Buffer, header: BatchHeader, ahead: Prepared | None
     ) -> AppendOutcome:
         config = self.log.config
-        found = fitted(data, header, config, self.log.wall_ms(), is_prepared=is_prepared)
+        found = fitted(data, header, config, self.log.wall_ms(), ahead)
         if isinstance(found, AppendOutcome):
             return found
         outcome = self._write(*found)
@@ -258,8 +258,8 @@ class Partition:
         """Tell whether a client batch should go through `prepared`, in a thread, before it is appended."""
         return is_heavy(data, self.log.config)
 
-    def prepared(self, data: Buffer) -> Buffer | AppendOutcome:
-        """Return a client batch in the topic's codec, or why it is refused; may run in a thread."""
+    def prepared(self, data: Buffer) -> Prepared:
+        """Return what the topic's rules make of a client batch; may run in a thread."""
         return prepared(data, self.log.config)
 
     def append_markers(self, markers: Sequence[MarkerBatch]) -> list[AppendOutcome]:

@@ -2,8 +2,10 @@
 
 INV-FIT1  a batch is judged by its header; records are looked at only where `compression.type` asks for another codec
          than the batch has, by that codec, and in compacted topics, for their keys
-INV-FIT2  what takes long is done ahead and off the event loop (`is_heavy`, `prepared`); a batch that was not prepared
-         is treated all the same when it is appended
+INV-FIT2  what takes long is done ahead and off the event loop (`is_heavy`, `prepared`); a batch that was not prepared,
+         or under other rules than those in force now, is treated all the same when it is appended
+INV-FIT3  whether a batch is in the log already is asked first, of the bytes that were sent: rules that have changed since
+         refuse no retry of what is there
 
 A batch's header names its first and its highest timestamp. `message.timestamp.before.max.ms` is held against the
 first, where Kafka looks at every record: a record that is older than the first one of its batch passes.
@@ -11,7 +13,7 @@ Source: Kafka LogValidator.java, UnifiedLog.scala `append` (sizes).
 Not here: what every client batch must be (`admission`), how it is rewritten (`wire.batch_rewrite`).
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from idempotency.record_batch import (
     LOG_APPEND_TIME_BIT,
@@ -47,39 +49,42 @@ def is_heavy(data: Buffer, config: LogConfig) -> bool:
     return header.codec != Codec.NONE or len(data) > RECOMPRESSED_INLINE_BYTES_MAX
 
 
-def prepared(data: Buffer, config: LogConfig) -> Buffer | AppendOutcome:
-    """Return the batch in the topic's codec, its keys looked at, or why it is refused."""
+class Prepared(NamedTuple):
+    """What became of a batch under the rules of `config`: in the topic's codec, or why it is refused."""
+
+    config: LogConfig
+    made: Buffer | AppendOutcome
+
+
+def prepared(data: Buffer, config: LogConfig) -> Prepared:
+    """Do ahead what takes long: look at the batch's keys, change its codec."""
     header = check_client_batch(data, config.message_bytes_max)
     if isinstance(header, AppendOutcome):
-        return header
-    problem = _key_problem(data, header) if config.compacts else None
-    if problem is not None:
-        return problem
-    return _in_codec(data, header, config.records)
+        return Prepared(config, header)
+    return Prepared(config, _made(data, header, config))
 
 
 def fitted(
-    data: Buffer, header: BatchHeader, config: LogConfig, now_ms: int, *, is_prepared: bool = False
+    data: Buffer,
+    header: BatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    ahead: Prepared | None = None,
 ) -> tuple[Buffer, BatchHeader] | AppendOutcome:
-    """Return a fresh batch as it is to be written, with its header, or why it is refused."""
+    """Return a fresh batch as it is to be written, with its header, or why it is refused.
+
+    `ahead` is what `prepared` made of the same bytes.
+    """
     rules = config.records
     wrong_time = _time_problem(header, rules, now_ms)
     if wrong_time:
         return AppendOutcome(AppendVerdict.INVALID_TIMESTAMP, detail=wrong_time)
-    problem = _key_problem(data, header) if config.compacts and not is_prepared else None
-    if problem is not None:
-        return problem
-    if rules.codec is not None and rules.codec != header.codec:
-        changed = _in_codec(data, header, rules)
-        if isinstance(changed, AppendOutcome):
-            return changed
-        data, header = changed, read_header(changed)
-        if header.size_bytes > config.message_bytes_max:
-            return AppendOutcome(
-                AppendVerdict.TOO_LARGE,
-                detail=f"in the topic's codec the batch has {header.size_bytes} bytes, "
-                f"max.message.bytes is {config.message_bytes_max}",
-            )
+    in_force = ahead is not None and ahead.config == config
+    made = ahead.made if ahead is not None and in_force else _made(data, header, config)
+    if isinstance(made, AppendOutcome):
+        return made
+    if made is not data:
+        data, header = made, read_header(made)
     if header.size_bytes > config.segment_bytes:
         return AppendOutcome(
             AppendVerdict.LARGER_THAN_SEGMENT,
@@ -91,6 +96,29 @@ def fitted(
     return data, header
 
 
+def _made(data: Buffer, header: BatchHeader, config: LogConfig) -> Buffer | AppendOutcome:
+    problem = _key_problem(data, header) if config.compacts else None
+    if problem is not None:
+        return problem
+    rules = config.records
+    if rules.codec is None or rules.codec == header.codec:
+        return data
+    try:
+        changed = recompressed(data, header, rules.codec, level=rules.level)
+    except RecordsError as error:
+        return AppendOutcome(
+            AppendVerdict.INVALID_RECORD,
+            detail=f"compression.type={rules.codec.name.lower()} of the topic: {error}",
+        )
+    if len(changed) > config.message_bytes_max:
+        return AppendOutcome(
+            AppendVerdict.TOO_LARGE,
+            detail=f"in the topic's codec the batch has {len(changed)} bytes, "
+            f"max.message.bytes is {config.message_bytes_max}",
+        )
+    return changed
+
+
 def _key_problem(data: Buffer, header: BatchHeader) -> AppendOutcome | None:
     """Return why a compacted topic does not take the batch: it would lose what has no key (Kafka validateKey)."""
     with memoryview(data) as view:
@@ -98,7 +126,7 @@ def _key_problem(data: Buffer, header: BatchHeader) -> AppendOutcome | None:
     keyless = 0
     bad: list[int] = []
     try:
-        for index, record in enumerate(walk(open_body(batch, header), header.record_count)):
+        for index, record in enumerate(walk(open_body(batch, header), header)):
             if record.key is None:
                 keyless += 1
                 if len(bad) < RECORD_ERRORS_MAX:
@@ -113,18 +141,6 @@ def _key_problem(data: Buffer, header: BatchHeader) -> AppendOutcome | None:
         " a compacted topic keeps records by key",
         bad_records=tuple(bad),
     )
-
-
-def _in_codec(data: Buffer, header: BatchHeader, rules: RecordRules) -> Buffer | AppendOutcome:
-    if rules.codec is None or rules.codec == header.codec:
-        return data
-    try:
-        return recompressed(data, header, rules.codec, level=rules.level)
-    except RecordsError as error:
-        return AppendOutcome(
-            AppendVerdict.INVALID_RECORD,
-            detail=f"compression.type={rules.codec.name.lower()} of the topic: {error}",
-        )
 
 
 def _time_problem(header: BatchHeader, rules: RecordRules, now_ms: int) -> str:

@@ -3,6 +3,7 @@
 INV-WB1  what `build_batch` writes, `iter_records` reads back equal, for every codec
 INV-WB2  `iter_records` allocates no more than the bytes it was given or the decompression cap allow, and
         raises `RecordsError` (never anything else) on hostile bytes
+INV-WB3  offsets that `iter_records` yields grow and lie inside the batch, and times fit 64 bits
 Layout: https://kafka.apache.org/documentation/#recordbatch (KIP-98).
 Not here: the header's layout and reading (`idempotency.record_batch`), the broker's produce and fetch paths:
 those never look at records.
@@ -24,6 +25,8 @@ from region_broker.limits import (
 from region_broker.wire.compression import Codec, CompressionError, compress, decompress
 
 HEADER_BYTES: Final = 61
+INT64_MIN: Final = -(1 << 63)
+INT64_MAX: Final = (1 << 63) - 1
 MAGIC: Final = 2
 ATTRIBUTE_LOG_APPEND_TIME: Final = 0x08
 ATTRIBUTE_TRANSACTIONAL: Final = 0x10
@@ -155,9 +158,8 @@ def iter_records(
     if len(view) < HEADER_BYTES:
         raise RecordsError(f"{len(view)} bytes are less than a batch header")
     base_offset, batch_length, _, magic, _ = _FRONT.unpack_from(view)
-    attributes, _, base_timestamp_ms, max_timestamp_ms, _, _, _, count = _BACK.unpack_from(
-        view, _CRC_START
-    )
+    back = _BACK.unpack_from(view, _CRC_START)
+    attributes, last_delta, base_timestamp_ms, max_timestamp_ms, _, _, _, count = back
     if magic != MAGIC:
         raise RecordsError(f"magic {magic} is not supported, only {MAGIC}")
     end = _LENGTH_START + batch_length
@@ -170,21 +172,30 @@ def iter_records(
         body = decompress(codec, bytes(view[HEADER_BYTES:end]), max_bytes=max_bytes)
     except (ValueError, CompressionError) as error:
         raise RecordsError(str(error)) from error
-    position = 0
+    position, lowest = 0, base_offset
     for index in range(count):
         try:
             record, position = _read_record(body, position, base_offset, base_timestamp_ms)
+            _check_place(record, lowest, base_offset + last_delta)
         except (IndexError, UnicodeDecodeError, _Malformed) as error:
             raise RecordsError(f"record {index} is damaged: {error}", index) from error
         if attributes & ATTRIBUTE_LOG_APPEND_TIME:
             record = replace(record, timestamp_ms=max_timestamp_ms)
         yield record
+        lowest = record.offset + 1
     if position != len(body):
         raise RecordsError(f"{len(body) - position} bytes follow the last record")
 
 
 class _Malformed(Exception):
     """A length inside a record makes no sense."""
+
+
+def _check_place(record: Record, lowest: int, highest: int) -> None:
+    if not lowest <= record.offset <= highest:
+        raise _Malformed(f"its offset {record.offset} is not in {lowest}..{highest}")
+    if not INT64_MIN <= record.timestamp_ms <= INT64_MAX:
+        raise _Malformed(f"its time of {record.timestamp_ms} ms does not fit 64 bits")
 
 
 def _write_varint(out: bytearray, value: int) -> None:

@@ -2,6 +2,8 @@
 
 INV-WZ1  decompression never yields more than the bytes allowed, nor allocates them before it knows
         (64 MiB of zeros is 2 kB of zstd)
+INV-WZ2  decompression yields all that a stream holds, or fails: gzip members (RFC 1952), frames of lz4 and zstd, and
+        xerial's streams may follow each other, and nothing else may follow them
 Not here: who decides whether a codec may be used (`handlers.produce`), batches (`wire.batches`).
 """
 
@@ -11,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import cramjam
 import lz4.frame
@@ -27,6 +29,8 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = struct.Struct(">i")
+_PIECE_BYTES: Final = 32 * 1024
+S = TypeVar("S", bound="_Stream")
 
 
 class Codec(IntEnum):
@@ -88,49 +92,74 @@ def _damaged(codec: str, reason: object) -> CompressionError:
     return CompressionError(f"not a valid {codec} stream: {reason}")
 
 
+class _Stream(Protocol):
+    """One member or frame of a codec. It takes all that it is given, or has nothing left to yield."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes | None:
+        """What follows its end in what it was given last."""
+        ...
+
+
+def _unframed(
+    codec: str,
+    frames: tuple[Callable[[], S], Callable[[S, bytes, int], bytes]],
+    data: bytes,
+    max_bytes: int,
+) -> bytes:
+    """Return what all frames of `data` hold; `frames` makes one, and feeds it (bytes, most to yield, never 0)."""
+    begun, fed = frames
+    parts: list[bytes] = []
+    position, left_bytes = 0, max_bytes
+    while position < len(data):
+        stream = begun()
+        while not stream.eof:
+            # In pieces: what a frame leaves unused is copied, and a batch may be a hundred thousand empty frames.
+            piece = data[position : position + _PIECE_BYTES]
+            if not piece:
+                raise _damaged(codec, "it ends too early")
+            part = fed(stream, piece, left_bytes + 1)
+            left_bytes -= len(part)
+            if left_bytes < 0:
+                raise _too_much(max_bytes)
+            parts.append(part)
+            position += len(piece) - len(stream.unused_data or b"")
+    if not parts:
+        raise _damaged(codec, "it is empty")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 def _gunzip(data: bytes, max_bytes: int) -> bytes:
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        result = stream.decompress(data, max_bytes + 1)
-    except zlib.error as error:
-        raise _damaged("gzip", error) from error
-    if len(result) > max_bytes:
-        raise _too_much(max_bytes)
-    if not stream.eof:
-        raise _damaged("gzip", "it ends too early")
-    return result
+    def fed(stream: "zlib._Decompress", piece: bytes, most_bytes: int) -> bytes:
+        try:
+            return stream.decompress(piece, most_bytes)
+        except zlib.error as error:
+            raise _damaged("gzip", error) from error
+
+    return _unframed("gzip", (lambda: zlib.decompressobj(wbits=31), fed), data, max_bytes)
 
 
 def _unlz4(data: bytes, max_bytes: int) -> bytes:
-    stream = lz4.frame.LZ4FrameDecompressor()
-    try:
-        result = bytes(stream.decompress(data, max_length=max_bytes + 1))
-    except (RuntimeError, EOFError) as error:
-        raise _damaged("lz4", error) from error
-    if len(result) > max_bytes:
-        raise _too_much(max_bytes)
-    if not stream.eof:
-        raise _damaged("lz4", "it ends too early")
-    return result
+    def fed(stream: lz4.frame.LZ4FrameDecompressor, piece: bytes, most_bytes: int) -> bytes:
+        try:
+            return bytes(stream.decompress(piece, max_length=most_bytes))
+        except (RuntimeError, EOFError) as error:
+            raise _damaged("lz4", error) from error
+
+    return _unframed("lz4", (lz4.frame.LZ4FrameDecompressor, fed), data, max_bytes)
 
 
 def _unzstd(data: bytes, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    size_bytes = 0
-    while data:  # a stream may be several frames
-        stream = zstd.ZstdDecompressor()
+    def fed(stream: zstd.ZstdDecompressor, piece: bytes, most_bytes: int) -> bytes:
         try:
-            part = bytes(stream.decompress(data, max_length=max_bytes - size_bytes + 1))
+            return bytes(stream.decompress(piece, max_length=most_bytes))
         except zstd.ZstdError as error:
             raise _damaged("zstd", error) from error
-        size_bytes += len(part)
-        if size_bytes > max_bytes:
-            raise _too_much(max_bytes)
-        if not stream.eof:
-            raise _damaged("zstd", "it ends too early")
-        parts.append(part)
-        data = stream.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    return _unframed("zstd", (zstd.ZstdDecompressor, fed), data, max_bytes)
 
 
 def _compress_xerial(data: bytes) -> bytes:
@@ -144,10 +173,15 @@ def _compress_xerial(data: bytes) -> bytes:
 def _unsnappy(data: bytes, max_bytes: int) -> bytes:
     if not data.startswith(XERIAL_MAGIC):
         return _unsnappy_block(data, max_bytes)
-    position = len(_XERIAL_HEADER)
+    position = 0
     parts: list[bytes] = []
     left_bytes = max_bytes
     while position < len(data):
+        if data.startswith(
+            XERIAL_MAGIC, position
+        ):  # another stream follows (SnappyInputStream reads on, too)
+            position += len(_XERIAL_HEADER)
+            continue
         if position + 4 > len(data):
             raise _damaged("snappy", "a block length is cut off")
         (size_bytes,) = _INT32.unpack_from(data, position)
@@ -158,6 +192,8 @@ def _unsnappy(data: bytes, max_bytes: int) -> bytes:
         left_bytes -= len(part)
         parts.append(part)
         position += size_bytes
+    if position > len(data):
+        raise _damaged("snappy", "its header is cut off")
     return b"".join(parts)
 
 

@@ -13,6 +13,7 @@ from region_broker.log.segment import BatchAtTime
 from region_broker.replication import time_lookup
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.compression import Codec
+from tests.unit.region_broker.log.test_cleaning_odd_batches import NOW_MS, UNREADABLE
 from tests.wire_world import body_of, wire_world
 
 
@@ -44,6 +45,21 @@ async def test_INV_TL1_compressed_records_are_not_looked_at_on_the_event_loop(
         assert (row.error_code, row.offset, row.timestamp) == (0, 1_000, 2_000)
     assert len(looked_in) == 1  # INV-TL2: the bisection of KIP-734 unpacks nothing
     assert looked_in[0] != threading.get_ident()
+
+
+@pytest.mark.parametrize(
+    "name", ["an offset far behind its end", "a time that does not fit 64 bits"]
+)
+async def test_INV_WB3_a_lookup_answers_no_offset_or_time_that_only_a_producers_bytes_claim(
+    tmp_path: Path, name: str
+) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        world.partition("t").append(UNREADABLE[name])
+        await world.partition("t").wait_committed(1)
+        client = await world.connect()
+        (row,) = (await client.call(2, 7, asked(1, NOW_MS))).topics[0].partitions
+        assert (row.error_code, row.offset, row.timestamp) == (0, 0, NOW_MS)
 
 
 async def test_one_request_looks_up_a_bounded_number_of_partitions(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from region_broker.log.failures import UnsupportedConfig
 from region_broker.replication.admission import AppendOutcome, AppendVerdict
 from region_broker.replication.partition import Isolation
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
-from region_broker.wire.compression import Codec
-from tests.log_world import World, batch, world
+from region_broker.wire.compression import Codec, compress
+from tests.log_world import Topic, World, batch, world
 from tests.simulation.kafka_client import produce_request
 from tests.wire_world import RawClient, wire_world
 
@@ -113,7 +113,7 @@ def test_records_that_cannot_be_decompressed_are_refused_where_they_would_have_t
     assert world().partition.append(damaged).verdict is AppendVerdict.APPENDED
     some = world({"compression.type": "zstd"})
     assert some.partition.append(damaged).verdict is AppendVerdict.INVALID_RECORD
-    ahead = some.partition.prepared(damaged)
+    ahead = some.partition.prepared(damaged).made
     assert isinstance(ahead, AppendOutcome)
     assert ahead.verdict is AppendVerdict.INVALID_RECORD
 
@@ -127,7 +127,7 @@ def test_KIP467_records_without_a_key_are_named_where_a_compacted_topic_refuses_
 ) -> None:
     some = world({"cleanup.policy": "compact"})
     batch = build_batch(KEYED, codec=codec)
-    for refused in (some.partition.append(batch), some.partition.prepared(batch)):
+    for refused in (some.partition.append(batch), some.partition.prepared(batch).made):
         assert isinstance(refused, AppendOutcome)
         assert refused.verdict is AppendVerdict.INVALID_RECORD
         assert refused.bad_records == (1, 3)
@@ -153,7 +153,7 @@ def test_a_bomb_is_not_unpacked() -> None:
     struct.pack_into(">I", header, 17, google_crc32c.value(bytes(header[21:]) + body))
     bomb = bytes(header) + body
     assert some.partition.is_heavy(bomb)
-    refused = some.partition.prepared(bomb)
+    refused = some.partition.prepared(bomb).made
     assert isinstance(refused, AppendOutcome)
     assert refused.verdict is AppendVerdict.INVALID_RECORD
     assert "more than" in refused.detail
@@ -248,6 +248,51 @@ def test_max_message_bytes_holds_for_what_is_kept() -> None:
     assert world(limit).partition.append(small).verdict is AppendVerdict.APPENDED
     opened = world(limit | {"compression.type": "uncompressed"})
     assert opened.partition.append(small).verdict is AppendVerdict.TOO_LARGE
+
+
+def test_max_message_bytes_holds_for_what_a_thread_has_recompressed() -> None:
+    small = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)], codec=Codec.ZSTD)
+    some = world({"max.message.bytes": "1000", "compression.type": "uncompressed"})
+    ahead = some.partition.prepared(small)
+    assert some.partition.append(small, ahead=ahead).verdict is AppendVerdict.TOO_LARGE
+
+
+def test_INV_FIT2_what_was_prepared_under_other_rules_is_looked_at_again() -> None:
+    """A thread has changed the codec; meanwhile the topic is set to compact, which takes no record without a key."""
+    keyless = build_batch([Record(None, b"v", timestamp_ms=NOW_MS)])
+    before = world({"compression.type": "zstd"}).partition.prepared(keyless)
+    some = world({"compression.type": "gzip", "cleanup.policy": "compact"})
+    assert some.partition.append(keyless, ahead=before).verdict is AppendVerdict.INVALID_RECORD
+    keyed = build_batch([Record(b"k", b"v", timestamp_ms=NOW_MS)])
+    before = world({"compression.type": "zstd"}).partition.prepared(keyed)
+    assert some.partition.append(keyed, ahead=before).verdict is AppendVerdict.APPENDED
+    assert stored(some)[0].codec == Codec.GZIP
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_C2_a_retry_of_what_the_log_has_is_a_duplicate_by_whatever_rules(codec: Codec) -> None:
+    some = world()
+    sent = build_batch([Record(None, b"v" * 99)], origin=Origin(7, 0, 0), codec=codec)
+    assert some.partition.append(sent).verdict is AppendVerdict.APPENDED
+    some.sync()
+    some.topic = Topic(configs={"cleanup.policy": "compact", "compression.type": "gzip"})
+    some.close_and_reopen()
+    again = some.partition.append(sent, ahead=some.partition.prepared(sent))
+    assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, 0)
+
+
+@pytest.mark.parametrize("source", list(CODECS)[1:])
+def test_a_recompressed_batch_has_the_records_of_all_members_of_its_stream(source: str) -> None:
+    """A stream may be several members one after the other; Kafka's GzipCompression reads them all (RFC 1952)."""
+    codec = CODECS[source]
+    plain = build_batch(RECORDS)
+    body = compress(codec, plain[61:150]) + compress(codec, plain[150:])
+    batch = bytearray(build_batch(RECORDS, codec=codec)[:61] + body)
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">I", batch, 17, google_crc32c.value(bytes(batch[21:])))
+    some = world({"compression.type": "uncompressed"})
+    assert some.partition.append(batch).verdict is AppendVerdict.APPENDED
+    assert stored(some)[1][61:] == plain[61:]
 
 
 def claimed(**fields: int) -> bytes:

@@ -4,6 +4,8 @@ INV-CLB1  offsets, sequences, producer and codec of a batch stay; its offset ran
 INV-CLB2  a batch of which every record is kept, and that needs no delete horizon, stays byte for byte
 INV-CLB3  a tombstone or a marker that may go some day says when: bit 0x40, the time in the place of the base timestamp
          (KIP-534); record timestamps stay what they were
+INV-CLB4  what a producer wrote under a right CRC may be anything: `walk` yields records whose offsets grow and lie inside
+         the batch and whose times fit 64 bits, or raises RecordsError, and nothing else is raised here
 
 Source: Kafka MemoryRecords.java `filterTo`, DefaultRecordBatch.java `writeEmptyHeader`.
 Not here: which records are kept (`rewriting`).
@@ -26,7 +28,7 @@ from idempotency.record_batch import (
     read_varint,
     write_varint,
 )
-from region_broker.wire.batches import RecordsError
+from region_broker.wire.batches import INT64_MAX, INT64_MIN, RecordsError
 from region_broker.wire.compression import Codec, CompressionError, compress, decompress
 
 DELETE_HORIZON_BIT: Final = 0x40
@@ -63,18 +65,29 @@ def open_body(batch: bytes, header: BatchHeader) -> bytes:
         raise RecordsError(str(error)) from error
 
 
-def walk(body: bytes, count: int) -> Iterator[RecordAt]:
-    """Yield the records of a decompressed body; raises RecordsError if they are not `count` whole ones."""
-    position = 0
-    for index in range(count):
+def walk(body: bytes, header: BatchHeader) -> Iterator[RecordAt]:
+    """Yield the records of a batch's decompressed body; raises RecordsError unless they are what the header says."""
+    position, lowest = 0, 0
+    for index in range(header.record_count):
         try:
             record = _record_at(body, position)
         except (IndexError, ValueError) as error:
             raise RecordsError(f"record {index} is damaged: {error}", index) from error
+        if not lowest <= record.offset_delta <= header.last_offset_delta:
+            raise RecordsError(
+                f"record {index} has offset delta {record.offset_delta}, which is out of order",
+                index,
+            )
+        if not _fits(header.base_timestamp_ms + record.timestamp_delta_ms):
+            raise RecordsError(f"the time of record {index} does not fit 64 bits", index)
         yield record
-        position = record.end
+        position, lowest = record.end, record.offset_delta + 1
     if position != len(body):
         raise RecordsError(f"{len(body) - position} bytes follow the last record")
+
+
+def _fits(time_ms: int) -> bool:
+    return INT64_MIN <= time_ms <= INT64_MAX
 
 
 def _record_at(body: bytes, start: int) -> RecordAt:
@@ -90,7 +103,7 @@ def _record_at(body: bytes, start: int) -> RecordAt:
         key = body[position : position + key_bytes]
         position += key_bytes
     value_bytes, position = read_varint(body, position)
-    if position + max(value_bytes, 0) > end:
+    if key_bytes < -1 or value_bytes < -1 or position + max(value_bytes, 0) > end:
         raise ValueError("key and value run past the record")
     return RecordAt(
         offset_delta, timestamp_delta_ms, key, value_bytes >= 0, start, behind_timestamp, end
@@ -106,7 +119,7 @@ def filtered(batch: bytes, header: BatchHeader, keeps: Keeps, new_horizon_ms: in
     base_offset = header.base_offset
     kept: list[RecordAt] = []
     tombstones = False
-    for record in walk(body, header.record_count):
+    for record in walk(body, header):
         if keeps(base_offset + record.offset_delta, record.key, record.has_value):
             kept.append(record)
             tombstones = tombstones or not record.has_value
@@ -121,7 +134,7 @@ def filtered(batch: bytes, header: BatchHeader, keeps: Keeps, new_horizon_ms: in
 def with_delete_horizon(batch: bytes, header: BatchHeader, horizon_ms: int) -> bytes:
     """Return the (marker's) batch with the time from which on it may go."""
     body = open_body(batch, header)
-    return _rebuilt(header, body, list(walk(body, header.record_count)), horizon_ms)
+    return _rebuilt(header, body, list(walk(body, header)), horizon_ms)
 
 
 def emptied(header: BatchHeader) -> bytes:
@@ -148,9 +161,12 @@ def _rebuilt(
 
 
 def _moved(body: bytes, record: RecordAt, by_ms: int) -> bytes:
-    """Return the record with its timestamp written as the distance from another base."""
+    """Return the record with its timestamp written as the distance from another base; raises RecordsError."""
     rest = body[record.behind_timestamp : record.end]
-    content = b"\x00" + write_varint(record.timestamp_delta_ms + by_ms) + rest
+    delta_ms = record.timestamp_delta_ms + by_ms
+    if not _fits(delta_ms):
+        raise RecordsError(f"a time {delta_ms} ms from the delete horizon does not fit 64 bits")
+    content = b"\x00" + write_varint(delta_ms) + rest
     return write_varint(len(content)) + content
 
 

@@ -2,19 +2,22 @@
 
 INV-CLW1  a record goes only if a later record of its key lies below the bound, is not aborted, and stays; a
          tombstone also when its delete horizon has passed, aborted data at once, records without a key at once
-INV-CLW2  the last data batch and the last marker of each producer that the partition knows stay, the batch
-         without records if need be: sequences, epochs and decisions are those of the replay (T6)
+INV-CLW2  the last data batch and the last marker of each producer that the partition knows stay, of those below what
+         is cleaned, the batch without records if need be: sequences, epochs and decisions are those of the replay (T6),
+         also for a mirror that copies what was cleaned and takes over below what came later
 INV-CLW3  the last batch of each new segment stays, without records if need be: a segment ends where it ended, so
          no offset is given out twice
 INV-CLW4  batches behind what the map covers, and damaged ones, are never rewritten: the latter end the run
+INV-CLW5  a batch whose CRC is right and whose records nobody can read is a producer's doing: it stays as it is and
+         supersedes nothing, and all tombstones behind it stay, since it may hold what they delete
 
 Runs in a thread, on files that do not change; a generator, so that its driver may slow it down and take part.
 Source: Kafka LogCleaner.scala `doClean`, `cleanSegments`, `shouldRetainRecord`, `checkBatchRetention`.
 Not here: names and the durable step (`state`), when and how far (`planning`), the driver (`replication.cleaner`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -58,7 +61,7 @@ WINDOW_BYTES: Final = 64 * 1024
 class CleaningTask:
     """What is to be cleaned, fixed on the event loop. Offsets; times in ms.
 
-    `segments` are all sealed ones that may be cleaned; `last_data` names the last batch of each known producer.
+    `segments` are all sealed ones that may be cleaned; `producers` are the ids that the partition knows.
     """
 
     folder: Path
@@ -66,7 +69,7 @@ class CleaningTask:
     segments: Sequence[Segment]
     first_dirty_offset: int
     aborted: Sequence[AbortedTxn]
-    last_data: Mapping[int, int]
+    producers: Set[int]
     now_ms: int
     keys_max: int
 
@@ -88,6 +91,14 @@ class Rewritten:
     swap: Swap
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What names each producer: the last offset of its newest data batch, the offset of its newest marker."""
+
+    data: dict[int, int] = field(default_factory=dict)
+    markers: dict[int, int] = field(default_factory=dict)
+
+
 class Cleaning:
     """One run: `fill_map` first, then `rewrite` group by group."""
 
@@ -97,8 +108,10 @@ class Cleaning:
         self._disk = cache.disk
         self._cache = cache
         self._map = KeyMap(task.keys_max)
-        self._last_marker: dict[int, int] = {}
+        self._names = _Names()
         self.removed_bytes = 0
+        self.unread: list[int] = []
+        """Base offsets of the batches whose records could not be read."""
 
     @property
     def clean_to(self) -> int:
@@ -111,32 +124,51 @@ class Cleaning:
         """Note the newest offset of each key from the first dirty offset on, as far as the memory goes."""
         task = self._task
         txns = CleanedTransactions(task.aborted)
-        end_offset = task.first_dirty_offset
         for segment in task.segments:
-            dirty = segment.next_offset > task.first_dirty_offset
+            names = _Names()
+            end_offset = max(segment.base_offset, task.first_dirty_offset)
             for read_bytes, batches in self._windows(segment):
                 for header, batch in batches:
-                    aborted = False
-                    if header.is_control:
-                        self._last_marker[header.producer_id] = header.base_offset
-                        txns.marker(header, read_marker(batch))
-                    else:
-                        aborted = txns.data(header)
-                    if not dirty or header.next_offset <= task.first_dirty_offset:
-                        continue
-                    if self._map.full:
+                    dirty = header.next_offset > task.first_dirty_offset
+                    if dirty and self._map.full:
                         # Whole segments if any: then the state at the end is there as a snapshot.
-                        whole = segment.base_offset > task.first_dirty_offset
-                        self._map.end_offset = segment.base_offset if whole else end_offset
+                        if segment.base_offset <= task.first_dirty_offset:
+                            self._keep(names, end_offset)
                         return
-                    if not aborted and not header.is_control:
+                    aborted = self._walk_over(header, batch, txns, names)
+                    if dirty and not aborted and not header.is_control:
                         self._note_keys(header, batch)
-                    end_offset = header.next_offset
+                    end_offset = max(end_offset, header.next_offset)
                 yield Read(read_bytes)
-        self._map.end_offset = task.segments[-1].next_offset
+            self._keep(names, segment.next_offset)
+
+    def _keep(self, names: "_Names", end_offset: int) -> None:
+        self._map.keep(end_offset)
+        self._names.data.update(names.data)
+        self._names.markers.update(names.markers)
+
+    def _walk_over(
+        self, header: BatchHeader, batch: bytes, txns: CleanedTransactions, names: "_Names"
+    ) -> bool:
+        """Return whether it is data of an aborted transaction."""
+        known = (
+            header.producer_id in self._task.producers
+        )  # else expired: nobody goes on with that sequence
+        if header.is_control:
+            if known:
+                names.markers[header.producer_id] = header.base_offset
+            txns.marker(header, read_marker(batch))
+            return False
+        if known:
+            names.data[header.producer_id] = header.last_offset
+        return txns.data(header)
 
     def _note_keys(self, header: BatchHeader, batch: bytes) -> None:
-        for record in walk(open_body(batch, header), header.record_count):
+        try:
+            records = list(walk(open_body(batch, header), header))
+        except RecordsError:
+            return  # INV-CLW5; said by `rewrite`
+        for record in records:
             if record.key is not None:
                 self._map.put(record.key, header.base_offset + record.offset_delta)
 
@@ -207,15 +239,18 @@ class Cleaning:
         if aborted:
             return None
         horizon_ms = delete_horizon_ms(header)
-        spent = horizon_ms is not None and horizon_ms <= self._task.now_ms
+        spent = horizon_ms is not None and horizon_ms <= self._task.now_ms and not self.unread
         newest = self._map.newest
 
         def keeps(offset: int, key: bytes | None, has_value: bool) -> bool:
             return key is not None and offset >= newest(key) and (has_value or not spent)
 
-        return filtered(
-            batch, header, keeps, self._task.now_ms + self._task.config.cleaning.tombstones_ms
-        )
+        tombstones_ms = self._task.config.cleaning.tombstones_ms
+        try:
+            return filtered(batch, header, keeps, self._task.now_ms + tombstones_ms)
+        except RecordsError:
+            self.unread.append(header.base_offset)
+            return batch
 
     def _kept_marker(
         self, header: BatchHeader, batch: bytes, txns: CleanedTransactions
@@ -230,12 +265,9 @@ class Cleaning:
         return batch if horizon_ms > self._task.now_ms else None
 
     def _names_a_producer(self, header: BatchHeader) -> bool:
-        last_data = self._task.last_data.get(header.producer_id)
-        if last_data is None:
-            return False  # expired: nobody may go on with that sequence
         if header.is_control:
-            return self._last_marker.get(header.producer_id) == header.base_offset
-        return last_data == header.last_offset
+            return self._names.markers.get(header.producer_id) == header.base_offset
+        return self._names.data.get(header.producer_id) == header.last_offset
 
     # -- reading ---------------------------------------------------------------------------------
 

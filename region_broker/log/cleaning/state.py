@@ -24,6 +24,7 @@ from region_broker.log.disk import Disk
 from region_broker.log.failures import CutIntoCleaned
 from region_broker.log.segment import ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.side_files.producer_snapshots import remove_below
 
 SWAP_NAME: Final = "swap"
 MARK_NAME: Final = "cleaned"
@@ -106,6 +107,17 @@ class CleaningState:
             frame = pack_frame(_MARK_MAGIC, _VERSION, _MARK.pack(*offsets))
             self._disk.write_file_atomic(self._folder / MARK_NAME, frame)
             self.mark = mark
+            return True
+
+    def forget_snapshots(self, below: int, interruptions: int) -> bool:
+        """Remove those below an offset, unless the log was interrupted since; tell which. Raises OSError.
+
+        Batches that made them true are about to go: a marker behind them, when its transaction has left nothing.
+        """
+        with self._lock:
+            if interruptions != self.interruptions:
+                return False
+            remove_below(self._disk, self._folder, below)
             return True
 
     def prepare(self, swap: Swap, interruptions: int) -> bool:

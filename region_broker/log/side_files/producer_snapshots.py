@@ -3,6 +3,7 @@
 INV-NP1  the snapshot named N is the state after exactly the batches below offset N, and N is durable in the log
 INV-NP2  a damaged snapshot is said loudly and skipped: an older one, or none, and more replay give the same
         state
+         (so the cleaner leaves none below what it has cleaned: the batches that followed it are gone)
 INV-NP3  no snapshot survives a cut below its offset: the offsets above are used again
 
 Not here: the content (`idempotency.partition_state`), replay (`recovery`).
@@ -62,6 +63,13 @@ def remove_outside(disk: Disk, folder: Path, log_start_offset: int, end_offset: 
             disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))
             found = True
     return found
+
+
+def remove_below(disk: Disk, folder: Path, offset: int) -> None:
+    """Remove the snapshots below `offset`; durable after `fsync_dir`."""
+    for older in snapshot_offsets(disk.list_dir(folder)):
+        if older < offset:
+            disk.remove(folder / file_name(older, SNAPSHOT_SUFFIX))
 
 
 def remove_between(disk: Disk, folder: Path, keep: Iterable[int]) -> None:

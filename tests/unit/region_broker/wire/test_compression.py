@@ -38,6 +38,26 @@ def test_snappy_that_claims_4_gib_is_refused_before_it_is_unpacked() -> None:
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f\x10hello")
 
 
-def test_several_zstd_frames_are_one_stream() -> None:
-    data = compress(Codec.ZSTD, b"one") + compress(Codec.ZSTD, b"two")
-    assert decompress(Codec.ZSTD, data) == b"onetwo"
+@pytest.mark.parametrize("codec", CODECS)
+def test_streams_one_after_the_other_are_read_to_their_end(codec: Codec) -> None:
+    """RFC 1952 section 2.2, the frame formats of lz4 and zstd, and SnappyInputStream's concatenated data."""
+    parts = [b"one", b"", bytes(range(256)) * 500, b"last"]
+    data = b"".join(compress(codec, part) for part in parts)
+    whole = b"".join(parts)
+    assert decompress(codec, data, max_bytes=len(whole)) == whole
+    with pytest.raises(CompressionError, match="more than"):
+        decompress(codec, data, max_bytes=len(whole) - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("rest", [b"\x00", b"more", bytes(40_000)])
+def test_what_is_no_stream_behind_one_is_refused(codec: Codec, rest: bytes) -> None:
+    with pytest.raises(CompressionError):
+        decompress(codec, compress(codec, b"one") + rest)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_second_stream_that_is_cut_off_is_refused(codec: Codec) -> None:
+    data = compress(codec, b"one") + compress(codec, bytes(range(256)))[:-3]
+    with pytest.raises(CompressionError):
+        decompress(codec, data)
