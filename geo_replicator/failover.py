@@ -5,11 +5,14 @@ INV-FA2  an event that the table `TRANSITIONS` does not name for a phase is ille
 INV-FA3  `next_effect` depends on the state only, and every effect may be run again: a process that was
         killed at any step reads its journal and goes on
 INV-FA4  writes open in ACTING and nowhere else; ACTING is entered by `Adopted` (or at birth) only
+INV-FA7  a region without history does nothing but ask for one; what joined a history and never acted since does not act
+        by itself (T32)
 INV-FA5  a promise never goes down, and while it is higher than the region epoch this region does not act
 
     MIRRORING -> FENCING -> CUTTING -> ADOPTING -> ACTING -> DRAINING -> FENCED -> RETURNING -> MIRRORING
+    UNBORN -> FENCED
 
-FENCED is the only way out of an unfinished take-over: from there a region learns who acts.
+UNBORN is a folder without history (T32): its journal is empty. FENCED is the only way out of an unfinished take-over: from there a region learns who acts.
 
 Not here: what may be in a journal (`failover_events`), asking peers, moving bytes, the clock (failover driver);
 promise rules (`directory`), bases (`lineage`).
@@ -31,6 +34,7 @@ from geo_replicator.failover_events import (
     Event,
     FollowResumed,
     HigherEpochLearned,
+    HistoryJoined,
     LogsCut,
     PromiseGiven,
     ReturnBegun,
@@ -44,6 +48,7 @@ from geo_replicator.lineage import Cut, lowest_base
 class Phase(StrEnum):
     """Where a region is on the way round."""
 
+    UNBORN = "unborn"
     MIRRORING = "mirroring"
     FENCING = "fencing"
     CUTTING = "cutting"
@@ -67,6 +72,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     unseen: tuple[EntryRecord, ...] = ()
     abandoned_epoch: int = 0
     reason: str = ""
+    copied: bool = False
+    """All that is held here was copied: this region joined a history and has not acted since."""
 
     @property
     def may_act(self) -> bool:
@@ -87,6 +94,7 @@ class IllegalTransition(Exception):
     """An event came in a phase that does not know it."""
 
 
+_UB: Final = Phase.UNBORN
 _M, _FG, _CU, _AD = Phase.MIRRORING, Phase.FENCING, Phase.CUTTING, Phase.ADOPTING
 _AC, _DR, _FD, _RE = Phase.ACTING, Phase.DRAINING, Phase.FENCED, Phase.RETURNING
 
@@ -100,8 +108,9 @@ TRANSITIONS: Final[dict[tuple[type[Event], Phase], Phase]] = {
     (DrainBegun, _AC): _DR,
     (DrainRolledBack, _DR): _AC,
     # Whoever promised stands still until the taker acts: nothing older is acted on or reached (T24).
-    **{(PromiseGiven, phase): _FD for phase in Phase},
-    **{(HigherEpochLearned, phase): _FD for phase in Phase},
+    **{(PromiseGiven, phase): _FD for phase in Phase if phase is not _UB},
+    **{(HigherEpochLearned, phase): _FD for phase in Phase if phase is not _UB},
+    (HistoryJoined, _UB): _FD,
     (FollowResumed, _FD): _M,
     (ReturnBegun, _FD): _RE,
     (Returned, _RE): _M,
@@ -118,6 +127,11 @@ def born(event: Born) -> State:
         region_epoch=event.region_epoch,
         acting_region=acting_region,
     )
+
+
+def unborn(region: str) -> State:
+    """Return the state of a region whose folder has no history, and so whose journal is empty."""
+    return State(region=region, phase=Phase.UNBORN, region_epoch=0)
 
 
 def fold(state: State, event: Event) -> State:
@@ -154,6 +168,13 @@ def _remember(state: State, event: Event) -> State:
             return msgspec.structs.replace(fenced, acting_region=acting_region, unseen=())
         case FollowResumed() | ReturnBegun() | Returned():
             return _remember_return(state, event)
+        case HistoryJoined(history=history):
+            joined = (
+                f"this folder had no history; it joined the one born in region {history.region}"
+            )
+            return msgspec.structs.replace(
+                state, region_epoch=history.region_epoch, reason=joined, copied=True
+            )
         case Born():
             raise AssertionError("a region is born once: the table has no row for it")
 
@@ -187,6 +208,7 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
                 acting_region=state.region,
                 takeover=None,
                 reason="",
+                copied=False,
             )
 
 
@@ -225,13 +247,21 @@ def replay(events: list[Event]) -> State | None:
     """Return the state after a whole journal, None for an empty one (INV-FA1)."""
     if not events:
         return None
-    first = events[0]
-    if not isinstance(first, Born):
-        raise IllegalTransition(f"a journal begins with Born, not {type(first).__name__}")
-    state = born(first)
+    match events[0]:
+        case Born() as first:
+            state = born(first)
+        case HistoryJoined() as first:
+            state = fold(unborn(first.region), first)
+        case other:
+            kind = type(other).__name__
+            raise IllegalTransition(f"a journal begins with Born or HistoryJoined, not {kind}")
     for event in events[1:]:
         state = fold(state, event)
     return state
+
+
+class SeekHistory(msgspec.Struct, frozen=True):
+    """Ask the other regions who acts, and join its history; wait if nobody does (T32)."""
 
 
 class Mirror(msgspec.Struct, frozen=True):
@@ -278,12 +308,16 @@ class LearnLineage(msgspec.Struct, frozen=True):
     """Ask the other sites which entries this region has not seen."""
 
 
-Effect = Mirror | CollectPromises | CutLogs | Adopt | Act | RollBackDrain | LearnLineage
+Effect = (
+    SeekHistory | Mirror | CollectPromises | CutLogs | Adopt | Act | RollBackDrain | LearnLineage
+)
 
 
 def next_effect(state: State) -> Effect:
     """Return what a region in `state` does next, after a restart as in the first run (INV-FA3)."""
     match state.phase:
+        case Phase.UNBORN:
+            return SeekHistory()
         case Phase.MIRRORING:
             return Mirror()
         case Phase.FENCING:

@@ -7,6 +7,7 @@ Not here: when a record is legal, and what follows (`failover`).
 
 import msgspec
 
+from geo_replicator.folder_life import Birth
 from geo_replicator.lineage import LineageEntry, LogKey, TidemarkPoint
 
 
@@ -44,11 +45,21 @@ class EntryRecord(msgspec.Struct, frozen=True):
 
 
 class Born(msgspec.Struct, frozen=True, tag=True):
-    """First record of every journal: what the metadata said when this region first started."""
+    """First record of a journal in a folder with history: what the metadata said when this region first started."""
 
     region: str
     acting: bool
     region_epoch: int
+
+
+class HistoryJoined(msgspec.Struct, frozen=True, tag=True):
+    """First record of a journal in a folder without history: it copies `history` from now on (T32).
+
+    Nothing that `region` may have done in an earlier life is held here.
+    """
+
+    region: str
+    history: Birth
 
 
 class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
@@ -137,6 +148,7 @@ class Returned(msgspec.Struct, frozen=True, tag=True):
 
 Event = (
     Born
+    | HistoryJoined
     | TakeoverBegun
     | TakeoverAbandoned
     | CutChosen

@@ -70,6 +70,7 @@ from region_broker.ports.network import AsyncioNetwork
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.batches import Origin, Record, build_batch
+from tests.born_folders import birth_at, with_history
 from tests.waiting import until
 
 CLUSTER_ID = "cluster-of-tests"
@@ -249,6 +250,10 @@ class Site:
         parts = FailoverParts(
             domain="main", clock=clock, metadata=self.metadata, role=self.role,
             tidemarks=self.tidemarks, quarantine=self.quarantine, peers=peers,
+            folder=with_history(
+                disk, self.folder, cluster_id=CLUSTER_ID, region=self.region.name,
+                node_id=self.region.node_id, history=birth_at(self.regions[0].name, 0),
+            ),
         )  # fmt: skip
         self.journal = FailoverJournal(disk, self.folder / "failover" / "journal")
         self.driver = FailoverDriver(parts, self.journal, QUICK)

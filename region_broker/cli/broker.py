@@ -49,6 +49,7 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
 
 
 async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
+    from region_broker.adapters.birth.identity_file import IdentityDamaged
     from region_broker.adapters.takeover.failover_journal import JournalDamaged
     from region_broker.controller.metadata_store import MetadataUnreadable
     from region_broker.log.disk import RealDisk
@@ -70,7 +71,9 @@ async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
         own = config.own
         ready = f"ready region={own.name} kafka={own.kafka} http={own.http} peer={own.peer}"
         await node.run(lambda: _settle(ready))
-    except (NodeRefused, MetadataUnreadable, NewerFormat, JournalDamaged, OSError) as error:
+    except (
+        NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, JournalDamaged, OSError,
+    ) as error:  # fmt: skip
         click.echo(f"tidemark: {error}", err=True)
         return 1
     return 0

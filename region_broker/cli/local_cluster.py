@@ -1,6 +1,7 @@
 """Regions as separate processes on loopback: what `dev`, `demo`, the tests and the chaos suites start.
 
 INV-LC1  only processes started here are ever signalled
+INV-LC3  a cluster is born once, by who made its folder: before its home region starts for the first time (T32)
 INV-LC2  a region is up when its process has said so on its standard output; nobody polls or guesses
 
 The folder holds one sub-folder per region and `cluster.json` with the cluster id and the ports, so that the
@@ -24,6 +25,8 @@ import msgspec
 REGION_NAMES: Final = ("eu", "us", "ap", "sa", "af", "me", "oc", "an")
 FIRST_PORT: Final = 9092
 PORTS_PER_REGION: Final = 10
+PLAN_FILE: Final = "cluster.json"
+_INIT: Final = (sys.executable, "-m", "region_broker", "init", "--no-history-elsewhere")
 _BROKER: Final = (sys.executable, "-m", "region_broker", "broker", "--stop-with-stdin")
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -69,6 +72,7 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     cluster_id: str
     regions: list[RegionPlace]
+    born: bool = True
 
 
 class LocalCluster:
@@ -94,7 +98,7 @@ class LocalCluster:
 
         `port` 0 takes free ports; None those that the cluster had, of a new one from `FIRST_PORT` on.
         """
-        path = folder / "cluster.json"
+        path = folder / PLAN_FILE
         if path.exists():
             plan = _read_plan(path)
             if len(plan.regions) != region_count:
@@ -105,7 +109,7 @@ class LocalCluster:
             plan = plan if port is None else _moved(plan, port)
         else:
             places = _places(region_count, FIRST_PORT if port is None else port)
-            plan = ClusterPlan(cluster_id=str(new_cluster_id), regions=places)
+            plan = ClusterPlan(cluster_id=str(new_cluster_id), regions=places, born=False)
         folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(plan))
         return cls(folder, plan, settings or {})
@@ -199,6 +203,8 @@ class LocalCluster:
         folder.mkdir(parents=True, exist_ok=True)
         config_path = folder / "node.json"
         config_path.write_bytes(msgspec.json.format(msgspec.json.encode(self._config(name))))
+        if not self.plan.born and name == self.plan.regions[0].name:
+            self._be_born(config_path)
         with (folder / "node.log").open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
                 [*_BROKER, "--config", str(config_path)],
@@ -211,6 +217,15 @@ class LocalCluster:
         threading.Thread(target=_listen, args=(process, said), daemon=True).start()
         self._processes[name] = process
         self._said[name] = said
+
+    def _be_born(self, config_path: Path) -> None:
+        done = subprocess.run(  # noqa: S603 -- our own interpreter and module
+            [*_INIT, "--config", str(config_path)], capture_output=True, check=False
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"the cluster was not born: {done.stderr.decode(errors='replace')}")
+        self.plan = msgspec.structs.replace(self.plan, born=True)
+        (self.folder / PLAN_FILE).write_bytes(msgspec.json.encode(self.plan))
 
     def _config(self, name: str) -> dict[str, Any]:
         return {

@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "dev": ("dev:dev", "Run a local cluster of regions for development."),
     "doctor": ("doctor:doctor", "Say what is missing on this machine and how to mend it."),
     "group": ("admin.group:group", "Consumer groups: list, describe, reset offsets, delete."),
+    "init": ("init:init", "Give birth to a cluster at its home region, once."),
     "log": ("inspect.log_dump:log", "Log files: dump batches and records."),
     "produce": (
         "records.produce:produce",

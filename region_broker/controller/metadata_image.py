@@ -18,6 +18,8 @@ import msgspec
 from idempotency import identity
 
 DEFAULT_DOMAIN: Final = "main"
+NO_REGION_EPOCH: Final = 0
+"""The region epoch of a domain in a folder without history: nobody acts (T32)."""
 TRANSACTION_LEDGER: Final = identity.TRANSACTION_LEDGER
 OFFSETS_LEDGER: Final = identity.OFFSETS_LEDGER
 TIDEMARK_LEDGER: Final = identity.TIDEMARK_LEDGER

@@ -173,6 +173,7 @@ class Node:
             tidemarks=self.tidemarks,
             quarantine=storage.quarantine,
             peers=FailoverPeers(ports.network, storage.metadata, config.region),
+            folder=storage.folder,
         )
         self.failover = FailoverDriver(parts, storage.journal, FailoverSettings())
         self._greeting.driver = self.failover

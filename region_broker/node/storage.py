@@ -1,6 +1,8 @@
 """What lies on a node's disk: opened before anything is joined, closed after everything has stopped.
 
 INV-NO3  a data folder belongs to one cluster, one region and one process at a time
+INV-NO6  a folder is opened only by the region, node and cluster that its identity names; each start adds an incarnation
+         to it before anything else is written (T36)
 INV-NO5  what a folder needs at its first start (regions, domain, ledgers) is written before it is used; a start
         that was interrupted is completed by the next one
 
@@ -15,9 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Self
 
+import msgspec
+
+from geo_replicator.folder_life import Birth, FolderIdentity, birth_of_older_folder
 from geo_replicator.reconciliation.sidecar_names import sidecar_path
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
+from region_broker.adapters.birth.identity_file import (
+    FolderRecord,
+    read_identity,
+    write_identity,
+)
+from region_broker.adapters.birth.newborn import first_region_epoch, new_identity
 from region_broker.adapters.takeover.failover_journal import FailoverJournal
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
@@ -34,10 +45,12 @@ from region_broker.controller.metadata_commands import (
 from region_broker.controller.metadata_image import (
     DEFAULT_DOMAIN,
     LEDGER_CONFIGS,
+    NO_REGION_EPOCH,
     OFFSETS_LEDGER,
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
     DomainImage,
+    MetadataImage,
     TopicImage,
 )
 from region_broker.controller.metadata_store import MetadataStore
@@ -50,7 +63,7 @@ from region_broker.replication.partition_table import PartitionTable
 _log: Final = logging.getLogger("tidemark.node")
 
 _LOCK_FILE: Final = "lock"
-_METADATA_FILE: Final = "metadata.db"
+METADATA_FILE: Final = "metadata.db"
 _LOGS_FOLDER: Final = "logs"
 _QUARANTINE_FOLDER: Final = "quarantine"
 _JOURNAL_FILE: Final = "failover.journal"
@@ -75,6 +88,7 @@ class Storage:
     """Everything on disk, opened."""
 
     lock: IO[bytes]
+    folder: FolderRecord
     metadata: MetadataStore
     group_commit: GroupCommit
     partitions: PartitionTable
@@ -86,13 +100,13 @@ class Storage:
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
         """Open the folder of `config`, creating what is missing.
 
-        Raises `NodeRefused`, `MetadataUnreadable`, `NewerFormat`, `OSError`.
+        Raises `NodeRefused`, `IdentityDamaged`, `MetadataUnreadable`, `NewerFormat`, `OSError`.
         """
         folder = Path(config.data_dir)
         ports.disk.make_dirs(folder)
-        lock = _lock(folder)
+        lock = lock_folder(folder)
         try:
-            metadata = await _open_metadata(config, folder)
+            identity, metadata = await _open_identified(config, folder, ports)
         except BaseException:
             lock.close()
             raise
@@ -111,6 +125,7 @@ class Storage:
             partitions.finish_drops()
             return cls(
                 lock=lock,
+                folder=FolderRecord(ports.disk, folder, identity),
                 metadata=metadata,
                 group_commit=group_commit,
                 partitions=partitions,
@@ -143,7 +158,8 @@ class Storage:
             last_first.callback(self.partitions.close)
 
 
-def _lock(folder: Path) -> IO[bytes]:
+def lock_folder(folder: Path) -> IO[bytes]:
+    """Keep every other process out of `folder` while the file is open; raises `NodeRefused`."""
     file = (folder / _LOCK_FILE).open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,38 +171,92 @@ def _lock(folder: Path) -> IO[bytes]:
     return file
 
 
-async def _open_metadata(config: NodeConfig, folder: Path) -> MetadataStore:
-    store = await MetadataStore.open(folder / _METADATA_FILE, new_cluster_id=config.cluster_id)
+async def _open_identified(
+    config: NodeConfig, folder: Path, ports: Ports
+) -> tuple[FolderIdentity, MetadataStore]:
+    """Begin a life of the folder: its identity with one more start, then the metadata."""
+    found = read_identity(ports.disk, folder)
+    if found is not None:
+        check_owner(found, config, folder)
+    store = await MetadataStore.open(folder / METADATA_FILE, new_cluster_id=config.cluster_id)
     try:
-        await _prepare(store, config, folder)
+        _check_cluster(store.image.cluster_id, config, folder)
+        identity = found or new_identity(
+            config.cluster_id, config.region, config.own.node_id, ports.chance
+        )
+        if found is None:
+            identity = _with_older_history(identity, store.image)
+        started = identity.chain.with_start(ports.chance.uuid().hex)
+        identity = msgspec.structs.replace(identity, chain=started)
+        write_identity(ports.disk, folder, identity)
+        await _prepare(store, config, identity.history)
     except CommandRefused as error:
         await store.close()
         raise NodeRefused(f"{folder} contradicts the configuration: {error.reason}") from error
     except BaseException:
         await store.close()
         raise
-    return store
+    return identity, store
 
 
-async def _prepare(store: MetadataStore, config: NodeConfig, folder: Path) -> None:
-    if store.image.cluster_id != config.cluster_id:
+def check_owner(identity: FolderIdentity, config: NodeConfig, folder: Path) -> None:
+    """Refuse a folder of another cluster, region or node (INV-NO6); raises `NodeRefused`."""
+    _check_cluster(identity.cluster_id, config, folder)
+    if identity.region != config.region:
         raise NodeRefused(
-            f"{folder} belongs to cluster {store.image.cluster_id}, the configuration names"
+            f"{folder} holds the data of region {identity.region}, the configuration is that of region"
+            f" {config.region}: give this node the data_dir of its own region. An empty one will do: it joins the"
+            " region that acts and copies all from there"
+        )
+    if identity.node_id != config.own.node_id:
+        raise NodeRefused(
+            f"{folder} belongs to node {identity.node_id} of region {identity.region}, the configuration says"
+            f" node_id = {config.own.node_id}: give this node its own data_dir, or the node_id that it had"
+        )
+
+
+def _check_cluster(cluster_id: str, config: NodeConfig, folder: Path) -> None:
+    if cluster_id != config.cluster_id:
+        raise NodeRefused(
+            f"{folder} belongs to cluster {cluster_id}, the configuration names"
             f" {config.cluster_id}: give this node its own data_dir, or the right cluster_id"
         )
+
+
+def _with_older_history(identity: FolderIdentity, image: MetadataImage) -> FolderIdentity:
+    """Return the identity of a folder that was written before folders had one: its history is its cluster's."""
+    domain = image.domains.get(DEFAULT_DOMAIN)
+    if domain is None or domain.region_epoch == NO_REGION_EPOCH:
+        return identity
+    epoch, ordinals = domain.region_epoch, {r.name: r.ordinal for r in image.regions.values()}
+    if domain.lineage:
+        # The first takeover may have come before any tidemark; it did not come from the region that took over.
+        homes = [name for name in ordinals if name != domain.lineage[0].acting_region]
+        first = first_region_epoch(ordinals[homes[0]]) if homes else epoch
+        epoch = domain.lineage[0].base_region_epoch or first
+    ordinal = fencing.region_ordinal_of(epoch)
+    region = next((name for name in ordinals if ordinals[name] == ordinal), identity.region)
+    history = birth_of_older_folder(identity.cluster_id, region, epoch)
+    _log.info("the folder was written before folders had an identity: it gets one")
+    if region == identity.region:
+        return msgspec.structs.replace(identity, born=history)
+    return msgspec.structs.replace(identity, joined=history)
+
+
+async def _prepare(store: MetadataStore, config: NodeConfig, history: Birth | None) -> None:
     for region in config.regions:
         if store.image.regions.get(region.name) != region.image():
             await store.apply(PutRegion(region.image()))
-    if DEFAULT_DOMAIN not in store.image.domains:
-        home = next(region for region in config.regions if region.name == config.home_region)
-        first = fencing.region_epoch(fencing.FIRST_REGION_NUMBER, home.ordinal)
-        domain = DomainImage(
+    domain = store.image.domains.get(DEFAULT_DOMAIN)
+    if domain is None or (domain.region_epoch == NO_REGION_EPOCH and history is not None):
+        # T32: who acts first is what the birth says. Without one nobody does, whatever the configuration says.
+        first = DomainImage(
             name=DEFAULT_DOMAIN,
-            acting_region=home.name,
-            region_epoch=int(first),
+            acting_region=history.region if history is not None else "",
+            region_epoch=history.region_epoch if history is not None else NO_REGION_EPOCH,
             shard_count=config.shard_count,
         )
-        await store.apply(PutDomain(domain))
+        await store.apply(PutDomain(first))
     shard_count = store.image.main_domain.shard_count
     if shard_count != config.shard_count:
         raise NodeRefused(

@@ -306,6 +306,10 @@ class SimulatedDisk:
         """Return a file's bytes as the process sees them, to look at and to damage."""
         return self._names[path].cached
 
+    def files_under(self, folder: Path) -> list[Path]:
+        """Return every file below `folder`."""
+        return sorted(path for path in self._names if path.is_relative_to(folder))
+
     def damage(self, path: Path, position: int) -> None:
         """Flip one bit, in cache and on the platter."""
         inode = self._names[path]

@@ -21,6 +21,7 @@ from region_broker.node import Node, Ports
 from region_broker.ports.clock import SystemClock
 from region_broker.replication.partition import Partition
 from tests import waiting
+from tests.born_folders import birth_at, with_history
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.simulation.network import Fabric
 
@@ -115,6 +116,8 @@ class Region:
         """What `clock` is, unless a test hands in another."""
         self.clock: Clock = self.wall
         self.settings: dict[str, Any] = {}  # keys of the configuration
+        self.made = False
+        """Whether its folder was made; set before the first start, it begins with an empty one."""
         self.on_open: Callable[[Node], None] | None = None
         self._chance = chance
         self._task: asyncio.Task[None] | None = None
@@ -148,8 +151,14 @@ class Region:
         await self.run()
 
     async def open(self) -> None:
-        """Open the disk and join the node."""
+        """Open the disk and join the node; the first time the folder is made, with the cluster's history."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.made:
+            self.made = True
+            with_history(
+                self.disk, self.folder, cluster_id=CLUSTER_ID, region=self.name,
+                node_id=self.names.index(self.name) + 1, history=birth_at(self.names[0], 0),
+            )  # fmt: skip
         ports = Ports(
             self.clock,
             SeededChance(self._chance),
@@ -161,6 +170,11 @@ class Region:
         self.node.ledger_images.step_bytes, self.node.ledger_images.pause_ms = 512, 25
         if self.on_open is not None:
             self.on_open(self.node)
+
+    async def begin(self) -> None:
+        """Open and run, without waiting until the node serves: it may have a reason not to."""
+        await self.open()
+        self._task = asyncio.get_running_loop().create_task(self.node.run(lambda: None))
 
     async def run(self) -> None:
         """Run what was opened."""

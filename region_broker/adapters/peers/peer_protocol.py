@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from geo_replicator.folder_life import Shown
 from region_broker.controller.metadata_image import LineageEntry
 
 Buffer = bytes | bytearray | memoryview
@@ -62,6 +63,8 @@ STALE_REGION_EPOCH: Final = "stale-region-epoch"
 NOT_ACTING: Final = "not-acting"
 UNKNOWN_MESSAGE: Final = "unknown-message"
 OTHER_CLUSTER: Final = "other-cluster"
+OTHER_HISTORY: Final = "other-history"
+UNBORN: Final = "unborn"
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +78,7 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
     """The first message of a connection, and its answer: who speaks, and what it knows.
 
     `refused` is empty in a request; in an answer it says why the server will not talk on, and the other
-    fields still let the caller learn a higher region epoch.
+    fields still let the caller learn a higher region epoch. `folder` is None from a version that does not tell.
     """
 
     cluster_id: str
@@ -86,6 +89,12 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
     lineage: tuple[LineageEntry, ...] = ()
     refused: str = ""
     refused_code: str = ""
+    folder: Shown | None = None
+
+    @property
+    def without_history(self) -> bool:
+        """Return whether the node's folder has no history: it only asks (T32)."""
+        return self.folder is not None and self.folder.history is None
 
 
 class Refusal(PeerMessage, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """The peer listener: greets nodes of other regions and hands their requests to registered handlers.
 
-INV-PS1  nothing but Hello is served before a Hello of the same cluster and no lower region epoch
+INV-PS1  nothing but Hello is served before a Hello of the same cluster and history and no lower region epoch;
+         a folder without history may ask (T32)
 INV-PS2  requests of one connection start in arrival order; answers leave as they are ready
 INV-PS3  a connection holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read
 INV-PS4  a handler runs to its end even when its peer has gone: what it began is never half done. One that
@@ -21,10 +22,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from geo_replicator.folder_life import BirthVerdict, judge_births
 from region_broker import limits
 from region_broker.adapters.peers.peer_protocol import (
     GREETING_FRAME_BYTES_MAX,
     OTHER_CLUSTER,
+    OTHER_HISTORY,
     PEER_FRAME_BYTES_MAX,
     STALE_REGION_EPOCH,
     UNKNOWN_MESSAGE,
@@ -152,7 +155,7 @@ class PeerServer:
         theirs = decode_message(frame, Hello)
         ours = self._identity.hello()
         code, reason = _objection(ours, theirs)
-        if code != OTHER_CLUSTER:
+        if code not in {OTHER_CLUSTER, OTHER_HISTORY}:
             self._identity.learn(theirs)
         if code:
             _log.warning("peer %s refused: %s", stream.peer, reason)
@@ -174,7 +177,13 @@ def _objection(ours: Hello, theirs: Hello) -> tuple[str, str]:
             f"this is cluster {ours.cluster_id}, region {ours.region}; the peer belongs to"
             f" cluster {theirs.cluster_id}: check its peer addresses"
         )
-    if theirs.region_epoch < ours.region_epoch:
+    if judge_births(ours.folder, theirs.folder) is BirthVerdict.OTHER:
+        return OTHER_HISTORY, (
+            f"region {theirs.region} and region {ours.region} hold histories of two births of cluster"
+            f" {ours.cluster_id}: only one of them can be this cluster's. Empty the data folder of the one that"
+            " is not, and start it again: it joins the other"
+        )
+    if theirs.region_epoch < ours.region_epoch and not theirs.without_history:
         return STALE_REGION_EPOCH, (
             f"region {theirs.region} is at region epoch {theirs.region_epoch}, the domain at"
             f" {ours.region_epoch} (acting: {ours.acting_region}): follow that lineage first"
@@ -190,6 +199,7 @@ def _refused(ours: Hello, code: str, reason: str) -> Hello:
         region_epoch=ours.region_epoch,
         acting_region=ours.acting_region,
         lineage=() if code == OTHER_CLUSTER else ours.lineage,
+        folder=ours.folder,
         refused=reason,
         refused_code=code,
     )

@@ -31,11 +31,13 @@ from geo_replicator.failover import (
     Mirror,
     Phase,
     RollBackDrain,
+    SeekHistory,
     State,
     born,
     fold,
     next_effect,
     replay,
+    unborn,
 )
 from geo_replicator.failover_events import (
     Born,
@@ -45,9 +47,16 @@ from geo_replicator.failover_events import (
     HigherEpochLearned,
     PromiseGiven,
 )
+from geo_replicator.folder_life import BirthVerdict, Shown, judge_births
 from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail
-from region_broker.adapters.peers.peer_protocol import NOT_ACTING, Hello, PeerMessage, PeerRefused
+from region_broker.adapters.peers.peer_protocol import (
+    NOT_ACTING,
+    UNBORN,
+    Hello,
+    PeerMessage,
+    PeerRefused,
+)
 from region_broker.adapters.peers.peer_server import PeerSession, Reply
 from region_broker.adapters.takeover.failover_journal import FailoverJournal
 from region_broker.adapters.takeover.failover_messages import (
@@ -69,6 +78,7 @@ from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, ta
 from region_broker.adapters.takeover.steps.failover_steps import FailoverSteps
 from region_broker.adapters.takeover.steps.fenced import learn_lineage
 from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings, Outlook
+from region_broker.adapters.takeover.steps.without_history import seek_history
 from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -116,17 +126,23 @@ class FailoverDriver:
         return self._state
 
     async def recover(self) -> State:
-        """Read the journal, or write its first record from what the metadata says."""
-        domain = self.parts.metadata.image.domains[self.parts.domain]
+        """Read the journal, or write its first record from what the folder's identity and the metadata say (T32)."""
         state = replay(self._journal.recover())
         if state is None:
-            region = self.parts.role.region
-            first = Born(region, domain.acting_region == region, domain.region_epoch)
-            await self._journal.append(first)
-            state = born(first)
+            state = await self._first_state()
         self._state = state
         _log.info("region %s is %s", state.region, state.phase.value)
         return state
+
+    async def _first_state(self) -> State:
+        region, folder = self.parts.role.region, self.parts.folder.identity
+        domain = self.parts.metadata.image.domains[self.parts.domain]
+        acts = domain.acting_region == region
+        if folder.history is None or (acts and folder.born is None):
+            return unborn(region)  # INV-UB2: one that was about to join asks again
+        first = Born(region, acts, domain.region_epoch)
+        await self._journal.append(first)
+        return born(first)
 
     def register(self, table: HandlerTable) -> None:
         """Answer the other regions' questions through `table`."""
@@ -147,12 +163,16 @@ class FailoverDriver:
             region_epoch=domain.region_epoch,
             acting_region=domain.acting_region,
             lineage=domain.lineage,
+            folder=Shown.of(self.parts.folder.identity),
         )
 
     def learn(self, hello: Hello) -> None:
         """Take note of a greeting; a higher region epoch fences this region at once (INV-FD3)."""
         if hello.region == self.parts.role.region or self._state is None:
             return
+        ours = Shown.of(self.parts.folder.identity)
+        if judge_births(ours, hello.folder) is BirthVerdict.OTHER:
+            return  # T32: what a region of another birth says concerns another cluster
         if hello.lineage:
             self.outlook.hellos[hello.region] = hello
         if self._is_news(hello):
@@ -162,7 +182,7 @@ class FailoverDriver:
 
     def _is_news(self, hello: Hello) -> bool:
         state = self.state
-        if state.phase is Phase.FENCED:
+        if state.phase in {Phase.FENCED, Phase.UNBORN}:
             return False
         wanted = state.takeover.region_epoch if state.takeover is not None else 0
         entry = state.entry.region_epoch if state.entry is not None else 0
@@ -242,6 +262,8 @@ class FailoverDriver:
 
     async def _step(self, effect: Effect, state: State) -> Event | None:
         match effect:
+            case SeekHistory():
+                return await seek_history(self.outlook)
             case Mirror():
                 await self.steps.mirror(state)
                 return None
@@ -286,6 +308,11 @@ class FailoverDriver:
     ) -> PromiseAnswer:
         asked = Promise(message.region_epoch, message.taker)
         state = self.state
+        if state.phase is Phase.UNBORN:
+            reason = (
+                f"the folder of region {self.parts.role.region} has no history: it promises nothing"
+            )
+            raise PeerRefused(UNBORN, reason)
         verdict = judge_promise(state.promise, state.region_epoch, asked)
         refusal = ""
         if verdict is PromiseVerdict.GRANTED:

@@ -107,6 +107,7 @@ class FailoverOperations:
 
     async def statement(self) -> LossStatement:
         """Return what a fail-over to this region would lose at most if it were begun now."""
+        self._check_history()
         domain = self._parts.metadata.image.domains[self._parts.domain]
         epoch = await self._next_epoch({})
         try:
@@ -139,6 +140,7 @@ class FailoverOperations:
     def _begin(self, kind: str) -> Operation:
         if not self._driver.running:
             raise OperationRefused("starting", f"region {self.region} is starting; try again")
+        self._check_history()
         state = self._driver.state
         running = next((o for o in self._operations.values() if o.status == "running"), None)
         if running is not None:
@@ -159,6 +161,12 @@ class FailoverOperations:
                 "busy", f"region {self.region} is {state.phase.value}; try again when it is done"
             )
         return operation
+
+    def _check_history(self) -> None:
+        """Refuse for a folder without history (T32): a take-over would act on nothing."""
+        if self._driver.state.phase is Phase.UNBORN:
+            reason = self._parts.role.reason_not_acting
+            raise OperationRefused("unborn", f"region {self.region} cannot take over: {reason}")
 
     def _new(self, kind: str, operation_id: str, from_region: str) -> Operation:
         while len(self._operations) >= OPERATIONS_KEPT:

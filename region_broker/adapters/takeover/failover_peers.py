@@ -106,6 +106,21 @@ class FailoverPeers:
         except (PeerRefused, PeerUnreachable) as error:
             return str(error) or type(error).__name__
 
+    async def greetings(self, *, timeout_ms: int) -> tuple[Mapping[str, Hello], Mapping[str, str]]:
+        """Greet every other region at once; return (their greetings, reasons of those that gave none)."""
+        names = self.names()
+        results = await asyncio.gather(*(self._greeting_of(name, timeout_ms) for name in names))
+        found = dict(zip(names, results, strict=True))
+        greeted = {name: hello for name, hello in found.items() if not isinstance(hello, str)}
+        silent = {name: why for name, why in found.items() if isinstance(why, str)}
+        return greeted, silent
+
+    async def _greeting_of(self, region: str, timeout_ms: int) -> Hello | str:
+        try:
+            return await self.greet(region, timeout_ms=timeout_ms)
+        except (PeerRefused, PeerUnreachable) as error:
+            return str(error) or type(error).__name__
+
     async def greet_all(self, *, timeout_ms: int) -> Sequence[str]:
         """Greet every other region at once; return the names of those that answered."""
         names = self.names()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from geo_replicator.folder_life import Birth, FolderIdentity
 from geo_replicator.lineage import Cut, TidemarkPoint
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import OpenTxn, PartitionState
@@ -199,6 +200,19 @@ class TidemarkFacts(Protocol):
 
     def lag(self) -> Mapping[str, object]:
         """Return the lag of this mirror, or of each mirror, as plain JSON values."""
+        ...
+
+
+class FolderSide(Protocol):
+    """The identity of the data folder (`adapters.birth.identity_file.FolderRecord`)."""
+
+    @property
+    def identity(self) -> FolderIdentity:
+        """Return what is durable."""
+        ...
+
+    async def join(self, history: Birth) -> None:
+        """Return once this folder is, durably, one that copies `history`."""
         ...
 
 

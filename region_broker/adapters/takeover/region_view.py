@@ -70,6 +70,7 @@ class RegionService:
             "phase": state.phase.value,
             "acting": parts.role.acting,
             "reason_not_acting": parts.role.reason_not_acting,
+            "history": msgspec.to_builtins(parts.folder.identity.history),
             "acting_region": domain.acting_region,
             "region_epoch": domain.region_epoch,
             "promised": {
@@ -145,6 +146,8 @@ def _plain(value: msgspec.Struct) -> Mapping[str, Any]:
 def _role_of(phase: Phase) -> str:
     if phase in {Phase.ACTING, Phase.DRAINING}:
         return "acting"
+    if phase is Phase.UNBORN:
+        return "no history"
     return "mirror" if phase is Phase.MIRRORING else "changing"
 
 

@@ -226,6 +226,8 @@ class FailoverSteps:
         """Record the lineage here and at every reachable site, then cut every log to the base."""
         parts = self._parts
         await parts.role.stand_still("this region cuts its logs to a tidemark")
+        # T31: what lags behind the base goes on from where it is, and claims no more than it holds.
+        held = self._outlook.known_claim()
         for record in effect.entries:
             await self._record_lineage(record)
         for log in parts.role.logs():
@@ -237,7 +239,7 @@ class FailoverSteps:
             await self._fetch_statements(effect.entries)
         for record, cut in effect.by_entry():
             await self._cut_for(record, cut, state)
-        await parts.tidemarks.cut_to(effect.cut)
+        await parts.tidemarks.cut_to(effect.cut if held.point >= effect.cut.point else held)
         if state.phase is Phase.CUTTING:
             return LogsCut(effect.lineage_epoch)
         return Returned(effect.lineage_epoch)

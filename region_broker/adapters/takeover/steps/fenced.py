@@ -54,6 +54,8 @@ async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, Sit
     nobody will. Every site must say so, and the last tidemark must hold all that was acknowledged here.
     """
     domain = outlook.domain
+    if state.copied:
+        return False  # T32: it acted last in another life, and holds nothing of it that it did not copy
     if (domain.acting_region, domain.region_epoch) != (outlook.region, state.region_epoch):
         return False
     if set(statuses) != set(outlook.parts.peers.names()):

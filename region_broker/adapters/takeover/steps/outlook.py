@@ -14,7 +14,11 @@ from idempotency.ports import Clock
 from region_broker.adapters.peers.peer_protocol import Hello
 from region_broker.adapters.takeover.failover_messages import AskStatus, SiteStatus
 from region_broker.adapters.takeover.failover_peers import FailoverPeers
-from region_broker.adapters.takeover.failover_ports import MetadataSide, TidemarkFacts
+from region_broker.adapters.takeover.failover_ports import (
+    FolderSide,
+    MetadataSide,
+    TidemarkFacts,
+)
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.adapters.takeover.region_role import RegionRole
 from region_broker.controller.metadata_image import DomainImage
@@ -49,6 +53,7 @@ class FailoverParts:
     tidemarks: TidemarkFacts
     quarantine: QuarantineStore
     peers: FailoverPeers
+    folder: FolderSide
 
 
 class Outlook:

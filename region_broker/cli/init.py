@@ -1,0 +1,65 @@
+"""`tidemark init`: the birth of a cluster, once in its life, at its home region."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import click
+
+from region_broker.cli.output import EXIT_USAGE, fail
+from region_broker.config import ConfigError, NodeConfig
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  tidemark init --config eu.toml --dry-run                ask the other regions, write nothing
+  tidemark init --config eu.toml                          the other regions' nodes run, and wait for the birth
+  tidemark init --config eu.toml --no-history-elsewhere   they do not run yet, and the cluster is new
+"""
+)
+@click.option(
+    "--config", "config_path", required=True, type=click.Path(path_type=Path, dir_okay=False),
+    help="The configuration of the home region's node, which must not be running.",
+)  # fmt: skip
+@click.option("--no-history-elsewhere", is_flag=True,
+              help="Regions that cannot be asked hold no data of this cluster: you know it.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+def init(config_path: Path, no_history_elsewhere: bool, dry_run: bool) -> None:
+    """Give birth to a cluster: once, at its home region, before its first start.
+
+    A node whose data folder has no history never acts: it joins the region that acts, or waits. So an empty disk
+    in the place of a full one does no harm. The first region must be told that there is nothing to join.
+    """
+    try:
+        config = NodeConfig.load(config_path)
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+    logging.basicConfig(level=logging.ERROR)
+    asyncio.run(_init(config, no_history_elsewhere=no_history_elsewhere, dry_run=dry_run))
+
+
+async def _init(config: NodeConfig, *, no_history_elsewhere: bool, dry_run: bool) -> None:
+    from region_broker.adapters.birth.identity_file import IdentityDamaged
+    from region_broker.log.disk import RealDisk
+    from region_broker.node.birth import BirthOutcome, give_birth
+    from region_broker.node.storage import NodeRefused, Ports
+    from region_broker.ports.chance import SystemChance
+    from region_broker.ports.clock import SystemClock
+    from region_broker.ports.network import AsyncioNetwork
+
+    ports = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
+    try:
+        outcome = await give_birth(
+            config, ports, no_history_elsewhere=no_history_elsewhere, dry_run=dry_run
+        )
+    except (NodeRefused, IdentityDamaged, OSError) as error:
+        fail(str(error))
+    cluster = f"cluster {config.cluster_id} in {config.data_dir}"
+    match outcome:
+        case BirthOutcome.BORN:
+            click.echo(f"{cluster} is born: start the node of region {config.region}")
+        case BirthOutcome.BORN_ALREADY:
+            click.echo(f"{cluster} is born already: nothing was changed")
+        case BirthOutcome.WOULD_BE_BORN:
+            click.echo(f"{cluster} can be born; nothing was changed")

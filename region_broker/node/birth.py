@@ -1,0 +1,151 @@
+"""`tidemark init`: the birth of a cluster, once, at its home region (T32).
+
+INV-BI1  a folder that has a history keeps it: a second birth changes nothing
+INV-BI2  no birth where another region of the configuration answers that it has history of this cluster, whatever the
+         operator says; nor where one cannot be asked, unless the operator says that there is none
+
+Not here: what a born folder does at its start (`storage`, `failover_driver`).
+"""
+
+import asyncio
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from geo_replicator.folder_life import FolderIdentity, Shown
+from region_broker.adapters.birth.identity_file import read_identity
+from region_broker.adapters.birth.newborn import be_born, new_identity
+from region_broker.adapters.peers.peer_client import opened
+from region_broker.adapters.peers.peer_protocol import Hello, PeerRefused, PeerUnreachable
+from region_broker.config import NodeConfig, RegionConfig, split_address
+from region_broker.node.storage import (
+    METADATA_FILE,
+    NodeRefused,
+    Ports,
+    check_owner,
+    lock_folder,
+)
+
+ASK_TIMEOUT_S: Final = 5.0
+
+
+class BirthOutcome(Enum):
+    """What `give_birth` did."""
+
+    BORN = "born"
+    BORN_ALREADY = "born already"
+    WOULD_BE_BORN = "would be born"
+
+
+class _Asker:
+    """Greets for a folder without history, and keeps nothing of what it hears."""
+
+    def __init__(self, identity: FolderIdentity) -> None:
+        self._identity = identity
+
+    def hello(self) -> Hello:
+        own = self._identity
+        return Hello(
+            cluster_id=own.cluster_id, region=own.region, node_id=own.node_id, region_epoch=0,
+            folder=Shown.of(own),
+        )  # fmt: skip
+
+    def learn(self, hello: Hello) -> None:
+        return
+
+
+async def give_birth(
+    config: NodeConfig, ports: Ports, *, no_history_elsewhere: bool, dry_run: bool = False
+) -> BirthOutcome:
+    """Write the birth of the cluster into the folder of `config`, if it may be.
+
+    Raises `NodeRefused`, `IdentityDamaged`, `OSError`.
+    """
+    folder = Path(config.data_dir)
+    if dry_run and not ports.disk.exists(folder):
+        _check_home(config)
+        await _check_others(config, _fresh(config, ports), ports, no_history_elsewhere)
+        return BirthOutcome.WOULD_BE_BORN
+    ports.disk.make_dirs(folder)
+    lock = lock_folder(folder)
+    try:
+        identity = read_identity(ports.disk, folder)
+        if identity is not None:
+            check_owner(identity, config, folder)
+            if identity.born is not None:
+                return BirthOutcome.BORN_ALREADY
+        _check_empty(identity, config, ports)
+        identity = identity or _fresh(config, ports)
+        await _check_others(config, identity, ports, no_history_elsewhere)
+        if dry_run:
+            return BirthOutcome.WOULD_BE_BORN
+        be_born(identity, config.own.ordinal, folder, ports.disk, ports.chance, ports.clock)
+        return BirthOutcome.BORN
+    finally:
+        lock.close()
+
+
+def _fresh(config: NodeConfig, ports: Ports) -> FolderIdentity:
+    return new_identity(config.cluster_id, config.region, config.own.node_id, ports.chance)
+
+
+def _check_home(config: NodeConfig) -> None:
+    if config.region != config.home_region:
+        raise NodeRefused(
+            f"a cluster is born at its home region, and that is {config.home_region}, not {config.region}: run"
+            f" tidemark init with the configuration of {config.home_region}. The other regions need none: they join"
+            " when they start"
+        )
+
+
+def _check_empty(identity: FolderIdentity | None, config: NodeConfig, ports: Ports) -> None:
+    folder = Path(config.data_dir)
+    if identity is not None and identity.joined is not None:
+        raise NodeRefused(
+            f"{folder} holds a copy of the history born in region {identity.joined.region}: the cluster is born"
+            " already. Start the node; to let it act: tidemark region failover --to"
+            f" {config.region}"
+        )
+    if identity is None and ports.disk.exists(folder / METADATA_FILE):
+        raise NodeRefused(
+            f"{folder} holds data of an older version of Tidemark: start the node, which takes it over as it is"
+        )
+    _check_home(config)
+
+
+async def _check_others(
+    config: NodeConfig, identity: FolderIdentity, ports: Ports, no_history_elsewhere: bool
+) -> None:
+    others = [region for region in config.regions if region.name != config.region]
+    answers = await asyncio.gather(*(_ask(region, identity, ports) for region in others))
+    silent = []
+    for region, answer in zip(others, answers, strict=True):
+        if isinstance(answer, str):
+            silent.append(f"region {region.name} ({answer})")
+        elif not answer.without_history:
+            raise NodeRefused(
+                f"region {region.name} has history of cluster {config.cluster_id}: it is born already, and a second"
+                f" birth would part it. Start this node with its empty folder: it joins the region that acts. If none"
+                f" acts: tidemark region failover --to {region.name}"
+            )
+    if silent and not no_history_elsewhere:
+        raise NodeRefused(
+            f"{', '.join(silent)} cannot be asked for history of cluster {config.cluster_id}. Start every region's"
+            " node (they wait for the birth), or, if you know that this cluster is new and no other region holds"
+            " data of it, say so: --no-history-elsewhere"
+        )
+
+
+async def _ask(region: RegionConfig, identity: FolderIdentity, ports: Ports) -> Hello | str:
+    """Return the greeting of a region, or why there is none."""
+    address = split_address("peer", region.peer)
+    try:
+        async with (
+            asyncio.timeout(ASK_TIMEOUT_S),
+            opened(ports.network, address, _Asker(identity)) as (_, hello),
+        ):
+            return hello
+    except TimeoutError:
+        return f"no answer from {region.peer} within {ASK_TIMEOUT_S:.0f} s"
+    except (PeerRefused, PeerUnreachable) as error:
+        return str(error)

@@ -1,0 +1,84 @@
+"""What can happen to a data folder while its node is down: emptied, exchanged, copied, restored, halved.
+
+A region's metadata lies on the real disk and all else on the simulated one; here both are one folder.
+"""
+
+import shutil
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.region_pair import Region
+
+METADATA = "metadata.db"
+
+
+@dataclass(frozen=True)
+class FolderCopy:
+    """What a data folder held at some moment, by path below it."""
+
+    files: dict[str, bytes]
+    metadata: bytes | None
+
+
+def copy_of(region: Region) -> FolderCopy:
+    """Return a copy of the folder of a region that is down."""
+    files = {
+        str(path.relative_to(region.folder)): bytes(region.disk.content(path))
+        for path in region.disk.files_under(region.folder)
+    }
+    database = region.folder / METADATA
+    if database.exists():
+        with sqlite3.connect(
+            database
+        ) as connection:  # what the log beside it holds becomes part of the file
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+    return FolderCopy(files, database.read_bytes() if database.exists() else None)
+
+
+def empty_folder(region: Region) -> None:
+    """Let a region that is down find nothing of what it had: a disk that is new, or not mounted."""
+    lose_metadata(region)
+    _forget(region.disk, region.folder)
+
+
+def restore(region: Region, copy: FolderCopy) -> None:
+    """Let a region that is down find `copy` in place of its folder: its own older one, or another region's."""
+    empty_folder(region)
+    for name, content in copy.files.items():
+        path = region.folder / name
+        region.disk.make_dirs(path.parent)
+        region.disk.write_file_atomic(path, content)
+    if copy.metadata is not None:
+        (region.folder / METADATA).write_bytes(copy.metadata)
+
+
+def lose_metadata(region: Region) -> None:
+    """Remove the metadata of a region that is down, and nothing else."""
+    if region.folder.exists():
+        shutil.rmtree(region.folder)
+    region.folder.mkdir(parents=True)
+
+
+def lose_logs(region: Region) -> None:
+    """Remove the logs of a region that is down, and nothing else."""
+    _forget(region.disk, region.folder / "logs")
+
+
+def lose_log(region: Region, topic: str, partition: int) -> None:
+    """Remove the folder of one partition of a region that is down."""
+    topic_id = region.node.storage.metadata.image.topics[topic].topic_id
+    _forget(region.disk, region.node.storage.partitions.folder_of(topic_id, partition))
+
+
+def lose_file(region: Region, name: str) -> None:
+    """Remove one file of the data folder of a region that is down."""
+    region.disk.remove(region.folder / name)
+    region.disk.fsync_dir(region.folder)
+
+
+def _forget(disk: SimulatedDisk, folder: Path) -> None:
+    if disk.exists(folder):
+        disk.remove_tree(folder)

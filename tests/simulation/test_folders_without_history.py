@@ -1,0 +1,196 @@
+"""Rule T32: a folder without history never acts, wherever it stands; and whoever has one needs nobody to act."""
+
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from region_broker.adapters.peers.peer_protocol import PeerRefused
+from region_broker.adapters.takeover.failover_messages import AskPromise, PromiseAnswer
+from region_broker.adapters.takeover.failover_operations import OperationRefused
+from region_broker.node import NodeRefused, Ports
+from region_broker.node.birth import BirthOutcome, give_birth
+from region_broker.wire.batches import Record, build_batch
+from tests.simulation.folder_faults import empty_folder
+from tests.simulation.region_pair import Pair, Region, SeededChance, region_pair, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+TOPIC = "orders"
+
+
+async def write(region: Region, value: bytes) -> None:
+    """Append one record as an acknowledged write."""
+    outcome = region.partition(TOPIC, 0).append(build_batch([Record(None, value)]))
+    await region.partition(TOPIC, 0).wait_committed(outcome.next_offset)
+
+
+def shown(region: Region) -> int:
+    """Return how many records of the topic this region shows."""
+    found = region.node.storage.partitions.get(TOPIC, 0)
+    return 0 if found is None else found.visible_end
+
+
+async def waits(region: Region) -> str:
+    """Return why the region does not act, once it says so."""
+    await until(lambda: "has no history" in region.node.role.reason_not_acting, "it says why")
+    assert region.phase is Phase.UNBORN
+    assert not region.node.role.acting
+    return region.node.role.reason_not_acting
+
+
+async def three_records(pair: Pair) -> None:
+    """Write three records at home; the mirror shows them."""
+    await pair.create_topic(TOPIC, 1)
+    for value in (b"one", b"two", b"three"):
+        await write(pair.eu, value)
+    await pair.until(lambda: shown(pair.us) == 3, "the mirror shows all")
+
+
+async def test_T32_an_emptied_home_waits_and_the_mirror_keeps_all(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        empty_folder(pair.eu)
+        await pair.eu.begin()
+        reason = await waits(pair.eu)
+        assert "region us has history" in reason
+        assert "tidemark region failover --to us" in reason
+        assert shown(pair.us) == 3
+        await pair.fail_over()
+        await pair.until(lambda: shown(pair.eu) == 3, "the emptied folder got all back")
+        assert pair.eu.phase is Phase.MIRRORING
+        await write(pair.us, b"four")
+        await pair.until(lambda: shown(pair.eu) == 4, "and follows")
+
+
+async def test_T32_an_emptied_home_that_nobody_answers_waits(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 2) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        await pair.us.kill()
+        empty_folder(pair.eu)
+        await pair.eu.begin()
+        assert "waits for a region that acts" in await waits(pair.eu)
+        await pair.us.start()
+        await until(lambda: "region us has history" in pair.eu.node.role.reason_not_acting, "told")
+        assert shown(pair.us) == 3
+
+
+@pytest.mark.parametrize("failovers", [1, 2, 3])
+async def test_T32_an_emptied_folder_joins_whoever_acts_however_many_failovers_lie_behind(
+    tmp_path: Path, failovers: int
+) -> None:
+    async with region_pair(tmp_path, 3) as pair:
+        await three_records(pair)
+        acts, follows = pair.eu, pair.us
+        for _ in range(failovers):
+            acts, follows = follows, acts
+            operation = acts.node.operations.begin_switch()
+            await pair.until(lambda o=operation: o.status != "running", "switched")  # type: ignore[misc]
+            assert operation.status == "succeeded", operation
+            await write(acts, b"more")
+            await pair.until(lambda f=follows: f.phase is Phase.MIRRORING, "it follows")  # type: ignore[misc]
+        await follows.kill()
+        empty_folder(follows)
+        await follows.start()
+        await pair.until(lambda: shown(follows) == 3 + failovers, "it got all")
+        assert follows.phase is Phase.MIRRORING
+        assert acts.node.role.acting
+
+
+async def test_T32_an_emptied_old_home_that_cannot_reach_the_new_one_waits(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 4) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        await pair.fail_over()
+        pair.fabric.cut("eu", "us")
+        empty_folder(pair.eu)
+        await pair.eu.begin()
+        await waits(pair.eu)
+        pair.fabric.heal("eu", "us")
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it joins")
+        await pair.until(lambda: shown(pair.eu) == 3, "it got all")
+
+
+async def test_T32_an_emptied_mirror_joins_again_and_may_take_over_later(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 5) as pair:
+        await three_records(pair)
+        await pair.us.kill()
+        empty_folder(pair.us)
+        await pair.us.start()
+        await pair.until(lambda: shown(pair.us) == 3, "it got all")
+        await pair.eu.kill()
+        await pair.fail_over()
+        await pair.us.kill()
+        await pair.us.start()
+        await until(lambda: pair.us.node.role.acting, "it acts again after a restart")
+        assert shown(pair.us) == 3
+
+
+async def test_T32_a_home_with_its_own_folder_acts_without_any_peer(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 6) as pair:
+        await three_records(pair)
+        await pair.us.kill()
+        await pair.eu.kill()
+        await pair.eu.start()
+        await until(lambda: pair.eu.node.role.acting, "it acts alone")
+        await write(pair.eu, b"four")
+
+
+async def test_T32_a_folder_without_history_refuses_a_takeover_and_promises_nothing(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 7) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        empty_folder(pair.eu)
+        await pair.eu.begin()
+        await waits(pair.eu)
+        with pytest.raises(OperationRefused, match="cannot take over"):
+            pair.eu.node.operations.begin_failover(confirmed=True)
+        message = AskPromise(domain="main", region_epoch=17, taker="us", planned=False)
+        with pytest.raises(PeerRefused, match="promises nothing"):
+            await pair.us.node.failover.parts.peers.ask(
+                "eu", message, PromiseAnswer, timeout_ms=1_000
+            )
+
+
+async def test_T32_a_new_cluster_waits_for_its_birth_and_a_second_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    pair = Pair(tmp_path, 8)
+    try:
+        for region in pair.regions.values():
+            region.made = True  # without history
+            region.folder.mkdir()
+        await pair.us.begin()
+        assert "waits for a region that acts" in await waits(pair.us)
+
+        async def born(region: Region = pair.eu, **how: bool) -> BirthOutcome:
+            ports = Ports(
+                region.clock, SeededChance(pair.chance), region.disk, pair.fabric.site(region.name)
+            )
+            return await give_birth(
+                region.config(), ports, **{"no_history_elsewhere": False, **how}
+            )
+
+        assert await born(dry_run=True) is BirthOutcome.WOULD_BE_BORN
+        await pair.us.kill()
+        with pytest.raises(NodeRefused, match="cannot be asked"):
+            await born()
+        await pair.us.begin()
+        assert await born() is BirthOutcome.BORN
+        await pair.eu.start()
+        await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "the mirror joined")
+        await pair.eu.kill()
+        assert await born() is BirthOutcome.BORN_ALREADY
+        empty_folder(pair.eu)
+        with pytest.raises(NodeRefused, match="region us has history"):
+            await born(no_history_elsewhere=True)
+        (tmp_path / "new").mkdir()
+        elsewhere = Region("us", tmp_path / "new", pair.fabric, pair.chance)
+        with pytest.raises(NodeRefused, match="its home region"):
+            await born(elsewhere)
+    finally:
+        await pair.stop()
