@@ -74,6 +74,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     flush_policy: Literal["commit", "interval", "os"] = "commit"
     flush_interval_ms: int = 1000
     cached_tail_bytes: int = 0
+    disk_free_bytes_min: int = 256 << 20
+    metrics_names_max: int = 200
     shard_count: int = 4
     auto_create_topics: bool = False
     default_partition_count: int = 1
@@ -140,8 +142,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             problems.append(
                 f"request_memory_bytes = {self.request_memory_bytes} is below {REQUEST_MEMORY_BYTES_MIN}"
             )
-        if self.cached_tail_bytes < 0:
-            problems.append(f"cached_tail_bytes = {self.cached_tail_bytes} is below 0")
+        problems += [f"{key} = {value} is below 0"
+                     for key, value in (("cached_tail_bytes", self.cached_tail_bytes),
+                                        ("disk_free_bytes_min", self.disk_free_bytes_min),
+                                        ("metrics_names_max", self.metrics_names_max))
+                     if value < 0]  # fmt: skip
         if not 0 <= self.connection_rate_per_address <= CONNECTION_RATE_MAX:
             problems.append(
                 f"connection_rate_per_address = {self.connection_rate_per_address} is not in "

@@ -379,7 +379,7 @@ def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
 def _check_order(state: dict[str, Any], other: str) -> None:
     if ORDER_BROKEN in state or state.get(other, 0):
         raise CloseConnection(
-            "the acting region changed under requests of this connection: reconnect"
+            "the acting region changed under requests of this connection, or one was refused: reconnect"
         )
 
 

@@ -23,7 +23,7 @@ from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.handlers.partitions import find_partition
 from region_broker.handlers.produce_errors import ERROR_OF_VERDICT, verification_error
 from region_broker.handlers.produce_wait import Item
-from region_broker.handlers.services import RequestContext
+from region_broker.handlers.services import ORDER_BROKEN, RequestContext
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.by_hand.produce import ProduceRequest
 from region_broker.wire.server import CloseConnection
@@ -56,6 +56,7 @@ def items_of(request: ProduceRequest) -> Iterator[Item]:
 def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> list[Item]:
     """Refuse what needs no log and no coordinator to be refused; return the transactional ones left."""
     transactional: list[Item] = []
+    full = ctx.services.partitions.room.refusal
     for item in items:
         if item.transactional:
             item.producer_id, item.producer_epoch = _PRODUCER.unpack_from(item.data, _PRODUCER_AT)
@@ -64,6 +65,8 @@ def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
             item.refuse(ErrorCode.invalid_required_acks, "acks must be -1, 0 or 1")
         elif item.transactional and request.acks != -1:
             item.refuse(ErrorCode.invalid_required_acks, "transactional batches need acks=-1 (all)")
+        elif full is not None:
+            _refuse_for_room(ctx, item, full)
         elif not item.data:
             item.refuse(ErrorCode.invalid_record, "there is no batch")
         elif item.attributes & 0x07 == _ZSTD and ctx.version < _ZSTD_SINCE:
@@ -73,6 +76,17 @@ def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
         else:
             _find(ctx, item)
     return transactional
+
+
+def _refuse_for_room(ctx: RequestContext, item: Item, reason: str) -> None:
+    """Refuse a batch that may be taken the next moment, and what an idempotent producer sent behind it (INV-HD4).
+
+    1. The first of its batches is refused. 2. There is room again. 3. The next one is judged: out of order, and
+    librdkafka would take a new epoch and write again what it has no answer for.
+    """
+    item.refuse(ErrorCode.kafka_storage_error, reason)
+    if len(item.data) >= HEADER_BYTES and _PRODUCER.unpack_from(item.data, _PRODUCER_AT)[0] >= 0:
+        ctx.connection_state[ORDER_BROKEN] = True
 
 
 def refuse_mixed(items: Sequence[Item], transactional: Sequence[Item]) -> list[Item]:

@@ -246,7 +246,8 @@ class Forwarder(Protocol):
 
 
 ORDER_BROKEN: Final = "produce-order-broken"
-"""Key in a connection's state: a forwarded Produce failed, so nothing sent behind it may be executed."""
+"""Key in a connection's state: a Produce was not forwarded, or refused for a reason that may pass at any moment, so
+nothing sent behind it may be executed."""
 
 
 class ForwardingFailed(Exception):

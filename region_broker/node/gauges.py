@@ -76,6 +76,14 @@ class NodeCollector(Collector):
         yield _gauge(
             "corrupt_reads", "Reads refused since the start because stored bytes are wrong", corrupt
         )
+        room = self._sources.partitions.room
+        yield _gauge("disk_bytes", "Size of the volume of the logs", room.total_bytes)
+        yield _gauge("disk_free_bytes", "Bytes that are free on it", room.free_bytes)
+        yield _gauge(
+            "disk_writes_refused",
+            "1 while the disk is too full for records",
+            room.refusal is not None,
+        )
         cold = self._sources.partitions.cold_reads
         yield _gauge("cold_read_bytes", "Bytes of logs read in by a thread", cold.warmed_bytes)
         yield _gauge("cold_reads_waited", "Readings that the loop waited for", cold.waited_count)

@@ -52,10 +52,12 @@ from region_broker.metrics import Metrics
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
+from region_broker.node.name_series import NameCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.ports.descriptors import descriptor_limit
 from region_broker.replication.fetch_sessions import FetchSessions
 from region_broker.wire.caps.connection_caps import ConnectionCaps
+from region_broker.wire.caps.disk_room import watch_room
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
 from txn_coordinator.driver import TransactionCoordinator, TxnSettings
@@ -277,6 +279,7 @@ class Node:
                 "partitions": self._partition_check,
                 "tidemarks": self._tidemark_check,
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
+                "disk": lambda: storage.partitions.room.refusal,
             },
             self.metrics.registry,
         )
@@ -288,6 +291,13 @@ class Node:
                     group_states=lambda: [found.state for found in self.groups.list()[1]],
                     held_back=self.tidemarks.held_back,
                 )
+            )
+        )
+        self.metrics.registry.register(
+            NameCollector(
+                storage.partitions,
+                lambda: [shard.table.committed for shard in self.groups.shards],
+                self.config.metrics_names_max,
             )
         )
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
@@ -343,6 +353,7 @@ class Node:
                         ("retention", self._maintain()),
                         ("cleaner", self.cleaner.run()),
                         ("ledger-images", self.ledger_images.run()),
+                        ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
                         ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),
                     )
@@ -390,6 +401,10 @@ class Node:
         while not (self.role.acting or self.role.mirrors):
             await self._ports.clock.sleep_ms(5)
         on_ready()
+
+    async def _watch_disk(self) -> None:
+        partitions = self.storage.partitions
+        await watch_room(partitions.room, partitions.volume_bytes, self._ports.clock)
 
     async def _maintain(self) -> None:
         while True:

@@ -115,6 +115,7 @@ class Storage:
                 flush_policy=FlushPolicy(config.flush_policy),
                 flush_interval_ms=config.flush_interval_ms,
                 cached_tail_bytes=config.cached_tail_bytes,
+                disk_free_bytes_min=config.disk_free_bytes_min,
             )
             group_commit = GroupCommit(log_config, ports.clock, on_sealed=_write_digest)
             partitions = PartitionTable(

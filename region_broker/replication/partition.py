@@ -106,6 +106,9 @@ class Partition:
         self._reads = SoundReads(tp, log)
         self.cold_reads = cold_reads
         """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
+        self.written_bytes = 0
+        self.read_bytes = 0
+        """What was written here, and given to readers, since the start of the node."""
         self._waiters = CommitWaiters()
         self.watchers = ReadableWatchers()
         log.listener.on_stable = self._stable_moved
@@ -288,6 +291,7 @@ class Partition:
             stamped = self.log.append(data, header, self.leader_epoch)
         except PartitionFailed as error:
             return AppendOutcome(AppendVerdict.STORAGE_FAILED, detail=str(error))
+        self.written_bytes += stamped.size_bytes
         return AppendOutcome(AppendVerdict.APPENDED, stamped.base_offset, stamped.next_offset)
 
     def _refusal(self) -> AppendOutcome | None:
@@ -311,6 +315,7 @@ class Partition:
         batches = self._check_mirrored(data)
         if batches:
             self.log.append_verbatim(data, batches)
+            self.written_bytes += len(data)
             self.leader_epoch = self.log.epochs.latest
         return self.log.log_end_offset
 
@@ -385,6 +390,7 @@ class Partition:
             data, next_offset = self._reads.read(offset, max_bytes, end, wait=wait)
         if not first_batch_always and len(data) > max_bytes:
             data, next_offset = b"", offset
+        self.read_bytes += len(data)
         aborted: list[AbortedTxn] = []
         if data and isolation is Isolation.READ_COMMITTED:
             aborted = self.log.aborted_in(offset, next_offset, self.visible_end, wait=wait)

@@ -45,6 +45,7 @@ from region_broker.log.recovery.removal import Removal
 from region_broker.log.segment import SealedCache
 from region_broker.log.side_files.log_start import LogStart
 from region_broker.replication.partition import Partition
+from region_broker.wire.caps.disk_room import DiskRoom
 
 logger: Final = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class PartitionTable:
         self._cache = SealedCache(disk, config)
         self.bookmarks = Bookmarks()
         self.cold_reads = ColdReads(disk)
+        self.room = DiskRoom(config.disk_free_bytes_min)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
         self._removal = Removal(disk)

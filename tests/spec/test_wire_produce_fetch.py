@@ -12,13 +12,14 @@ import pytest
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import ControlType
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
+from region_broker.wire.caps.disk_room import DiskRoom
 from region_broker.wire.compression import Codec
 from tests.log_world import append_marker
 from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
 from txn_coordinator.verdicts import TxnVerdict
 
 T0 = TopicPartition(TopicName("t"), 0)
-NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC = 0, 1, 3
+NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, KAFKA_STORAGE_ERROR = 0, 1, 3, 56
 
 
 def batch(text: str = "v", *, origin: Origin | None = None, codec: Codec = Codec.NONE) -> bytes:
@@ -403,3 +404,41 @@ async def test_peer_that_leaves_while_it_waits_leaves_nothing_behind(tmp_path: P
         await client.writer.wait_closed()
         await world.server.wait_connections(1)
         assert len(world.partition("t").watchers) == 0
+
+
+async def test_a_nearly_full_disk_refuses_records_and_takes_them_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        room = DiskRoom(free_bytes_min=100)
+        world.services.partitions.room = room  # the watermark is 0 otherwise
+        client = await world.connect()
+        room.note(1_000, 99)
+        (row,) = await produce(client, 9, batch("early"))
+        assert (row.error_code, row.base_offset) == (KAFKA_STORAGE_ERROR, -1)
+        assert "disk_free_bytes_min" in row.error_message
+        room.note(1_000, 109)
+        assert (await produce(client, 9, batch("early")))[0].error_code == KAFKA_STORAGE_ERROR
+        room.note(1_000, 110)
+        (row,) = await produce(client, 9, batch("late"))
+        assert (row.error_code, row.base_offset) == (NONE, 0)
+
+
+async def test_HD4_what_was_sent_behind_a_batch_without_room_is_not_judged(tmp_path: Path) -> None:
+    """Else the second were out of order, and librdkafka would write it again under a new epoch."""
+    async with wire_world(tmp_path) as world:
+        await world.topic("t")
+        room = DiskRoom(free_bytes_min=100)
+        world.services.partitions.room = room  # the watermark is 0 otherwise
+        client = await world.connect()
+        room.note(1_000, 99)
+        (row,) = await produce(client, 9, batch("one", origin=Origin(9, 0, 0)))
+        assert row.error_code == KAFKA_STORAGE_ERROR
+        room.note(1_000, 500)
+        with pytest.raises(asyncio.IncompleteReadError):
+            await produce(client, 9, batch("two", origin=Origin(9, 0, 1)))
+        again = await world.connect()
+        for sequence, value in enumerate(("one", "two")):
+            (row,) = await produce(again, 9, batch(value, origin=Origin(9, 0, sequence)))
+            assert (row.error_code, row.base_offset) == (NONE, sequence)

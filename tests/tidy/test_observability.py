@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, NodeCollector
+from region_broker.node.name_series import NameCollector
 from tests.log_world import world
 from tests.tidy.tree import ROOT
 
@@ -41,7 +42,11 @@ def offered() -> set[str]:
         group_states=lambda: (),
         held_back=lambda: {"logs": 0, "ms": 0, "splits": 0},
     )
-    collectors: list[Collector] = [NodeCollector(sources), RegionCollector(Region())]  # type: ignore[arg-type]  # a part of it
+    collectors: list[Collector] = [
+        NodeCollector(sources),
+        NameCollector(world().table, tuple, names_max=1),
+        RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
+    ]
     families = [*metrics.registry.collect()]
     for collector in collectors:
         families += collector.collect()

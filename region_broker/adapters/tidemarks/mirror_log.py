@@ -119,6 +119,9 @@ class MirrorPartitions(TidemarkLog):
 
     def append(self, key: LogKey, data: bytes | memoryview) -> int:
         """Append whole batches verbatim, return the new log end; raises `LinkFailed`."""
+        full = self._partitions.room.refusal
+        if full is not None:
+            raise LinkFailed(full)
         try:
             return self._of(key).append_mirrored(data)
         except (LogError, BatchError) as error:
