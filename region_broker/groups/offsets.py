@@ -37,12 +37,13 @@ from region_broker.groups.records import (
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """One record of the shard; `producer_id` is -1 outside transactions."""
+    """One record of the shard; `producer_id` is -1 outside transactions. `timestamp_ms`: when it was written (wall)."""
 
     offset: int
     key: bytes | None
     value: bytes | None
     producer_id: int = NO_PRODUCER_ID
+    timestamp_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +119,22 @@ class OffsetTable:
             else:
                 self.group_values[key.group_id] = decode_group_value(record.value)
         elif isinstance(key, ModernKey):
-            self._apply_modern(key, record.value)
+            self._apply_modern(key, record.value, record.timestamp_ms)
         elif record.value is None:
             self._remove(key)
         else:
             self._put(key, record, record.value)
         self._note_write(key.group_id, record.offset)
 
-    def _apply_modern(self, key: ModernKey, raw: bytes | None) -> None:
+    def _apply_modern(self, key: ModernKey, raw: bytes | None, timestamp_ms: int) -> None:
         """Apply a record of the new protocol; the tombstone of its epoch ends a group."""
         group = self.modern.get(key.group_id)
         if raw is not None:
             if group is None:
                 group = self.modern[key.group_id] = ConsumerGroup(key.group_id)
             group.apply(key, decode_value(key.kind, raw))
+            if key.kind is ModernKind.GROUP_EPOCH:
+                group.epoch_began_ms = timestamp_ms
         elif key.kind is ModernKind.GROUP_EPOCH:
             self.modern.pop(key.group_id, None)
         elif group is not None:

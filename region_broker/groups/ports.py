@@ -31,10 +31,11 @@ class TxnProducer:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where records went: base_offset, +1, .. up to (not with) next_offset."""
+    """Where records went: base_offset, +1, .. up to (not with) next_offset; all carry `timestamp_ms` (wall)."""
 
     base_offset: int
     next_offset: int
+    timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,8 @@ class Shard:
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         for position, (key, value) in enumerate(records):
             offset = appended.base_offset + position
-            self.table.apply(LedgerRecord(offset, key, value, producer_id))
+            record = LedgerRecord(offset, key, value, producer_id, appended.timestamp_ms)
+            self.table.apply(record)
         return appended.next_offset
 
     def write_offsets(
@@ -172,12 +173,13 @@ class Shard:
         modern = self.table.modern.get(group_id)
         if modern is not None and modern.metadata:
             return []
-        managed = group is not None and group.protocol_type is not None
+        empty_since_ms = None
+        if modern is not None:
+            empty_since_ms = modern.epoch_began_ms
+        elif group is not None and group.protocol_type is not None:
+            empty_since_ms = group.state_wall_ms
         keys = self.table.expired(
-            group_id,
-            now_ms=now_ms,
-            retention_ms=retention_ms,
-            empty_since_ms=group.state_wall_ms if group is not None and managed else None,
+            group_id, now_ms=now_ms, retention_ms=retention_ms, empty_since_ms=empty_since_ms
         )
         return [(encode_offset_key(key), None) for key in keys]
 

@@ -121,12 +121,12 @@ def _batch_of(
 class BatchInParts:
     """A batch that is made record by record, all with one timestamp, so that a large one can be made in pieces."""
 
-    __slots__ = ("_body", "_timestamp_ms", "count")
+    __slots__ = ("_body", "count", "timestamp_ms")
 
     def __init__(self, timestamp_ms: int) -> None:
         """Begin without records."""
         self._body = bytearray()
-        self._timestamp_ms = timestamp_ms
+        self.timestamp_ms = timestamp_ms
         self.count = 0
 
     @property
@@ -136,14 +136,14 @@ class BatchInParts:
 
     def add(self, key: bytes, value: bytes | None) -> None:
         """Write one more record."""
-        record = Record(key, value, timestamp_ms=self._timestamp_ms)
-        _write_record(self._body, self.count, record, self._timestamp_ms)
+        record = Record(key, value, timestamp_ms=self.timestamp_ms)
+        _write_record(self._body, self.count, record, self.timestamp_ms)
         self.count += 1
 
     def built(self, origin: Origin = NO_ORIGIN) -> bytes:
         """Return the batch, at offset 0; it has at least one record."""
         assert self.count > 0, "a batch holds at least one record"
-        back = _back_of(self.count, (self._timestamp_ms, self._timestamp_ms), origin)
+        back = _back_of(self.count, (self.timestamp_ms, self.timestamp_ms), origin)
         return _batch_of(back, self._body)
 
 

@@ -78,9 +78,9 @@ class Ledger:
         """Append one batch, and apply it."""
         log = PartitionOffsetsLog(self, self.some.clock)
         producer = None if producer_id < 0 else TxnProducer(producer_id, 0)
-        base = log.append(SHARD, records, producer=producer).base_offset
-        for at, (key, value) in enumerate(records):
-            self.live.apply(LedgerRecord(base + at, key, value, producer_id))
+        appended = log.append(SHARD, records, producer=producer)
+        for at, (key, value) in enumerate(records, appended.base_offset):
+            self.live.apply(LedgerRecord(at, key, value, producer_id, appended.timestamp_ms))
         if producer_id >= 0:
             self.open.add(producer_id)
 

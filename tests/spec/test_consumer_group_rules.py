@@ -18,6 +18,7 @@ from region_broker.groups.verdicts import GroupVerdict as V
 from tests.unit.region_broker.groups.fakes import (
     MemoryLedger,
     World,
+    join_request,
     running,
     settle,
     stable_member,
@@ -387,6 +388,37 @@ async def test_KIP848_an_empty_group_expires_with_its_offsets() -> None:
         await world.groups.expire_offsets()
         assert await fetched(world) == [-1]
         assert world.groups.list() == (V.OK, [])
+        world.assert_live_is_replay()
+
+
+@pytest.mark.parametrize("how", ["its member leaves", "a takeover", "a classic member comes"])
+async def test_C45_offsets_of_a_group_of_the_new_protocol_age_from_when_it_was_empty(
+    how: str,
+) -> None:
+    world, _ = world_of(offsets_retention_ms=100_000, initial_rebalance_delay_ms=3_000)
+    async with running(world):
+        await beat(world, "A", 0)
+        assert (await world.groups.commit_offsets(commit_of("A", 1))).verdict is V.OK
+        for _ in range(20):  # the group lives on, there is nothing new to commit
+            await world.clock.advance(10_000)
+            assert (await beat(world, "A", 1)).verdict is V.OK
+        if how == "a takeover":
+            await world.groups.clamp({})
+        else:
+            await beat(world, "A", -1)
+        if how == "a classic member comes":  # and goes, before it is in a generation
+            async with asyncio.TaskGroup() as tasks:
+                joining = tasks.create_task(world.groups.join("g", join_request()))
+                await settle()
+                await world.groups.resign()
+            assert joining.result().verdict is V.NOT_COORDINATOR
+        await world.groups.load()  # only what the ledger says
+        await world.clock.advance(99_999)
+        await world.groups.expire_offsets()
+        assert await fetched(world) == [5]
+        await world.clock.advance(1)
+        await world.groups.expire_offsets()
+        assert await fetched(world) == [-1]
         world.assert_live_is_replay()
 
 

@@ -89,7 +89,7 @@ class PartitionOffsetsLog:
                 f"{OFFSETS_LEDGER}-{shard} took no record ({outcome.verdict.name}): "
                 f"{outcome.detail or 'see the log of this node'}"
             )
-        return Appended(outcome.base_offset, outcome.next_offset)
+        return Appended(outcome.base_offset, outcome.next_offset, batch.timestamp_ms)
 
     async def committed(self, shard: int, next_offset: int) -> None:
         """Return once all below `next_offset` is durable; raises `LedgerFailed`."""
@@ -159,4 +159,5 @@ def _read_batch(batch: Buffer, header: BatchHeader) -> Iterator[LedgerEntry]:
         return
     producer_id = header.producer_id if header.is_transactional else -1
     for record in iter_records(batch):
-        yield LedgerRecord(record.offset, record.key, record.value, producer_id)
+        key, value, time_ms = record.key, record.value, record.timestamp_ms
+        yield LedgerRecord(record.offset, key, value, producer_id, time_ms)

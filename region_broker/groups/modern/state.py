@@ -34,10 +34,15 @@ _JOINING: Final = Current(assigned=NOTHING, revoking=NOTHING)
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """One group; `metadata`, `current` and `target` are keyed by member id."""
+    """One group; `metadata`, `current` and `target` are keyed by member id.
+
+    `epoch_began_ms` is the (wall) time of the record of its epoch. A member that goes begins an epoch, so of a group
+    without members it is the time when the last one went (KIP-211).
+    """
 
     group_id: str
     group_epoch: int = 0
+    epoch_began_ms: int = 0
     assignment_epoch: int = 0
     metadata: dict[str, MemberMetadata] = field(default_factory=dict)
     current: dict[str, Current] = field(default_factory=dict)
@@ -117,6 +122,7 @@ class ConsumerGroup:
         return ConsumerGroup(
             self.group_id,
             self.group_epoch,
+            self.epoch_began_ms,
             self.assignment_epoch,
             dict(self.metadata),
             dict(self.current),

@@ -116,6 +116,7 @@ class MemoryLedger:
         self.shards: list[list[LedgerEntry]] = [[] for _ in range(shard_count)]
         self.failure: str | None = None
         self.batches = 0
+        self.clock = ManualClock()
         self._durable = asyncio.Event()
         self._durable.set()
 
@@ -135,11 +136,11 @@ class MemoryLedger:
         self._check()
         self.batches += 1
         entries = self.shards[shard]
-        base = len(entries)
+        base, time_ms = len(entries), self.clock.wall_ms()
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         for index, (key, value) in enumerate(records):
-            entries.append(LedgerRecord(base + index, key, value, producer_id))
-        return Appended(base, len(entries))
+            entries.append(LedgerRecord(base + index, key, value, producer_id, time_ms))
+        return Appended(base, len(entries), time_ms)
 
     def batch(self) -> "MemoryBatch":
         return MemoryBatch()
@@ -224,6 +225,7 @@ class World:
     ) -> None:
         self.clock = clock or ManualClock()
         self.ledger = ledger or MemoryLedger()
+        self.ledger.clock = self.clock
         self.ends = FixedEnds()
         self.topics = Topics()
         self.groups = GroupCoordinator(
