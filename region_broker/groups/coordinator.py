@@ -80,6 +80,7 @@ class GroupCoordinator:
         """Take the ports; every shard starts INACTIVE, until `load`."""
         self._log = ports.log
         self._clock = ports.clock
+        self._image = ports.image
         self._settings = settings
         self._shards = [Shard(index) for index in range(shard_count)]
         self._timers = DeadlineTimers(ports.clock, self._on_due)
@@ -273,6 +274,7 @@ class GroupCoordinator:
     def _expire_group(self, shard: Shard, group_id: str) -> None:
         records = shard.tombstones(
             group_id,
+            self._image().topics,
             now_ms=self._clock.wall_ms(),
             retention_ms=self._settings.offsets_retention_ms,
         )
@@ -317,7 +319,11 @@ class GroupCoordinator:
         return GroupVerdict.OK
 
     async def forget_topic(self, topic: str) -> None:
-        """Remove all offsets of a deleted topic; returns when durable. Raises `LedgerFailed`."""
+        """Remove all offsets of a deleted topic; returns when durable. Raises `LedgerFailed`.
+
+        Those of a shard that is not served now, or that a crash or a takeover leaves behind, are not shown for another
+        topic of that name, and removed once there is one (INV-GO6).
+        """
         for shard in self._shards:
             if shard.status is ShardStatus.ACTIVE:
                 await self._write_durably(shard, shard.topic_tombstones(topic))

@@ -8,6 +8,7 @@ Not here: decisions (`group`), futures and ledgers (`coordinator`), Kafka's shap
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from idempotency.identity import TopicPartition
 from region_broker.groups.records import GroupValue
@@ -118,12 +119,16 @@ Effect = AnswerJoin | AnswerSync | Store
 
 @dataclass(frozen=True, slots=True)
 class OffsetToCommit:
-    """One partition of a commit; `leader_epoch` is that of the last record read, or -1."""
+    """One partition of a commit; `leader_epoch` is that of the last record read, or -1.
+
+    `topic_id` is the topic's when the request came; None: whatever has the name.
+    """
 
     tp: TopicPartition
     committed_offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,13 @@ INV-GV1  a commit is judged and its records appended without an `await` between;
 INV-GV2  a member of either protocol commits at its generation or epoch only; a commit that no
          generation fences is refused if it points past where a takeover cut the log (T26)
 INV-GV3  a fetch answers with the offsets of one moment, though a large one is answered in pieces
+INV-GV4  an offset is written for the topic that was there when it was asked for, or not at all; it is shown for no other
 Not here: the table (`offsets`), which shard and when offsets expire (`coordinator`).
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from idempotency.fencing import FIRST_LEADER_EPOCH
 from idempotency.identity import TopicName, TopicPartition
@@ -22,7 +24,7 @@ from region_broker.groups.messages import (
 )
 from region_broker.groups.modern.commits import judge_commit, judge_fetch
 from region_broker.groups.offsets import CommittedOffset, OffsetsToPut, OffsetTable
-from region_broker.groups.ports import GroupPorts, LedgerBatch, LedgerFailed, TxnProducer
+from region_broker.groups.ports import GroupPorts, LedgerBatch, LedgerFailed, Topic, TxnProducer
 from region_broker.groups.records import (
     OffsetKey,
     OffsetValue,
@@ -70,6 +72,8 @@ class _ReadyCommit:
     unfenced: bool
     batch: LedgerBatch
     offsets: OffsetsToPut
+    topics: Mapping[str, Topic]
+    topic_ids: dict[TopicName, UUID] = field(default_factory=dict)
     refused: dict[TopicPartition, GroupVerdict] = field(default_factory=dict)
 
 
@@ -126,16 +130,21 @@ class OffsetService:
             unfenced=_is_unfenced(shard, request),
             batch=self._ports.log.batch(),
             offsets=OffsetsToPut(request.group_id),
+            topics=self._ports.image().topics,
         )
         in_pieces = len(request.offsets) > ELEMENTS_AT_ONCE_MAX
         wall_ms = self._ports.clock.wall_ms()
         for count, wanted in enumerate(request.offsets, 1):
-            refused = self._refusal(wanted, unfenced=ready.unfenced)
+            topic = ready.topics.get(wanted.tp.topic)
+            refused = self._refusal(wanted, topic, unfenced=ready.unfenced)
             if refused is not None:
                 ready.refused[wanted.tp] = refused
             else:
                 epoch, metadata = wanted.leader_epoch, wanted.metadata
-                value = OffsetValue(wanted.committed_offset, epoch, metadata, wall_ms)
+                topic_id = None if topic is None else topic.topic_id
+                if topic_id is not None:
+                    ready.topic_ids[wanted.tp.topic] = topic_id
+                value = OffsetValue(wanted.committed_offset, epoch, metadata, wall_ms, topic_id)
                 key = encode_offset_key(OffsetKey(request.group_id, wanted.tp))
                 ready.batch.add(key, encode_offset_value(value))
                 ready.offsets.add(wanted.tp, value, transactional=transactional)
@@ -150,9 +159,16 @@ class OffsetService:
 
         1. A large commit is made ready under one term: some of it was held against the ends of this region's
         epochs. 2. The shard is given up and loaded again, by a takeover that cut logs (T26); or the group goes over
-        to the new protocol. 3. It would be appended as it was judged before. So clients are told to ask again.
+        to the new protocol; or a topic is deleted, and its offsets with it. 3. It would be appended as it was judged
+        before, behind the records that end its offsets. So clients are told to ask again.
         """
-        return ready.term == shard.term and ready.unfenced == _is_unfenced(shard, request)
+        if ready.term != shard.term or ready.unfenced != _is_unfenced(shard, request):
+            return False
+        topics = self._ports.image().topics
+        return topics is ready.topics or all(
+            name in topics and topics[name].topic_id == topic_id
+            for name, topic_id in ready.topic_ids.items()
+        )
 
     async def _pause(self) -> None:
         await self._ports.clock.sleep_ms(0)
@@ -180,7 +196,11 @@ class OffsetService:
             self._hooks.arm(request.group_id, deadline_ms)
         return verdict
 
-    def _refusal(self, wanted: OffsetToCommit, *, unfenced: bool) -> GroupVerdict | None:
+    def _refusal(
+        self, wanted: OffsetToCommit, topic: Topic | None, *, unfenced: bool
+    ) -> GroupVerdict | None:
+        if wanted.topic_id is not None and (topic is None or topic.topic_id != wanted.topic_id):
+            return GroupVerdict.UNKNOWN_PARTITION
         if len(wanted.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
             return GroupVerdict.METADATA_TOO_LARGE
         if unfenced and self._is_beyond_epoch(wanted):
@@ -210,7 +230,8 @@ class OffsetService:
             if verdict is not GroupVerdict.OK:
                 return FetchOutcome(verdict)
         last_offset = table.last_record_offset.get(group_id)
-        offsets = await in_turns(_fetched(table, request), self._pause)
+        pieces = _fetched(table, request, self._ports.image().topics)
+        offsets = await in_turns(pieces, self._pause)
         if last_offset is not None:
             try:
                 await self._ports.log.committed(shard.index, last_offset + 1)
@@ -229,7 +250,9 @@ def _is_unfenced(shard: Shard, request: CommitRequest) -> bool:
     return request.generation < 0 or request.group_id in shard.table.modern
 
 
-def _fetched(table: OffsetTable, request: FetchRequest) -> Pieces[tuple[FetchedOffset, ...]]:
+def _fetched(
+    table: OffsetTable, request: FetchRequest, topics: Mapping[str, Topic]
+) -> Pieces[tuple[FetchedOffset, ...]]:
     """Return the offsets asked for as they are at the first step, many of them in pieces (INV-GV3)."""
     places: Mapping[TopicPartition, CommittedOffset] = table.committed.get(request.group_id, {})
     pending: Container[TopicPartition] = ()
@@ -248,8 +271,9 @@ def _fetched(table: OffsetTable, request: FetchRequest) -> Pieces[tuple[FetchedO
         place = places.get(tp)
         if tp in pending:
             offsets.append(FetchedOffset(tp, GroupVerdict.UNSTABLE_OFFSET))
-        elif place is None:
-            offsets.append(FetchedOffset(tp, GroupVerdict.OK))
+        elif place is None or not place.is_of(topics.get(tp.topic)):
+            if request.partitions is not None:
+                offsets.append(FetchedOffset(tp, GroupVerdict.OK))
         else:
             at, epoch = place.committed_offset, place.leader_epoch
             offsets.append(FetchedOffset(tp, GroupVerdict.OK, at, epoch, place.metadata))

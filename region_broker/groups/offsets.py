@@ -6,6 +6,8 @@ INV-GO3  at a commit marker the pending offset wins iff its record lies behind t
          in the ledger; at an abort marker it is dropped (C44)
 INV-GO4  a tombstone removes the committed offset and every pending one of that partition (C45)
 INV-GO5  nothing with a pending offset expires (C45)
+INV-GO6  an offset belongs to the topic whose id its record carries: one that has its name later has no offset. A topic
+         that is not there takes nothing away: only a deletion does, and another topic under the name proves one (T34)
 
 A live write is applied by the very call that replay uses, with the offset that the ledger gave it; offsets that a client
 commits are made ready before (`OffsetsToPut`), so that twenty thousand of them are put in their places in one step.
@@ -15,9 +17,10 @@ records of others commute with it because INV-GO3 compares record offsets, not t
 Not here: who may commit (`group`), the ledger (`ports`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
+from uuid import UUID
 
 from idempotency.identity import NO_PRODUCER_ID, TopicPartition
 from region_broker.groups.modern.records import decode_value
@@ -57,6 +60,15 @@ class LedgerMarker:
 LedgerEntry = LedgerRecord | LedgerMarker
 
 
+class Identified(Protocol):
+    """A topic, as far as this table knows one."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """Return its id."""
+        ...
+
+
 @dataclass(slots=True)
 class CommittedOffset:
     """One offset with the ledger offset of the record that carries it; not changed once it is in a table."""
@@ -67,6 +79,11 @@ class CommittedOffset:
     commit_timestamp_ms: int
     record_offset: int
     transactional: bool = False
+    topic_id: UUID | None = None
+
+    def is_of(self, topic: Identified | None) -> bool:
+        """Tell whether it is an offset of the topic that has its name now, as far as is known (INV-GO6)."""
+        return topic is None or self.topic_id is None or self.topic_id == topic.topic_id
 
 
 Places: TypeAlias = dict[TopicPartition, CommittedOffset]
@@ -102,6 +119,8 @@ class OffsetTable:
     group_values: dict[str, GroupValue] = field(default_factory=dict)
     modern: dict[str, ConsumerGroup] = field(default_factory=dict)
     last_record_offset: dict[str, int] = field(default_factory=dict)
+    _topic_ids: dict[UUID, UUID] = field(default_factory=dict, compare=False, repr=False)
+    """Each id once, for all the offsets that carry it."""
 
     def apply(self, entry: LedgerEntry) -> None:
         """Apply one entry in ledger order; raises `LedgerRecordError` on a damaged record."""
@@ -149,6 +168,8 @@ class OffsetTable:
     def _put(self, key: OffsetKey, record: LedgerRecord, raw: bytes) -> None:
         transactional = record.producer_id != NO_PRODUCER_ID
         place = _place(decode_offset_value(raw), record.offset, transactional=transactional)
+        if place.topic_id is not None:
+            place.topic_id = self._topic_ids.setdefault(place.topic_id, place.topic_id)
         self._places(key.group_id, record.producer_id)[key.tp] = place
 
     def put(self, offsets: OffsetsToPut, base_offset: int, producer_id: int) -> None:
@@ -229,6 +250,13 @@ class OffsetTable:
         staged = {group_id for staged in self.pending.values() for group_id in staged}
         return {*self.committed, *self.group_values, *self.modern, *staged}
 
+    def foreign(self, group_id: str, topics: Mapping[str, Identified]) -> Iterator[OffsetKey]:
+        """Yield the offsets of topics that were deleted: others have their names now (INV-GO6)."""
+        pending = self.pending_partitions(group_id)
+        for tp, place in self.committed.get(group_id, {}).items():
+            if not place.is_of(topics.get(tp.topic)) and tp not in pending:
+                yield OffsetKey(group_id, tp)
+
     def expired(
         self, group_id: str, *, now_ms: int, retention_ms: int, empty_since_ms: int | None
     ) -> Iterator[OffsetKey]:
@@ -254,4 +282,5 @@ def _place(value: OffsetValue, record_offset: int, *, transactional: bool) -> Co
         value.commit_timestamp_ms,
         record_offset,
         transactional,
+        value.topic_id,
     )

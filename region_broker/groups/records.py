@@ -3,8 +3,10 @@
 INV-GR1  decode(encode(x)) == x for every key and value
 INV-GR2  a record that cannot be understood stops the load of its shard; it is never skipped (C22)
 
-OffsetCommitKey v1 / OffsetCommitValue v3, GroupMetadataKey v2 / GroupMetadataValue v3 (group
-coordinator of Kafka, `coordinator-key/value` schemas): big endian, non-flexible strings and arrays.
+OffsetCommitKey v1 / OffsetCommitValue v3 and v4, GroupMetadataKey v2 / GroupMetadataValue v3 (group coordinator of
+Kafka, `coordinator-key/value` schemas): big endian, non-flexible strings and arrays. OffsetCommitValue v4 is flexible
+(KIP-482: lengths as unsigned varints plus one, tagged fields at the end); the topic's id is its tagged field 0, which
+readers that do not know it pass over (KIP-915). What is committed to a topic without a known id is v3.
 Not here: batches (`region_broker.wire.batches`), what the records mean (`offsets`), the values of
 groups of the new protocol (`modern.records`).
 """
@@ -13,13 +15,16 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Final
+from uuid import UUID
 
 from idempotency.identity import TopicName, TopicPartition
 
 OFFSET_KEY_VERSION: Final = 1
 OFFSET_VALUE_VERSION: Final = 3
+OFFSET_VALUE_VERSION_BY_ID: Final = 4
 GROUP_KEY_VERSION: Final = 2
 GROUP_VALUE_VERSION: Final = 3
+_TOPIC_ID_TAG: Final = 0
 
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
@@ -80,12 +85,16 @@ Key = OffsetKey | GroupKey | ModernKey
 
 @dataclass(frozen=True, slots=True)
 class OffsetValue:
-    """A committed offset: the next record to read; `leader_epoch` -1 if the client said none."""
+    """A committed offset: the next record to read; `leader_epoch` -1 if the client said none.
+
+    `topic_id` says of which topic, as another one may have its name later; None: it was not known.
+    """
 
     committed_offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: int
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +134,21 @@ def _nullable_string(text: str | None) -> bytes:
 
 def _bytes(raw: bytes) -> bytes:
     return _I32.pack(len(raw)) + raw
+
+
+def varint(number: int) -> bytes:
+    """Return an unsigned varint (KIP-482)."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def flexible_bytes(raw: bytes) -> bytes:
+    """Return bytes, or the bytes of a string, as KIP-482 writes them."""
+    return varint(len(raw) + 1) + raw
 
 
 class Reader:
@@ -175,13 +199,46 @@ class Reader:
     def blob(self) -> bytes:
         return self.take(self.i32())
 
-    def version(self, expected: int) -> None:
+    def varint(self) -> int:
+        number = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+            shift += 7
+            if shift > 28:
+                raise LedgerRecordError("offsets ledger: a varint of over 5 bytes")
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self.take(16))
+
+    def flexible_text(self) -> str | None:
+        size_bytes = self.varint() - 1
+        if size_bytes < 0:
+            return None
+        try:
+            return self.take(size_bytes).decode()
+        except UnicodeDecodeError as error:
+            raise LedgerRecordError("offsets ledger: a string is not UTF-8") from error
+
+    def flexible_string(self) -> str:
+        text = self.flexible_text()
+        if text is None:
+            raise LedgerRecordError("offsets ledger: a string is null that may not be")
+        return text
+
+    def tags(self) -> dict[int, bytes]:
+        return {self.varint(): self.take(self.varint()) for _ in range(self.varint())}
+
+    def version(self, *expected: int) -> int:
         found = self.i16()
-        if found != expected:
+        if found not in expected:
             raise LedgerRecordError(
-                f"{self._what}: version {found}, this build reads {expected}; "
+                f"{self._what}: version {found}, this build reads {' and '.join(map(str, expected))}; "
                 "run the Tidemark version that wrote this data folder"
             )
+        return found
 
     def end(self) -> None:
         if self._position != len(self._buffer):
@@ -198,6 +255,11 @@ def encode_offset_key(key: OffsetKey) -> bytes:
             _I32.pack(key.tp.partition),
         )
     )
+
+
+_TOPIC_ID_HEAD: Final = (
+    varint(1) + varint(_TOPIC_ID_TAG) + varint(16)
+)  # one tag: its number and its size
 
 
 def encode_group_key(key: GroupKey) -> bytes:
@@ -240,25 +302,36 @@ def decode_key(raw: bytes | None) -> Key:
 
 
 def encode_offset_value(value: OffsetValue) -> bytes:
-    """Return OffsetCommitValue v3."""
-    return b"".join(
-        (
-            _I16.pack(OFFSET_VALUE_VERSION),
-            _I64.pack(value.committed_offset),
-            _I32.pack(value.leader_epoch),
-            _string(value.metadata),
-            _I64.pack(value.commit_timestamp_ms),
-        )
-    )
+    """Return OffsetCommitValue, v4 with the topic's id, v3 without one."""
+    at, epoch = _I64.pack(value.committed_offset), _I32.pack(value.leader_epoch)
+    time_ms = _I64.pack(value.commit_timestamp_ms)
+    if value.topic_id is None:
+        head = _I16.pack(OFFSET_VALUE_VERSION)
+        return b"".join((head, at, epoch, _string(value.metadata), time_ms))
+    head, metadata = _I16.pack(OFFSET_VALUE_VERSION_BY_ID), value.metadata.encode()
+    return b"".join((
+        head, at, epoch, flexible_bytes(metadata), time_ms, _TOPIC_ID_HEAD, value.topic_id.bytes
+    ))  # fmt: skip
 
 
 def decode_offset_value(raw: bytes) -> OffsetValue:
     """Return the committed offset; raises `LedgerRecordError`."""
     reader = Reader(raw, "committed offset")
-    reader.version(OFFSET_VALUE_VERSION)
-    value = OffsetValue(reader.i64(), reader.i32(), reader.string(), reader.i64())
+    if reader.version(OFFSET_VALUE_VERSION, OFFSET_VALUE_VERSION_BY_ID) == OFFSET_VALUE_VERSION:
+        value = OffsetValue(reader.i64(), reader.i32(), reader.string(), reader.i64())
+    else:
+        parts = reader.i64(), reader.i32(), reader.flexible_string(), reader.i64()
+        value = OffsetValue(*parts, _topic_id(reader.tags().get(_TOPIC_ID_TAG)))
     reader.end()
     return value
+
+
+def _topic_id(raw: bytes | None) -> UUID | None:
+    if raw is None:
+        return None
+    if len(raw) != 16:
+        raise LedgerRecordError(f"committed offset: a topic id of {len(raw)} bytes")
+    return UUID(bytes=raw) if any(raw) else None
 
 
 def _encode_member(member: MemberValue) -> bytes:

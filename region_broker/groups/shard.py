@@ -11,7 +11,7 @@ A marker for an inactive shard is in the ledger already, and the next load repla
 Not here: requests and time (`coordinator`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final
@@ -29,7 +29,7 @@ from region_broker.groups.offsets import (
     OffsetsToPut,
     OffsetTable,
 )
-from region_broker.groups.ports import KeyValue, LedgerBatch, OffsetsLog, TxnProducer
+from region_broker.groups.ports import KeyValue, LedgerBatch, OffsetsLog, Topic, TxnProducer
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
@@ -165,8 +165,15 @@ class Shard:
                 group = Group.restore(group_id, value, settings, now_ms=now_ms)
                 self.groups[group_id] = group
 
-    def tombstones(self, group_id: str, *, now_ms: int, retention_ms: int) -> list[KeyValue]:
-        """Return the records that end the offsets of an empty group after retention (C45)."""
+    def tombstones(
+        self, group_id: str, topics: Mapping[str, Topic], *, now_ms: int, retention_ms: int
+    ) -> list[KeyValue]:
+        """Return the records that end offsets of deleted topics, and those of an empty group after retention (C45)."""
+        keys = set(self.table.foreign(group_id, topics))
+        keys.update(self._expired(group_id, now_ms=now_ms, retention_ms=retention_ms))
+        return [(encode_offset_key(key), None) for key in sorted(keys, key=lambda key: key.tp)]
+
+    def _expired(self, group_id: str, *, now_ms: int, retention_ms: int) -> Iterable[OffsetKey]:
         group = self.groups.get(group_id)
         if group is not None and (group.state is not GroupState.EMPTY or group.roster.invited):
             return []
@@ -178,10 +185,9 @@ class Shard:
             empty_since_ms = modern.epoch_began_ms
         elif group is not None and group.protocol_type is not None:
             empty_since_ms = group.state_wall_ms
-        keys = self.table.expired(
+        return self.table.expired(
             group_id, now_ms=now_ms, retention_ms=retention_ms, empty_since_ms=empty_since_ms
         )
-        return [(encode_offset_key(key), None) for key in keys]
 
     def is_forgettable(self, group_id: str) -> bool:
         """Tell whether nothing is left of a group but its empty metadata."""
@@ -228,9 +234,7 @@ class Shard:
                 end_offset = end_of(tp)
                 if end_offset is not None and place.committed_offset > end_offset:
                     clamped.append(_clamped(group_id, tp, place, end_offset))
-                    records.append(
-                        _clamped_record(group_id, tp, end_offset, place.metadata, wall_ms)
-                    )
+                    records.append(_clamped_record(group_id, tp, end_offset, place, wall_ms))
         effects: list[Effect] = []
         for group_id, value in self.table.group_values.items():
             group = self.groups.pop(group_id, None)
@@ -266,7 +270,7 @@ def _clamped(
 
 
 def _clamped_record(
-    group_id: str, tp: TopicPartition, end_offset: int, metadata: str, wall_ms: int
+    group_id: str, tp: TopicPartition, end_offset: int, place: CommittedOffset, wall_ms: int
 ) -> KeyValue:
-    value = OffsetValue(end_offset, -1, metadata, wall_ms)
+    value = OffsetValue(end_offset, -1, place.metadata, wall_ms, place.topic_id)
     return encode_offset_key(OffsetKey(group_id, tp)), encode_offset_value(value)

@@ -4,7 +4,7 @@ INV-HG1  every `GroupVerdict` has exactly one number (checked at import)
 Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -83,19 +83,29 @@ def is_known(ctx: RequestContext, tp: TopicPartition) -> bool:
 
 async def offsets_of(
     ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], turns: Turns
-) -> tuple[OffsetToCommit, ...]:
-    """Return what (name, topic of the request) commit, without partitions that do not exist."""
+) -> tuple[tuple[OffsetToCommit, ...], Container[TopicPartition]]:
+    """Return what (name, topic of the request) commit, and the partitions that did not exist when this was asked.
+
+    Those were not committed, even where they exist by the time of the answer.
+    """
     offsets: list[OffsetToCommit] = []
+    unknown: set[TopicPartition] = set()
     for name, topic in topics:
         for part in topic.partitions if name is not None else ():
             assert name is not None
             await turns.row()
             tp = TopicPartition(name, part.partition_index)
-            if is_known(ctx, tp):
-                epoch = getattr(part, "committed_leader_epoch", -1)
-                metadata = part.committed_metadata or ""
-                offsets.append(OffsetToCommit(tp, part.committed_offset, epoch, metadata))
-    return tuple(offsets)
+            known = ctx.services.metadata.image.topics.get(name)
+            if known is None or not 0 <= tp.partition < known.partition_count:
+                unknown.add(tp)
+                continue
+            epoch = getattr(part, "committed_leader_epoch", -1)
+            offsets.append(
+                OffsetToCommit(
+                    tp, part.committed_offset, epoch, part.committed_metadata or "", known.topic_id
+                )
+            )
+    return tuple(offsets), unknown
 
 
 class ByTopic:

@@ -5,7 +5,7 @@ Generation -1: simple.  Answered only when the offsets are durable (B15). Versio
 time of their own, which is ignored since KIP-211.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ from region_broker.handlers.group_errors import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     coordinator,
-    is_known,
     offsets_of,
 )
 from region_broker.handlers.group_names import topic_name, topic_names
@@ -36,12 +35,12 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Commit offsets of one group."""
     by_id = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else {}
     names = [topic_name(topic, by_id) for topic in request.topics]
+    named = zip(names, request.topics, strict=True)
+    offsets, unknown = await offsets_of(ctx, named, Turns.of_a_write())
     outcome = await coordinator(ctx).commit_offsets(
         CommitRequest(
             group_id=request.group_id,
-            offsets=await offsets_of(
-                ctx, zip(names, request.topics, strict=True), Turns.of_a_write()
-            ),
+            offsets=offsets,
             who=MemberIdentity(request.member_id, getattr(request, "group_instance_id", None)),
             generation=request.generation_id_or_member_epoch,
             knows_epochs=ctx.version >= _MEMBER_EPOCHS_FROM,
@@ -50,16 +49,18 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     turns = Turns()
     topics: list[Fields] = []
     for topic, name in zip(request.topics, names, strict=True):
-        error_of = partial(_error, ctx, outcome, name)
+        error_of = partial(_error, outcome, unknown, name)
         topics.append(_answered(topic, await each_in_turns(topic.partitions, error_of, turns)))
     return {"topics": topics}
 
 
-def _error(ctx: RequestContext, outcome: CommitOutcome, name: TopicName | None, part: Any) -> int:
+def _error(
+    outcome: CommitOutcome, unknown: Container[TopicPartition], name: TopicName | None, part: Any
+) -> int:
     if name is None:
         return UNKNOWN_TOPIC_ID
     tp = TopicPartition(name, part.partition_index)
-    return ERROR_OF[outcome.of(tp)] if is_known(ctx, tp) else UNKNOWN_TOPIC_OR_PARTITION
+    return UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else ERROR_OF[outcome.of(tp)]
 
 
 def _answered(topic: Any, error_codes: list[int]) -> Mapping[str, Any]:

@@ -19,7 +19,6 @@ from region_broker.handlers.group_errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     ByTopic,
     coordinator,
-    is_known,
     offsets_of,
 )
 from region_broker.handlers.registry import Api, Fields
@@ -74,7 +73,7 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
         if added is not TxnVerdict.OK:
             return _on_error(ctx, request, _txn_error(ctx, added))
     topics = [(TopicName(topic.name), topic) for topic in request.topics]
-    offsets = await offsets_of(ctx, topics, Turns.of_a_write())
+    offsets, unknown = await offsets_of(ctx, topics, Turns.of_a_write())
     commit = CommitRequest(
         group_id=request.group_id,
         offsets=offsets,
@@ -103,13 +102,12 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
         for part in topic.partitions:
             await turns.row()
             tp = TopicPartition(TopicName(topic.name), part.partition_index)
-            rows.add(tp, _error(ctx, outcome, tp))
+            code = UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else _error(ctx, outcome, tp)
+            rows.add(tp, code)
     return rows.fields
 
 
 def _error(ctx: RequestContext, outcome: CommitOutcome, tp: TopicPartition) -> int:
-    if not is_known(ctx, tp):
-        return UNKNOWN_TOPIC_OR_PARTITION
     verdict = outcome.of(tp)
     if verdict is GroupVerdict.LOADING:
         return _loading(ctx)

@@ -1,13 +1,15 @@
-"""Groups and offsets that an administrator deletes: KIP-229 (DeleteGroups), KIP-496 (OffsetDelete).
+"""Groups, offsets and topics that an administrator deletes: KIP-229 (DeleteGroups), KIP-496 (OffsetDelete).
 
 Sources: the KIPs; Kafka GroupCoordinatorService, ClassicGroup.validateDeleteGroup, validateOffsetDelete,
 isSubscribedToTopic; the layout of ConsumerProtocolSubscription.
 """
 
+import asyncio
 import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -188,3 +190,86 @@ async def test_KIP496_through_the_wire(tmp_path: Path) -> None:
         unknown = await client.call(47, 0, {"group_id": "nope", "topics": asked})
         assert (unknown.error_code, unknown.topics) == (69, ())
         assert await offsets(groups) == [1]
+
+
+# --- topics that are deleted ----------------------------------------------------------------------
+
+
+async def committed(world: World) -> list[int]:
+    """Return what is committed in partition 0 of `t`, -1: nothing; first by name, then among all."""
+    named = await world.groups.fetch_offsets("g", [tp(0, "t")], require_stable=False)
+    all_there = await world.groups.fetch_offsets("g", None, require_stable=False)
+    return [place.committed_offset for place in (*named.offsets, *all_there.offsets)]
+
+
+@pytest.mark.parametrize("how", ["the shard loads", "a crash", "a takeover"])
+async def test_INV_GO6_offsets_of_a_deleted_topic_are_not_those_of_its_namesake(how: str) -> None:
+    """The registry is durable first, the tombstones come after it: what falls between the two leaves them out."""
+    world = World()
+    async with running(world):
+        world.topics.put("t", 1, number=1)
+        assert (await world.groups.commit_offsets(commit_of(0))).verdict is V.OK
+        assert await committed(world) == [5, 5]
+        if how == "the shard loads":
+            world.ledger.hold()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(world.groups.load())
+                await settle()
+                world.topics.drop("t")
+                tasks.create_task(world.groups.forget_topic("t"))
+                await settle()
+                world.ledger.release()
+        else:
+            world.topics.drop("t")
+            await world.groups.load()
+            assert await committed(world) == [5, 5], "that a topic is not there deletes nothing"
+            if how == "a takeover":
+                await world.groups.clamp({tp(0, "t"): 3})
+        world.topics.put("t", 1, number=2)
+        assert await committed(world) == [-1]
+        await world.groups.expire_offsets()
+        world.topics.put("t", 1, number=1)
+        assert await committed(world) == [-1], "they are removed once another topic has the name"
+        world.assert_live_is_replay()
+
+
+async def test_INV_GO6_a_transaction_that_ends_after_the_deletion_brings_no_offset_back() -> None:
+    world = World()
+    async with running(world):
+        world.topics.put("t", 1, number=1)
+        await world.groups.txn_commit_offsets(commit_of(0), PRODUCER)
+        world.topics.put("t", 1, number=2)  # nobody told this shard
+        world.end_transaction("g", PRODUCER.producer_id, commit=True)
+        assert await committed(world) == [-1]
+        assert (await world.groups.commit_offsets(commit_of(0))).verdict is V.OK
+        assert await committed(world) == [5, 5]
+        world.assert_live_is_replay()
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+async def test_INV_GV4_a_large_commit_is_not_written_behind_the_deletion_of_its_topic(
+    made_again: bool,
+) -> None:
+    world = World()
+    async with running(world):
+        world.topics.put("t", 3_000, number=1)
+        async with asyncio.TaskGroup() as tasks:
+            large = tasks.create_task(world.groups.commit_offsets(commit_of(*range(3_000))))
+            await asyncio.sleep(0)
+            world.topics.drop("t")
+            await world.groups.forget_topic("t")
+            assert not large.done()
+            if made_again:
+                world.topics.put("t", 3_000, number=2)
+        assert large.result().verdict is V.LOADING, "ask again"
+        assert await offsets(world) == []
+
+
+async def test_INV_GV4_a_commit_for_a_topic_that_is_another_now_is_refused() -> None:
+    world = World()
+    async with running(world):
+        world.topics.put("t", 1, number=2)
+        wanted = OffsetToCommit(tp(0, "t"), 5, topic_id=UUID(int=1))
+        outcome = await world.groups.commit_offsets(CommitRequest(group_id="g", offsets=(wanted,)))
+        assert outcome.of(wanted.tp) is V.UNKNOWN_PARTITION
+        assert await committed(world) == [-1]

@@ -18,7 +18,13 @@ from uuid import UUID
 
 from region_broker.groups.modern.assignors.assignment import Partitions
 from region_broker.groups.modern.states import MemberState
-from region_broker.groups.records import LedgerRecordError, ModernKind, Reader
+from region_broker.groups.records import (
+    LedgerRecordError,
+    ModernKind,
+    Reader,
+    flexible_bytes,
+    varint,
+)
 
 VALUE_VERSION: Final = 0
 _CLASSIC_TAG: Final = 0
@@ -116,26 +122,13 @@ ModernValue: TypeAlias = (
 # --- writing ------------------------------------------------------------------------------------
 
 
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _blob(raw: bytes) -> bytes:
-    return _varint(len(raw) + 1) + raw
-
-
 def _text(text: str | None) -> bytes:
-    return _varint(0) if text is None else _blob(text.encode())
+    return varint(0) if text is None else flexible_bytes(text.encode())
 
 
 def _array(parts: Iterable[bytes]) -> bytes:
     written = list(parts)
-    return _varint(len(written) + 1) + b"".join(written)
+    return varint(len(written) + 1) + b"".join(written)
 
 
 def _partitions(partitions: Partitions) -> bytes:
@@ -173,10 +166,12 @@ def _member(value: MemberMetadata) -> bytes:
 def _classic_tags(classic: ClassicMember | None) -> bytes:
     if classic is None:
         return _NO_TAGS
-    protocols = _array(_text(name) + _blob(raw) + _NO_TAGS for name, raw in classic.protocols)
+    protocols = _array(
+        _text(name) + flexible_bytes(raw) + _NO_TAGS for name, raw in classic.protocols
+    )
     # A nullable struct is led by 1 (KIP-893).
     raw = _I8.pack(1) + _I32.pack(classic.session_timeout_ms) + protocols + _NO_TAGS
-    return _varint(1) + _varint(_CLASSIC_TAG) + _varint(len(raw)) + raw
+    return varint(1) + varint(_CLASSIC_TAG) + varint(len(raw)) + raw
 
 
 def _body(value: ModernValue) -> bytes:
@@ -215,35 +210,6 @@ class _FlexibleReader(Reader):
     def i8(self) -> int:
         return int(_I8.unpack(self.take(1))[0])
 
-    def varint(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-            shift += 7
-            if shift > 28:
-                raise LedgerRecordError("offsets ledger: a varint of over 5 bytes")
-
-    def uuid(self) -> UUID:
-        return UUID(bytes=self.take(16))
-
-    def flexible_text(self) -> str | None:
-        size_bytes = self.varint() - 1
-        if size_bytes < 0:
-            return None
-        try:
-            return self.take(size_bytes).decode()
-        except UnicodeDecodeError as error:
-            raise LedgerRecordError("offsets ledger: a string is not UTF-8") from error
-
-    def flexible_string(self) -> str:
-        text = self.flexible_text()
-        if text is None:
-            raise LedgerRecordError("offsets ledger: a string is null that may not be")
-        return text
-
     def count(self) -> range:
         size = self.varint() - 1
         if size < 0:
@@ -260,9 +226,6 @@ class _FlexibleReader(Reader):
             found[topic_id] = frozenset(self.i32() for _ in self.count())
             self.tags()
         return found
-
-    def tags(self) -> dict[int, bytes]:
-        return {self.varint(): self.take(self.varint()) for _ in range(self.varint())}
 
 
 def _read_metadata(reader: _FlexibleReader) -> PartitionMetadata:

@@ -1,5 +1,7 @@
 """Kafka's own layouts, byte by byte, and hostile bytes."""
 
+from uuid import UUID
+
 import pytest
 
 from region_broker.groups.records import (
@@ -35,6 +37,25 @@ def test_offset_commit_value_v3_layout() -> None:
     expected += bytes(7) + b"\x01"
     assert encode_offset_value(value) == expected
     assert decode_offset_value(expected) == value
+
+
+def test_offset_commit_value_v4_layout() -> None:
+    """Flexible: a compact string, and one tagged field with number 0 for the topic's id."""
+    topic_id = UUID(int=77)
+    value = OffsetValue(258, 5, "md", 1, topic_id)
+    expected = b"\x00\x04" + bytes(6) + b"\x01\x02" + b"\x00\x00\x00\x05" + b"\x03md"
+    expected += bytes(7) + b"\x01"
+    assert encode_offset_value(value) == expected + b"\x01\x00\x10" + topic_id.bytes
+    assert decode_offset_value(encode_offset_value(value)) == value
+    nameless = OffsetValue(258, 5, "md", 1)
+    assert decode_offset_value(expected + b"\x00") == nameless
+    assert decode_offset_value(expected + b"\x01\x00\x10" + bytes(16)) == nameless
+    assert decode_offset_value(expected + b"\x01\x07\x01x") == nameless, (
+        "a later field is passed over"
+    )
+    for wrong in (b"", b"\x01\x00\x02xy", b"\x00\x00"):
+        with pytest.raises(LedgerRecordError):
+            decode_offset_value(expected + wrong)
 
 
 def test_group_metadata_key_v2_layout() -> None:
@@ -76,5 +97,5 @@ def test_a_key_that_nobody_knows_is_refused(raw: bytes | None) -> None:
 
 
 def test_a_newer_value_names_the_version() -> None:
-    with pytest.raises(LedgerRecordError, match="version 4"):
-        decode_offset_value(b"\x00\x04" + bytes(20))
+    with pytest.raises(LedgerRecordError, match="version 5"):
+        decode_offset_value(b"\x00\x05" + bytes(20))

@@ -78,6 +78,7 @@ class Client:
     def __init__(self, world: World) -> None:
         self.world = world
         self.txn = OpenTransaction()
+        world.topics.put("orders", ORDERS.partition_count, number=ORDERS.topic_id.int)
         image = MetadataImage(version=1, cluster_id="c", topics={"orders": ORDERS})
         self.services: Any = SimpleNamespace(
             groups=world.groups,
@@ -256,6 +257,26 @@ async def test_offset_commit(client: Client, version: int) -> None:
     assert errors_of(answer) == [0, 3]
     nobody = await client.send(offset_commit.API, version, commit_of(None, "OffsetCommit"))
     assert errors_of(nobody) == [25, 3]
+
+
+@pytest.mark.parametrize("api", [offset_commit.API, txn_offset_commit.API])
+async def test_INV_GV4_a_topic_that_appears_while_its_commit_is_under_way_is_still_unknown(
+    client: Client, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written for it, so the client must not be told that it was."""
+    there = client.services.metadata.image
+    client.services.metadata.image = MetadataImage(version=1, cluster_id="c", topics={})
+    for name in ("commit_offsets", "txn_commit_offsets"):
+        commit = getattr(client.world.groups, name)
+
+        async def appears(*asked: Any, commit: Any = commit) -> Any:
+            client.services.metadata.image = there
+            return await commit(*asked)
+
+        monkeypatch.setattr(client.world.groups, name, appears)
+    answer = await client.send(api, 5, commit_of(None, api.name))
+    assert errors_of(answer) == [3, 3]
+    assert client.services.metadata.image is there
 
 
 def fetch_of(version: int, *, listed: bool, require_stable: bool) -> Any:
