@@ -70,13 +70,29 @@ class RecordRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogBound(msgspec.Struct, frozen=True, kw_only=True):
-    """One log at the moment of the statement: covered below `cut`, known below `copied_end`, open behind."""
+    """One log at the moment of the statement: covered below `cut`, known below `copied_end`, open behind.
+
+    `stopped` says why it cannot be read here: then nothing of it is known by name.
+    """
 
     topic: str
     topic_id: str
     partition: int
     cut: int
     copied_end: int
+    stopped: str = ""
+
+    @property
+    def trouble(self) -> str:
+        """Return what is wrong with the log in this region, empty if nothing is."""
+        if self.stopped:
+            return (
+                f"{self.topic}-{self.partition} has stopped here: what it holds from {self.cut} to {self.copied_end}"
+                f" cannot be named, and it serves nobody until the node restarts ({self.stopped})"
+            )
+        if self.copied_end < self.cut:
+            return f"{self.topic}-{self.partition} lacks {self.copied_end} to {self.cut} of the tidemark itself"
+        return ""
 
 
 class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,12 +173,14 @@ class TailDecision:
 class Tail:
     """Everything beyond a cut: data batches in offset order per partition, ledger records per shard.
 
-    `group_batches` are batches of the offsets ledger: commits of group offsets, and group state.
+    `group_batches` are batches of the offsets ledger: commits of group offsets, and group state. `unreadable` are the
+    logs, with the reason, of which nobody can say what they hold.
     """
 
     batches: Sequence[TailBatch]
     decisions: Sequence[TailDecision]
     group_batches: Sequence[TailBatch] = ()
+    unreadable: Sequence[str] = ()
 
 
 def lost_transactions(decisions: Iterable[TailDecision]) -> tuple[LostTransaction, ...]:
@@ -286,8 +304,12 @@ def make_statement(
         transaction_count=len(transactions),
         plain=plain[:LISTED_MAX],
         plain_record_count=sum(known.record_count for known in plain),
-        open_bound=_open_bound(takeover, cut),
+        open_bound="; ".join([_open_bound(takeover, cut), *_troubles(bounds)]),
     )
+
+
+def _troubles(bounds: Sequence[LogBound]) -> list[str]:
+    return [bound.trouble for bound in bounds if bound.trouble]
 
 
 def _open_bound(takeover: Takeover, cut: Cut) -> str:

@@ -127,10 +127,14 @@ class LogExtent:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """Cut `log` to `position`; `moves_tail` where bytes lie beyond it."""
+    """Cut `log` to `position`; `moves_tail` where bytes lie beyond it.
+
+    `lacks` where its first offset lies above the cut: what is left agrees with nobody, it must be copied anew.
+    """
 
     log: LogExtent
     position: int
+    lacks: bool = False
 
     @property
     def moves_tail(self) -> bool:
@@ -138,24 +142,16 @@ class LogCut:
         return self.log.end_offset > self.position
 
 
-class CutBelowStart(Exception):
-    """A log must be cut below its first retained offset: it has to be seeded again (T13, T14)."""
-
-
 def plan_cut(logs: Iterable[LogExtent], cut: Cut) -> list[LogCut]:
     """Return what to do to each log so that nothing runs past `cut` (INV-Q3), by log key.
 
-    A log that the cut does not name is younger than it (T15): all of it goes, and it stays empty. A log
-    that starts above its position was trimmed since; that cannot be where a mirror reached the cut
-    (T14), so it raises `CutBelowStart` unless nothing is left of it anyway.
+    A log that the cut does not name is younger than it (T15): all of it goes, and it stays empty. So does one that
+    starts above its position: it was trimmed since, and nothing of it is in the cut (T13, T14).
     """
     plan = []
     for log in sorted(logs, key=lambda extent: extent.key):
-        position = cut.position_of(log.key)
-        if position < log.start_offset and log.key in cut.positions:
-            raise CutBelowStart(
-                f"{log.topic}-{log.key.partition} starts at {log.start_offset}, above the cut at"
-                f" {position} ({cut.point}): remove this region's copy and let it mirror afresh"
-            )
-        plan.append(LogCut(log, position if log.key in cut.positions else log.start_offset))
+        position = max(cut.position_of(log.key), log.start_offset)
+        named = log.key in cut.positions
+        lacks = named and cut.position_of(log.key) < log.start_offset
+        plan.append(LogCut(log, position if named else log.start_offset, lacks))
     return plan

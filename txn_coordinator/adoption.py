@@ -107,8 +107,16 @@ def abort_open(
 
 
 def expect_complete(shards: Sequence[ShardDriver]) -> None:
-    """Raise `AdoptionBlocked` if a decided transaction still owes a marker."""
-    left = [entry.record for shard in shards for entry in shard.core.prepared()]
+    """Raise `AdoptionBlocked` if a decided transaction still owes a marker that its partition refuses.
+
+    One that is owed to a partition which has stopped is sent when that is loaded again: nobody else waits for it.
+    """
+    left = [
+        entry.record
+        for shard in shards
+        for entry in shard.core.prepared()
+        if entry.decision not in shard.owed
+    ]
     if left:
         raise AdoptionBlocked(
             f"{len(left)} decided transactions have partitions that refuse their markers, the "

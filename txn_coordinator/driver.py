@@ -149,7 +149,7 @@ class TransactionCoordinator:
         """Load the ledgers of a cut and end everything that was open in it (T21); re-running is safe.
 
         `open_in_partitions`: every open transaction of every partition of the cut. Returns when every
-        outcome is durable and every partition has its marker; then serves.
+        outcome is durable and every partition that has not stopped has its marker; then serves.
 
         Raises:
             LedgerFailed: a ledger shard cannot be read or written.

@@ -100,6 +100,8 @@ class MarkerResult(Enum):
     """The partition knows a newer producer epoch: nothing of this decision is open there."""
     FENCED = auto()
     """A newer coordinator has spoken to the partition: this one must stop (C30)."""
+    STOPPED = auto()
+    """The partition takes nothing until this process ends: the marker stays owed, and nobody need wait for it."""
     RETRY = auto()
     """Not now; try again after a pause."""
 

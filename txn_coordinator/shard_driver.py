@@ -22,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from idempotency import ledger_records as lr
+from idempotency.decision import DecisionId
 from idempotency.identity import TopicPartition
 from idempotency.ports import Clock
 from idempotency.producer_ids import ProducerIdBlock
@@ -133,6 +134,8 @@ class ShardDriver:
         self._outbox: list[_Outgoing] = []
         self._last_offset = -1
         self._waves: set[MarkerWave] = set()
+        self.owed: set[DecisionId] = set()
+        """Decisions with a marker that a stopped partition cannot take."""
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._holds: deque[tuple[int, ev.HoldExpired]] = deque()
         self._holds_wake = asyncio.Event()
@@ -424,7 +427,11 @@ class ShardDriver:
         """Take what became of one marker: it is tried until it is there, gone, or no longer ours to write (C32)."""
         if self.closed:
             return
-        if result is MarkerResult.RETRY:
+        if result is MarkerResult.STOPPED:
+            self.owed.add(order.decision)
+            for wave in self._waves:
+                wave.ended(order.decision, tp)
+        if result in (MarkerResult.RETRY, MarkerResult.STOPPED):
             self._ports.group.create_task(self._mark_again(order, tp))
             return
         if result is MarkerResult.FENCED:

@@ -359,6 +359,10 @@ class Partition:
             self._waiters.reached(self.log.stable_offset)
         self.watchers.tell()
 
+    def stop(self, reason: str) -> None:
+        """Take and serve nothing any more, loudly, until the process starts again."""
+        self.log.fail(reason)
+
     def close(self, reason: str) -> None:
         """Stop for good, cleanly: waiters get PartitionFailed with `reason`."""
         self.log.close()
@@ -459,6 +463,12 @@ class Partition:
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""
         return self.log.epochs.end_offset(leader_epoch, self.log.log_end_offset)
+
+    def end_of_older(self, leader_epoch: int) -> int:
+        """Return where the records of leader epochs below `leader_epoch` end."""
+        if self.log.epochs.latest < leader_epoch:
+            return self.log_end_offset
+        return self.epoch_end_offset(leader_epoch - 1)[1]
 
     # -- deleting by order -----------------------------------------------------------------------
 

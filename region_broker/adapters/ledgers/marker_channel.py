@@ -26,7 +26,7 @@ _RESULT_OF: Final = {
     AppendVerdict.STALE_PRODUCER_EPOCH: MarkerResult.SUPERSEDED,
     AppendVerdict.COORDINATOR_FENCED: MarkerResult.FENCED,
     AppendVerdict.NOT_LEADER: MarkerResult.RETRY,
-    AppendVerdict.STORAGE_FAILED: MarkerResult.RETRY,
+    AppendVerdict.STORAGE_FAILED: MarkerResult.STOPPED,
 }
 _WRITTEN: Final = (AppendVerdict.APPENDED, AppendVerdict.MARKER_ALREADY_APPLIED)
 

@@ -79,7 +79,6 @@ from region_broker.adapters.takeover.steps.failover_steps import FailoverSteps
 from region_broker.adapters.takeover.steps.fenced import learn_lineage
 from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings, Outlook
 from region_broker.adapters.takeover.steps.without_history import seek_history
-from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
 AnyMessage = TypeVar("AnyMessage", bound=PeerMessage)
@@ -414,12 +413,12 @@ class FailoverDriver:
         raise RoundFailed("work that had begun before the drain did not end")
 
     async def _tail_beyond(self, cut: Cut) -> Tail:
-        try:
-            return await tail_beyond(self.parts.role.logs(), cut)
-        except LogError as error:
+        tail = await tail_beyond(self.parts.role.logs(), cut)
+        if tail.unreadable:
             raise RoundFailed(
-                f"what lies beyond the last tidemark is not known: {error}"
-            ) from error
+                f"what lies beyond the last tidemark is not known: {'; '.join(tail.unreadable)}"
+            )
+        return tail
 
     async def _on_end_drain(
         self, _session: PeerSession, message: EndDrain, _attachment: memoryview

@@ -36,7 +36,6 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.log_surgery import quarantined_tail
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
-from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
 OPERATIONS_KEPT: Final = 100
@@ -112,7 +111,7 @@ class FailoverOperations:
         epoch = await self._next_epoch({})
         try:
             return await self._driver.steps.state_loss(domain.acting_region, epoch, planned=False)
-        except (TidemarkError, LogError, QuarantineDamaged) as error:
+        except (TidemarkError, QuarantineDamaged) as error:
             raise OperationRefused("unreadable", f"the loss cannot be stated: {error}") from error
 
     def begin_switch(self) -> Operation:

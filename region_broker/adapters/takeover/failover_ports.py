@@ -67,6 +67,10 @@ class RegionLog(Protocol):
         """Return (largest leader epoch <= `leader_epoch`, its end); (-1, -1) if unknown (KIP-101)."""
         ...
 
+    def end_of_older(self, leader_epoch: int) -> int:
+        """Return where the records of leader epochs below `leader_epoch` end."""
+        ...
+
     @property
     def state(self) -> PartitionState:
         """Return the replay of the log."""
@@ -100,6 +104,14 @@ class RegionLog(Protocol):
 
     def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes | bytearray:
         """Return whole verbatim batches from `offset` on, below `limit`."""
+        ...
+
+    def start_at(self, offset: int) -> None:
+        """Give up all records and go on, empty, at `offset`."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """Take and serve nothing any more, loudly, until the process starts again."""
         ...
 
     def truncate_to(self, offset: int) -> None:

@@ -2,14 +2,18 @@
 
 INV-LS1  a tail is in quarantine, durably, before its log is truncated (T20, INV-Q2)
 INV-LS2  doing it again changes nothing: a log that ends at its position is left alone
+INV-LS4  a log that has stopped is left as it is, and costs nobody else anything: what of it lies beyond the cut is named
+         as unreadable, and cut off when it can be read again, before it serves
 INV-LS3  work is done in chunks of `CHUNK_BYTES`, the event loop gets its turn in between
 
 Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means (`geo_replicator.loss`).
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from geo_replicator.effects import Diverged
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
@@ -35,8 +39,10 @@ from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
 )
-from region_broker.log.failures import LogError
+from region_broker.log.failures import CutIntoCleaned, LogError
 from region_broker.wire.batches import RecordsError, iter_records
+
+_log: Final = logging.getLogger("tidemark.failover")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,11 @@ class CutReason:
     region_epoch: int
     acting_region: str
     now_wall_ms: int
+
+    @property
+    def is_followed(self) -> bool:
+        """Return whether another region acts, from which a log can be copied anew."""
+        return self.acting_region != self.region
 
 
 def key_of(log: RegionLog) -> LogKey:
@@ -66,18 +77,48 @@ async def cut_logs(
 ) -> list[Provenance]:
     """Cut every log to `cut`, tails to quarantine first; return what was moved (INV-LS1, INV-LS2).
 
-    Raises `CutBelowStart`, `QuarantineDamaged`, OSError; running it again goes on where it stopped.
+    A log that starts above the cut is emptied; where another region acts, it is copied anew, from the beginning.
+
+    Raises `QuarantineDamaged`, OSError; running it again goes on where it stopped.
     """
     by_key = {key_of(log): log for log in logs}
     moved = []
     for step in plan_cut(map(extent_of, by_key.values()), cut):
         log = by_key[step.log.key]
-        if step.moves_tail:
-            provenance = _provenance(step, cut, reason, CutCause.LINEAGE)
-            moved.append(await _cut_one(log, provenance, quarantine))
+        try:
+            if step.moves_tail:
+                provenance = _provenance(step, cut, reason, CutCause.LINEAGE)
+                moved.append(await _cut_one(log, provenance, quarantine))
+            if step.lacks and reason.is_followed:
+                _copy_anew(log, cut)
+        except CutIntoCleaned as error:
+            if reason.is_followed:  # all beyond the cut is in quarantine by now (T13)
+                _copy_anew(log, cut)
+            else:
+                log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
+        except LogError as error:
+            log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
         log.rewind_cut(step.position)
         await asyncio.sleep(0)
     return moved
+
+
+def _copy_anew(log: RegionLog, cut: Cut) -> None:
+    """Empty a log that has nothing, or not all, of what the cut holds: its link fills it from home's first offset on."""
+    _log.warning("%s cannot be cut back to %s: it is copied anew", log.tp, cut.point)
+    log.start_at(0)
+
+
+def uncut_logs(logs: Iterable[RegionLog], cut: Cut, older_than: int) -> list[RegionLog]:
+    """Return the logs that hold records of leader epochs below `older_than` beyond `cut`: they had stopped when the
+    others were cut (INV-LS4).
+    """
+    found = []
+    for log in logs:
+        position = max(cut.position_of(key_of(log)), log.kept_from)
+        if key_of(log) in cut.positions and log.end_of_older(older_than) > position:
+            found.append(log)
+    return found
 
 
 async def _cut_one(
@@ -169,13 +210,14 @@ def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
             partition=log.tp.partition,
             cut=max(cut.position_of(key_of(log)), log.kept_from),
             copied_end=log.log_end_offset,
+            stopped=log.failed or "",
         )
         for log in logs
     ]
 
 
 async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
-    """Return everything beyond `cut` that these logs hold (INV-LS3); raises `LogError`.
+    """Return everything beyond `cut` that these logs hold (INV-LS3), and which of them cannot be read.
 
     Waits until what was appended is durable: a mirror may have copied more than is synced, and only durable
     bytes are read back. Without that a loss statement would leave out what it says was copied.
@@ -184,11 +226,15 @@ async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
     for log in logs:
         if log.tp.topic == TIDEMARK_LEDGER:
             continue
-        key, topic = key_of(log), str(log.tp.topic)
-        await log.wait_committed(log.log_end_offset)
-        start = max(cut.position_of(key), log.kept_from)
-        async for chunk in _chunks_of(log, start):
-            collected.add(key, topic, chunk)
+        start = max(cut.position_of(key_of(log)), log.kept_from)
+        try:
+            if log.failed is None:
+                await log.wait_committed(log.log_end_offset)
+            if log.high_watermark > start:
+                async for chunk in _chunks_of(log, start):
+                    collected.add(key_of(log), str(log.tp.topic), chunk)
+        except (LogError, QuarantineDamaged) as error:
+            collected.unreadable.append(f"{log.tp}: {error}")
     return collected.tail()
 
 
@@ -219,13 +265,13 @@ async def quarantined_tail(quarantine: QuarantineStore, tails: Sequence[Provenan
 
 
 def is_acknowledged_work(tail: Tail) -> bool:
-    """Return whether a tail holds anything that a client may have been told is done.
+    """Return whether a tail holds anything that a client may have been told is done, or may hold it.
 
     Markers and the coordinators' own follow-up records may lie beyond the last cut of a drained region:
     whoever takes over writes them again.
     """
     decided = any(decision.record.status.is_prepared for decision in tail.decisions)
-    return bool(tail.batches) or bool(tail.group_batches) or decided
+    return bool(tail.batches) or bool(tail.group_batches) or bool(tail.unreadable) or decided
 
 
 class _Collector:
@@ -235,6 +281,7 @@ class _Collector:
         self._batches: list[TailBatch] = []
         self._decisions: list[TailDecision] = []
         self._group_batches: list[TailBatch] = []
+        self.unreadable: list[str] = []
 
     def add(self, key: LogKey, topic: str, chunk: Buffer) -> None:
         """Take whole batches of one log."""
@@ -249,7 +296,7 @@ class _Collector:
 
     def tail(self) -> Tail:
         """Return what was collected."""
-        return Tail(self._batches, self._decisions, self._group_batches)
+        return Tail(self._batches, self._decisions, self._group_batches, self.unreadable)
 
 
 def _decisions(shard: int, header: BatchHeader, batch: Buffer) -> list[TailDecision]:

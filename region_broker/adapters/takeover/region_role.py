@@ -245,7 +245,10 @@ class RegionRole:
         await self._settle_changes()
         try:
             for log in self.logs():
-                await log.wait_committed(log.log_end_offset)
+                if (
+                    log.failed is None
+                ):  # else nothing more of it becomes durable: that was said to who waited
+                    await log.wait_committed(log.log_end_offset)
         except LogError as error:
             raise RoundFailed(f"not everything that was appended is durable: {error}") from error
         return await self._cut_leader.final_round()

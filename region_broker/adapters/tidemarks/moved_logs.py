@@ -2,6 +2,7 @@
 
 INV-CL2  a cut leader wakes when a log or a ledger moved past its last tidemark, never by polling: an idle domain is
          silent. Its own ROUND and tidemark records count for nothing
+INV-CL6  D of a log that had stopped before the term began is its last one: nothing was written to it since (T12)
 INV-CL3  D of a log that did not move since the last tidemark is its last one: only moved logs are asked (T10)
 
 Not here: when a round is due (`cut_leader`, `geo_replicator.rounds`).
@@ -44,6 +45,9 @@ class MovedLogs:
         self._unsubscribe: dict[LogKey, Callable[[], None]] = {}
         self._followed_version = -1
         self._round_ends: dict[LogKey, int] = {}
+        self._stopped_before = {
+            key_of(partition) for partition in partitions if partition.failed is not None
+        }
 
     def follow_topics(self) -> bool:
         """Subscribe again if the topics have changed since; tell whether."""
@@ -118,6 +122,8 @@ class MovedLogs:
 
         A log start that moved is news, too: mirrors delete by it (T14).
         """
+        if key in self._stopped_before:
+            return False
         if not self._ledgers.has_cut_offset(key):
             return partition.high_watermark > self._round_ends.get(key, 0)
         newest = self._book.newest

@@ -6,7 +6,6 @@ import pytest
 
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.quarantine import (
-    CutBelowStart,
     LogExtent,
     Provenance,
     ProvenanceUnreadable,
@@ -39,9 +38,13 @@ def test_a_log_younger_than_the_cut_goes_as_a_whole() -> None:
     assert (step.position, step.moves_tail) == (0, True)
 
 
-def test_a_log_trimmed_above_its_position_cannot_be_cut() -> None:
-    with pytest.raises(CutBelowStart):
-        plan_cut([LogExtent(A, "orders", 41, 60)], CUT)
+def test_T14_a_log_trimmed_above_its_position_goes_as_a_whole_and_lacks_what_the_cut_holds() -> (
+    None
+):
+    (step,) = plan_cut([LogExtent(A, "orders", 41, 60)], CUT)
+    assert (step.position, step.moves_tail, step.lacks) == (41, True, True)
+    (step,) = plan_cut([LogExtent(A, "orders", 40, 60)], CUT)
+    assert (step.position, step.moves_tail, step.lacks) == (40, True, False)
 
 
 @pytest.mark.parametrize(

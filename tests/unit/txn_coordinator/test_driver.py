@@ -376,6 +376,33 @@ async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> 
         assert [order.commit for order in world.markers.orders] == [True, True, False, False]
 
 
+def status_of(txn: TransactionCoordinator, name: str) -> lr.TxnStatus:
+    described = txn.admin.describe(name)
+    assert isinstance(described, lr.TransactionRecord), described
+    return described.status
+
+
+async def test_T21_adoption_does_not_wait_for_a_stopped_partition_whose_marker_stays_owed() -> None:
+    world = World()
+    async with running(world) as txn:
+        pair = await begin(txn)
+        world.markers.gate.clear()
+        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        await turns()
+    world.markers.gate.set()
+    world.ledger.leader_epoch = 16 << 16 | 1
+    world.markers.results = [MarkerResult.STOPPED]
+    async with running(world, load=False) as txn:
+        assert (await txn.adopt(16, world.ledger.leader_epoch, [])).carried_out == 1
+        # Its producer waits, all others are served.
+        assert (await txn.init_producer_id("other", 1000)).verdict is OK
+        assert status_of(txn, "t") is lr.TxnStatus.PREPARE_COMMIT
+        world.clock.advance(20)  # the partition is there again
+        await turns()
+        assert [order.commit for order in world.markers.orders] == [True, True]
+        assert status_of(txn, "t") is lr.TxnStatus.COMPLETE_COMMIT
+
+
 async def test_P4_what_comes_while_the_decision_is_written_came_too_late() -> None:
     world = World()
     async with running(world) as txn:

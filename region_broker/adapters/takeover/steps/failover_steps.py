@@ -29,7 +29,7 @@ from geo_replicator.failover_events import (
     TakeoverAbandoned,
     TakeoverBegun,
 )
-from geo_replicator.lineage import Cut, LineageEntry, LogKey, TidemarkPoint
+from geo_replicator.lineage import Cut, LineageEntry, LogKey, TidemarkPoint, lowest_base
 from geo_replicator.loss import LossStatement, Takeover, make_statement
 from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
@@ -41,17 +41,17 @@ from region_broker.adapters.takeover.failover_messages import (
     SiteStatus,
     StatementAnswer,
 )
-from region_broker.adapters.takeover.failover_ports import Term
+from region_broker.adapters.takeover.failover_ports import RegionLog, Term
 from region_broker.adapters.takeover.log_surgery import (
     CutReason,
     bounds_of,
     cut_logs,
     key_of,
     tail_beyond,
+    uncut_logs,
 )
 from region_broker.adapters.takeover.steps.outlook import Outlook
 from region_broker.controller import metadata_commands, metadata_image
-from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
 
@@ -82,6 +82,7 @@ class FailoverSteps:
             if stopped is not None:
                 return stopped
             term = await self._own_term(state.region_epoch)
+            await self._finish_cuts(state.region_epoch, state)
             base = self._base_of(state.region_epoch)
             await role.act(term, adopts=False, base=base, reason="this region loads its ledgers")
         if self._current() is state and state.may_act:
@@ -104,6 +105,16 @@ class FailoverSteps:
             if entry.region_epoch == region_epoch:
                 return dict(as_entry(entry).positions)
         return {}
+
+    async def _finish_cuts(self, region_epoch: int, state: State) -> None:
+        """Cut the logs that had stopped when this region took over, and can be read again (INV-LS4)."""
+        for known in self._outlook.domain.lineage:
+            if (known.region_epoch, known.acting_region) == (region_epoch, self._outlook.region):
+                record = EntryRecord(**msgspec.structs.asdict(known))
+                cut = lowest_base((record.entry(),))
+                older_than = int(fencing.leader_epoch(region_epoch, 0))
+                late = uncut_logs(self._parts.role.logs(), cut, older_than)
+                await self._cut_for(record, cut, state, late)
 
     async def _own_term(self, region_epoch: int) -> Term:
         # T1: rounds of one leader epoch are driven once; a second run in this process needs another.
@@ -149,12 +160,9 @@ class FailoverSteps:
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
             final = TidemarkPoint(*takeover.final)
             return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")
-        try:
-            statement = await self.state_loss(
-                takeover.old_region, takeover.region_epoch, planned=takeover.planned
-            )
-        except LogError as error:
-            return TakeoverAbandoned(f"the loss cannot be stated: {error}")
+        statement = await self.state_loss(
+            takeover.old_region, takeover.region_epoch, planned=takeover.planned
+        )
         self._parts.quarantine.keep_statement(statement)
         positions = dict(cut.positions)
         for log in role.logs():
@@ -238,13 +246,15 @@ class FailoverSteps:
         else:
             await self._fetch_statements(effect.entries)
         for record, cut in effect.by_entry():
-            await self._cut_for(record, cut, state)
+            await self._cut_for(record, cut, state, parts.role.logs())
         await parts.tidemarks.cut_to(effect.cut if held.point >= effect.cut.point else held)
         if state.phase is Phase.CUTTING:
             return LogsCut(effect.lineage_epoch)
         return Returned(effect.lineage_epoch)
 
-    async def _cut_for(self, record: EntryRecord, cut: Cut, state: State) -> None:
+    async def _cut_for(
+        self, record: EntryRecord, cut: Cut, state: State, logs: Iterable[RegionLog]
+    ) -> None:
         parts = self._parts
         reason = CutReason(
             domain=parts.domain,
@@ -254,7 +264,7 @@ class FailoverSteps:
             acting_region=record.acting_region,
             now_wall_ms=parts.clock.wall_ms(),
         )
-        for provenance in await cut_logs(parts.role.logs(), cut, reason, parts.quarantine):
+        for provenance in await cut_logs(logs, cut, reason, parts.quarantine):
             _log.warning(
                 "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d",
                 provenance.topic,
@@ -296,6 +306,7 @@ class FailoverSteps:
     async def adopt(self, effect: Adopt) -> Event:
         """Make the cut this region's own, up to the first tidemark (T21)."""
         term = await self._own_term(effect.entry.region_epoch)
+        await self._finish_cuts(effect.entry.region_epoch, self._current())
         base = dict(effect.entry.entry().positions)
         await self._parts.role.act(
             term, adopts=True, base=base, reason="this region adopts the cut it took over at"

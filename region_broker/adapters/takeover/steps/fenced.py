@@ -24,7 +24,6 @@ from geo_replicator.failover_events import (
 from region_broker.adapters.takeover.failover_messages import SiteStatus
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
 from region_broker.adapters.takeover.steps.outlook import Outlook
-from region_broker.log.failures import LogError
 
 _log: Final = logging.getLogger("tidemark.failover")
 
@@ -62,11 +61,9 @@ async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, Sit
         return False
     if not all(_gave_up(status, state) for status in statuses.values()):
         return False
-    try:
-        tail = await tail_beyond(outlook.parts.role.logs(), outlook.known_claim())
-    except LogError as error:
-        _log.warning("this region does not act again by itself: %s", error)
-        return False
+    tail = await tail_beyond(outlook.parts.role.logs(), outlook.known_claim())
+    if tail.unreadable:
+        _log.warning("this region does not act again by itself: %s", "; ".join(tail.unreadable))
     return not is_acknowledged_work(tail)
 
 

@@ -158,14 +158,14 @@ async def test_AM2_groups_hear_of_new_markers_in_log_order_and_of_no_repeat() ->
     assert groups == [(0, 0, True), (0, 1, False), (0, 2, True)]
 
 
-async def test_a_partition_that_stopped_is_tried_again_and_the_other_is_written() -> None:
+async def test_a_partition_that_stopped_is_said_to_have_and_the_other_is_written() -> None:
     some = with_open_transactions(2)
     listener = Listener()
     some.partitions[0].log.fail("the disk is gone")
     channel_of(some, []).write([order(listener, n, 0, 1, offset=n) for n in range(2)])
     some.sync()
-    retry, done = MarkerResult.RETRY, MarkerResult.DONE
-    assert listener.told == [(0, 0, retry), (1, 0, retry), (0, 1, done), (1, 1, done)]
+    stopped, done = MarkerResult.STOPPED, MarkerResult.DONE
+    assert listener.told == [(0, 0, stopped), (1, 0, stopped), (0, 1, done), (1, 1, done)]
 
 
 async def test_C33_a_partition_of_no_topic_is_gone() -> None:
