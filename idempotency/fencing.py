@@ -103,7 +103,7 @@ def leader_epoch(region_epoch: int, counter: int) -> LeaderEpoch:
     return LeaderEpoch(region_epoch << LEADER_COUNTER_BITS | counter)
 
 
-FIRST_LEADER_EPOCH: Final = leader_epoch(region_epoch(1, 0), 0)
+FIRST_LEADER_EPOCH: Final = leader_epoch(region_epoch(FIRST_REGION_NUMBER, 0), 0)
 """The smallest that any region of any domain ever writes under: region epochs are numbered from 1."""
 
 

@@ -202,6 +202,7 @@ class Site:
         self.region = region
         self.regions = regions
         self.folder = folder
+        self.settings = QUICK
         self._tasks: list[asyncio.Task[None]] = []
         self.on_built: Callable[[Site], None] | None = None
 
@@ -256,7 +257,7 @@ class Site:
             ),
         )  # fmt: skip
         self.journal = FailoverJournal(disk, self.folder / "failover" / "journal")
-        self.driver = FailoverDriver(parts, self.journal, QUICK)
+        self.driver = FailoverDriver(parts, self.journal, self.settings)
         self.operations = FailoverOperations(self.driver, chance)
         self.service = RegionService(self.driver, self.operations)
         if self.on_built is not None:

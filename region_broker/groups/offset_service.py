@@ -210,9 +210,15 @@ class OffsetService:
     def _is_beyond_epoch(self, wanted: OffsetToCommit) -> bool:
         """Tell whether the record read was cut off by a takeover (T26).
 
+        Clients that say no leader epoch (aiokafka, kafka-python) are held against the end of the log, where a
+        takeover may have cut it: 1. one without a group's generation has read 0..3 of the lost region; 2. here the
+        log ends at 1; 3. it commits 4, and whoever goes on from there skips what is written at 1..3.
         Under an epoch that no region ever gave, nothing was read: a made-up one, or one of another cluster. Kafka
         takes it, and so do we.
         """
+        if wanted.leader_epoch < 0:
+            log_end_offset = self._ports.ends.end_after_takeover(wanted.tp)
+            return log_end_offset is not None and wanted.committed_offset > log_end_offset
         if wanted.leader_epoch < FIRST_LEADER_EPOCH:
             return False
         end_offset = self._ports.ends.end_of_epoch(wanted.tp, wanted.leader_epoch)

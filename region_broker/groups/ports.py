@@ -97,7 +97,11 @@ class OffsetsLog(Protocol):
 
 
 class PartitionEnds(Protocol):
-    """Where the leader epochs of data partitions end."""
+    """Where data partitions and their leader epochs end."""
+
+    def end_after_takeover(self, tp: TopicPartition) -> int | None:
+        """Return where the partition ends if this region took over, so that it may have been cut; else None."""
+        ...
 
     def end_of_epoch(self, tp: TopicPartition, leader_epoch: int) -> int | None:
         """Return the offset right behind the last record up to `leader_epoch` here, or None."""

@@ -199,7 +199,7 @@ class Reading:
             aborted = [(txn.producer_id, txn.first_offset) for txn in found.aborted]
         return FetchedRow(
             item.index, 0, found.high_watermark, found.last_stable_offset, found.log_start_offset,
-            aborted, found.data,
+            aborted, found.data, diverging=found.diverging,
         )  # fmt: skip
 
 

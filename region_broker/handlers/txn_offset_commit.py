@@ -27,6 +27,7 @@ from region_broker.handlers.turns import Turns
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
+_ILLEGAL_GENERATION: Final = 22
 _INVALID_REQUEST: Final = 42
 _INVALID_PRODUCER_EPOCH: Final = 47
 _INVALID_TXN_STATE: Final = 48
@@ -111,6 +112,8 @@ def _error(ctx: RequestContext, outcome: CommitOutcome, tp: TopicPartition) -> i
     verdict = outcome.of(tp)
     if verdict is GroupVerdict.LOADING:
         return _loading(ctx)
+    if verdict is GroupVerdict.OFFSET_BEYOND_EPOCH:
+        return _ILLEGAL_GENERATION  # clients abort the transaction and read again; another error ends them
     return ERROR_OF[verdict]
 
 

@@ -8,6 +8,8 @@ INV-PT3  judge, write and apply are one step without `await` (C7); after an appe
         with an error that means "not written" (P18)
 INV-PT4  a duplicate is acknowledged only when the original is below HW (C2)
 INV-PT5  only a leader takes client batches, markers and ledger batches; only a mirror takes mirrored ones
+INV-PT8  the leader epoch that clients are told never goes back, whatever role this has, and a mirror's is that of the
+        acting region's term as soon as it is known here (`follow_term`, KIP-320)
 
 Not here: bytes and recovery (`log.partition_log`), what goes from the log's two ends (`trimming`), damaged bytes
 (`sound_reads`), what a mirror may take (`mirrored_batches`), sequence rules (`PartitionState`), Kafka's error numbers.
@@ -22,6 +24,7 @@ from uuid import UUID
 
 import msgspec
 
+from idempotency.fencing import leader_epoch, region_epoch_of
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import AbortedTxn, PartitionState, Verdict
 from idempotency.record_batch import (
@@ -68,7 +71,10 @@ class Isolation(Enum):
 
 
 class FetchSlice(NamedTuple):
-    """Whole batches from one fetch; `next_offset` is where to go on, the fetch offset if `data` is empty."""
+    """Whole batches from one fetch; `next_offset` is where to go on, the fetch offset if `data` is empty.
+
+    `diverging` says to a reader ahead of a log that was cut which leader epoch ends where (T26).
+    """
 
     data: bytes | bytearray
     aborted: list[AbortedTxn]
@@ -76,6 +82,7 @@ class FetchSlice(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     next_offset: int
+    diverging: tuple[int, int] | None = None
 
 
 class Partition:
@@ -101,6 +108,8 @@ class Partition:
         """Where the whole cut of a mirror ends here: no transaction is shown in a part of its logs (T17)."""
         self.cleaned_at_home = 0
         """How far the acting region has cleaned this log, as it said last: a mirror goes no further (T13)."""
+        self.readers_ahead = False
+        """Readers may have read further in a region that was lost: they wait until their groups bring them back."""
         self._start = start
         self._trimming = Trimming(tp, log, start)
         self._reads = SoundReads(tp, log)
@@ -197,8 +206,19 @@ class Partition:
         if self.is_leader:
             self.is_leader = False
             self._waiters.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
-        self.leader_epoch = self.log.epochs.latest
+        self.follow_term(self.log.epochs.latest)
         self.watchers.tell()
+
+    def follow_term(self, leader_epoch: int) -> None:
+        """Tell clients of a mirror the leader epoch of the acting region's term, under which this log may be idle.
+
+        1. A region takes over and tells its clients a new leader epoch, of every partition. 2. One of them comes to
+        a mirror, whose newest batch is of an older epoch. 3. It would hear UNKNOWN_LEADER_EPOCH, and ignore metadata
+        that go back, until somebody writes.
+        """
+        if not self.is_leader and leader_epoch > self.leader_epoch:
+            self.leader_epoch = leader_epoch
+            self.watchers.tell()
 
     def show_up_to(self, cut_offset: int, whole_end: int) -> None:
         """Let readers of this mirror see what lies below D of a reached tidemark, and read-committed ones what
@@ -316,7 +336,7 @@ class Partition:
         if batches:
             self.log.append_verbatim(data, batches)
             self.written_bytes += len(data)
-            self.leader_epoch = self.log.epochs.latest
+            self.follow_term(self.log.epochs.latest)
         return self.log.log_end_offset
 
     def _check_mirrored(self, data: Buffer) -> list[tuple[BatchHeader, MarkerFacts | None]]:
@@ -395,6 +415,11 @@ class Partition:
         if not first_batch_always and len(data) > max_bytes:
             data, next_offset = b"", offset
         self.read_bytes += len(data)
+        diverging = (
+            self._end_of_older_regions()
+            if self.is_leader and offset > self.log.log_end_offset
+            else None
+        )
         aborted: list[AbortedTxn] = []
         if data and isolation is Isolation.READ_COMMITTED:
             aborted = self.log.aborted_in(offset, next_offset, self.visible_end, wait=wait)
@@ -405,6 +430,7 @@ class Partition:
             last_stable_offset=self.last_stable_offset,
             log_start_offset=self.log_start_offset,
             next_offset=next_offset,
+            diverging=diverging,
         )
 
     def read_raw(
@@ -441,13 +467,20 @@ class Partition:
         return log.bytes_between(offset, end, enough, wait=wait)
 
     def _is_behind(self, offset: int) -> bool:
-        """Tell whether a mirror has not copied up to `offset` yet.
+        """Tell whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).
 
         1. A consumer reads to the end in the acting region. 2. Its next metadata comes from the mirror's
         node, which is some ms behind. 3. OFFSET_OUT_OF_RANGE would send it to `auto.offset.reset`, and it
-        would read everything again: it has to wait instead (as in T26).
+        would read everything again: it has to wait instead. So do those who had read what a takeover cut
+        off: their groups were emptied, and they go on from the offset committed once they have rejoined.
         """
-        return not self.is_leader and offset > self.log.log_end_offset
+        return offset > self.log.log_end_offset and (not self.is_leader or self.readers_ahead)
+
+    def _end_of_older_regions(self) -> tuple[int, int] | None:
+        """Return the last leader epoch of the regions that acted before this one, and where it ends here."""
+        before = leader_epoch(region_epoch_of(self.leader_epoch), 0) - 1
+        found = self.epoch_end_offset(before)
+        return found if found[0] >= 0 else None
 
     def _check_range(self, offset: int, start: int) -> None:
         self.log.check_running()
@@ -462,6 +495,8 @@ class Partition:
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""
+        if self.log.epochs.latest < leader_epoch <= self.leader_epoch:
+            return leader_epoch, self.log.log_end_offset  # a mirror's log, idle in this term
         return self.log.epochs.end_offset(leader_epoch, self.log.log_end_offset)
 
     def end_of_older(self, leader_epoch: int) -> int:
@@ -504,8 +539,6 @@ class Partition:
         cuts = offset < self.log.log_end_offset
         self._trimming.cut(offset)
         if cuts:
-            if not self.is_leader:
-                self.leader_epoch = self.log.epochs.latest
             self._show_no_more_than(
                 offset, f"{self.tp} was cut at {offset}: what lay above is gone"
             )

@@ -148,6 +148,7 @@ rows = st.lists(
         aborted=st.none() | st.lists(st.tuples(INT64, INT64), max_size=3),
         records=st.binary(max_size=130) | st.just(b"r" * 20_000),
         leader=st.none() | st.tuples(st.integers(0, 9), INT32),
+        diverging=st.none() | st.tuples(INT32, INT64),
     ),
     max_size=3,
 )
@@ -165,6 +166,8 @@ def fields_of(version: int, row: FetchedRow) -> dict[str, Any]:
     }  # fmt: skip
     if row.leader is not None and version >= 12:
         fields["current_leader"] = {"leader_id": row.leader[0], "leader_epoch": row.leader[1]}
+    if row.diverging is not None and version >= 12:
+        fields["diverging_epoch"] = {"epoch": row.diverging[0], "end_offset": row.diverging[1]}
     return fields
 
 

@@ -430,6 +430,21 @@ async def test_T26_commit_without_a_generation_beyond_its_leader_epoch_is_refuse
             assert taken.of(tp()) is V.OK
 
 
+async def test_T26_commit_without_generation_and_epoch_is_held_against_the_end_of_a_cut_log() -> (
+    None
+):
+    """aiokafka and kafka-python with assign(): nothing but the offset tells that it lies behind the cut."""
+    async with running(World()) as world:
+        assert (await world.groups.commit_offsets(commit(4))).of(tp()) is V.OK  # nothing was cut
+        world.ends.after_takeover[tp()] = 1
+        for offset, verdict in ((1, V.OK), (2, V.OFFSET_BEYOND_EPOCH)):
+            outcome = await world.groups.commit_offsets(commit(offset))
+            assert outcome.of(tp()) is verdict
+            staged = await world.groups.txn_commit_offsets(commit(offset), PRODUCER)
+            assert staged.of(tp()) is verdict
+        assert await committed(world) == [1]
+
+
 async def test_T26_a_leader_epoch_that_no_region_gave_is_taken_as_kafka_takes_it() -> None:
     async with running(World()) as world:
         world.ends.ends[tp(), 1] = 0

@@ -10,6 +10,7 @@ Not here: what the records mean (`groups.offsets`), markers (the marker channel)
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
+from idempotency.fencing import FIRST_REGION_NUMBER, region_epoch_of, region_number_of
 from idempotency.identity import TopicPartition
 from idempotency.ports import Clock
 from idempotency.record_batch import (
@@ -121,6 +122,14 @@ class PartitionOffsetsLog:
             if next_offset <= offset:
                 raise LedgerRecordError(f"{partition.tp} has no whole batch at {offset}")
             offset = next_offset
+
+    def end_after_takeover(self, tp: TopicPartition) -> int | None:
+        """Return where the partition ends if this region took over, so that it may have been cut; else None."""
+        partition = self._partitions.get(tp.topic, tp.partition)
+        if partition is None or not partition.is_leader:
+            return None
+        first = region_number_of(region_epoch_of(partition.leader_epoch)) <= FIRST_REGION_NUMBER
+        return None if first else partition.log_end_offset
 
     def end_of_epoch(self, tp: TopicPartition, leader_epoch: int) -> int | None:
         """Return where records of leader epochs up to `leader_epoch` end; None if unknown."""

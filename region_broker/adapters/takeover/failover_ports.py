@@ -33,6 +33,9 @@ OrphanCandidate = tuple[TopicPartition, OpenTxn]
 class RegionLog(Protocol):
     """One partition (`region_broker.replication.partition.Partition`), as fail-over uses it."""
 
+    readers_ahead: bool
+    """Whether readers beyond the end wait: they may have read on in a region that was lost (T26)."""
+
     @property
     def tp(self) -> TopicPartition:
         """Return topic and partition number."""

@@ -207,6 +207,7 @@ class RegionRole:
         for log in logs:
             log.become_leader(term.leader_epoch)
             below = base.get(LogKey(log.topic_id, log.tp.partition))
+            log.readers_ahead = below is not None
             if below is not None:
                 log.state.allow_gap_once(below)
         # From here on coordinators may be half loaded: stand_still must make them resign.
@@ -218,6 +219,11 @@ class RegionRole:
         if adopts:
             await self._cut_leader.first_tidemark()
         self._term = term
+
+    def readers_are_back(self) -> None:
+        """Answer readers beyond the end of a log as everywhere: whoever is in a group has rejoined by now (T26)."""
+        for log in self.logs():
+            log.readers_ahead = False
 
     async def _load_coordinators(self, term: Term, logs: list[RegionLog], *, adopts: bool) -> None:
         # Groups first: a marker for __consumer_offsets is answered once its offsets are applied (C35).

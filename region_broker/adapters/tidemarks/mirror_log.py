@@ -94,6 +94,8 @@ class MirrorPartitions(TidemarkLog):
         self.view = view
         self._on_durable: Callable[[LogKey], None] | None = None
         self._watched: dict[LogKey, Callable[[], None]] = {}
+        self._term_followed = -1
+        self._follow_term()
 
     def _of(self, key: LogKey) -> Partition:
         partition = self._partitions.by_id(key.topic_id, key.partition)
@@ -123,9 +125,20 @@ class MirrorPartitions(TidemarkLog):
         if full is not None:
             raise LinkFailed(full)
         try:
-            return self._of(key).append_mirrored(data)
+            end_offset = self._of(key).append_mirrored(data)
         except (LogError, BatchError) as error:
             raise LinkFailed(f"{key.encode()} does not take what home sent: {error}") from error
+        if key == self._key:
+            self._follow_term()
+        return end_offset
+
+    def _follow_term(self) -> None:
+        """Tell every log the term that home writes under: the first record of each is in `__tidemarks` (T1)."""
+        records = self.partition
+        if records is not None and records.leader_epoch > self._term_followed:
+            self._term_followed = records.leader_epoch
+            for partition in self._partitions:
+                partition.follow_term(self._term_followed)
 
     def whole_from(self, key: LogKey) -> int:
         """Return below which offset others may be missing; 0 for a log that is not open."""
@@ -170,6 +183,7 @@ class MirrorPartitions(TidemarkLog):
 
     def opened(self, partition: Partition) -> None:
         """Take a partition into the watch."""
+        partition.follow_term(self._term_followed)
         on_durable, key = self._on_durable, key_of(partition)
         if on_durable is not None and key not in self._watched:
             self._watched[key] = partition.on_readable(lambda: on_durable(key))

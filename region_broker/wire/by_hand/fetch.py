@@ -271,6 +271,8 @@ class FetchedRow(NamedTuple):
     records: Buffer = b""
     leader: tuple[int, int] | None = None
     """The node and the epoch that lead now (v16 on)."""
+    diverging: tuple[int, int] | None = None
+    """A leader epoch and where it ends here, for a reader who is beyond (v12 on)."""
 
 
 class Endpoint(NamedTuple):
@@ -294,6 +296,7 @@ _ROW: Final = struct.Struct(">ihqqq")
 _ROW_WITHOUT_START: Final = struct.Struct(">ihqq")
 _ABORTED: Final = struct.Struct(">qq")
 _LEADER: Final = struct.Struct(">iiB")
+_EPOCH_END: Final = struct.Struct(">iqB")
 _FRONT_OF_ANSWER: Final = struct.Struct(">ihi")
 _I16: Final = struct.Struct(">h")
 _NO_REPLICA: Final = b"\xff\xff\xff\xff"
@@ -344,10 +347,14 @@ def _flexible_row(parts: list[Buffer], _version: int, row: FetchedRow) -> None:
         parts += (write_uvarint(len(row.records) + 1), row.records)
     else:
         parts.append(b"\1")
-    if row.leader is None:
+    if row.leader is None and row.diverging is None:
         parts.append(b"\0")
-    else:
-        parts += (b"\1\1\x09", _LEADER.pack(*row.leader, 0))
+        return
+    parts.append(b"\2" if row.leader and row.diverging else b"\1")
+    if row.diverging is not None:
+        parts += (b"\0\x0d", _EPOCH_END.pack(*row.diverging, 0))
+    if row.leader is not None:
+        parts += (b"\1\x09", _LEADER.pack(*row.leader, 0))
 
 
 def _legacy_row(parts: list[Buffer], version: int, row: FetchedRow) -> None:

@@ -96,9 +96,13 @@ class FailoverSteps:
         1. This region is cut off and goes on acting. 2. Another one takes over. 3. The regions reach each
         other again: neither mirrors the other, so without a greeting both would act for ever.
         """
+        clock = self._parts.clock
+        wait_until_ms = clock.monotonic_ms() + self._settings.readers_ahead_ms
         while True:
-            await self._parts.clock.sleep_ms(self._settings.greet_interval_ms)
+            await clock.sleep_ms(self._settings.greet_interval_ms)
             await self._parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
+            if clock.monotonic_ms() >= wait_until_ms:
+                self._parts.role.readers_are_back()
 
     def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
         for entry in self._outlook.domain.lineage:

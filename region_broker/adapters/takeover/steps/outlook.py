@@ -40,6 +40,8 @@ class FailoverSettings:
     final_round_attempts: int = 5
     switch_timeout_ms: int = 20_000
     promise_attempts: int = 10
+    readers_ahead_ms: int = 300_000
+    """How long readers beyond a cut wait for their groups: a client polls that often (max.poll.interval.ms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,3 +160,16 @@ async def test_end_of_epoch_is_the_partitions_own(tmp_path: Path) -> None:
         assert made.log.end_of_epoch(tp(0), 4) == 0
         assert made.log.end_of_epoch(tp(0), 9) is None
         assert made.log.end_of_epoch(tp(3), 4) is None
+
+
+@pytest.mark.parametrize(("region_epoch", "end_offset"), [(1 << 3, None), (2 << 3 | 1, 0)])
+async def test_T26_the_end_of_a_log_counts_once_a_region_took_over(
+    tmp_path: Path, region_epoch: int, end_offset: int | None
+) -> None:
+    async with node(tmp_path, region_epoch << 16 | 1) as made:
+        assert made.log.end_after_takeover(tp(0)) == end_offset
+        assert made.log.end_after_takeover(tp(3)) is None
+        partition = made.table.get("orders", 0)
+        assert partition is not None
+        partition.become_mirror()
+        assert made.log.end_after_takeover(tp(0)) is None

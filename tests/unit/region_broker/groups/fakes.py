@@ -182,6 +182,10 @@ class FixedEnds:
 
     def __init__(self) -> None:
         self.ends: dict[tuple[TopicPartition, int], int] = {}
+        self.after_takeover: dict[TopicPartition, int] = {}
+
+    def end_after_takeover(self, partition: TopicPartition) -> int | None:
+        return self.after_takeover.get(partition)
 
     def end_of_epoch(self, partition: TopicPartition, leader_epoch: int) -> int | None:
         return self.ends.get((partition, leader_epoch))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.fencing import leader_epoch, region_epoch
 from idempotency.record_batch import ControlType, read_header
 from region_broker.log.failures import (
     MirrorGap,
@@ -439,3 +440,20 @@ def test_T26_a_reader_ahead_of_a_mirror_waits_and_is_not_out_of_range() -> None:
     some.partition.become_leader(LEADER_EPOCH)
     with pytest.raises(OffsetOutOfRange):
         some.partition.fetch(7, 1000, Isolation.READ_COMMITTED)
+
+
+def test_T26_a_reader_ahead_of_a_log_that_a_takeover_cut_hears_where_the_old_epoch_ended() -> None:
+    some = world()
+    some.partition.append(batch())
+    some.sync()
+    old_epoch, end_offset = some.partition.leader_epoch, some.partition.log_end_offset
+    some.partition.become_mirror()
+    some.partition.become_leader(leader_epoch(region_epoch(2, 1), 1))
+    some.partition.readers_ahead = True
+    found = some.partition.fetch(end_offset + 3, 1000, Isolation.READ_COMMITTED)
+    assert (found.data, found.next_offset) == (b"", end_offset + 3)
+    assert found.diverging == (old_epoch, end_offset)
+    assert some.partition.readable_bytes(end_offset + 3, Isolation.READ_COMMITTED, 1) == 0
+    some.partition.readers_ahead = False
+    with pytest.raises(OffsetOutOfRange):
+        some.partition.fetch(end_offset + 3, 1000, Isolation.READ_COMMITTED)
