@@ -1,54 +1,92 @@
 """The configuration of one node: a TOML (or .json) file, overlaid by environment variables, checked as a whole.
 
-INV-CF1  a configuration is complete and consistent or is refused, with the key, what is wrong with it, and
-        what would be right; nothing is guessed
+INV-CF1  a configuration is complete and consistent or is refused: all problems at once, each with the key, what is
+        wrong with it, and what would be right; nothing is guessed
+INV-CF2  a key says beside its type what it may be and why (`config_rules`): checks, texts and the table in
+        docs/reference/config.md come from there
 
 `TIDEMARK_<KEY>` (upper case) overlays a top-level key of the file. Every region of the cluster is listed in
 `[[regions]]` in every node's file, itself included: ordinals are part of producer ids and never change.
+Not here: what only the machine can tell (folders, ports), which a start and `tidemark broker --check` look at.
 """
 
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_type_hints
 
 import msgspec
 
+from region_broker.config_relations import PORTS, REGION_COUNT_MAX, problems_together
+from region_broker.config_rules import (
+    Folder,
+    Host,
+    Name,
+    Problem,
+    ReachableAddress,
+    Within,
+    checked,
+    near,
+    nearest,
+    split,
+)
 from region_broker.controller.metadata_image import RegionImage
 from region_broker.limits import (
     CONNECTION_RATE_DEFAULT,
     CONNECTIONS_MAX,
     CONNECTIONS_PER_ADDRESS_DEFAULT,
     GROUP_COUNT_DEFAULT,
+    PARTITION_COUNT_MAX,
     REQUEST_MEMORY_BYTES_DEFAULT,
     REQUEST_MEMORY_BYTES_MIN,
     TRANSACTIONAL_ID_COUNT_DEFAULT,
 )
 
-REGION_COUNT_MAX = 8
-CONNECTION_RATE_MAX = 1_000_000
+CONNECTION_RATE_MAX: Final = 1_000_000
+COUNT_MAX: Final = 10_000_000
+INT32_MAX: Final = 2**31 - 1
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+TIB: Final = 1 << 40
+OVERLAY_PREFIX: Final = "TIDEMARK_"
+OF_OTHER_COMMANDS: Final = frozenset(
+    {"TIDEMARK_BOOTSTRAP", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_URL"}
+)
+"""Variables that commands other than `broker` read."""
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the text names the key and the way out."""
+    """The configuration cannot be used; the text names each key and the way out."""
+
+    def __init__(self, origin: str, problems: Sequence[Problem]) -> None:
+        """List all problems of `origin`."""
+        count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(
+            f"{origin}: {count}{lines}\nEvery key and its default is listed in docs/reference/config.md."
+        )
+        self.problems = tuple(problems)
 
 
 class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One region: addresses are `host:port` as the others (and clients) reach them."""
 
-    name: str
-    ordinal: int
-    node_id: int
-    kafka: str
-    peer: str
-    http: str
+    name: Name
+    ordinal: Annotated[
+        int,
+        Within(0, REGION_COUNT_MAX - 1, "three bits of each producer id and leader epoch hold it"),
+    ]
+    node_id: Annotated[int, Within(0, INT32_MAX, "Kafka clients know nodes by 31 bits")]
+    kafka: ReachableAddress
+    peer: ReachableAddress
+    http: ReachableAddress
 
     def image(self) -> RegionImage:
-        """Return the region as the metadata keeps it; raises `ConfigError` on a bad address."""
-        addresses = {key: split_address(f"regions.{self.name}.{key}", getattr(self, key))
-                     for key in ("kafka", "peer", "http")}  # fmt: skip
+        """Return the region as the metadata keeps it."""
+        addresses = {key: split(getattr(self, key)) for key in PORTS}
         return RegionImage(
             name=self.name,
             ordinal=self.ordinal,
@@ -65,34 +103,72 @@ class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything a node is told. Durations in ms, sizes in bytes."""
 
-    region: str
-    cluster_id: str
-    data_dir: str
-    home_region: str
+    region: Name
+    cluster_id: Name
+    data_dir: Annotated[str, Folder()]
+    home_region: Name
     regions: list[RegionConfig]
-    listen_host: str = ""
+    listen_host: Annotated[str, Host()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
-    flush_interval_ms: int = 1000
-    cached_tail_bytes: int = 0
-    disk_free_bytes_min: int = 256 << 20
-    metrics_names_max: int = 200
-    shard_count: int = 4
+    flush_interval_ms: Annotated[
+        int, Within(1, HOUR_MS, "a power loss takes what was acknowledged in that time")
+    ] = 1000
+    cached_tail_bytes: Annotated[int, Within(0, TIB, "0: the system decides")] = 0
+    disk_free_bytes_min: Annotated[int, Within(0, TIB, "0: none need be free")] = 256 << 20
+    metrics_names_max: Annotated[int, Within(0, 100_000, "each is several series; 0: none")] = 200
+    shard_count: Annotated[
+        int, Within(1, 64, "each is two logs, and a position in every tidemark")
+    ] = 4
     auto_create_topics: bool = False
-    default_partition_count: int = 1
-    group_initial_rebalance_delay_ms: int = 0
-    group_min_session_timeout_ms: int = 6_000
-    group_consumer_session_timeout_ms: int = 45_000
-    group_consumer_heartbeat_interval_ms: int = 5_000
-    group_count_max: int = GROUP_COUNT_DEFAULT
-    tidemark_interval_ms: int = 20
-    mirror_whole_wait_ms: int = 120_000
-    transaction_max_timeout_ms: int = 900_000
-    transactional_id_count_max: int = TRANSACTIONAL_ID_COUNT_DEFAULT
+    default_partition_count: Annotated[
+        int, Within(1, PARTITION_COUNT_MAX, "no topic may have more")
+    ] = 1
+    group_initial_rebalance_delay_ms: Annotated[
+        int, Within(0, 5 * MINUTE_MS, "members give up a join after five minutes")
+    ] = 0
+    group_min_session_timeout_ms: Annotated[
+        int, Within(1, 30 * MINUTE_MS, "30 minutes are the longest that a member may ask for")
+    ] = 6_000
+    group_consumer_session_timeout_ms: Annotated[
+        int,
+        Within(
+            2, 30 * MINUTE_MS, "above the heartbeat; a dead member keeps its partitions that long"
+        ),
+    ] = 45_000
+    group_consumer_heartbeat_interval_ms: Annotated[
+        int, Within(1, 30 * MINUTE_MS, "below group_consumer_session_timeout_ms")
+    ] = 5_000
+    group_count_max: Annotated[int, Within(1, COUNT_MAX, "each takes memory")] = GROUP_COUNT_DEFAULT
+    tidemark_interval_ms: Annotated[
+        int, Within(1, HOUR_MS, "a takeover goes back to the last tidemark")
+    ] = 20
+    mirror_whole_wait_ms: Annotated[
+        int, Within(-1, DAY_MS, "-1: for ever, 0: no wait, else no less than tidemark_interval_ms")
+    ] = 120_000
+    transaction_max_timeout_ms: Annotated[
+        int,
+        Within(
+            1,
+            INT32_MAX,
+            "an open transaction holds back readers that long; Kafka's number has 31 bits",
+        ),
+    ] = 900_000
+    transactional_id_count_max: Annotated[int, Within(1, COUNT_MAX, "each takes memory")] = (
+        TRANSACTIONAL_ID_COUNT_DEFAULT
+    )
     connection_order_fence: bool = True
-    retention_check_interval_ms: int = 60_000
-    request_memory_bytes: int = REQUEST_MEMORY_BYTES_DEFAULT
-    connections_per_address_max: int = CONNECTIONS_PER_ADDRESS_DEFAULT
-    connection_rate_per_address: int = CONNECTION_RATE_DEFAULT
+    retention_check_interval_ms: Annotated[
+        int, Within(1, DAY_MS, "what is due waits that long for its deletion")
+    ] = 60_000
+    request_memory_bytes: Annotated[
+        int, Within(REQUEST_MEMORY_BYTES_MIN, TIB, "less does not hold a batch of the usual size")
+    ] = REQUEST_MEMORY_BYTES_DEFAULT
+    connections_per_address_max: Annotated[
+        int, Within(1, CONNECTIONS_MAX, f"all addresses together have {CONNECTIONS_MAX}")
+    ] = CONNECTIONS_PER_ADDRESS_DEFAULT
+    connection_rate_per_address: Annotated[int, Within(0, CONNECTION_RATE_MAX, "0: any number")] = (
+        CONNECTION_RATE_DEFAULT
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod
@@ -102,69 +178,38 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             text = path.read_text(encoding="utf-8")
             raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         except FileNotFoundError as error:
-            raise ConfigError(f"there is no configuration file {path}") from error
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} is not readable: {error}") from error
+            missing = Problem("the file", "is not there", "the path of a configuration")
+            raise ConfigError(str(path), [missing]) from error
+        except (OSError, ValueError, RecursionError) as error:
+            unreadable = Problem(
+                "the file", f"is not readable ({error})", "TOML, or JSON in a .json file"
+            )
+            raise ConfigError(str(path), [unreadable]) from error
+        if not isinstance(raw, dict):
+            raise ConfigError(str(path), [_no_table("the file")])
         for key in cls.__struct_fields__:
-            value = environment.get(f"TIDEMARK_{key.upper()}")
+            value = environment.get(overlay_of(key))
             if value is not None and key != "regions":
                 raw[key] = value
-        return cls.build(raw, str(path))
+        mistaken = [overlay.problem for overlay in unknown_overlays(environment) if overlay.problem]
+        return cls._built(raw, str(path), mistaken)
 
     @classmethod
     def build(cls, raw: Mapping[str, Any], origin: str) -> Self:
-        """Check `raw` and return the configuration; raises `ConfigError` naming the key."""
-        try:
-            config = msgspec.convert(raw, cls, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigError(
-                f"{origin}: {error}. Every key and its default is listed in docs/reference/config.md."
-            ) from error
-        config._check(origin)
-        return config
+        """Check `raw` and return the configuration; raises `ConfigError`."""
+        return cls._built(raw, origin, [])
 
-    def _check(self, origin: str) -> None:
-        names = [region.name for region in self.regions]
-        problems = [
-            *_unique("name", names),
-            *_unique("ordinal", [region.ordinal for region in self.regions]),
-            *_unique("node_id", [region.node_id for region in self.regions]),
+    @classmethod
+    def _built(cls, raw: Mapping[str, Any], origin: str, problems: list[Problem]) -> Self:
+        values = _checked_table("", cls, raw, problems)
+        regions = [
+            _checked_table(f"regions[{at}].", RegionConfig, region, problems)
+            for at, region in _region_tables(raw, problems)
         ]
-        problems += [f"{key} = {value!r} is none of the regions {', '.join(names)}"
-                     for key, value in (("region", self.region), ("home_region", self.home_region))
-                     if value not in names]  # fmt: skip
-        problems += [f"regions.{region.name}.ordinal = {region.ordinal} is not in 0..{REGION_COUNT_MAX - 1}"
-                     for region in self.regions
-                     if not 0 <= region.ordinal < REGION_COUNT_MAX]  # fmt: skip
-        if not 1 <= self.shard_count <= 64:
-            problems.append(f"shard_count = {self.shard_count} is not in 1..64")
-        if self.request_memory_bytes < REQUEST_MEMORY_BYTES_MIN:
-            problems.append(
-                f"request_memory_bytes = {self.request_memory_bytes} is below {REQUEST_MEMORY_BYTES_MIN}"
-            )
-        problems += [f"{key} = {value} is below 0"
-                     for key, value in (("cached_tail_bytes", self.cached_tail_bytes),
-                                        ("disk_free_bytes_min", self.disk_free_bytes_min),
-                                        ("metrics_names_max", self.metrics_names_max))
-                     if value < 0]  # fmt: skip
-        if not 0 <= self.connection_rate_per_address <= CONNECTION_RATE_MAX:
-            problems.append(
-                f"connection_rate_per_address = {self.connection_rate_per_address} is not in "
-                f"0..{CONNECTION_RATE_MAX} (0: any number)"
-            )
-        if not 1 <= self.connections_per_address_max <= CONNECTIONS_MAX:
-            problems.append(
-                f"connections_per_address_max = {self.connections_per_address_max} is not in "
-                f"1..{CONNECTIONS_MAX}"
-            )
-        problems += [f"{key} = {value} is below 1"
-                     for key, value in (("group_count_max", self.group_count_max),
-                                        ("transactional_id_count_max", self.transactional_id_count_max))
-                     if value < 1]  # fmt: skip
+        problems += problems_together(values, regions)
         if problems:
-            raise ConfigError(f"{origin}: " + "; ".join(problems))
-        for region in self.regions:
-            region.image()
+            raise ConfigError(origin, problems)
+        return cls(**values, regions=[RegionConfig(**region) for region in regions])
 
     @property
     def own(self) -> RegionConfig:
@@ -182,14 +227,92 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return [region for region in self.regions if region.name != self.region]
 
 
-def split_address(key: str, address: str) -> tuple[str, int]:
-    """Return (host, port) of ``host:port``; raises `ConfigError` naming `key`."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{key} = {address!r} is not host:port with a port in 1..65535")
-    return host.strip("[]"), int(port)
+class Overlay(msgspec.Struct, frozen=True):
+    """A variable that looks like one of ours and overlays nothing; `problem`, if it was meant to."""
+
+    name: str
+    problem: Problem | None
 
 
-def _unique(what: str, values: list[Any]) -> list[str]:
-    twice = sorted({str(value) for value in values if values.count(value) > 1})
-    return [f"regions: {what} {value} is used twice" for value in twice]
+def overlay_of(key: str) -> str:
+    """Return the variable that overlays a key."""
+    return OVERLAY_PREFIX + key.upper()
+
+
+def unknown_overlays(environment: Mapping[str, str]) -> list[Overlay]:
+    """Return the variables that begin as ours do and are nobody's.
+
+    What is near to a key is a mistake. What is not may be none of ours: Kubernetes sets TIDEMARK_SERVICE_HOST and
+    others for a service of that name.
+    """
+    known = {overlay_of(key): key for key in NodeConfig.__struct_fields__ if key != "regions"}
+    found = []
+    for name in sorted(environment):
+        if not name.startswith(OVERLAY_PREFIX) or name in known or name in OF_OTHER_COMMANDS:
+            continue
+        meant = near(name.removeprefix(OVERLAY_PREFIX), known.values())
+        problem: Problem | None = None
+        if name == overlay_of("regions"):
+            problem = Problem(name, "overlays nothing", "regions come from the file only")
+        elif meant is not None:
+            right = f"unset it; did you mean {overlay_of(meant)}?"
+            problem = Problem(name, "overlays no key", right)
+        found.append(Overlay(name, problem))
+    return found
+
+
+def _checked_table(
+    prefix: str, kind: type[msgspec.Struct], raw: Mapping[str, Any], problems: list[Problem]
+) -> dict[str, Any]:
+    """Return the values that are right by themselves; tell what is unknown, missing or wrong."""
+    types = get_type_hints(kind, include_extras=True)
+    fields = [field for field in msgspec.structs.fields(kind) if field.name != "regions"]
+    values: dict[str, Any] = {}
+    problems += [_unknown(prefix, key, kind) for key in raw if key not in types]
+    for field in fields:
+        key = prefix + field.name
+        if field.name in raw:
+            value, problem = checked(key, types[field.name], raw[field.name])
+            if problem is None:
+                values[field.name] = value
+            else:
+                problems.append(problem)
+        elif field.required:
+            problems.append(Problem(key, "is missing", "it has no default"))
+        else:
+            values[field.name] = field.default
+    return values
+
+
+def _unknown(prefix: str, key: str, kind: type[msgspec.Struct]) -> Problem:
+    other = NodeConfig if kind is RegionConfig else RegionConfig
+    if key in other.__struct_fields__:
+        right = (
+            "it is a key of the node: write it above the first [[regions]]"
+            if kind is RegionConfig
+            else "it is a key of a region: write it below [[regions]]"
+        )
+    else:
+        right = "there is no such key" + nearest(key, kind.__struct_fields__)
+    return Problem(prefix + key, "is unknown", right)
+
+
+def _region_tables(
+    raw: Mapping[str, Any], problems: list[Problem]
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    regions = raw.get("regions")
+    if not isinstance(regions, list) or not regions:
+        wrong = "is missing" if regions is None or regions == [] else "is no list of tables"
+        problems.append(
+            Problem("regions", wrong, "one [[regions]] for every region, this one included")
+        )
+        return
+    for at, region in enumerate(regions):
+        if isinstance(region, Mapping):
+            yield at, region
+        else:
+            problems.append(_no_table(f"regions[{at}]"))
+
+
+def _no_table(key: str) -> Problem:
+    return Problem(key, "is no table", "keys and their values")

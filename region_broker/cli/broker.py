@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -12,7 +13,7 @@ import click
 
 from region_broker.cli.lean import calm_collector, import_leanly, keep_freed_memory
 from region_broker.cli.output import EXIT_USAGE, fail
-from region_broker.config import ConfigError, NodeConfig
+from region_broker.config import ConfigError, NodeConfig, unknown_overlays
 from region_broker.ports.descriptors import raise_descriptor_limit
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -37,11 +38,16 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
         config = NodeConfig.load(config_path)
     except ConfigError as error:
         fail(str(error), EXIT_USAGE)
+    strange = [overlay.name for overlay in unknown_overlays(os.environ)]
     if check:
+        for name in strange:
+            click.echo(f"{name} overlays no key, and no command reads it", err=True)
         click.echo(f"{config_path} is a valid configuration of region {config.region}")
         return
     import_leanly()
     _configure_logs(config.log_level)
+    if strange:
+        logging.getLogger("tidemark.node").warning("no command reads %s", ", ".join(strange))
     raise_descriptor_limit()
     with _runner() as runner:
         code = runner.run(_serve(config, stop_with_stdin))

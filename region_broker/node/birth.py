@@ -17,7 +17,8 @@ from region_broker.adapters.birth.identity_file import read_identity
 from region_broker.adapters.birth.newborn import be_born, new_identity
 from region_broker.adapters.peers.peer_client import opened
 from region_broker.adapters.peers.peer_protocol import Hello, PeerRefused, PeerUnreachable
-from region_broker.config import NodeConfig, RegionConfig, split_address
+from region_broker.config import NodeConfig, RegionConfig
+from region_broker.config_rules import split
 from region_broker.node.storage import (
     METADATA_FILE,
     NodeRefused,
@@ -138,7 +139,7 @@ async def _check_others(
 
 async def _ask(region: RegionConfig, identity: FolderIdentity, ports: Ports) -> Hello | str:
     """Return the greeting of a region, or why there is none."""
-    address = split_address("peer", region.peer)
+    address = split(region.peer)
     try:
         async with (
             asyncio.timeout(ASK_TIMEOUT_S),

@@ -38,7 +38,8 @@ from region_broker.adapters.tidemarks.tidemark_service import TidemarkParts, Tid
 from region_broker.adapters.topics import TopicRegistry, settle_partitions
 from region_broker.adapters.transaction_desk import TransactionDesk
 from region_broker.adapters.verdict_service import VerdictService
-from region_broker.config import NodeConfig, split_address
+from region_broker.config import NodeConfig
+from region_broker.config_rules import split
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.ports import GroupPorts
@@ -387,7 +388,7 @@ class Node:
             ("peer", own.peer, self.peers.start),
             ("HTTP", own.http, self.http.start),
         ):
-            host, port = split_address(what, address)
+            host, port = split(address)
             try:
                 await bind(self.config.listen_host or host, port)
             except OSError as error:

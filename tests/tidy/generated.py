@@ -1,7 +1,8 @@
 """Tables of the documentation that are made from the code: what is made, and where it stands.
 
 A document keeps such a table between two lines, ``<!-- generated: NAME -->`` and ``<!-- end -->``; everything
-else in it is written by hand. In the table of rules the words of a row are kept and only its tests are made.
+else in it is written by hand. In the table of rules the words of a row are kept and only its tests are made; in those
+of configuration keys the last column is.
 
 Not here: writing the files (`write_docs`), noticing that they are stale (`test_docs`).
 """
@@ -9,11 +10,12 @@ Not here: writing the files (`write_docs`), noticing that they are stale (`test_
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, get_type_hints
 
 import msgspec
 
-from region_broker.config import NodeConfig
+from region_broker.config import NodeConfig, RegionConfig
+from region_broker.config_rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.registry import Api
@@ -32,6 +34,7 @@ _BLOCK: Final = re.compile(
     re.DOTALL,
 )
 _RULE_ROW: Final = re.compile(r"^\| (?P<rule>[A-Z]\d+) \| (?P<text>[^|]*?) \|(?P<tests>[^|]*)\|$")
+_KEY_ROW: Final = re.compile(r"^\| `(?P<key>[a-z_]+)` \|.*\| (?P<meaning>[^|]*?) \|$")
 
 
 def renewed(text: str) -> str:
@@ -156,6 +159,35 @@ def documented_rules() -> set[str]:
     return {found["rule"] for found in map(_RULE_ROW.match, lines) if found}
 
 
+def _config_keys(old: str) -> str:
+    return _keys_of(NodeConfig, old)
+
+
+def _region_keys(old: str) -> str:
+    return _keys_of(RegionConfig, old)
+
+
+def _keys_of(kind: type[msgspec.Struct], old: str) -> str:
+    """Return the keys with what they may be; what a row says of the meaning is kept."""
+    meanings = {
+        found["key"]: found["meaning"] for found in map(_KEY_ROW.match, old.splitlines()) if found
+    }
+    types = get_type_hints(kind, include_extras=True)
+    rows = [
+        f"| `{field.name}` | {'(needed)' if field.required else f'`{_literal(field.default)}`'} |"
+        f" {_may_be(types[field.name])} | {meanings.get(field.name, '')} |"
+        for field in msgspec.structs.fields(kind)
+    ]
+    return _table("| key | default | may be | meaning |", rows)
+
+
+def _may_be(kind: object) -> str:
+    choices, rule = choices_of(kind), rule_of(kind)
+    if choices:
+        return ", ".join(f"`{choice}`" for choice in choices)
+    return "tables" if rule is None else rule.brief()
+
+
 def config_keys() -> dict[str, str]:
     """Return the keys of a node's configuration with their defaults as documents write them."""
     return {
@@ -171,6 +203,8 @@ def _literal(value: object) -> str:
 
 
 MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
+    "config-keys": _config_keys,
+    "region-keys": _region_keys,
     "apis": _apis,
     "unserved-apis": _unserved_apis,
     "topic-configs": _topic_configs,

@@ -1,0 +1,264 @@
+"""What a key of the configuration may be, said beside the key: its range and the reason, or its kind of text.
+
+INV-CFR1  a problem names the key, says what is wrong with it, and what would be right
+INV-CFR2  a check looks at one value; what several keys must be together is a relation (`config_relations`)
+
+The types of `config.NodeConfig` carry these rules (`Annotated`), and the checks, the texts of errors and the table in
+docs/reference/config.md are all made from them. Pure.
+Not here: which keys there are (`config`).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, get_args, get_origin
+
+import msgspec
+
+NAME_LENGTH_MAX: Final = 64
+HOST_LENGTH_MAX: Final = 253  # RFC 1035
+PORT_MAX: Final = 65_535
+WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 -- refused where it is no address to reach
+_SIMILAR: Final = 0.75
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_NUMBERS: Final = re.compile(r"[0-9.]+")
+_HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: a key (or a file, or a folder), what is the matter with it, and what would be right."""
+
+    key: str
+    wrong: str
+    right: str
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        return f"{self.key} {self.wrong}: {self.right}"
+
+
+class Rule(Protocol):
+    """What a value must be, beside its type."""
+
+    def wrong(self, value: Any) -> str | None:
+        """Return what is the matter with a value of the right type, or None."""
+        ...
+
+    def right(self) -> str:
+        """Return what would be right, in words that begin small."""
+        ...
+
+    def brief(self) -> str:
+        """Return the same for a table."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A whole number from `low` to `high`; `why` says why these, or what a special value means."""
+
+    low: int
+    high: int
+    why: str
+
+    def wrong(self, value: int) -> str | None:
+        """See `Rule`."""
+        return None if self.low <= value <= self.high else f"is not in {self.low}..{self.high}"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f"a whole number from {self.low} to {self.high} ({self.why})"
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return f"{self.low} to {self.high} ({self.why})"
+
+
+class SafeName:
+    """A name that is safe in paths, in the names of metrics and on a command line."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if not value:
+            return "is empty"
+        if len(value) > NAME_LENGTH_MAX:
+            return f"has {len(value)} characters"
+        return None if _NAME.fullmatch(value) else "is not safe as the name of a file"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return (
+            f"1 to {NAME_LENGTH_MAX} of a-z, A-Z, 0-9, '_', '-' and '.', none of the last two at its beginning"
+            " (it becomes part of file names, metrics and commands)"
+        )
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return "a name"
+
+
+class Folder:
+    """The path of a folder."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if not value.strip():
+            return "is empty"
+        if any(ord(letter) < ord(" ") for letter in value) or not _is_text(value):
+            return "holds characters that no path may have"
+        return "begins with '~', which nobody expands here" if value.startswith("~") else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return "the path of a folder that this node may write"
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return "a path"
+
+
+class Host:
+    """A host name or an address to bind, without a port; empty: none is given."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if not value or value in WILDCARDS - {"*"}:
+            return None
+        if value.count(":") == 1:
+            return "has a port"
+        return _host_problem(value.removeprefix("[").removesuffix("]"))
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'a host name or an IP address without a port; "0.0.0.0" and "::" bind all, "" the hosts of this region'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return "a host, without a port"
+
+
+class Address:
+    """``host:port`` as others reach it; an IPv6 address stands in brackets."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        host, colon, port = value.rpartition(":")
+        if not colon or not host:
+            return "is not host:port"
+        if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= PORT_MAX:
+            return f"has no port in 1..{PORT_MAX}"
+        if ":" in host and not (host.startswith("[") and host.endswith("]")):
+            return "has colons in its host"
+        host = host.removeprefix("[").removesuffix("]")
+        if host in WILDCARDS:
+            return "is an address that nobody can reach"
+        return _host_problem(host)
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return (
+            "host:port as clients and other regions reach it, such as eu.example.org:9092 or [2001:db8::1]:9092"
+            " (what this node binds instead is `listen_host`)"
+        )
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return "host:port"
+
+
+ReachableAddress = Annotated[str, Address()]
+Name = Annotated[str, SafeName()]
+
+
+def split(address: str) -> tuple[str, int]:
+    """Return (host, port) of an address without problems."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _host_problem(host: str) -> str | None:
+    if ":" in host:
+        try:
+            IPv6Address(host)
+        except ValueError:
+            return "is no IPv6 address"
+        return None
+    if _NUMBERS.fullmatch(host):
+        try:
+            IPv4Address(host)
+        except ValueError:
+            return "is no IPv4 address"
+    if len(host) > HOST_LENGTH_MAX:
+        return f"has a host of {len(host)} characters"
+    return None if _HOST.fullmatch(host) else "has no host name or IP address"
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as JSON may have it
+        return False
+    return True
+
+
+# --- one value -----------------------------------------------------------------------------------
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the type without its rule."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def rule_of(kind: Any) -> Rule | None:
+    """Return the rule that a key's type carries, if any."""
+    return get_args(kind)[1] if get_origin(kind) is Annotated else None
+
+
+def choices_of(kind: Any) -> tuple[Any, ...]:
+    """Return the values to choose from, of a key that has such."""
+    plain = plain_type(kind)
+    if plain is bool:
+        return ("true", "false")
+    return get_args(plain) if get_origin(plain) is Literal else ()
+
+
+def checked(key: str, kind: Any, value: Any) -> tuple[Any, Problem | None]:
+    """Return the value as the key's type, and what is wrong with it (then it counts for nothing)."""
+    try:
+        found = msgspec.convert(value, plain_type(kind), strict=False)
+    except msgspec.ValidationError:
+        return None, Problem(f"{key} = {_shown(value)}", *_wrong_type(kind, value))
+    rule = rule_of(kind)
+    wrong = rule.wrong(found) if rule is not None else None
+    if rule is None or wrong is None:
+        return found, None
+    return None, Problem(f"{key} = {_shown(value)}", wrong, rule.right())
+
+
+def _wrong_type(kind: Any, value: Any) -> tuple[str, str]:
+    choices = choices_of(kind)
+    if choices:
+        meant = nearest(value, choices) if isinstance(value, str) else ""
+        return "is none of the values to choose from", " or ".join(map(str, choices)) + meant
+    rule = rule_of(kind)
+    assert rule is not None, kind
+    return f"is no {'whole number' if plain_type(kind) is int else 'text'}", rule.right()
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 2 * NAME_LENGTH_MAX else text[: 2 * NAME_LENGTH_MAX] + "..."
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a question after the known word that was meant, empty if none is near."""
+    found = near(word, known)
+    return f"; did you mean {found}?" if found else ""
+
+
+def near(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word, in small letters, that is most like `word`; None if none is near."""
+    found = get_close_matches(word.lower(), list(known), n=1, cutoff=_SIMILAR)
+    return found[0] if found else None
