@@ -2,10 +2,11 @@
 
 INV-I1  Bits 60..62 of a producer id are the ordinal of the region that gave it out, so regions that
         cannot talk to each other still never give out the same id. Bit 63 is 0: ids are not negative.
-INV-I2  Block `index` of a region is a pure function: whoever stores the next index durably before the
-        block is used never reuses an id.
+INV-I2  Block `index` of a region is a pure function: two blocks of other indexes share no id.
+INV-I3  Indexes are drawn in stretches of `STRETCH_BLOCKS`, from anywhere in the region's range: what a folder remembers
+        of earlier ones counts for nothing, because the folder may be lost, or an older copy.
 
-Not here: storing the next index (region_broker.controller).
+Not here: drawing (`region_broker.adapters.ledgers.id_blocks`).
 """
 
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ REGION_ORDINAL_MAX: Final = (1 << REGION_ORDINAL_BITS) - 1
 _ORDINAL_SHIFT: Final = 60
 _PER_REGION: Final = 1 << _ORDINAL_SHIFT
 BLOCK_IDS_DEFAULT: Final = 1000
+STRETCH_BLOCKS: Final = 16
+STRETCH_BITS: Final = 46
+assert (STRETCH_BLOCKS << STRETCH_BITS) * BLOCK_IDS_DEFAULT <= _PER_REGION
 
 
 class ProducerIdsExhausted(RuntimeError):

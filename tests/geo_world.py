@@ -15,7 +15,7 @@ from geo_replicator.effects import Diverged
 from geo_replicator.lineage import Lineage
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import iter_headers
-from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
+from region_broker.adapters.ledgers.id_blocks import DrawnIdBlocks
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.adapters.peers.link_source import LinkSource
@@ -167,7 +167,7 @@ class Site:
                 image=lambda: self.metadata.image,
                 on_offsets_marker=lambda _shard, _producer_id, _commit: None,
             ),
-            id_blocks=MetadataIdBlocks(self.metadata, 0),
+            id_blocks=DrawnIdBlocks(SystemChance(), 0),
             clock=self.clock,
         )
         self.tidemarks = TidemarkService(

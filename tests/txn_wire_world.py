@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
+from region_broker.adapters.ledgers.id_blocks import DrawnIdBlocks
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
@@ -19,6 +19,7 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER, TRANSACTION_
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch import Dispatcher
 from region_broker.metrics import Metrics
+from region_broker.ports.chance import SystemChance
 from region_broker.ports.clock import SystemClock
 from region_broker.ports.network import AsyncioNetwork
 from region_broker.wire.batches import Origin, Record, build_batch
@@ -49,7 +50,7 @@ async def txn_broker(
                 image=lambda: services.metadata.image,
                 on_offsets_marker=lambda _shard, _producer_id, _commit: None,
             ),
-            id_blocks=MetadataIdBlocks(world.store, 1),
+            id_blocks=DrawnIdBlocks(SystemChance(), 1),
             clock=services.clock,
             settings=settings,
         )

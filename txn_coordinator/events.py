@@ -131,7 +131,7 @@ class ReleaseRound(msgspec.Struct, frozen=True):
 
 
 class ProducerIdsGranted(msgspec.Struct, frozen=True):
-    """Fresh producer ids for this shard, durably taken (C11)."""
+    """Fresh producer ids for this shard, never given out before (C11)."""
 
     first: int
     count: int

@@ -5,7 +5,7 @@ INV-TP1  `TransactionLog.append` is synchronous: the position is assigned before
 INV-TP2  `MarkerChannel.write` may be repeated with the same decision; partitions ignore repeats (T6)
 INV-TP4  whoever waits for an append or a marker is told exactly once, on the event loop, perhaps before the call that
          asked returns; it does not raise, or the process ends
-INV-TP3  a producer id block is durable before it is returned, and never returned again (C11)
+INV-TP3  a producer id block is returned once, in all lives of all folders of a region (C11)
 Not here: the implementations (region_broker.adapters).
 """
 
@@ -150,5 +150,5 @@ class IdBlocks(Protocol):
     """Where producer ids come from."""
 
     async def next_block(self) -> ProducerIdBlock:
-        """Return a fresh block, durably taken (C11); raises IdsUnavailable."""
+        """Return a block that was never returned before, in any life (C11); raises IdsUnavailable."""
         ...

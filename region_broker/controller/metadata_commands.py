@@ -3,7 +3,6 @@
 INV-M3  `apply` is deterministic and total: a command that must not take effect raises `CommandRefused`
         and leaves the image as it was; nothing else is raised
 INV-M4  a domain's region epoch never goes down, and no two lineage entries share one (rule T19)
-INV-M5  producer-id blocks are handed out once; the counter only grows (rule C11)
 
 Not here: I/O. A replicated state machine will feed the same commands later.
 """
@@ -84,10 +83,6 @@ class RecordLineage(msgspec.Struct, frozen=True, tag=True):
     entry: LineageEntry
 
 
-class AllocateProducerIds(msgspec.Struct, frozen=True, tag=True):
-    """Take the next producer-id block index."""
-
-
 class CountNodeStart(msgspec.Struct, frozen=True, tag=True):
     """Count one more start of this node: the counter part of its leader epochs."""
 
@@ -100,7 +95,6 @@ Command = (
     | PutRegion
     | PutDomain
     | RecordLineage
-    | AllocateProducerIds
     | CountNodeStart
 )
 
@@ -121,10 +115,6 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
             return _put_domain(image, domain)
         case RecordLineage(domain=name, entry=entry):
             return _record_lineage(image, name, entry)
-        case AllocateProducerIds():
-            return msgspec.structs.replace(
-                image, producer_id_block_next=image.producer_id_block_next + 1
-            )
         case CountNodeStart():
             return msgspec.structs.replace(image, node_start_count=image.node_start_count + 1)
         case _:

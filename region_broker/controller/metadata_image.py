@@ -93,7 +93,6 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     topics: dict[str, TopicImage] = {}
     regions: dict[str, RegionImage] = {}
     domains: dict[str, DomainImage] = {}
-    producer_id_block_next: int = 0
     node_start_count: int = 0
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:

@@ -70,7 +70,7 @@ domains = Table(
     Column("lineage", LargeBinary, nullable=False),
 )
 
-_COUNTERS: Final = ("version", "producer_id_block_next", "node_start_count")
+_COUNTERS: Final = ("version", "node_start_count")
 _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from geo_replicator.lineage import Lineage
-from region_broker.adapters.ledgers.id_blocks import MetadataIdBlocks
+from region_broker.adapters.ledgers.id_blocks import DrawnIdBlocks
 from region_broker.adapters.ledgers.ledger_images import LedgerImages
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.adapters.ledgers.offsets_log import PartitionOffsetsLog
@@ -140,7 +140,7 @@ class Node:
                 image=lambda: self.storage.metadata.image,
                 on_offsets_marker=self.groups.on_marker_applied,
             ),
-            id_blocks=MetadataIdBlocks(self.storage.metadata, self.config.own.ordinal),
+            id_blocks=DrawnIdBlocks(self._ports.chance, self.config.own.ordinal),
             clock=clock,
             settings=TxnSettings(
                 timeout_max_ms=self.config.transaction_max_timeout_ms,

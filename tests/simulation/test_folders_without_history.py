@@ -11,7 +11,8 @@ from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.node import NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
 from region_broker.wire.batches import Record, build_batch
-from tests.simulation.folder_faults import empty_folder
+from tests.simulation.folder_faults import copy_of, empty_folder, restore
+from tests.simulation.kafka_client import Connection, batch_of
 from tests.simulation.region_pair import Pair, Region, SeededChance, region_pair, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -126,6 +127,42 @@ async def test_T32_an_emptied_mirror_joins_again_and_may_take_over_later(tmp_pat
         await pair.us.start()
         await until(lambda: pair.us.node.role.acting, "it acts again after a restart")
         assert shown(pair.us) == 3
+
+
+async def first_id(pair: Pair, region: Region) -> int:
+    """Return the id that the next producer gets which connects to `region`, and write one record with it."""
+    connection = await Connection.open(pair.fabric.site("client"), region.kafka_port)
+    producer = await connection.init_producer_id(None)
+    await connection.produce(TOPIC, {0: batch_of(b"mine", producer, 0, transactional=False)})
+    return producer[0]
+
+
+async def test_C11_no_life_of_a_region_gives_out_the_producer_ids_of_another(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 9) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        older = copy_of(pair.eu)
+        await pair.eu.start()
+        await until(lambda: pair.eu.node.role.acting, "home acts")
+        ids = [await first_id(pair, pair.eu)]
+        await pair.until(lambda: shown(pair.us) == 4, "mirrored")
+        await pair.eu.kill()
+        await pair.fail_over()
+        empty_folder(pair.eu)
+        await pair.eu.start()
+        await pair.until(lambda: shown(pair.eu) == 4, "the emptied folder got all back")
+        switch = pair.eu.node.operations.begin_switch()
+        await pair.until(lambda: switch.status == "succeeded", "it acts again")
+        ids.append(await first_id(pair, pair.eu))
+        for region in pair.regions.values():
+            await region.kill()
+        restore(pair.eu, older)
+        await pair.eu.start()
+        await until(lambda: pair.eu.node.role.acting, "an older copy that meets nobody acts")
+        ids.append(await first_id(pair, pair.eu))
+        assert len(set(ids)) == 3, ids
 
 
 async def test_T32_a_home_with_its_own_folder_acts_without_any_peer(tmp_path: Path) -> None:

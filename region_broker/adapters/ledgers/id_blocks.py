@@ -1,39 +1,35 @@
-"""Producer-id blocks from the region's metadata: `txn_coordinator.ports.IdBlocks`.
+"""Producer-id blocks that are drawn: `txn_coordinator.ports.IdBlocks`.
 
-INV-AI1  the block's index is durable before the block is returned (C11); a crash wastes ids, never reuses them
+INV-AI1  each life of a node begins in a stretch of ids that it draws at random, and draws another when that is used
+         up. So no count that a lost, emptied, exchanged or older folder holds can make an id be given out twice (C11)
+
+There are 2^46 stretches of 16,000 ids in each region, and an id matters as long as a log remembers its producer, a week
+from its last batch. A thousand draws in a week meet once in 140 million weeks.
 Not here: how ids are made unique over regions (`idempotency.producer_ids`).
 """
 
-from typing import Protocol
-
-from sqlalchemy.exc import SQLAlchemyError
-
-from idempotency.producer_ids import ProducerIdBlock, ProducerIdsExhausted, block_for
-from region_broker.controller.metadata_commands import AllocateProducerIds, Command, CommandRefused
-from region_broker.controller.metadata_image import MetadataImage
-from txn_coordinator.ports import IdsUnavailable
-
-
-class MetadataCommands(Protocol):
-    """The part of `controller.metadata_store.MetadataStore` that is needed."""
-
-    async def apply(self, command: Command) -> MetadataImage:
-        """Apply one command durably and return the new image."""
-        ...
+from idempotency.ports import Chance
+from idempotency.producer_ids import (
+    STRETCH_BITS,
+    STRETCH_BLOCKS,
+    ProducerIdBlock,
+    block_for,
+)
 
 
-class MetadataIdBlocks:
+class DrawnIdBlocks:
     """Blocks of the region with this ordinal."""
 
-    def __init__(self, metadata: MetadataCommands, region_ordinal: int) -> None:
-        """Take the metadata that counts the blocks."""
-        self._metadata = metadata
+    def __init__(self, chance: Chance, region_ordinal: int) -> None:
+        """Draw from `chance`."""
+        self._chance = chance
         self._region_ordinal = region_ordinal
+        self._next = 0
 
     async def next_block(self) -> ProducerIdBlock:
-        """Return a fresh block; raises IdsUnavailable when the metadata takes no command now."""
-        try:
-            image = await self._metadata.apply(AllocateProducerIds())
-            return block_for(self._region_ordinal, image.producer_id_block_next - 1)
-        except (SQLAlchemyError, OSError, CommandRefused, ProducerIdsExhausted) as error:
-            raise IdsUnavailable(f"the region's metadata gave no producer ids: {error}") from error
+        """Return a block that was not returned before, in this life of the node or another."""
+        if self._next % STRETCH_BLOCKS == 0:
+            self._next = self._chance.randbits(STRETCH_BITS) * STRETCH_BLOCKS
+        block = block_for(self._region_ordinal, self._next)
+        self._next += 1
+        return block

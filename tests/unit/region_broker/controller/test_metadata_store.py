@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import create_engine
 
 from region_broker.controller.metadata_commands import (
-    AllocateProducerIds,
     Command,
     CommandRefused,
     CountNodeStart,
@@ -52,7 +51,6 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
         PutRegion(EU),
         PutDomain(MAIN),
         RecordLineage("main", TAKEOVER),
-        AllocateProducerIds(),
         CountNodeStart(),
     ]
     store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
