@@ -152,7 +152,10 @@ class SegmentList:
             path = segment.path.with_suffix(ABORTED_SUFFIX)
             try:
                 return decode_aborted(read_side_file(self._cache.disk, path, wait=wait))
-            except (FileNotFoundError, FrameError) as error:
+            except (
+                OSError,
+                FrameError,
+            ) as error:  # whatever is wrong with the file: the log says the same
                 logger.warning("%s: %s", path, error)
                 return write_aborted_file(self._folder, self.segments, segment)
 

@@ -27,12 +27,12 @@ from region_broker.log.cleaning.planning import Filth, groups, judge
 from region_broker.log.cleaning.rewriting import Cleaning, CleaningTask, Read, Rewritten
 from region_broker.log.cleaning.state import CleanMark
 from region_broker.log.disk import Disk
-from region_broker.log.failures import LogDamaged, PartitionFailed
+from region_broker.log.failures import LogError
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.replay import rebuild_state
 from region_broker.log.segment import SealedCache, Segment
-from region_broker.log.side_files.producer_snapshots import load_newest, write_snapshot
+from region_broker.log.side_files.producer_snapshots import load_newest
 from region_broker.replication.partition import Partition
 
 logger: Final = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Cleaner:
                 continue
             try:
                 filth = filth_of(partition, self._parts.bound_of(partition), now_ms)
-            except (LogDamaged, OSError) as error:
+            except (LogError, OSError) as error:
                 logger.warning("%s is not cleaned: %s", partition.tp, error)
                 continue
             if filth.wanted(config.cleaning.dirty_ratio_min) and (
@@ -115,12 +115,18 @@ class Cleaner:
     async def clean(self, partition: Partition, filth: Filth) -> bool:
         """Clean one log as far as `filth` allows; return whether it came to its end."""
         log = partition.log
-        run = _Run(partition, filth, self._parts)
+        try:
+            run = _Run(partition, filth, self._parts)
+        except (LogError, BatchError, OSError) as error:
+            logger.warning("%s is not cleaned: %s", partition.tp, error)
+            return False
         try:
             for awaited in run.steps():
                 await self._step(awaited)
-        except (LogDamaged, PartitionFailed, BatchError, OSError) as error:
+        except (LogError, BatchError, OSError) as error:
             logger.warning("%s: cleaning ended early: %s", partition.tp, error)
+            if run.stop_reason is not None:
+                log.fail(f"{run.stop_reason}: {error}")
             return False
         finally:
             run.close()
@@ -191,6 +197,8 @@ class _Run:
         self._cache = SealedCache(parts.disk, NodeLogConfig(open_files_max=RUN_FILES_MAX))
         self._next: Read | Rewritten | None = None
         self._void = False
+        self.stop_reason: str | None = None
+        """Why the log has to stop if the disk fails now; on the loop, as waiters hear of it."""
         start, end = self._segments[0].base_offset, filth.end_offset
         aborted = log.aborted_in(start, end, partition.high_watermark)
         self.cleaning = Cleaning(
@@ -221,6 +229,7 @@ class _Run:
     def steps(self) -> Iterator[_Step]:
         state = self._log.cleaning
         own = [self._own(segment) for segment in self._segments]
+        yield _Step(state.settle)  # the end of the run before may have failed
         yield from self._in_thread(self.cleaning.fill_map())
         if self.is_void():
             return
@@ -233,6 +242,8 @@ class _Run:
         )
         yield _Step(lambda: self._keep_state(own, clean_to))
         yield _Step(lambda: self._forget_older(clean_to))
+        if self.is_void():
+            return
         yield _Step(lambda: self._mark(before))
         txns = self.cleaning.transactions()
         for start, stop in groups(own[:count], self._log.config.segment_bytes):
@@ -275,7 +286,9 @@ class _Run:
         folder, disk = self._log.folder, self._parts.disk
         if load_newest(disk, folder, offset, offset) is None:
             state = rebuild_state(folder, own, offset)
-            write_snapshot(disk, folder, offset, state.encode())
+            self._void = not self._log.cleaning.keep_snapshot(
+                offset, state.encode(), self._interruptions
+            )
 
     def _forget_older(self, offset: int) -> None:
         self._void = not self._log.cleaning.forget_snapshots(offset, self._interruptions)
@@ -284,25 +297,18 @@ class _Run:
         self._void = not self._log.cleaning.note(mark, self._interruptions)
 
     def _prepare(self, done: Rewritten) -> None:
-        try:
-            self._void = not self._log.cleaning.prepare(done.swap, self._interruptions)
-        except OSError as error:
-            # Whether the durable step was made is not known: only a start can find out.
-            self._log.fail(f"putting a cleaned segment into {self._log.folder} failed: {error}")
-            raise
+        # If this fails, whether the durable step was made is not known: only a start can find out.
+        self.stop_reason = f"putting a cleaned segment into {self._log.folder} failed"
+        self._void = not self._log.cleaning.prepare(done.swap, self._interruptions)
 
     def _swap(self, old: list[Segment], done: Rewritten) -> Path:
         """On the event loop: let names and memory follow what is durable, in one step."""
         log = self._log
         path = old[0].path
-        try:
-            applied = log.cleaning.apply(done.swap)
-        except OSError as error:
-            log.fail(f"putting a cleaned segment into {log.folder} failed: {error}")
-            raise
-        if not applied:
+        if not log.cleaning.apply(done.swap):
             self._void = True
             return path
+        self.stop_reason = None
         fresh = Segment(path, done.fresh.base_offset, old[0].cache, log.config)
         fresh.adopt(done.fresh.index(), done.summary)
         fresh.live_index = None  # a sealed segment's index is read when it is needed

@@ -1,13 +1,15 @@
 """How cleaned segments take the place of others, in one durable step, and how far a log has been cleaned.
 
     <base>.log.cleaned, .index.cleaned, .txnindex.cleaned    synced before anything names them
+    <offset>.snapshot.cleaned                                the state there, until it is known that it counts
     swap                                                     the durable step: from here on the new ones count
     cleaned                                                  where holes may lie, and up to where it is clean
 
 INV-CLS1  a crash at any point leaves the old segments or the new one: `swap` is done again at the next start if it is
          there, else what is called `.cleaned` is removed
 INV-CLS2  before anything else changes which segments there are, a swap under way is either given up or finished, and its
-         `swap` file is durably gone: done again later it would remove segments that came after
+         `swap` file is durably gone: done again later it would remove segments that came after. What failed of that is
+         done again before the next cleaning
 INV-CLS3  offsets are missing only below `holes_below`, which is durable before the first of them is
 
 Not here: what is kept (`rewriting`).
@@ -22,7 +24,13 @@ from typing import Final
 
 from region_broker.log.disk import Disk
 from region_broker.log.failures import CutIntoCleaned
-from region_broker.log.segment import ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, file_name
+from region_broker.log.segment import (
+    ABORTED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    file_name,
+)
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.log.side_files.producer_snapshots import remove_below
 
@@ -153,7 +161,8 @@ class CleaningState:
             return
         if self._stage is _Stage.APPLIED:
             self._disk.fsync_dir(self._folder)
-        self._disk.remove(self._folder / SWAP_NAME)
+        if self._disk.exists(self._folder / SWAP_NAME):  # else removed, and not yet durably
+            self._disk.remove(self._folder / SWAP_NAME)
         self._disk.fsync_dir(self._folder)
         self._stage = _Stage.NONE
         self._swap = None
@@ -164,11 +173,28 @@ class CleaningState:
             self.interruptions += 1
             self._settle()
 
+    def keep_snapshot(self, offset: int, data: bytes, interruptions: int) -> bool:
+        """Durably keep the state at `offset`, unless the log was interrupted since; tell which. Raises OSError.
+
+        A snapshot of a history that was cut off must not take its name, where it could be believed (INV-NP3).
+        """
+        path = self._folder / file_name(offset, SNAPSHOT_SUFFIX)
+        self._disk.write_file_atomic(cleaned_path(path), data)
+        with self._lock:
+            if interruptions != self.interruptions:
+                self._disk.remove(cleaned_path(path))
+                return False
+            self._disk.rename(cleaned_path(path), path)
+            self._disk.fsync_dir(self._folder)
+            return True
+
     def forget(self) -> None:
-        """Start without holes: the log has been emptied. Durable with the next sync of the folder."""
-        if self._disk.exists(self._folder / MARK_NAME):
-            self._disk.remove(self._folder / MARK_NAME)
-        self.mark = NEVER_CLEANED
+        """Start without holes, durably: the log has been emptied. Raises OSError."""
+        with self._lock:
+            if self._disk.exists(self._folder / MARK_NAME):
+                self._disk.remove(self._folder / MARK_NAME)
+                self._disk.fsync_dir(self._folder)
+            self.mark = NEVER_CLEANED
 
 
 def read_mark(disk: Disk, folder: Path) -> CleanMark:
