@@ -138,6 +138,7 @@ class World:
 
     def __post_init__(self) -> None:
         """Open."""
+        self.disk.wall_ms = self.clock.wall_ms
         self.open()
 
     def open(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from region_broker.log.partition_log import PartitionLog
+from region_broker.log.sync_job import BookmarkOutcome
 
 logger: Final = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ UNREAD_BYTES_MAX: Final = 64 << 20
 LOG_UNREAD_BYTES_MIN: Final = 1 << 20
 WORTH: Final = 16
 
-RunInThread = Callable[[Callable[[], OSError | None]], Awaitable[OSError | None]]
+RunInThread = Callable[[Callable[[], BookmarkOutcome]], Awaitable[BookmarkOutcome]]
 
 
 class Bookmarks:

@@ -5,6 +5,7 @@ INV-DK2  nothing is durable before `fdatasync` of its file returned, and a new, 
         before `fsync_dir` of its folder returned
 INV-DK4  `pread_cached` never waits for the device where the file system can tell (RWF_NOWAIT: ext4, xfs, btrfs); elsewhere
         it reads as `pread` does
+INV-DK5  a folder that `make_dirs` made holds nothing before its own name is durable
 INV-DK3  a failed `fdatasync` is never repeated on the same file by anyone: the kernel may have dropped the
         dirty pages and answer the second call with success
 
@@ -44,6 +45,8 @@ def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 _sync_file_range: Final = _find_sync_file_range()
 _NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""Of errors: no file can be opened now. That says nothing of the disk."""
 PROBED_BYTES_MIN: Final = 64 * 1024
 WARM_STEP_BYTES: Final = 256 * 1024
 WARM_AHEAD_BYTES: Final = 4 << 20
@@ -108,12 +111,24 @@ class Disk(Protocol):
         """Return the size of a file in bytes; FileNotFoundError if it is not there."""
         ...
 
+    def changed_ms(self, path: Path) -> int:
+        """Return when a file's content was last changed, in ms of the wall clock; FileNotFoundError if it is not there."""
+        ...
+
     def list_dir(self, path: Path) -> list[str]:
         """Return the names in a folder, sorted."""
         ...
 
+    def is_empty(self, path: Path) -> bool:
+        """Return whether a folder holds nothing; FileNotFoundError if it is not there."""
+        ...
+
+    def make_dir(self, path: Path) -> None:
+        """Create one folder, unless it is there; durable after `fsync_dir` of its parent."""
+        ...
+
     def make_dirs(self, path: Path) -> None:
-        """Create a folder and its parents durably; no error if it is there."""
+        """Create a folder and its parents durably; no error if it is there (INV-DK5)."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
@@ -287,20 +302,26 @@ class RealDisk:
         """See `Disk`."""
         return path.stat().st_size
 
+    def changed_ms(self, path: Path) -> int:
+        """See `Disk`."""
+        return path.stat().st_mtime_ns // 1_000_000
+
     def list_dir(self, path: Path) -> list[str]:
         """See `Disk`."""
         return sorted(entry.name for entry in path.iterdir())
 
+    def is_empty(self, path: Path) -> bool:
+        """See `Disk`."""
+        with os.scandir(path) as entries:
+            return next(entries, None) is None
+
+    def make_dir(self, path: Path) -> None:
+        """See `Disk`."""
+        path.mkdir(exist_ok=True)
+
     def make_dirs(self, path: Path) -> None:
         """See `Disk`."""
-        missing: list[Path] = []
-        folder = path
-        while not folder.exists():
-            missing.append(folder)
-            folder = folder.parent
-        path.mkdir(parents=True, exist_ok=True)
-        for created in missing:
-            self.fsync_dir(created.parent)
+        make_dirs_durably(self, path)
 
     def rename(self, source: Path, target: Path) -> None:
         """See `Disk`."""
@@ -344,6 +365,25 @@ class RealDisk:
             os.close(descriptor)
         temporary.replace(path)
         self.fsync_dir(path.parent)
+
+
+def make_dirs_durably(disk: Disk, path: Path) -> None:
+    """Create a folder and its parents durably (INV-DK5).
+
+    1. A folder is made, and the process is killed before its name is synced. 2. The next start finds the folder, and
+    puts files into it that it syncs, in a folder that it syncs. 3. The power fails: all of it is gone. So a folder gets
+    nothing before its name is durable, and one that has nothing is not trusted to have a durable name.
+    """
+    missing: list[Path] = []
+    folder = path
+    while not disk.exists(folder):
+        missing.append(folder)
+        folder = folder.parent
+    if folder != folder.parent and disk.is_empty(folder):
+        disk.fsync_dir(folder.parent)
+    for folder in reversed(missing):
+        disk.make_dir(folder)
+        disk.fsync_dir(folder.parent)
 
 
 def _begin_reading(descriptor: int, position: int, size_bytes: int) -> None:

@@ -24,21 +24,29 @@ from typing import Final
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
 from region_broker.log.cleaning.state import CleaningState
+from region_broker.log.disk import NO_DESCRIPTORS
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.journal.tail import LogTail
-from region_broker.log.log_config import INT32_MAX, FlushPolicy
+from region_broker.log.log_config import FlushPolicy
 from region_broker.log.log_setup import LogSetup
 from region_broker.log.recovery.opening import RecoveredLog, recover
 from region_broker.log.replay import aborted_with_marker_in, keep_state_at, rebuild_state
-from region_broker.log.segment import ReadSlice, Segment, expired_count, remove_segment_files
+from region_broker.log.segment import (
+    ReadSlice,
+    Room,
+    Segment,
+    expired_count,
+    remove_segment_files,
+)
 from region_broker.log.segment_list import SegmentList
 from region_broker.log.side_files.aborted_index import encode_aborted
-from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
+from region_broker.log.side_files.checked_file import Checkpoint
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import remove_between, remove_outside
 from region_broker.log.sync_job import (
     BookmarkJob,
+    BookmarkOutcome,
     FileSync,
     Seal,
     SyncJob,
@@ -88,12 +96,9 @@ class PartitionLog:
         """Open or create the log; raises LogDamaged, or OSError of the disk."""
         recovered = recover(setup.folder, setup.cache, setup.config, setup.journal_mark())
         log = cls(setup, recovered)
-        log._open_checkpoint(recovered.fence, clean=recovered.settled)
+        log._files.open_checkpoint(recovered.fence, log._file_offset, clean=recovered.settled)
         log.listener.on_grown(log, log.unread_bytes)
         return log
-
-    def _open_checkpoint(self, fence: JournalMark, *, clean: bool) -> None:
-        self._files.open_checkpoint(fence, self._file_offset, clean=clean)
 
     @classmethod
     def broken(cls, setup: LogSetup, reason: str) -> "PartitionLog":
@@ -212,19 +217,16 @@ class PartitionLog:
         active = self._active
         assert active is not None
         now_ms = self.wall_ms()
-        if active.size_bytes == 0:
-            active.first_appended_wall_ms = now_ms
+        room = active.room_for(size_bytes, last_offset, now_ms, self.config)
+        if room is Room.YES:
             return active
-        since_ms = active.first_appended_wall_ms
-        if since_ms is None:  # appended to before this process started
-            since_ms = active.first_appended_wall_ms = min(active.first_timestamp_ms, now_ms)
-        if (
-            active.size_bytes + size_bytes <= self.config.segment_bytes
-            and now_ms - since_ms < self.config.segment_ms
-            and last_offset - active.base_offset <= INT32_MAX
-        ):
+        try:
+            fresh = self._roll(active)
+        except OSError as error:
+            if room is Room.NO or error.errno not in NO_DESCRIPTORS:
+                raise
+            active.put_roll_off(error)
             return active
-        fresh = self._roll(active)
         fresh.first_appended_wall_ms = now_ms
         return fresh
 
@@ -305,16 +307,17 @@ class PartitionLog:
         draft = draft_bookmark(active, self.state, self.epochs)
         return self._files.bookmark_job(active, draft, self._checkpoint_now())
 
-    def finish_bookmark(self, job: BookmarkJob, error: OSError | None) -> None:
+    def finish_bookmark(self, job: BookmarkJob, outcome: BookmarkOutcome) -> None:
         """Take the outcome in."""
         if job.generation != self.generation or self.failed is not None:
             return
-        if error is not None:
-            self.fail(f"syncing {self.folder} for its bookmark failed: {error}")
+        if outcome.error is not None:
+            self.fail(f"syncing {self.folder} for its bookmark failed: {outcome.error}")
             return
         self._file_offset = max(self._file_offset, job.checkpoint.synced_offset)
         self._stable_at(job.checkpoint.synced_offset)
-        if self._active is not None and self._active.base_offset == job.draft.segment_base:
+        active = self._active
+        if outcome.is_put and active is not None and active.base_offset == job.draft.segment_base:
             self._bookmarked_bytes = job.checkpoint.segment_bytes
 
     def run_sync(self, job: SyncJob) -> OSError | None:
@@ -593,4 +596,4 @@ class PartitionLog:
         self._tail.clear()
         self.state, self.epochs = PartitionState(), LeaderEpochs()
         self.log_end_offset = self.synced_offset = self._file_offset = offset
-        self._open_checkpoint(fence, clean=False)
+        self._files.open_checkpoint(fence, offset, clean=False)

@@ -141,14 +141,17 @@ def replay(segments: list[Segment], state: PartitionState, start: int, end: int)
 def write_aborted_file(
     folder: Path, segments: list[Segment], segment: Segment
 ) -> tuple[AbortedTxn, ...]:
-    """Build the aborted index of a sealed segment again by replay, and write it durably."""
+    """Build the aborted index of a sealed segment again by replay, and write it; if that fails, the next read does it again."""
     path = segment.path.with_suffix(ABORTED_SUFFIX)
     logger.info("%s is built again", path)
     disk = segment.cache.disk
     state = rebuild_state(folder, segments, segment.base_offset)
     replay(segments, state, segment.base_offset, segment.next_offset)
     entries = aborted_with_marker_in(state, segment.base_offset, segment.next_offset)
-    disk.write_file_atomic(path, encode_aborted(entries))
+    try:
+        disk.write_file_atomic(path, encode_aborted(entries))
+    except OSError as error:
+        logger.warning("%s cannot be written, it is built again when it is read: %s", path, error)
     return entries
 
 

@@ -11,6 +11,7 @@ Not here: which segment holds an offset, appending, syncing (`partition_log`).
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read
 from idempotency.visibility import AbortedTxn
 from region_broker.log.disk import Buffer, Disk, DiskFile, RecentlyUsed
 from region_broker.log.failures import ColdRange, LogDamaged
-from region_broker.log.log_config import LogConfig, NodeLogConfig
+from region_broker.log.log_config import INT32_MAX, LogConfig, NodeLogConfig
 from region_broker.log.side_files.checked_file import FrameError
 from region_broker.log.side_files.sparse_index import (
     NO_TIMESTAMP_MS,
@@ -91,6 +92,14 @@ def read_side_file(disk: Disk, path: Path, *, wait: bool) -> bytes:
     return bytes(data)
 
 
+class Room(Enum):
+    """Whether a segment takes more: beyond what is configured it can, beyond what its index can say it cannot."""
+
+    YES = auto()
+    AT_NEED = auto()
+    NO = auto()
+
+
 class BatchAtTime(NamedTuple):
     """The first batch with a record at or after a time."""
 
@@ -112,6 +121,7 @@ class Segment:
     live_index: SparseIndex | None = None
     first_appended_wall_ms: int | None = None
     _taken_bytes: int = 0
+    _is_roll_put_off: bool = False
     _max_timestamp_ms: int | None = None
     _first_timestamp_ms: int = field(default=NO_TIMESTAMP_MS)
 
@@ -137,10 +147,39 @@ class Segment:
             self.index(wait=wait)
         return NO_TIMESTAMP_MS if self._max_timestamp_ms is None else self._max_timestamp_ms
 
+    def newest_ms(self) -> int:
+        """Return the time that its records' age is counted from; without timestamps, that of the file's last change.
+
+        As Kafka does it (LogSegment.largestTimestamp).
+        """
+        highest = self.max_timestamp_ms
+        return self.cache.disk.changed_ms(self.path) if highest < 0 else highest
+
     @property
     def first_timestamp_ms(self) -> int:
         """The base timestamp of the first batch, -1 without records; known once `index` was read."""
         return self._first_timestamp_ms
+
+    def room_for(self, size_bytes: int, last_offset: int, now_ms: int, config: LogConfig) -> "Room":
+        """Tell whether the active segment takes that much more, up to that offset; note when it got its first."""
+        if self.size_bytes == 0:
+            self.first_appended_wall_ms = now_ms
+            return Room.YES
+        if self.first_appended_wall_ms is None:  # appended to before this process started
+            self.first_appended_wall_ms = min(self.first_timestamp_ms, now_ms)
+        end_bytes = self.size_bytes + size_bytes
+        if last_offset - self.base_offset > INT32_MAX or end_bytes > INT32_MAX:
+            return Room.NO
+        is_old = now_ms - self.first_appended_wall_ms >= config.segment_ms
+        return Room.AT_NEED if is_old or end_bytes > config.segment_bytes else Room.YES
+
+    def put_roll_off(self, error: OSError) -> None:
+        """Say once that it grows beyond its size: the next one's file cannot be opened now."""
+        if not self._is_roll_put_off:
+            logger.warning(
+                "%s grows beyond its size, the next cannot be opened: %s", self.path, error
+            )
+        self._is_roll_put_off = True
 
     def take_unsynced_bytes(self) -> int:
         """Return how many bytes were appended since the last call."""
@@ -314,20 +353,25 @@ class Segment:
         return self.path.with_suffix(INDEX_SUFFIX)
 
     def read_index_file(self, *, wait: bool = True) -> tuple[SparseIndex, SegmentSummary] | None:
-        """Return the index file's content; None, said loudly, if it is missing or damaged."""
+        """Return the index file's content; None, said loudly, if it is missing, damaged, or cannot be read."""
         try:
             data = read_side_file(self.cache.disk, self.index_path(), wait=wait)
             return decode_index(data, self.config.index_interval_bytes)
-        except (FileNotFoundError, FrameError) as error:
+        except (OSError, FrameError) as error:  # INV-X3: whatever is wrong with the file
             logger.warning("%s: index is built again: %s", self.index_path(), error)
             return None
 
     def rebuild_index(self) -> SparseIndex:
-        """Build index and timestamps again from the segment's bytes."""
+        """Build index and timestamps again from the segment's bytes; raises LogDamaged unless they go to its end."""
         fresh = Segment(self.path, self.base_offset, self.cache, self.config)
         index = fresh.live_index = SparseIndex(self.config.index_interval_bytes)
         for _, header in self.walk(0):
             fresh.note_batch(header)
+        if fresh.next_offset != self.next_offset:
+            raise LogDamaged(
+                f"{self.path} ends at offset {fresh.next_offset}, but {self.next_offset} was written behind it: "
+                "restore the file from a mirror region"
+            )
         self._max_timestamp_ms = fresh.max_timestamp_ms
         self._first_timestamp_ms = fresh._first_timestamp_ms
         return index
@@ -370,7 +414,7 @@ def expired_count(
         deletable += 1
     count = 0
     if config.retention_ms >= 0:
-        while count < deletable and segments[count].max_timestamp_ms + config.retention_ms < now_ms:
+        while count < deletable and segments[count].newest_ms() + config.retention_ms < now_ms:
             count += 1
     if config.retention_bytes >= 0:
         excess = sum(segment.size_bytes for segment in segments[count:]) - config.retention_bytes

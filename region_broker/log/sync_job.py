@@ -13,7 +13,7 @@ import logging
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from idempotency.partition_state import PartitionState
 from region_broker.log.disk import TEMPORARY_SUFFIX, Disk, DiskFile
@@ -102,6 +102,13 @@ class SyncJob:
         return self.log.run_sync(self)
 
 
+class BookmarkOutcome(NamedTuple):
+    """What came of one: the error that stops the log, or else whether it is in its place."""
+
+    error: OSError | None
+    is_put: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BookmarkJob:
     """A bookmark of the open segment on its way: fixed on the loop, run in a thread."""
@@ -118,8 +125,8 @@ class BookmarkJob:
         """About how large its file is."""
         return self.draft.size_bytes
 
-    def run(self) -> OSError | None:
-        """Do it; return the error that stops the log. Never called twice."""
+    def run(self) -> BookmarkOutcome:
+        """Do it. Never called twice."""
         return self.files.bookmark(self)
 
 
@@ -246,20 +253,20 @@ class FileSync:
             checkpoint=checkpoint,
         )
 
-    def bookmark(self, job: BookmarkJob) -> OSError | None:
-        """Put a bookmark in its place; return the error that stops the log, if there is one.
+    def bookmark(self, job: BookmarkJob) -> BookmarkOutcome:
+        """Put a bookmark in its place.
 
         What was cut, closed or sealed meanwhile gets none, and neither does what cannot be written beside the log.
         """
         proof = self._synced_and_proved(job)
         if not isinstance(proof, int):
-            return proof
+            return BookmarkOutcome(proof)
         temporary = job.path.with_name(job.path.name + TEMPORARY_SUFFIX)
         try:
             self._write(temporary, job.draft.encode(proof))
         except OSError as error:
             logger.warning("%s: no bookmark is written, a start reads more: %s", job.path, error)
-            return None
+            return BookmarkOutcome(None)
         return self._put(job, temporary)
 
     def _synced_and_proved(self, job: BookmarkJob) -> int | OSError | None:
@@ -286,17 +293,18 @@ class FileSync:
         finally:
             file.close()
 
-    def _put(self, job: BookmarkJob, temporary: Path) -> OSError | None:
+    def _put(self, job: BookmarkJob, temporary: Path) -> BookmarkOutcome:
         with self.lock:
+            is_void = self._is_void(job)
             try:
-                if not self._is_void(job):
+                if not is_void:
                     self._disk.rename(temporary, job.path)
                     self._disk.fsync_dir(self._folder)
                 elif self._disk.exists(temporary):
                     self._disk.remove(temporary)
             except OSError as error:
                 self._error = error
-        return self._error
+            return BookmarkOutcome(self._error, not is_void and self._error is None)
 
     def _is_void(self, job: BookmarkJob) -> bool:
         return (

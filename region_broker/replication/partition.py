@@ -15,7 +15,6 @@ Not here: bytes and recovery (`log.partition_log`), what goes from the log's two
 (`sound_reads`), what a mirror may take (`mirrored_batches`), sequence rules (`PartitionState`), Kafka's error numbers.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
@@ -48,7 +47,7 @@ from region_broker.replication.admission import (
     check_client_batch,
 )
 from region_broker.replication.appending.marker_writes import MarkerBatch, write_markers
-from region_broker.replication.appending.mirrored_batches import LogTail, check_mirrored
+from region_broker.replication.appending.mirrored_batches import LogTail, check_mirrored, writes_of
 from region_broker.replication.commit_waiters import CommitFuture, CommitListener, CommitWaiters
 from region_broker.replication.readable_watchers import ReadableWatchers
 from region_broker.replication.record_rules import Prepared, fitted, is_heavy, prepared
@@ -327,15 +326,16 @@ class Partition:
         """Write whole batches of the acting region as they are; return the new log end offset.
 
         Offsets may be missing where the acting region has cleaned. Raises MirrorGap if the batches do not continue
-        this log, BatchError if one is damaged, NotLeader, PartitionFailed. All of `data` is written, or nothing.
+        this log, BatchError if one is damaged, NotLeader, PartitionFailed. All of `data` is written, or nothing, unless
+        the disk fails.
         """
         if self.is_leader:
             raise NotLeader(f"{self.tp} leads here: it takes no mirrored batches")
         self.log.check_running()
         batches = self._check_mirrored(data)
-        if batches:
-            self.log.append_verbatim(data, batches)
-            self.written_bytes += len(data)
+        for part, found in writes_of(data, batches, self.log.log_end_offset):
+            self.log.append_verbatim(part, found)
+            self.written_bytes += len(part)
             self.follow_term(self.log.epochs.latest)
         return self.log.log_end_offset
 
@@ -422,7 +422,7 @@ class Partition:
         )
         aborted: list[AbortedTxn] = []
         if data and isolation is Isolation.READ_COMMITTED:
-            aborted = self.log.aborted_in(offset, next_offset, self.visible_end, wait=wait)
+            aborted = self._reads.aborted_in(offset, next_offset, self.visible_end, wait=wait)
         return FetchSlice(
             data=data,
             aborted=aborted,
@@ -464,7 +464,7 @@ class Partition:
             return 0
         if enough <= 1:
             return enough
-        return log.bytes_between(offset, end, enough, wait=wait)
+        return self._reads.bytes_between(offset, end, enough, wait=wait)
 
     def _is_behind(self, offset: int) -> bool:
         """Tell whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).
@@ -518,7 +518,8 @@ class Partition:
         if not 0 <= offset <= self.high_watermark:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         if offset > self.log_start_offset:
-            await asyncio.to_thread(self._trimming.raise_start, offset)
+            if not await self._trimming.raise_start_in_thread(offset):
+                raise NotLeader(f"{self.tp} was cut while its records below {offset} were deleted")
             self.watchers.tell()
         return self.log_start_offset
 
@@ -565,7 +566,7 @@ class Partition:
         """Forget what nobody needs: old segments below `hold_offset`, idle producers (C8). Return deletions.
 
         Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
-        (T14: `forget_below`). `now_ms` is wall time: record times are held against it.
+        (T14: `forget_below`). `now_ms` is wall time: record times are held against it. Raises LogDamaged, PartitionFailed.
         """
         if self.log.failed is not None:
             return 0

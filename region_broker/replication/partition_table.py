@@ -30,7 +30,7 @@ from idempotency.ports import Clock
 from region_broker.log.bookmarks import Bookmarks
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.disk import Disk
-from region_broker.log.failures import LogDamaged, NewerFormat, PartitionFailed, UnsupportedConfig
+from region_broker.log.failures import LogDamaged, LogError, NewerFormat, UnsupportedConfig
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.journal.replay import open_journal
 from region_broker.log.log_config import (
@@ -362,7 +362,7 @@ class PartitionTable:
                     producer_expiration_ms=self._config.producer_id_expiration_ms,
                     hold_offset=hold_of(partition),
                 )
-            except PartitionFailed as error:
+            except LogError as error:  # damaged files, too: the others go on (INV-T3)
                 logger.warning("%s is not maintained: %s", partition.tp, error)
         return deleted
 

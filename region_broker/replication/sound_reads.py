@@ -7,10 +7,14 @@ Not here: how far a reader may see (`partition`), the bytes (`log.partition_log`
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from idempotency.identity import TopicPartition
+from idempotency.partition_state import AbortedTxn
 from idempotency.record_batch import crc_ok, first_unsound, iter_headers
+from region_broker.log.disk import NO_DESCRIPTORS
 from region_broker.log.failures import CorruptRange, LogDamaged, PartitionFailed
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.segment import BatchAtTime, ReadSlice
@@ -39,13 +43,8 @@ class SoundReads:
 
         Raises CorruptRange if the first one is damaged, PartitionFailed, and ColdRange unless `wait`.
         """
-        try:
+        with self._errors_at(offset, f"reading at {offset}"):
             found = self._read_around_damage(offset, max_bytes, end, wait=wait)
-        except LogDamaged as error:
-            raise self._corrupt(offset, str(error)) from error
-        except OSError as error:
-            self._log.fail(f"reading {self._tp} at {offset} failed: {error}")
-            raise PartitionFailed(self._log.failed) from error
         if found is None:
             if offset < end:
                 raise self._corrupt(offset, "the batch there does not end where readers may see")
@@ -84,6 +83,36 @@ class SoundReads:
                 raise
             return self._log.read(offset, 1, end, wait=wait)  # the first batch may be sound
 
+    def aborted_in(self, start: int, end: int, bound: int, *, wait: bool) -> list[AbortedTxn]:
+        """Return the aborted transactions that touch [start, end); raises what `read` raises."""
+        with self._errors_at(start, f"looking for aborted transactions from {start} on"):
+            return self._log.aborted_in(start, end, bound, wait=wait)
+
+    def bytes_between(self, start: int, end: int, enough: int, *, wait: bool) -> int:
+        """Return the bytes of [start, end), or `enough`: also where they are damaged, so that the reader is told.
+
+        Raises PartitionFailed, and ColdRange unless `wait`.
+        """
+        try:
+            with self._errors_at(start, f"looking for what lies behind {start}"):
+                return self._log.bytes_between(start, end, enough, wait=wait)
+        except CorruptRange:
+            return enough
+
+    @contextmanager
+    def _errors_at(self, offset: int, work: str) -> Iterator[None]:
+        """Let damage be CorruptRange, and stop the partition if the disk fails; not where no file can be opened now."""
+        try:
+            yield
+        except LogDamaged as error:
+            raise self._corrupt(offset, f"{work}: {error}") from error
+        except OSError as error:
+            reason = f"{work} of {self._tp} failed: {error}"
+            if error.errno in NO_DESCRIPTORS:
+                raise PartitionFailed(f"{reason}; it goes on when files can be opened") from error
+            self._log.fail(reason)
+            raise PartitionFailed(self._log.failed) from error
+
     def _corrupt(self, offset: int, reason: str) -> CorruptRange:
         self.corrupt_count += 1
         if offset not in self._corrupt_at and len(self._corrupt_at) < CORRUPT_OFFSETS_NAMED:
@@ -102,14 +131,8 @@ class SoundReads:
 
         Raises CorruptRange, PartitionFailed, and ColdRange unless `wait`.
         """
-        log = self._log
-        try:
-            found = log.segments.first_reaching(timestamp_ms, end, start, wait=wait)
-        except LogDamaged as error:
-            raise self._corrupt(-1, f"looking for {timestamp_ms} ms: {error}") from error
-        except OSError as error:
-            log.fail(f"looking for {timestamp_ms} ms in {self._tp} failed: {error}")
-            raise PartitionFailed(log.failed) from error
+        with self._errors_at(-1, f"looking for {timestamp_ms} ms"):
+            found = self._log.segments.first_reaching(timestamp_ms, end, start, wait=wait)
         if found is not None and not crc_ok(found.batch, 0, found.header):
             raise self._corrupt(found.header.base_offset, "the batch there has a wrong CRC")
         return found

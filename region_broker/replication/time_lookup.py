@@ -18,7 +18,8 @@ from region_broker.replication.sound_reads import SoundReads
 from region_broker.wire.batches import RecordsError, iter_records
 
 logger: Final = logging.getLogger(__name__)
-_TIMESTAMP_BITS: Final = 62
+_TIMESTAMP_BITS: Final = 63
+"""Times are signed numbers of 64 bits; none below 0 is looked for."""
 
 Position: TypeAlias = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch."""

@@ -5,6 +5,7 @@ INV-PT7  the log start never moves back but by a cut below it; it is durable bef
 A disk that fails on the way stops the partition. Not here: who may order it, and who is told (`partition`).
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,7 +28,7 @@ class Trimming:
 
     @contextmanager
     def stops_on_disk_errors(self, work: str) -> Iterator[None]:
-        """Stop the partition if the disk fails at `work`, also while it looks for what to do."""
+        """Stop the partition if the disk fails at `work`, also while it looks for what to do; on the event loop."""
         try:
             yield
         except OSError as error:
@@ -35,21 +36,24 @@ class Trimming:
             raise PartitionFailed(self._log.failed) from error
 
     def raise_start(self, offset: int) -> None:
-        """Delete all below `offset`, durably; may run in a thread."""
+        """Delete all below `offset`, durably."""
         with self.stops_on_disk_errors("moving the log start"):
-            self._start.raise_to(offset)
+            self._start.raise_to(offset, self._start.cuts)
 
-    def _lower_start(self, offset: int) -> None:
-        """Take an order to delete back that lies beyond a cut: it is no part of the history that goes on."""
-        if self._start.offset > offset:
-            with self.stops_on_disk_errors("moving the log start"):
-                self._start.lower_to(0)
+    async def raise_start_in_thread(self, offset: int) -> bool:
+        """Delete all below `offset`, durably; False, and nothing is deleted, if the log was cut meanwhile."""
+        with self.stops_on_disk_errors("moving the log start"):
+            return await asyncio.to_thread(self._start.raise_to, offset, self._start.cuts)
+
+    def _cut_start(self, offset: int) -> None:
+        with self.stops_on_disk_errors("moving the log start"):
+            self._start.cut(offset)
 
     def cut(self, offset: int) -> None:
         """Cut the log off at `offset`; raises NotABatchBoundary, CutIntoCleaned, LogDamaged."""
         if self._log.log_start_offset < offset < self._log.log_end_offset:
             self._log.cleaning.check_cut(offset)
-        self._lower_start(offset)
+        self._cut_start(offset)
         with self.stops_on_disk_errors(f"cutting at {offset}"):
             self._log.truncate_to(offset)
             if offset == self._log.log_start_offset:
@@ -57,13 +61,13 @@ class Trimming:
 
     def start_at(self, offset: int) -> None:
         """Give up all records and go on, empty, at `offset`."""
-        self._lower_start(offset)
+        self._cut_start(offset)
         self._log.start_at(offset)
 
     def retain(self, *, now_ms: int, stable_offset: int, hold_offset: int | None) -> int:
         """Delete segments that are too old or too many, and those below the log start; return how many.
 
-        Nothing that is undecided goes, and nothing from `hold_offset` on.
+        Nothing that is undecided goes, and nothing from `hold_offset` on. Raises LogDamaged, too.
         """
         log = self._log
         hold = stable_offset if hold_offset is None else min(hold_offset, stable_offset)

@@ -1,8 +1,8 @@
 """A disk in memory that loses what was not synced, tears writes, and fails on demand.
 
 INV-SD1  after `power_loss` a file holds what was synced, and of each later write any subset of its 4 KiB pages, some
-         of them torn: a subset of their 512-byte sectors; a name holds what `fsync_dir` made of it, or what it was
-         changed to since, but a rename happens as a whole or not at all
+         of them torn: a subset of their 512-byte sectors; a name, of a file or of a folder, holds what `fsync_dir` made of
+         it, or what it was changed to since, but a rename happens as a whole or not at all. With a folder goes all in it
 INV-SD2  after `process_killed` everything written is there: the page cache outlives a process
 INV-SD3  a failed `fdatasync` drops the file's dirty pages as clean: a later one succeeds and they are not durable
 
@@ -15,10 +15,10 @@ import errno
 import os
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from region_broker.log.disk import Buffer
+from region_broker.log.disk import Buffer, make_dirs_durably
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
@@ -45,6 +45,7 @@ class Inode:
         self.cached = bytearray()
         self.durable = bytearray()
         self.unsynced: list[tuple[int, bytes] | int] = []
+        self.changed_ms = 0
 
     def write(self, position: int, data: bytes) -> None:
         """Write into the page cache."""
@@ -71,6 +72,81 @@ class Inode:
         _apply(self.durable, self.unsynced, rng)
         self.cached = bytearray(self.durable)
         self.unsynced.clear()
+
+
+class Folder:
+    """One folder: its names as the page cache has them, and as the platter has."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.cached: dict[str, Inode | Folder] = {}
+        self.durable: dict[str, Inode | Folder] = {}
+        self._renames: dict[str, str] = {}
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename in the page cache."""
+        self.cached[target] = self.cached.pop(source)
+        tied, to = self._renamed_with(source), self._renamed_with(target)
+        if tied != to:
+            self._renames[tied] = to
+
+    def _renamed_with(self, name: str) -> str:
+        """Return one name for all that renames have tied together: a rename happens as a whole, or not."""
+        while name in self._renames:
+            name = self._renames[name]
+        return name
+
+    def sync(self) -> None:
+        """Put the names onto the platter, not what they name."""
+        self.durable = dict(self.cached)
+        self._renames = {}
+
+    def clear(self) -> None:
+        """Remove everything, below as well, in the page cache."""
+        for held in self.cached.values():
+            if isinstance(held, Folder):
+                held.clear()
+        self.cached.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Keep the platter and some of the changed names, below as well."""
+        coins: dict[str, bool] = {}
+        kept: dict[str, Inode | Folder] = {}
+        for name in sorted({*self.cached, *self.durable}):
+            was, became = self.durable.get(name), self.cached.get(name)
+            coin = coins.setdefault(self._renamed_with(name), rng.random() < 0.5)
+            held = became if coin else was
+            if held is not None:
+                kept[name] = held
+        self.cached = kept
+        self.sync()
+        for held in kept.values():
+            held.lose_power(rng)
+
+    def files(self, path: Path) -> Iterator[Path]:
+        """Yield the paths of the files, those below as well; this folder's is `path`."""
+        for name, held in self.cached.items():
+            if isinstance(held, Folder):
+                yield from held.files(path / name)
+            else:
+                yield path / name
+
+    def inodes(self) -> Iterator["Inode"]:
+        """Yield the files, those below as well, also those whose removal is not durable yet."""
+        for held in [*self.cached.values(), *self.durable.values()]:
+            if isinstance(held, Folder):
+                yield from held.inodes()
+            else:
+                yield held
+
+    def write_out(self) -> None:
+        """Make everything durable, below as well."""
+        self.sync()
+        for held in self.cached.values():
+            if isinstance(held, Folder):
+                held.write_out()
+            else:
+                held.sync()
 
 
 def _apply(
@@ -162,6 +238,7 @@ class SimulatedFile:
             self._inode.write(position, data[: len(data) // 2])
             raise
         inode.write(position, data)
+        inode.changed_ms = self._disk.wall_ms()
         return len(data)
 
     def truncate(self, size_bytes: int) -> None:
@@ -215,16 +292,33 @@ class SimulatedDisk:
         """What was read in: path, position, size."""
         self.dropped: list[tuple[Path, int, int]] = []
         """What was let go, alike."""
-        self._names: dict[Path, Inode] = {}
-        self._durable_names: dict[Path, Inode] = {}
-        self._folders: set[Path] = {Path("/")}
-        self._renames: dict[Path, Path] = {}
+        self.wall_ms: Callable[[], int] = lambda: 0
+        """What stamps changes of files."""
+        self._root = Folder()
 
     @property
     def held_bytes(self) -> int:
         """Return what all files take of the memory, also those whose removal is not durable yet."""
-        named = [*self._names.values(), *self._durable_names.values()]
-        return sum(inode.held_bytes() for inode in dict.fromkeys(named))
+        return sum(inode.held_bytes() for inode in dict.fromkeys(self._root.inodes()))
+
+    def _find(self, path: Path) -> Inode | Folder | None:
+        """Return what has that name; None if there is nothing."""
+        held: Inode | Folder | None = self._root
+        for name in path.parts[1:]:
+            held = held.cached.get(name) if isinstance(held, Folder) else None
+        return held
+
+    def _inode(self, path: Path) -> Inode:
+        held = self._find(path)
+        if not isinstance(held, Inode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return held
+
+    def _folder(self, path: Path) -> Folder:
+        held = self._find(path)
+        if not isinstance(held, Folder):
+            raise FileNotFoundError(errno.ENOENT, "no such folder", str(path))
+        return held
 
     def step(self, operation: str, path: Path) -> None:
         """Count an operation; crash or fail if that was asked for."""
@@ -267,32 +361,11 @@ class SimulatedDisk:
     def power_loss(self, rng: random.Random) -> None:
         """Lose what was not synced, by chance in part kept."""
         self.process_killed()
-        coins: dict[Path, bool] = {}
-        for path in sorted({*self._names, *self._durable_names}):
-            was, became = self._durable_names.get(path), self._names.get(path)
-            coin = coins.setdefault(self._renamed_with(path), rng.random() < 0.5)
-            kept = became if was is became or coin else was
-            if kept is None:
-                self._names.pop(path, None)
-            else:
-                self._names[path] = kept
-        for inode in dict.fromkeys(self._names.values()):
-            inode.lose_power(rng)
-        self._durable_names = dict(self._names)
-        self._renames.clear()
+        self._root.lose_power(rng)
 
     def write_out(self) -> None:
         """Put all that the page cache holds onto the platter, as the kernel does by itself after a while."""
-        for inode in dict.fromkeys(self._names.values()):
-            inode.sync()
-        self._durable_names = dict(self._names)
-        self._renames.clear()
-
-    def _renamed_with(self, path: Path) -> Path:
-        """Return one path for all that renames have tied together: a rename happens as a whole, or not."""
-        while path in self._renames:
-            path = self._renames[path]
-        return path
+        self._root.write_out()
 
     def process_killed(self) -> None:
         """End the process: handles are dead, faults are over, the page cache stays."""
@@ -304,15 +377,15 @@ class SimulatedDisk:
 
     def content(self, path: Path) -> bytearray:
         """Return a file's bytes as the process sees them, to look at and to damage."""
-        return self._names[path].cached
+        return self._inode(path).cached
 
     def files_under(self, folder: Path) -> list[Path]:
         """Return every file below `folder`."""
-        return sorted(path for path in self._names if path.is_relative_to(folder))
+        return sorted(self._folder(folder).files(folder))
 
     def damage(self, path: Path, position: int) -> None:
         """Flip one bit, in cache and on the platter."""
-        inode = self._names[path]
+        inode = self._inode(path)
         inode.cached[position] ^= 0x10
         if position < len(inode.durable):
             inode.durable[position] ^= 0x10
@@ -320,93 +393,87 @@ class SimulatedDisk:
     def open(self, path: Path, *, create: bool = False) -> SimulatedFile:
         """See `Disk`."""
         self.step("open", path)
-        inode = self._names.get(path)
-        if inode is None:
-            if not create or path.parent not in self._folders:
-                raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-            inode = self._names[path] = Inode()
+        inode = self._find(path)
+        if inode is None and create:
+            inode = self._folder(path.parent).cached[path.name] = Inode()
+            inode.changed_ms = self.wall_ms()
+        if not isinstance(inode, Inode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return SimulatedFile(self, path, inode)
 
     def warm(self, path: Path, position: int, size_bytes: int) -> None:
         """See `Disk`; whether it is in memory afterwards, `cold` says."""
         self.step("warm", path)
         self.warmed.append((path, position, size_bytes))
-        if path not in self._names:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        self._inode(path)
 
     def exists(self, path: Path) -> bool:
         """See `Disk`."""
-        return path in self._names or path in self._folders
+        return self._find(path) is not None
 
     def file_size(self, path: Path) -> int:
         """See `Disk`."""
-        if path not in self._names:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-        return len(self._names[path].cached)
+        return len(self._inode(path).cached)
+
+    def changed_ms(self, path: Path) -> int:
+        """See `Disk`."""
+        return self._inode(path).changed_ms
 
     def list_dir(self, path: Path) -> list[str]:
+        """See `Disk`; a folder that is not there is empty."""
+        held = self._find(path)
+        return sorted(held.cached) if isinstance(held, Folder) else []
+
+    def is_empty(self, path: Path) -> bool:
         """See `Disk`."""
-        return sorted(p.name for p in [*self._names, *self._folders] if p.parent == path != p)
+        return not self._folder(path).cached
+
+    def make_dir(self, path: Path) -> None:
+        """See `Disk`."""
+        self.step("make_dir", path)
+        self._folder(path.parent).cached.setdefault(path.name, Folder())
 
     def make_dirs(self, path: Path) -> None:
-        """See `Disk`."""
-        self._folders |= {path, *path.parents}
+        """See `Disk`: in the steps of the real one."""
+        make_dirs_durably(self, path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See `Disk`; a folder moves with all that it holds, at once durably."""
+        """See `Disk`; within a folder only. A folder moves with all that it holds."""
         self.step("rename", source)
-        if source in self._folders:
-            self._move_folder(source, target)
-        else:
-            self._names[target] = self._names.pop(source)
-            tied, to = self._renamed_with(source), self._renamed_with(target)
-            if tied != to:
-                self._renames[tied] = to
-
-    def _move_folder(self, source: Path, target: Path) -> None:
-        def moved(path: Path) -> Path:
-            return target / path.relative_to(source) if path.is_relative_to(source) else path
-
-        self._folders = {moved(path) for path in self._folders}
-        self._names = {moved(path): inode for path, inode in self._names.items()}
-        self._durable_names = {moved(path): inode for path, inode in self._durable_names.items()}
+        assert source.parent == target.parent, (source, target)
+        found, replaced = self._find(source), self._find(target)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
+        if isinstance(replaced, Folder) and replaced.cached:
+            raise OSError(errno.ENOTEMPTY, "the folder is not empty", str(target))
+        self._folder(source.parent).rename(source.name, target.name)
 
     def remove(self, path: Path) -> None:
         """See `Disk`."""
         self.step("remove", path)
-        if self._names.pop(path, None) is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        self._inode(path)
+        del self._folder(path.parent).cached[path.name]
 
     def remove_tree(self, path: Path) -> None:
-        """See `Disk`; at once durable."""
+        """See `Disk`; durable after a sync of its parent, until then any part of it may come back."""
         self.step("remove_tree", path)
-        for names in (self._names, self._durable_names):
-            for held in [held for held in names if held.is_relative_to(path)]:
-                del names[held]
-        self._folders = {folder for folder in self._folders if not folder.is_relative_to(path)}
+        self._folder(path).clear()
+        del self._folder(path.parent).cached[path.name]
 
     def fsync_dir(self, path: Path) -> None:
         """See `Disk`."""
         self.step("fsync_dir", path)
-        for name in [name for name in list(self._durable_names) if name.parent == path]:
-            if name not in self._names:
-                del self._durable_names[name]
-        for name, inode in list(self._names.items()):  # syncs run in threads
-            if name.parent == path:
-                self._durable_names[name] = inode
-        self._renames = {old: new for old, new in self._renames.items() if old.parent != path}
+        self._folder(path).sync()
 
     def read_file(self, path: Path) -> bytes:
         """See `Disk`."""
         self.step("read_file", path)
-        if path not in self._names:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-        return bytes(self._names[path].cached)
+        return bytes(self._inode(path).cached)
 
     def volume_bytes(self, path: Path) -> tuple[int, int]:
         """See `Disk`."""
         self.step("volume_bytes", path)
-        used_bytes = sum(len(inode.cached) for inode in self._names.values())
+        used_bytes = sum(len(inode.cached) for inode in dict.fromkeys(self._root.inodes()))
         return VOLUME_BYTES, VOLUME_BYTES - used_bytes
 
     def write_file_atomic(self, path: Path, data: Buffer) -> None:
@@ -415,4 +482,6 @@ class SimulatedDisk:
         inode = Inode()
         inode.write(0, bytes(data))
         inode.sync()
-        self._names[path] = self._durable_names[path] = inode
+        inode.changed_ms = self.wall_ms()
+        folder = self._folder(path.parent)
+        folder.cached[path.name] = folder.durable[path.name] = inode

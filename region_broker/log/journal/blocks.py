@@ -3,6 +3,8 @@
 INV-JB1  a block begins at a multiple of `ALIGN_BYTES`, so writing one never touches a page of another
 INV-JB2  a block is whole or it is nothing: its CRC covers serial, number, entries and bytes
 INV-JB4  a head is written beside the one in force: one that is torn changes nothing, one that is lost is noticed
+INV-JB5  a page that begins with a block's magic begins a block: data that would look like one is not journaled, so no client
+         can write what a start takes for a block that is missing or of a later life
 INV-JB3  in a half, blocks stand back to back from its start and their numbers grow by one; what follows the last
         one is of an earlier lap (its number is lower) or of an earlier life (its serial is another)
 
@@ -144,7 +146,14 @@ def encode_block(serial: int, number: int, pieces: Sequence[Piece]) -> bytes:
     return b"".join((head, data, padding))
 
 
+def has_look_alikes(block: bytes) -> bool:
+    """Tell whether a page inside an encoded block begins like a block of its own: it must not be written (INV-JB5)."""
+    pages = range(ALIGN_BYTES, len(block), ALIGN_BYTES)
+    return any(block[at : at + 4] == _BLOCK_MAGIC for at in pages)
+
+
 class _Block(NamedTuple):
+    serial: int
     number: int
     size_bytes: int
     entries: list[Entry]
@@ -160,12 +169,12 @@ def read_blocks(file: DiskFile, head: Head) -> list[Entry]:
     chains = sorted((blocks for blocks in halves if blocks), key=lambda blocks: blocks[0].number)
     last = max((blocks[-1].number for blocks in chains), default=-1)
     for start in head.starts:
-        for at in _candidates(file, head, start):
-            found = _read_block(file, head, at, start + head.half_bytes)
-            if found is not None and found.number > last:
+        for found in _blocks_anywhere(file, head, start):
+            if found.serial > head.serial:
+                raise LogDamaged(f"the journal's newest head is lost: {_WHAT_TO_DO}")
+            if found.number > last:
                 raise LogDamaged(
-                    f"the journal has block {found.number} at byte {at}, but not all in front of it:"
-                    f" {_WHAT_TO_DO}"
+                    f"the journal has block {found.number}, but not all in front of it: {_WHAT_TO_DO}"
                 )
     return [entry for blocks in chains for block in blocks for entry in block.entries]
 
@@ -174,7 +183,7 @@ def _chain(file: DiskFile, head: Head, start: int) -> Iterator[_Block]:
     at, end = start, start + head.half_bytes
     expected: int | None = None
     while at < end:
-        block = _read_block(file, head, at, end)
+        block = _read_block(file, head.serial, at, end)
         if block is None or (expected is not None and block.number != expected):
             return
         yield block
@@ -182,27 +191,31 @@ def _chain(file: DiskFile, head: Head, start: int) -> Iterator[_Block]:
         at += block.size_bytes
 
 
-def _candidates(file: DiskFile, head: Head, start: int) -> Iterator[int]:
-    """Yield where a block of this life may begin; raises LogDamaged if there is one of a later life."""
-    for window_at in range(start, start + head.half_bytes, _SCAN_BYTES):
-        window = file.pread(min(_SCAN_BYTES, start + head.half_bytes - window_at), window_at)
+def _blocks_anywhere(file: DiskFile, head: Head, start: int) -> Iterator[_Block]:
+    """Yield every whole block of this life or a later one in a half.
+
+    Whole ones only: pages of older journals may hold what only begins like one (INV-JB5).
+    """
+    end = start + head.half_bytes
+    for window_at in range(start, end, _SCAN_BYTES):
+        window = file.pread(min(_SCAN_BYTES, end - window_at), window_at)
         for at in range(0, len(window), ALIGN_BYTES):
             if window[at : at + 4] != _BLOCK_MAGIC:
                 continue
             serial = int.from_bytes(window[at + 12 : at + 20], "big")
-            if serial > head.serial:
-                raise LogDamaged(f"the journal's newest head is lost: {_WHAT_TO_DO}")
-            if serial == head.serial:
-                yield window_at + at
+            if serial >= head.serial:
+                found = _read_block(file, serial, window_at + at, end)
+                if found is not None:
+                    yield found
 
 
-def _read_block(file: DiskFile, head: Head, at: int, end: int) -> _Block | None:
-    """Return the block at `at`; None if there is no whole one of this life."""
+def _read_block(file: DiskFile, life: int, at: int, end: int) -> _Block | None:
+    """Return the block at `at`; None if there is no whole one of that life."""
     numbers = file.pread(_BLOCK.size, at)
     if len(numbers) < _BLOCK.size:
         return None
     magic, version, count, crc, serial, number, data_bytes = _BLOCK.unpack(numbers)
-    if (magic, version, serial) != (_BLOCK_MAGIC, _VERSION, head.serial):
+    if (magic, version, serial) != (_BLOCK_MAGIC, _VERSION, life):
         return None
     if at + _BLOCK.size + data_bytes > end or count * _ENTRY.size > data_bytes:
         return None
@@ -225,4 +238,4 @@ def _read_block(file: DiskFile, head: Head, at: int, end: int) -> _Block | None:
             )
         )
         data_at += size_bytes
-    return _Block(number, block_bytes(count, data_bytes - count * _ENTRY.size), entries)
+    return _Block(serial, number, block_bytes(count, data_bytes - count * _ENTRY.size), entries)

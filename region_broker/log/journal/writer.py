@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from region_broker.log.disk import DiskFile
-from region_broker.log.journal.blocks import ENTRIES_MAX, Head, Piece, block_bytes, encode_block
+from region_broker.log.journal.blocks import (
+    ENTRIES_MAX,
+    Head,
+    Piece,
+    block_bytes,
+    encode_block,
+    has_look_alikes,
+)
 from region_broker.log.side_files.checked_file import JournalMark
 from region_broker.log.sync_job import SyncTarget
 
@@ -97,9 +104,11 @@ class Journal:
         if not self._has_room(needed_bytes):
             return None
         half = self._half
-        self._number += 1
-        data = encode_block(self._head.serial, self._number, pieces)
+        data = encode_block(self._head.serial, self._number + 1, pieces)
         assert len(data) == needed_bytes
+        if has_look_alikes(data):
+            return None
+        self._number += 1
         block = JournalBlock(self._file, half.start + half.used_bytes, data)
         half.used_bytes += needed_bytes
         for log, piece in zip(logs, pieces, strict=True):

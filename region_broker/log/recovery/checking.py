@@ -188,10 +188,11 @@ class Check:
             segment.size_bytes, segment.next_offset = 0, segment.base_offset
             segment.live_index = SparseIndex(self.left.config.index_interval_bytes)
             if is_first:
-                self._begin_at_base(segments, at)
+                self.begin_at_base(segments, at)
         return read_on(segment, end_bytes, self.found.replayed, self.left.mark.holes_below)
 
-    def _begin_at_base(self, segments: list[Segment], at: int) -> None:
+    def begin_at_base(self, segments: list[Segment], at: int) -> None:
+        """Let the log be as it was at the base of a segment, of which nothing is read yet."""
         base_offset = segments[at].base_offset
         epochs = LeaderEpochs()
         if at > 0:

@@ -1,6 +1,6 @@
 """Opening a log: its files as a crash or a stop left them become a log that is ready for use.
 
-INV-R1  after a clean close no segment is read; otherwise the segment of the checkpoint, from its bookmark on, and
+INV-R1  after a clean close no segment is read, if the bookmark holds that the close left; otherwise the segment of the checkpoint, from its bookmark on, and
         those behind it are read, once, with CRC
 Not here: appending and the rest of a log's life (`partition_log`), what is proved and cut (`recovery.checking`), how it
 is made durable (`recovery.settling`), what batches come to (`replay`).
@@ -16,9 +16,9 @@ from region_broker.log.cleaning.state import NEVER_CLEANED, CleanMark, finish_sw
 from region_broker.log.disk import TEMPORARY_SUFFIX, Disk
 from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig
-from region_broker.log.recovery.checking import Check, LogAsLeft
-from region_broker.log.recovery.settling import make_durable, remove_stale
-from region_broker.log.replay import rebuild_state, write_aborted_file
+from region_broker.log.recovery.checking import Check, Found, LogAsLeft
+from region_broker.log.recovery.settling import make_durable
+from region_broker.log.replay import write_aborted_file
 from region_broker.log.segment import (
     ABORTED_SUFFIX,
     INDEX_SUFFIX,
@@ -31,6 +31,7 @@ from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX
 from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from region_broker.log.side_files.sparse_index import SparseIndex
 
 logger: Final = logging.getLogger(__name__)
 
@@ -135,6 +136,12 @@ def _create(
 ) -> RecoveredLog:
     """Start an empty log at `base_offset`; whatever else is in the folder belongs to a log given up."""
     disk = cache.disk
+    for name in disk.list_dir(folder):
+        if name[:20].isdigit() or name == EPOCHS_NAME:
+            disk.remove(folder / name)
+    segment = Segment.create(folder, cache, config, base_offset)
+    disk.fsync_dir(folder)
+    # Last: the next start believes a clean checkpoint, and syncs no name (INV-R6).
     disk.write_file_atomic(
         folder / CHECKPOINT_NAME,
         Checkpoint(
@@ -146,11 +153,6 @@ def _create(
             fence=fence,
         ).file_content(),
     )
-    for name in disk.list_dir(folder):
-        if name[:20].isdigit() or name == EPOCHS_NAME:
-            disk.remove(folder / name)
-    segment = Segment.create(folder, cache, config, base_offset)
-    disk.fsync_dir(folder)
     return RecoveredLog(
         segments=[segment],
         state=PartitionState(),
@@ -164,10 +166,8 @@ def _create(
 def _open(check: Check, segments: list[Segment]) -> RecoveredLog:
     """Check, cut, rebuild."""
     left = check.left
-    clean = left.is_clean(segments)
-    if clean:
-        _open_clean(check, segments)
-    else:
+    clean = left.is_clean(segments) and _is_as_closed(check, segments)
+    if not clean:
         check.run(segments)
         make_durable(left, check.found, segments)
     present = set(left.disk.list_dir(left.folder))
@@ -190,19 +190,25 @@ def _open(check: Check, segments: list[Segment]) -> RecoveredLog:
     )
 
 
-def _open_clean(check: Check, segments: list[Segment]) -> None:
-    left, found = check.left, check.found
+def _is_as_closed(check: Check, segments: list[Segment]) -> bool:
+    """Take a log that was closed as its bookmark says; False if there is none that holds: then it is read.
+
+    Without one, leader epochs and the state would be those of the last seal. Only a log that never held anything has
+    none.
+    """
+    left, active = check.left, segments[-1]
     assert left.checkpoint is not None
-    active = segments[-1]
+    size_bytes = active.size_bytes
     active.next_offset = left.checkpoint.synced_offset
     active.file = left.disk.open(active.path)
-    size_bytes, next_offset = active.size_bytes, active.next_offset
     if check.begin_at_bookmark(active, size_bytes) and active.size_bytes == size_bytes:
-        return
-    found.bookmark = None
-    if remove_stale(left, found, active):
-        left.disk.fsync_dir(left.folder)
-    active.size_bytes, active.next_offset = size_bytes, next_offset
-    active.live_index = active.rebuild_index()
-    found.replayed.epochs = check.read_epochs(segments)
-    found.replayed.state = rebuild_state(left.folder, segments, active.next_offset)
+        return True
+    check.found = Found()
+    if size_bytes == 0 and len(segments) == 1:
+        active.live_index = SparseIndex(left.config.index_interval_bytes)
+        check.begin_at_base(segments, 0)
+        return True
+    active.file.close()
+    active.file = active.live_index = None
+    active.size_bytes, active.next_offset = size_bytes, active.base_offset
+    return False

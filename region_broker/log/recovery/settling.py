@@ -2,6 +2,8 @@
 
 INV-R4  what is kept from behind the checkpoint is written again, and cut again at its end, before it is synced: after a
         failed sync the kernel may hold pages, and a size, as clean that never reached the disk
+INV-R6  the names in the folder of a log that was not closed are synced, as this start finds them: the life before may have
+        made, renamed or removed files, and been killed before it synced that
 INV-R5  the open segment has no index file: what a cut or an unfinished seal left would be wrong once it grows
 
 Not here: what is kept (`recovery.checking`).
@@ -31,8 +33,9 @@ def make_durable(left: LogAsLeft, found: Found, segments: list[Segment]) -> None
         segment.file.truncate(segment.size_bytes)
         segment.file.fdatasync()
     removed = remove_outside(left.disk, left.folder, segments[0].base_offset, active.next_offset)
-    if remove_stale(left, found, active) or removed or not _is_covered(left, found, segments):
-        left.disk.fsync_dir(left.folder)
+    stale = _remove_stale(left, found, active)
+    left.disk.fsync_dir(left.folder)
+    if stale or removed or not _is_covered(left, found, segments):
         _seal_all(left, found, segments)
         left.disk.write_file_atomic(
             left.folder / CHECKPOINT_NAME,
@@ -46,7 +49,7 @@ def make_durable(left: LogAsLeft, found: Found, segments: list[Segment]) -> None
         )
 
 
-def remove_stale(left: LogAsLeft, found: Found, active: Segment) -> bool:
+def _remove_stale(left: LogAsLeft, found: Found, active: Segment) -> bool:
     """Remove bookmarks that are not used, and what a seal that was undone left of the open segment; tell if there was any.
 
     Durable after `fsync_dir`, before anything is appended (INV-BKM2, INV-R5).

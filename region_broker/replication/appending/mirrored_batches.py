@@ -2,12 +2,15 @@
 
 INV-MBT1  batches continue at the log's end, with leader epochs that never go down; offsets are missing only below what
           the acting region said it has cleaned (T13)
+INV-MBT3  what is written by one write spans no more offsets than a segment may have, whatever was compacted between
 INV-MBT2  every CRC is checked: what is damaged on the way, or at home, never gets into a second log
 
 Not here: fetching (`geo_replicator`), writing (`partition`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from idempotency.identity import TopicPartition
 from idempotency.record_batch import (
@@ -19,6 +22,7 @@ from idempotency.record_batch import (
     read_marker,
 )
 from region_broker.log.failures import MirrorGap
+from region_broker.log.log_config import INT32_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +34,20 @@ class LogTail:
     cleaned_at_home: int
 
 
+CheckedBatch: TypeAlias = tuple[BatchHeader, MarkerFacts | None]
+
+
 @dataclass(frozen=True, slots=True)
 class MirroredBatches:
     """Whole, sound batches in order; `has_holes`: offsets are missing in front of one of them."""
 
-    batches: list[tuple[BatchHeader, MarkerFacts | None]]
+    batches: list[CheckedBatch]
     has_holes: bool
 
 
 def check_mirrored(tp: TopicPartition, data: Buffer, tail: LogTail) -> MirroredBatches:
     """Return the batches of `data`. Raises MirrorGap if they do not continue the log, BatchError if one is damaged."""
-    batches: list[tuple[BatchHeader, MarkerFacts | None]] = []
+    batches: list[CheckedBatch] = []
     expected_offset, epoch = tail.end_offset, tail.leader_epoch
     end = 0
     has_holes = False
@@ -52,6 +59,11 @@ def check_mirrored(tp: TopicPartition, data: Buffer, tail: LogTail) -> MirroredB
                 f"{tp}: a batch of offset {header.base_offset} and leader epoch "
                 f"{header.leader_epoch} cannot follow offset {expected_offset}, epoch {epoch}"
             )
+        if header.last_offset - expected_offset > INT32_MAX:
+            raise MirrorGap(
+                f"{tp}: the batch of {header.base_offset} is further from offset {expected_offset} than any hole"
+                " that compaction leaves"
+            )
         if not crc_ok(data, position, header):
             raise MirrorGap(f"{tp}: the batch of {header.base_offset} has a wrong CRC")
         end = position + header.size_bytes
@@ -61,3 +73,22 @@ def check_mirrored(tp: TopicPartition, data: Buffer, tail: LogTail) -> MirroredB
     if end != len(data):
         raise MirrorGap(f"{tp}: {len(data) - end} bytes behind the last whole batch")
     return MirroredBatches(batches, has_holes)
+
+
+def writes_of(
+    data: Buffer, batches: list[CheckedBatch], end_offset: int
+) -> Iterator[tuple[Buffer, list[CheckedBatch]]]:
+    """Yield checked batches, which follow `end_offset`, by what may be written at once (INV-MBT3): nearly always all."""
+    if batches and batches[-1][0].last_offset - end_offset <= INT32_MAX:
+        yield data, batches
+        return
+    start = end = 0
+    part: list[CheckedBatch] = []
+    for header, marker in batches:
+        if part and header.last_offset - end_offset > INT32_MAX:
+            yield memoryview(data)[start:end], part
+            start, end_offset, part = end, part[-1][0].next_offset, []
+        part.append((header, marker))
+        end += header.size_bytes
+    if part:
+        yield memoryview(data)[start:end], part

@@ -289,6 +289,25 @@ def test_batches_larger_than_the_window_are_read(monkeypatch: pytest.MonkeyPatch
     expect_replayed(some, before)
 
 
+def test_INV_BKD1_a_bookmark_that_found_no_room_does_not_count() -> None:
+    some = world()
+    fill(some, 20)
+    some.sync()
+    before = some.partition.log.unread_bytes
+
+    def full(operation: str, path: Path) -> None:
+        if operation == "pwrite" and path.name.endswith(".bookmark.tmp"):
+            raise OSError(errno.ENOSPC, "full")
+
+    some.disk.fault = full
+    put(some)
+    assert some.partition.failed is None
+    assert some.partition.log.unread_bytes == before
+    some.disk.fault = None
+    put(some)
+    assert some.partition.log.unread_bytes == 0
+
+
 def test_bookmarks_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bookmarks, "UNREAD_BYTES_MAX", 30_000)
     monkeypatch.setattr(bookmarks, "LOG_UNREAD_BYTES_MIN", 2_000)

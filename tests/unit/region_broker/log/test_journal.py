@@ -16,12 +16,14 @@ from region_broker.log.journal.blocks import (
     Head,
     Piece,
     encode_block,
+    has_look_alikes,
     read_blocks,
 )
 from region_broker.log.journal.replay import JOURNAL_NAME
 from region_broker.log.journal.writer import BLOCK_BYTES_MAX, PIECE_BYTES_MAX
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import FORMAT_NAME
+from region_broker.wire.batches import Record, build_batch
 from tests.log_world import DATA_DIR, World, all_bytes, batch, world
 
 JOURNAL = DATA_DIR / JOURNAL_NAME
@@ -408,4 +410,48 @@ def test_a_hole_in_front_of_a_later_block_is_damage(blocks: Blocks, page: int) -
         blocks.put(0, at, number)
     blocks.tear(0, page)
     with pytest.raises(LogDamaged, match="not all in front of it"):
+        blocks.numbers()
+
+
+@pytest.mark.parametrize("whole_block", [False, True])
+def test_INV_JB5_a_client_cannot_write_what_a_start_takes_for_a_block(whole_block: bool) -> None:
+    some = world(journal_bytes=128 * ALIGN_BYTES)
+    serial = some.group_commit._journal.mark.serial  # type: ignore[union-attr]  # a client may guess it
+    forged = encode_block(
+        serial + 1, 9, [Piece((TOPIC, 3), 0, 0, 10, 4, [b"data"])]
+    )  # as of a later life
+    if not whole_block:
+        forged = forged[:20]
+    for pad in range(4):  # one of four places may fit the pages
+        value = (forged + bytes(-len(forged) % 4)) * (60_000 // len(forged))
+        some.partition.append(build_batch([Record(None, b"p" * pad + value, timestamp_ms=1)]))
+        some.sync()
+    acknowledged = all_bytes(some.partition)
+    some.disk.process_killed()
+    some.open()
+    assert all_bytes(some.partition) == acknowledged
+
+
+def test_INV_JB5_what_looks_like_a_block_is_synced_in_its_own_file(blocks: Blocks) -> None:
+    plain = encode_block(7, 1, [Piece((TOPIC, 3), 0, 0, 10, 9000, [bytes(9000)])])
+    assert not has_look_alikes(plain)
+    at = plain.index(bytes(100), 200)
+    page = -(-at // ALIGN_BYTES) * ALIGN_BYTES
+    forged = plain[:page] + b"TMJB" + plain[page + 4 :]
+    assert has_look_alikes(forged)
+
+
+def test_a_page_of_an_older_journal_that_only_begins_like_a_block_is_no_damage(
+    blocks: Blocks,
+) -> None:
+    blocks.put(0, 0, 1)
+    later_life = b"TMJB" + bytes(8) + (1 << 60).to_bytes(8, "big")
+    blocks.file.pwrite(blocks.head.starts[0] + ALIGN_BYTES, later_life)
+    assert blocks.numbers() == [1]
+
+
+def test_a_whole_block_of_a_later_life_says_that_the_newest_head_is_lost(blocks: Blocks) -> None:
+    blocks.put(0, 0, 1)
+    blocks.put(0, 1, 1, serial=blocks.head.serial + 1)
+    with pytest.raises(LogDamaged, match="newest head is lost"):
         blocks.numbers()

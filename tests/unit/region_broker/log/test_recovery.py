@@ -74,7 +74,9 @@ def test_what_did_not_change_since_a_clean_stop_is_not_touched_again(
     assert touched == []
 
 
-def test_one_sync_is_enough_for_a_log_whose_checkpoint_says_it_all() -> None:
+def test_INV_R6_a_log_whose_checkpoint_says_it_all_needs_its_bytes_and_names_synced_and_no_more() -> (
+    None
+):
     some = world()
     fill(some, 3)
     some.sync_files()
@@ -91,7 +93,7 @@ def test_one_sync_is_enough_for_a_log_whose_checkpoint_says_it_all() -> None:
     some.disk.fault = note
     some.open()
     assert some.partition.log_end_offset == 3
-    assert touched == ["fdatasync"]
+    assert touched == ["fdatasync", "fsync_dir"]
 
 
 def test_a_segment_that_a_start_removed_does_not_come_back_with_the_power() -> None:

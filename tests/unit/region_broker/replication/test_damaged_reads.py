@@ -1,10 +1,13 @@
 """Stored bytes that are wrong are never given out, and what is sound around them is (issue: CRC on every read)."""
 
 import asyncio
+import errno
+from pathlib import Path
 
 import pytest
 
-from region_broker.log.failures import CorruptRange
+from region_broker.log.failures import CorruptRange, PartitionFailed
+from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Isolation, Partition
 from tests.log_world import World, batch, world
 
@@ -87,3 +90,100 @@ def test_each_place_is_named_once_and_each_read_is_counted(
             some.partition.fetch(5, 1, Isolation.READ_UNCOMMITTED)
     assert some.partition.corrupt_reads == 3
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
+
+
+def of_two_segments() -> World:
+    some = world({"segment.bytes": "4096", "retention.ms": "1000"}, partition_count=2)
+    for partition in some.partitions:
+        for _ in range(30):
+            partition.append(batch(size_bytes=300))
+    some.sync()
+    some.close_and_reopen()
+    return some
+
+
+@pytest.mark.parametrize("how", ["cannot be read", "damaged, and the disk is full"])
+def test_INV_X3_a_reader_of_committed_records_gets_them_without_the_aborted_index(how: str) -> None:
+    some = of_two_segments()
+    index = some.folder / f"{0:020d}.txnindex"
+    if how != "cannot be read":
+        some.disk.damage(index, 6)
+
+    def fail(operation: str, path: Path) -> None:
+        if operation == "read_file" and path == index and how == "cannot be read":
+            raise OSError(errno.EIO, "a bad sector")
+        if operation == "write_file_atomic":
+            raise OSError(errno.ENOSPC, "full")
+
+    some.disk.fault = fail
+    assert some.partition.fetch(0, 10_000, Isolation.READ_COMMITTED).data
+    assert some.partition.failed is None
+
+
+@pytest.mark.parametrize("suffix", [".index", ".txnindex"])
+def test_a_reader_is_told_of_a_disk_that_fails_beside_the_log(suffix: str) -> None:
+    some = of_two_segments()
+
+    def fail(operation: str, path: Path) -> None:
+        if path.name in (f"{0:020d}{suffix}", f"{0:020d}.log"):
+            raise OSError(errno.EIO, "a bad sector")
+
+    some.disk.fault = fail
+    with pytest.raises(PartitionFailed):
+        some.partition.fetch(0, 10_000, Isolation.READ_COMMITTED)
+    assert some.partition.failed is not None
+
+
+def test_a_reader_that_waits_for_much_is_told_of_damage_at_once() -> None:
+    some = of_two_segments()
+    del some.disk.content(some.folder / f"{0:020d}.log")[-400:]  # more than a batch
+    some.disk.remove(some.folder / f"{0:020d}.index")
+    assert some.partition.readable_bytes(1, Isolation.READ_UNCOMMITTED, 1 << 20) == 1 << 20
+
+
+def test_INV_T3_damage_that_retention_meets_stops_the_maintenance_of_no_other_partition() -> None:
+    some = of_two_segments()
+    some.disk.process_killed()
+    del some.disk.content(some.folder / f"{0:020d}.log")[-10:]
+    some.open()  # after a clean stop no sealed segment is looked at
+    some.clock.pass_ms(10_000_000)
+    assert some.table.maintain(lambda _: None) > 0
+    assert [p.log_start_offset > 0 for p in some.partitions] == [False, True]
+    assert [p.failed for p in some.partitions] == [None, None]  # its other segments are served
+
+
+def test_a_process_without_free_descriptors_stops_no_partition() -> None:
+    some = of_two_segments()
+    partition = some.partitions[0]
+
+    def none_left(operation: str, path: Path) -> None:
+        if operation == "open":
+            raise OSError(errno.EMFILE, "too many open files", str(path))
+
+    some.disk.fault = none_left
+    for _ in range(30):  # more than a segment takes
+        assert partition.append(batch(size_bytes=300)).verdict is AppendVerdict.APPENDED
+    some.sync()
+    assert partition.high_watermark == 60
+    with pytest.raises(PartitionFailed, match="when files can be opened"):
+        partition.fetch(0, 100, Isolation.READ_UNCOMMITTED)
+    assert partition.failed is None
+    some.disk.fault = None
+    segments = len(partition.log.segments.segments)
+    partition.append(batch(size_bytes=300))
+    some.sync()
+    assert len(partition.log.segments.segments) == segments + 1
+    assert partition.fetch(0, 100, Isolation.READ_UNCOMMITTED).data
+    some.kill_and_reopen()
+    assert some.partition.log_end_offset == 61
+
+
+def test_INV_TL2_the_largest_time_is_found_up_to_the_largest_there_is() -> None:
+    some = filled(**{"message.timestamp.after.max.ms": str((1 << 63) - 1)})
+    for at_ms in ((1 << 62) - 1, 1 << 62, (1 << 63) - 1, 5):
+        some.partition.append(batch(at_ms=at_ms))
+    some.sync()
+    lookup = some.partition.lookup(Isolation.READ_UNCOMMITTED)
+    found = asyncio.run(lookup.latest())
+    assert found is not None
+    assert found[:2] == (COUNT + 2, (1 << 63) - 1)

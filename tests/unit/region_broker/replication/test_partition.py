@@ -278,7 +278,7 @@ async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_t
 def test_KIP107_a_lost_end_and_a_damaged_start_file_hide_nothing_new(damage: bool) -> None:
     some = world(flush_policy=FlushPolicy.OS)
     some.partition.append(batch(5))
-    some.partition._start.raise_to(5)
+    some.partition._start.raise_to(5, 0)
     if damage:
         some.disk.damage(some.folder / "log-start", 20)
     some.disk.power_loss(random.Random(1))
