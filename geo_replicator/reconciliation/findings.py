@@ -4,6 +4,7 @@ INV-RCR1  the same fault has the same finding id in every run: the id hashes kin
         never a time, a run or a path
 INV-RCR2  a finding that another one explains names it in `caused_by`; only roots count as faults
 INV-RCR3  severity decides the exit code: corruption over incomplete coverage over lag (`diff(1)` spirit)
+INV-RCR4  no list ends without a word: what is not listed by itself is counted in `more` of the last one that is
 
 Not here: the checks (`diff`, `transactions`), how findings are shown (`report`).
 """
@@ -106,6 +107,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str = ""
     decision: str = ""
     """Ledger position of the decision a finding about a transaction speaks of: ``shard/epoch/offset``."""
+    more: int = 0
+    """How many others of its kind and place are counted only (INV-RCR4)."""
 
     @property
     def finding_id(self) -> str:
@@ -116,6 +119,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def is_root(self) -> bool:
         """Return whether nothing else explains it."""
         return not self.caused_by
+
+    @property
+    def count(self) -> int:
+        """Return how many faults it stands for: itself, and what is counted only."""
+        return 1 + self.more
 
     def touches(self, first_offset: int, last_offset: int) -> bool:
         """Return whether the offset ranges share an offset."""
@@ -158,6 +166,17 @@ def sort_key(finding: Finding) -> tuple[int, str, int, int, int, str]:
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """Return findings sorted, each id once."""
     return sorted({finding.finding_id: finding for finding in findings}.values(), key=sort_key)
+
+
+def with_rest(listed: list[Finding], total: int) -> list[Finding]:
+    """Return `listed`, its last one counting those of `total` that are not in it (INV-RCR4)."""
+    rest = total - len(listed)
+    if not listed or rest <= 0:
+        return listed
+    last = msgspec.structs.replace(
+        listed[-1], more=rest, detail=f"{listed[-1].detail}; and {rest} more like it"
+    )
+    return [*listed[:-1], last]
 
 
 def explained(finding: Finding, root: Finding) -> Finding:

@@ -77,6 +77,9 @@ VERIFY: Final = "verify"
 TRANSACTIONS: Final = "transactions"
 ALL_JOBS: Final = (TRANSACTIONS, VERIFY)
 
+_SERVER_TIMED: Final = frozenset({TRANSACTION_LEDGER, TIDEMARK_LEDGER})
+"""Topics whose timestamps are those of the acting region's clock: in all others clients say what they like."""
+
 Place: TypeAlias = tuple[str, int]
 RangeRows: TypeAlias = Mapping[tuple[str, str, int], npt.NDArray[Any]]
 
@@ -166,17 +169,31 @@ def plan_of(request: Request, parallelism: int) -> Plan:
         for region in (request.mirror, request.source)
     )
     cut = request.cut
-    if cut is None and request.fork is not None:
-        # A mirror that did not follow a failover: both hold what the new region started from.
-        cut = Cut(
-            label=f"the base of region epoch {request.fork.region_epoch}",
-            positions=request.fork.positions,
-        )
     if cut is None and request.options.until is Until.CUT:
-        cut = find_cut(source, mirror, request.mirror.reached)
+        old_ms = request.options.hanging_ms
+        cut = find_cut(source, mirror, request.mirror.reached, old_ms=old_ms)
+        if cut is not None and request.fork is not None:
+            cut = before_fork(cut, request.fork)
     return make_plan(
         source, mirror, request.options, cut=cut, fork=request.fork, parallelism=parallelism
     )
+
+
+def before_fork(cut: Cut, fork: Fork) -> Cut:
+    """Return the lower of the two: up to there a mirror that did not follow a failover must agree.
+
+    It holds what both regions started from only as far as it had copied, and beyond it its tidemarks are void (T25).
+    Positions of two cuts of one history never cross, so the lower one is one of them.
+    """
+    positions = {
+        place: min(offset, fork.positions[place])
+        for place, offset in cut.positions.items()
+        if place in fork.positions
+    }
+    if positions == cut.positions:
+        return cut
+    label = f"the base of region epoch {fork.region_epoch}"
+    return msgspec.structs.replace(cut, label=label, positions=positions)
 
 
 def ranges_by_partition(
@@ -240,8 +257,19 @@ def extents_of(plan: Plan, segments: Iterable[EvidenceRow]) -> Extents:
             max(before.end_offset, row.key, row.last_offset + 1),
             before.is_whole and not row.x2,
         )
-        newest[side] = max(newest[side], row.x1 if row.batches else -1)
+        if row.batches and row.topic in _SERVER_TIMED:
+            newest[side] = max(newest[side], row.x1)
     return Extents(held[0], held[1], (newest[0], newest[1]))
+
+
+def empty_partitions(plan: Plan, segments: Iterable[EvidenceRow]) -> list[PartitionResult]:
+    """Return the results of partitions of which neither side has a segment: no row speaks of them."""
+    seen = {(row.topic, row.partition) for row in segments}
+    return [
+        check_partition(part, [], empty_table(), empty_table())
+        for part in plan.partitions.values()
+        if (part.topic, part.partition) not in seen
+    ]
 
 
 def combine(
@@ -330,7 +358,9 @@ def _headers(
     plan: Plan, differing: Mapping[Place, Sequence[int]], segments: list[EvidenceRow]
 ) -> dict[tuple[Side, str, int], BatchTable]:
     parts: dict[tuple[Side, str, int], list[BatchTable]] = {}
-    for spec in segments_holding(plan, differing, segments):
+    # Of two batches with one offset the first segment's counts, so their order matters, as in Spark.
+    chosen = segments_holding(plan, differing, segments)
+    for spec in sorted(chosen, key=lambda spec: spec.base_offset):
         table = headers_in(spec, differing[spec.topic, spec.partition])
         parts.setdefault((spec.side, spec.topic, spec.partition), []).append(table)
     return {key: np.concatenate(tables) for key, tables in parts.items()}
@@ -417,6 +447,7 @@ _FINDING_COLUMNS: Final = {
     "partition": "int32", "first_offset": "int64", "last_offset": "int64", "batch_count": "int64",
     "record_count": "int64", "producer_id": "int64", "producer_epoch": "int32",
     "digest_source": "string", "digest_mirror": "string", "decision": "string", "detail": "string",
+    "more": "int64",
 }  # fmt: skip
 _PART_COLUMNS: Final = {
     "topic": "string", "partition": "int32", "source_start": "int64", "source_end": "int64",

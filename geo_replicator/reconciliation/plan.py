@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from geo_replicator.reconciliation.findings import Finding, Kind, Side
+from geo_replicator.reconciliation.findings import Finding, Kind, Severity, Side
 from geo_replicator.reconciliation.scanner import PartitionFiles
 from idempotency import identity
 
@@ -63,6 +63,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     positions: dict[str, int]
     wall_ms: int = 0
+    old: dict[str, int] = {}
+    """Positions of a tidemark that is `hanging_ms` older: what lies below was written before that time."""
+    removed: frozenset[str] = frozenset()
+    """Logs (``topic-id-hex/partition``) that the source removed behind the cut: at the mirror they go later (T15)."""
 
     def bound(self, topic: str, partition: int) -> int:
         """Return D or L; 0 for a log that is younger than the tidemark (T15)."""
@@ -122,6 +126,10 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Below it a side was compacted, each by its own clock: only damage is looked for there, and newest values."""
     is_compared_by_key: bool = False
     """Whether the newest values below the clean point were compared (`compacted.by_key`)."""
+    log_start: int = 0
+    """Where the source's log begins by DeleteRecords: what lies below is history, if it is there or not."""
+    old_below: int = 0
+    """What lies below was written `hanging_ms` before the cut, or earlier, by the clock of the region that acted."""
     fork_offset: int = -1
     fork_region_epoch: int = -1
     until: Until = Until.END
@@ -167,6 +175,7 @@ def make_plan(
     stopped_parts = {(finding.topic, finding.partition) for finding in mismatches}
     partitions: dict[str, PartitionPlan] = {}
     segments: list[SegmentSpec] = []
+    starts = {(files.topic, files.partition): files.log_start for files in source.partitions}
     cleaned: dict[tuple[str, int], int] = {}
     for files in (*source.partitions, *mirror.partitions):
         place = (files.topic, files.partition)
@@ -178,6 +187,11 @@ def make_plan(
                 continue
             cleaned_below = cleaned.get((files.topic, files.partition), 0)
             plan = _partition_plan(files, source, bounded, fork, cleaned_below)
+            plan = msgspec.structs.replace(
+                plan,
+                log_start=starts.get(place, 0),
+                old_below=0 if cut is None else cut.old.get(f"{files.topic}/{files.partition}", 0),
+            )
             if bounded is not None and plan.bound == 0:
                 continue  # younger than the tidemark: nothing of it has to be there (T15)
             partitions[f"{files.topic}/{files.partition}"] = plan
@@ -219,8 +233,8 @@ def _partition_plan(
 
 
 def _specs(side: Side, files: PartitionFiles, plan: PartitionPlan) -> Iterable[SegmentSpec]:
-    following = [segment.base_offset for segment in files.segments[1:]] + [-1]
-    for segment, next_base in zip(files.segments, following, strict=True):
+    following = [*(segment.base_offset for segment in files.segments[1:]), -1]
+    for segment, next_base in zip(files.segments, following, strict=False):
         yield SegmentSpec(
             side, files.topic, files.partition, segment.base_offset, str(segment.path),
             segment.size_bytes, next_base < 0, next_base, plan.bound,
@@ -253,7 +267,15 @@ def _mismatches(
     for topic in sorted({*left, *right}):
         if not options.takes(topic):
             continue
-        reason = _different_topic(topic, source, mirror)
+        if cut is not None and cut.removed and _was_removed(topic, source, mirror, cut):
+            found.append(
+                Finding(
+                    kind=Kind.TAIL_UNREPLICATED, side=Side.MIRROR, topic=topic, partition=-1,
+                    severity=Severity.LAG, detail="deleted at home behind the cut: here it goes when that is reached",
+                )
+            )  # fmt: skip
+            continue
+        reason = _different_topic(topic, source, mirror, cut)
         if reason:
             found.append(_mismatch(topic, -1, Side.MIRROR, reason))
             continue
@@ -263,6 +285,20 @@ def _mismatches(
             there = Side.MIRROR if partition in left.get(topic, set()) else Side.SOURCE
             found.append(_mismatch(topic, partition, there, f"{there.value} has no such partition"))
     return found
+
+
+def _was_removed(topic: str, source: RegionInput, mirror: RegionInput, cut: Cut) -> bool:
+    """Return whether what the mirror has under a name was removed at home behind the cut (T15).
+
+    Only a removal that a tidemark of the source names counts: a log that merely lacks there is a fault (T34).
+    """
+    held = {
+        f"{files.topic_id}/{files.partition}" for files in mirror.partitions if files.topic == topic
+    }
+    there = {
+        f"{files.topic_id}/{files.partition}" for files in source.partitions if files.topic == topic
+    }
+    return bool(held) and not held & there and held <= cut.removed
 
 
 def _mismatch(topic: str, partition: int, side: Side, detail: str) -> Finding:
@@ -283,7 +319,7 @@ _COMPARED_CONFIGS: Final = (
 )  # fmt: skip
 
 
-def _different_topic(topic: str, source: RegionInput, mirror: RegionInput) -> str:
+def _different_topic(topic: str, source: RegionInput, mirror: RegionInput, cut: Cut | None) -> str:
     ids = [
         {files.topic_id for files in region.partitions if files.topic == topic}
         for region in (source, mirror)
@@ -294,7 +330,10 @@ def _different_topic(topic: str, source: RegionInput, mirror: RegionInput) -> st
     left, right = ((region.topics or {}).get(topic) for region in (source, mirror))
     if left is None or right is None:
         return ""
-    if left.partition_count != right.partition_count:
+    # Partitions that home added behind the cut are lag.
+    grown = range(right.partition_count, left.partition_count)
+    is_lag = cut is not None and bool(grown) and not any(cut.bound(topic, n) for n in grown)
+    if left.partition_count != right.partition_count and not is_lag:
         return f"{left.partition_count} partitions against {right.partition_count}"
     for key in _COMPARED_CONFIGS:
         if left.configs.get(key) != right.configs.get(key):

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from geo_replicator.reconciliation.evidence.rows import RUN_DTYPE, Hole, SegmentEvidence, continues
-from geo_replicator.reconciliation.findings import Finding, Kind, Side
+from geo_replicator.reconciliation.findings import Finding, Kind, Side, with_rest
 from geo_replicator.reconciliation.plan import PartitionPlan, region_epoch_of
 from geo_replicator.reconciliation.scanner import Stop
 
@@ -88,6 +88,11 @@ class Replica:
             )
         )
 
+    def count_rest(self, listed_from: int, rest: int) -> None:
+        """Note that `rest` more of what was found from `listed_from` on are not listed by themselves (INV-RCR4)."""
+        listed = self.findings[listed_from:]
+        self.findings[listed_from:] = with_rest(listed, len(listed) + rest)
+
 
 def read_replica(side: Side, plan: PartitionPlan, segments: list[SegmentEvidence]) -> Replica:
     """Return one side with its offsets; nothing is judged yet."""
@@ -96,7 +101,7 @@ def read_replica(side: Side, plan: PartitionPlan, segments: list[SegmentEvidence
         ordered.pop(0)  # retention moved the log start while we were looking
     replica = Replica(side, plan, ordered)
     if ordered:
-        replica.start_offset = ordered[0].spec.base_offset
+        replica.start_offset = max(ordered[0].spec.base_offset, plan.log_start)
         replica.end_offset = max(
             segment.next_offset if segment.batches else segment.spec.base_offset
             for segment in ordered
@@ -119,6 +124,7 @@ def judge_alone(replica: Replica, other_end_offset: int) -> None:
 
 def _judge_segment(replica: Replica, segment: SegmentEvidence, other_end_offset: int) -> None:
     _judge_crcs(replica, segment, other_end_offset)
+    before = len(replica.findings)
     for disorder in segment.disorders:
         replica.finding(
             Kind.REORDERED,
@@ -128,28 +134,31 @@ def _judge_segment(replica: Replica, segment: SegmentEvidence, other_end_offset:
             detail=f"{disorder.batches} batches from byte {disorder.position} of segment"
             f" {segment.spec.base_offset} lie out of order",
         )
+    replica.count_rest(before, segment.disorders_total - len(segment.disorders))
+    before = len(replica.findings)
     for hole in segment.holes:
         _judge_hole(replica, hole)
+    replica.count_rest(before, segment.holes_total - len(segment.holes))
     _judge_stop(replica, segment, other_end_offset)
 
 
 def _judge_crcs(replica: Replica, segment: SegmentEvidence, other_end_offset: int) -> None:
+    before = len(replica.findings)
     for bad in segment.bad:
         may_be_torn = bad.is_last and segment.spec.is_active
         if may_be_torn and not _must_hold(replica, bad.base_offset, other_end_offset):
             replica.end_offset = min(replica.end_offset, bad.base_offset)
             continue
         ours = {f"digest_{replica.side.value}": bad.digest}
-        listed = len(segment.bad)
-        more = f"; {segment.bad_total - listed} more in it" if segment.bad_total > listed else ""
         replica.finding(
             Kind.CRC_BAD_LOCAL,
             bad.base_offset,
             bad.last_offset,
             batch_count=1,
-            detail=f"byte {bad.position} of segment {segment.spec.base_offset}{more}",
+            detail=f"byte {bad.position} of segment {segment.spec.base_offset}",
             **ours,
         )
+    replica.count_rest(before, segment.bad_total - len(segment.bad))
 
 
 def _must_hold(replica: Replica, offset: int, other_end_offset: int) -> bool:

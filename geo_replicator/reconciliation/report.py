@@ -9,7 +9,7 @@ Not here: writing files (`job`), usage errors (exit 2) and internal ones (70), w
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
@@ -125,14 +125,14 @@ def summarise(
         records=sum(part.records for part in result.partitions),
         bytes_read=sum(part.bytes_read for part in result.partitions),
         decisions_checked=result.decisions_checked,
-        faults=sum(map(is_fault, findings)),
+        faults=_fault_count(findings),
         roots=_by_kind(finding for finding in findings if finding.is_root),
         consequences=_by_kind(finding for finding in findings if not finding.is_root),
-        findings_total=len(findings),
+        findings_total=sum(finding.count for finding in findings),
         findings_listed=min(len(findings), plan.options.findings_max),
         lag_offsets=lag_offsets,
         lag_ms=lag_ms,
-        not_read=not_read[:SHOWN_MAX],
+        not_read=_shown(not_read),
         topics=_topics(result.partitions, findings),
     )
 
@@ -151,7 +151,7 @@ def _exit_code(
 
 
 def _sentence(exit_code: int, findings: Sequence[Finding], result: EngineResult) -> str:
-    faults = sum(map(is_fault, findings))
+    faults = _fault_count(findings)
     if exit_code == EXIT_DIFFERENCES:
         return f"The regions differ: {faults} fault{'s' if faults > 1 else ''}."
     if exit_code == EXIT_INCOMPLETE and not result.partitions:
@@ -165,13 +165,26 @@ def _sentence(exit_code: int, findings: Sequence[Finding], result: EngineResult)
     return "The regions hold the same, and no transaction is torn."
 
 
-def _by_kind(findings: object) -> dict[str, int]:
-    counted = Counter(finding.kind.value for finding in findings)  # type: ignore[attr-defined]
+def _fault_count(findings: Iterable[Finding]) -> int:
+    return sum(finding.count for finding in findings if is_fault(finding))
+
+
+def _shown(texts: Sequence[str]) -> list[str]:
+    rest = len(texts) - SHOWN_MAX
+    return [*texts[:SHOWN_MAX], *([f"and {rest} more"] if rest > 0 else [])]
+
+
+def _by_kind(findings: Iterable[Finding]) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for finding in findings:
+        counted[finding.kind.value] += finding.count
     return dict(sorted(counted.items()))
 
 
 def _topics(parts: Sequence[PartitionResult], findings: Sequence[Finding]) -> list[TopicRow]:
-    roots = Counter(finding.topic for finding in findings if is_fault(finding))
+    roots: Counter[str] = Counter()
+    for finding in filter(is_fault, findings):
+        roots[finding.topic] += finding.count
     rows = []
     for topic in sorted({part.topic for part in parts} | set(roots)):
         own = [part for part in parts if part.topic == topic]
@@ -278,10 +291,12 @@ def _findings_html(heading: str, findings: Sequence[Finding]) -> str:
         return "<h2>Faults</h2><p>None.</p>" if heading == "Faults" else ""
     shown = findings[:SHOWN_MAX]
     rows = "".join(_finding_html(finding) for finding in shown)
-    rest = len(findings) - len(shown)
-    more = f"<p class=soft>{rest:,} more in <code>findings/</code> of this run.</p>" if rest else ""
+    rest = sum(finding.count for finding in findings) - len(shown)
+    more = (
+        f"<p class=soft>{rest:,} more, see <code>findings/</code> of this run.</p>" if rest else ""
+    )
     return (
-        f"<h2>{heading} ({len(findings):,})</h2><div class=scroll><table><thead><tr><th>kind<th>where"
+        f"<h2>{heading} ({sum(finding.count for finding in findings):,})</h2><div class=scroll><table><thead><tr><th>kind<th>where"
         "<th class=n>offsets<th>side<th>digest source<th>digest mirror<th>what</tr></thead><tbody>"
         f"{rows}</tbody></table></div>{more}"
     )

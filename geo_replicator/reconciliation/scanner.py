@@ -58,6 +58,7 @@ _HEADER_COLUMNS: Final = np.arange(HEADER_BYTES)
 LOGS_FOLDER: Final = "logs"
 FORMAT_FILE: Final = "format"
 CLEANED_FILE: Final = "cleaned"
+LOG_START_FILE: Final = "log-start"
 TOPIC_FILE: Final = "topic.json"
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -251,6 +252,8 @@ class PartitionFiles:
     segments: tuple[SegmentFile, ...]
     cleaned_below: int = 0
     """Up to here compaction may have removed records on this side."""
+    log_start: int = 0
+    """Below it records were deleted by DeleteRecords, though their segment may still be there."""
 
 
 def find_logs(data_dir: Path) -> Path:
@@ -294,13 +297,24 @@ def _partitions(topic: str, folder: Path) -> Iterator[PartitionFiles]:
     for number in numbers:
         cleaned = cleaned_below(folder / str(number))
         segments = _segments(folder / str(number))
-        yield PartitionFiles(topic, number, folder.name, segments, cleaned)
+        yield PartitionFiles(
+            topic, number, folder.name, segments, cleaned, log_start(folder / str(number))
+        )
 
 
 def cleaned_below(folder: Path) -> int:
     """Return how far a log was cleaned (docs/reference/on-disk.md: `cleaned`); 0 if it never was."""
+    return _last_number(folder / CLEANED_FILE)
+
+
+def log_start(folder: Path) -> int:
+    """Return where DeleteRecords let a log begin (docs/reference/on-disk.md: `log-start`); 0 if it never did."""
+    return _last_number(folder / LOG_START_FILE)
+
+
+def _last_number(path: Path) -> int:
     try:
-        data = (folder / CLEANED_FILE).read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         return 0
     return int.from_bytes(data[-8:], "big")

@@ -42,6 +42,7 @@ from geo_replicator.reconciliation.job import (
     VERIFY,
     Place,
     combine,
+    empty_partitions,
     extents_of,
     only_coverage,
     ranges_by_partition,
@@ -140,7 +141,7 @@ class SparkEngine:
     def run(self, plan: Plan, jobs: Sequence[str]) -> EngineResult:
         """See `Engine`."""
         if not plan.tasks:
-            return combine(self.name, [], [])
+            return combine(self.name, empty_partitions(plan, []) if VERIFY in jobs else [], [])
         with tempfile.TemporaryDirectory(
             prefix="tidemark-reconcile-", dir=self._work_dir
         ) as folder:
@@ -163,6 +164,7 @@ class SparkEngine:
             _partition_judge(plan), _RESULT_DDL
         )
         parts = [msgspec.msgpack.decode(p, type=PartitionResult) for p in _payloads(judged)]
+        parts += empty_partitions(plan, segments)
         checked: list[TransactionResult] = []
         if TRANSACTIONS in jobs:
             buckets = scan.where(F.col("kind").isin(EVENTS, LEDGER)).groupBy("key")

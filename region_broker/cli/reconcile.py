@@ -24,7 +24,7 @@ from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json
 if TYPE_CHECKING:
     from geo_replicator.reconciliation.job import Outcome, Request
     from geo_replicator.reconciliation.plan import Cut, Fork, TopicFacts
-    from region_broker.controller.metadata_image import LineageEntry, MetadataImage
+    from region_broker.controller.metadata_image import MetadataImage
 
 EXIT_INTERNAL: Final = 70
 JAVA_MIN: Final = 17
@@ -278,26 +278,25 @@ def _cut(path: Path | None) -> "Cut | None":
 
 
 def _fork(source: "MetadataImage | None", mirror: "MetadataImage | None") -> "Fork | None":
-    """Return the failover that the mirror has not followed yet: it still holds its own tail then."""
+    """Return where the mirror's history parts: the lowest base of the failovers that it has not followed (T23)."""
+    from geo_replicator.lineage import lowest_base
     from geo_replicator.reconciliation.plan import Fork
+    from region_broker.adapters.takeover.steps.failover_steps import as_entry
 
     if source is None or mirror is None:
         return None
-    newest = _newest(source)
-    if newest is None or mirror.main_domain.region_epoch >= newest.region_epoch:
+    followed = mirror.main_domain.region_epoch
+    unseen = [entry for entry in source.main_domain.lineage if entry.region_epoch > followed]
+    if not unseen:
         return None
-    names = {topic.topic_id.hex: name for name, topic in source.topics.items()}
-    positions = {}
-    for key, offset in newest.positions.items():
-        topic_id, _, partition = key.partition("/")
-        if topic_id in names:
-            positions[f"{names[topic_id]}/{partition}"] = offset
-    return Fork(region_epoch=newest.region_epoch, positions=positions)
-
-
-def _newest(image: "MetadataImage") -> "LineageEntry | None":
-    lineage = image.main_domain.lineage
-    return lineage[-1] if lineage else None
+    names = {topic.topic_id: name for name, topic in source.topics.items()}
+    base = lowest_base(as_entry(entry) for entry in unseen)
+    positions = {
+        f"{names[key.topic_id]}/{key.partition}": offset
+        for key, offset in base.positions.items()
+        if key.topic_id in names
+    }
+    return Fork(region_epoch=unseen[0].region_epoch, positions=positions)
 
 
 def _print(outcome: "Outcome", output: str) -> None:

@@ -272,9 +272,11 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
         ],
     )
     _print_transactions(lost["transactions"])
+    _print_rest("transactions", lost["transaction_count"] - len(lost["transactions"]))
     if lost["not_arrived"]:
         click.echo("of these never arrived, so that no statement could name them:")
         _print_transactions(lost["not_arrived"])
+        _print_rest("of them", lost["not_arrived_count"] - len(lost["not_arrived"]))
     rows = [
         (
             f"{found['topic']}-{found['partition']}",
@@ -287,3 +289,10 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
     ]
     if rows:
         print_table("", ("partition", "offsets", "records#", "producer id#", ""), rows)
+    counted = lost["plain_record_count"] + lost["transactional_record_count"]
+    _print_rest("records", counted - sum(found["record_count"] for found in lost["records"]))
+
+
+def _print_rest(what: str, count: int) -> None:
+    if count > 0:
+        click.echo(f"... and {count:,} more {what} that are not listed")

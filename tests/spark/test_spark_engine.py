@@ -1,5 +1,6 @@
 """The Spark engine against the fault table: the same findings as the local engine, byte for byte."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,17 @@ import pytest
 from geo_replicator.reconciliation.findings import Finding
 from geo_replicator.reconciliation.job import Engine, LocalEngine, Request, reconcile_all
 from geo_replicator.reconciliation.plan import Options, Until
+from idempotency.record_batch import read_header
 from tests.reconciliation.faults import FAULTS, Fault, sound_pair
+from tests.reconciliation.two_regions import (
+    PLAIN,
+    Home,
+    Pair,
+    flipped,
+    segments,
+    sound_home,
+    with_crc,
+)
 
 pytestmark = [
     pytest.mark.spark,
@@ -49,3 +60,35 @@ def test_a_fault_shows_exactly_its_root(spark_engine: Engine, tmp_path: Path, fa
     assert msgspec.structs.replace(outcome.summary, engine="local", run_id="") == (
         msgspec.structs.replace(local.summary, run_id="")
     )
+
+
+def _twice(home: Path, away: Path) -> None:
+    """A batch stands at the end of one segment and, otherwise, at the start of the next, which is larger."""
+    first, second = segments(away, PLAIN)[:2]
+    again = second.read_bytes()[: read_header(second.read_bytes()).size_bytes]
+    first.write_bytes(first.read_bytes() + with_crc(flipped(again, at=-2)))
+    assert second.stat().st_size > first.stat().st_size
+
+
+def _no_segments(home: Path, away: Path) -> None:
+    for path in (*segments(home, PLAIN), *segments(away, PLAIN)):
+        path.unlink()
+
+
+def _larger_second(home: Home) -> None:
+    for _ in range(5):
+        home.plain(PLAIN, 40)
+
+
+@pytest.mark.parametrize("fault", [_twice, _no_segments])
+def test_both_engines_say_the_same_whatever_order_files_are_read_in(
+    spark_engine: Engine, tmp_path: Path, fault: Callable[[Path, Path], None]
+) -> None:
+    pair = Pair.of(sound_home(_larger_second))
+    pair.byte_faults.append(fault)
+    source, mirror = pair.write(tmp_path)
+    request = Request(source=source, mirror=mirror)
+    outcome, local = (reconcile_all(request, engine) for engine in (spark_engine, LocalEngine()))
+    assert outcome.findings
+    assert outcome.findings == local.findings
+    assert outcome.summary.coverage == local.summary.coverage

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from geo_replicator.reconciliation.evidence.batch_table import BatchTable
 from geo_replicator.reconciliation.evidence.ledger_facts import iter_records
-from geo_replicator.reconciliation.findings import Finding, Kind, Side
+from geo_replicator.reconciliation.findings import Finding, Kind, Side, with_rest
 from geo_replicator.reconciliation.plan import NO_BOUND, PartitionPlan, Plan, SegmentSpec
 from geo_replicator.reconciliation.scanner import cleaned_below, scan_segment
 from idempotency.ledger_bytes import LedgerError
@@ -35,7 +35,7 @@ from idempotency.record_batch import (
 )
 
 KEYED_BYTES_MAX: Final = 512 << 20
-_FINDINGS_MAX: Final = 1000
+_LISTED_MAX: Final = 10_000
 
 Newest = dict[bytes, tuple[int, bytes | None]]
 """Offset and digest of the value (None: a tombstone) of the newest record, by key."""
@@ -60,10 +60,20 @@ def compare_compacted(plan: Plan) -> tuple[Plan, dict[str, list[Finding]]]:
         except (NotComparable, OSError):
             continue  # its compacted part counts as not covered
         partitions[name] = msgspec.structs.replace(part, is_compared_by_key=True)
-        found = list(_differences(part, *sides))
+        found, total = _listed(_differences(part, *sides))
         if found:
-            findings[name] = found[:_FINDINGS_MAX]
+            findings[name] = with_rest(found, total)
     return msgspec.structs.replace(plan, partitions=partitions), findings
+
+
+def _listed(found: Iterable[Finding]) -> tuple[list[Finding], int]:
+    """Return the first of `found`, and how many there are."""
+    listed, total = [], 0
+    for finding in found:
+        total += 1
+        if total <= _LISTED_MAX:
+            listed.append(finding)
+    return listed, total
 
 
 def _place(part: PartitionPlan) -> tuple[str, int]:

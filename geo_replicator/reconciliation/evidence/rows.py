@@ -6,7 +6,8 @@ buckets of producer ids. Both engines make the same rows with `evidence_of`; Spa
 INV-RCE1  the rows of a partition's segments, in order, are enough to check order, sequences and digests: a fault
         at a segment's edge shows where two rows meet (`diff`)
 INV-RCE2  a row with a wrong CRC is counted in its range and listed as bad, and is used for nothing else
-INV-RCE3  events of transactions from the cut on are left out: what the cut does not hold was not promised
+INV-RCE3  data of transactions from the cut on is left out: what the cut does not hold was not promised. Markers and
+        ledger records behind it are kept: they say that what was open at the cut has ended since
 
 Not here: judging (`diff`, `transactions`).
 """
@@ -38,7 +39,7 @@ LEDGER: Final = "ledger"
 
 _SEQUENCE_MASK: Final = 2**31 - 1
 LISTED_MAX: Final = 1000
-"""Bad batches, breaks of order and the like that one segment lists one by one."""
+"""Bad batches, breaks of order and the like that one segment lists one by one; the others are counted."""
 
 RUN_DTYPE: Final = np.dtype(
     [
@@ -125,7 +126,9 @@ class SegmentEvidence(msgspec.Struct, frozen=True, kw_only=True):
     bad: list[BadBatch] = []
     bad_total: int = 0
     disorders: list[Disorder] = []
+    disorders_total: int = 0
     holes: list[Hole] = []
+    holes_total: int = 0
     runs: bytes = b""
 
 
@@ -165,7 +168,8 @@ def evidence_of(spec: SegmentSpec, plan: Plan) -> Iterator[EvidenceRow]:
     sound = scan.table[scan.table["crc_ok"] == 1]
     for entry in range_digests(scan.table):
         yield EvidenceRow._make((RANGE, *_where(spec), *entry.tolist(), b""))
-    summary = _summary(spec, scan, sound, from_sidecar=from_sidecar)
+    may_have_gaps = plan.partition_of(spec).is_compacted
+    summary = _summary(spec, scan, sound, from_sidecar=from_sidecar, may_have_gaps=may_have_gaps)
     yield EvidenceRow(
         SEGMENT, spec.side.value, spec.topic, spec.partition, spec.base_offset,
         batches=summary.batches, first_offset=summary.first_offset,
@@ -203,13 +207,20 @@ def _scan(spec: SegmentSpec, plan: Plan, visit: BatchVisitor | None) -> tuple[Se
 
 
 def _summary(
-    spec: SegmentSpec, scan: SegmentScan, sound: BatchTable, *, from_sidecar: bool
+    spec: SegmentSpec,
+    scan: SegmentScan,
+    sound: BatchTable,
+    *,
+    from_sidecar: bool,
+    may_have_gaps: bool,
 ) -> SegmentEvidence:
     table = scan.table
     if not len(table):
         return SegmentEvidence(
             spec=spec, walked_bytes=scan.walked_bytes, stop=scan.stop, from_sidecar=from_sidecar
         )
+    disorders, disorders_total = _disorders(table)
+    holes, holes_total = _holes(table, may_have_gaps=may_have_gaps)
     return SegmentEvidence(
         spec=spec,
         walked_bytes=scan.walked_bytes,
@@ -223,8 +234,10 @@ def _summary(
         leader_epoch_last=int(table["leader_epoch"][-1]),
         bad=_bad(table),
         bad_total=len(table) - len(sound),
-        disorders=_disorders(table),
-        holes=_holes(table),
+        disorders=disorders,
+        disorders_total=disorders_total,
+        holes=holes,
+        holes_total=holes_total,
         runs=sequence_runs(sound).tobytes(),
     )
 
@@ -242,11 +255,11 @@ def _bad(table: BatchTable) -> list[BadBatch]:
     ]  # fmt: skip
 
 
-def _disorders(table: BatchTable) -> list[Disorder]:
-    """Return each stretch of the file in which batches lie in another order than their offsets."""
+def _disorders(table: BatchTable) -> tuple[list[Disorder], int]:
+    """Return the first stretches of the file in which batches lie in another order than their offsets, and their number."""
     bases = table["base_offset"]
     if not len(bases) or bool((bases[1:] >= bases[:-1]).all()):
-        return []
+        return [], 0
     order = np.argsort(bases, kind="stable")
     moved = np.flatnonzero(order != np.arange(len(order)))
     # A stretch ends where everything before it is below everything behind it.
@@ -255,7 +268,8 @@ def _disorders(table: BatchTable) -> list[Disorder]:
     closed = np.append(ceiling[:-1] < floor[1:], True)
     stretches = np.cumsum(closed) - closed
     found = []
-    for stretch in np.unique(stretches[moved])[:LISTED_MAX]:
+    disordered = np.unique(stretches[moved])
+    for stretch in disordered[:LISTED_MAX]:
         rows = table[stretches == stretch]
         found.append(
             Disorder(
@@ -263,15 +277,23 @@ def _disorders(table: BatchTable) -> list[Disorder]:
                 int(rows["last_offset"].max()), len(rows),
             )
         )  # fmt: skip
-    return found
+    return found, len(disordered)
 
 
-def _holes(table: BatchTable) -> list[Hole]:
+def _holes(table: BatchTable, *, may_have_gaps: bool) -> tuple[list[Hole], int]:
+    """Return the first places where neighbours do not touch, and their number.
+
+    Of a compacted log, which has gaps, only those where neighbours overlap.
+    """
     ordered = table[np.argsort(table["base_offset"], kind="stable")]
     expected = np.maximum.accumulate(ordered["last_offset"])[:-1] + 1
     found = ordered["base_offset"][1:]
-    at = np.flatnonzero(found != expected)[:LISTED_MAX]
-    return [Hole(int(expected[i]), int(found[i]), int(ordered["last_offset"][i + 1])) for i in at]
+    at = np.flatnonzero(found < expected if may_have_gaps else found != expected)
+    listed = [
+        Hole(int(expected[i]), int(found[i]), int(ordered["last_offset"][i + 1]))
+        for i in at[:LISTED_MAX]
+    ]
+    return listed, len(at)
 
 
 def sequence_runs(sound: BatchTable) -> npt.NDArray[Any]:
@@ -333,9 +355,10 @@ def _first_of_last_epoch(
 
 def _event_rows(spec: SegmentSpec, plan: Plan, sound: BatchTable) -> Iterator[EvidenceRow]:
     rows = sound[(sound["attributes"] & TRANSACTIONAL_BIT) != 0]
+    data, marker = (rows["attributes"] & CONTROL_BIT) == 0, np.isin(rows["control_type"], (0, 1))
     if spec.bound >= 0:
-        rows = rows[rows["base_offset"] < spec.bound]
-    rows = rows[((rows["attributes"] & CONTROL_BIT) == 0) | np.isin(rows["control_type"], (0, 1))]
+        data &= rows["base_offset"] < spec.bound
+    rows = rows[data | marker]
     if not len(rows):
         return
     place = list(plan.partitions).index(f"{spec.topic}/{spec.partition}")
@@ -374,8 +397,6 @@ def _events(rows: BatchTable) -> npt.NDArray[Any]:
 def _ledger_rows(spec: SegmentSpec, plan: Plan, facts: list[LedgerFact]) -> Iterator[EvidenceRow]:
     buckets: dict[int, list[LedgerFact]] = {}
     for fact in facts:
-        if 0 <= spec.bound <= fact.offset:
-            continue
         for bucket in {producer_id % plan.bucket_count for producer_id in fact.producer_ids}:
             buckets.setdefault(bucket, []).append(fact)
     for bucket, chosen in sorted(buckets.items()):

@@ -48,7 +48,7 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class Extents(msgspec.Struct, frozen=True):
-    """What both sides hold, by place in the plan (None: not there), and the newest timestamp of each side."""
+    """What both sides hold, by place in the plan (None: not there), and the newest timestamp of each side's ledgers."""
 
     source: list[Extent | None]
     mirror: list[Extent | None]
@@ -77,6 +77,9 @@ class SideView:
     instances: Rows
     decisions: dict[DecisionKey, Decision]
     statuses: dict[int, LedgerFact]
+    """The newest ledger record of each producer id, also behind the cut."""
+    later_markers: Rows
+    """Markers behind the cut."""
     markers: dict[tuple[DecisionKey, int], int] = field(default_factory=dict)
     """Row in `instances` by (decision, place); filled only for what is looked at closely."""
 
@@ -90,7 +93,17 @@ class SideView:
 def instances_of(events: Rows) -> Rows:
     if not len(events):
         return np.empty(0, INSTANCE_DTYPE)
-    events = events[np.lexsort((events["first_offset"], events["producer_id"], events["place"]))]
+    # The last columns decide between batches that stand twice: the same order in every engine.
+    columns = (
+        "records",
+        "last_offset",
+        "decision_offset",
+        "control_type",
+        "first_offset",
+        "producer_id",
+        "place",
+    )
+    events = events[np.lexsort([events[name] for name in columns])]
     data = events["control_type"] < 0
     other = (events["place"][1:] != events["place"][:-1]) | (
         events["producer_id"][1:] != events["producer_id"][:-1]
@@ -113,13 +126,17 @@ def instances_of(events: Rows) -> Rows:
     return made
 
 
+def _place_of(fact: LedgerFact) -> tuple[int, int, int, int, str]:
+    return fact.shard, fact.offset, fact.leader_epoch, fact.status, fact.transactional_id
+
+
 def decisions_of(
     facts: list[LedgerFact],
 ) -> tuple[dict[DecisionKey, Decision], dict[int, LedgerFact]]:
     decisions: dict[DecisionKey, Decision] = {}
     statuses: dict[int, LedgerFact] = {}
     prepared: dict[str, DecisionKey] = {}
-    for fact in sorted(facts, key=lambda fact: (fact.shard, fact.offset)):
+    for fact in sorted(facts, key=_place_of):
         statuses[fact.producer_id] = fact
         if fact.status in (TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT):
             key = fact.decision or (fact.shard, fact.leader_epoch, fact.offset)

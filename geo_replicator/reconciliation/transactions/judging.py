@@ -1,14 +1,15 @@
 """Every transaction of one bucket of producer ids, on both sides: whether it is whole, decided, and shown as decided.
 
 INV-RCTX4  what the other side has behind the end of this one is lag, not a fault
-INV-RCTX5  an open transaction hangs only by age, measured in the log's own time: what began after ROUND has its
-         data below D and its ledger record above L
+INV-RCTX5  an open transaction hangs only if nothing ends it behind the cut either, and only by age: what began after
+         ROUND has its data below D and its ledger record above L. Age is told by the acting region's clock (ledger
+         records, and tidemarks by which the data was there), never by what clients write into records
 
 Pure. Not here: what a bucket is made of (`instances`), decisions and their markers (`decisions`).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from geo_replicator.reconciliation.transactions.decisions import judge_decisions
 from geo_replicator.reconciliation.transactions.instances import (
     ABORT,
     COMMIT,
+    NO_OFFSET,
     OPEN,
     SIDES,
     Extents,
@@ -31,6 +33,11 @@ from geo_replicator.reconciliation.transactions.instances import (
     decisions_of,
     instances_of,
     key_hash,
+)
+from idempotency.ledger_records import TxnStatus
+
+_UNDER_WAY: Final = frozenset(
+    {TxnStatus.ONGOING, TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT}
 )
 
 
@@ -55,13 +62,11 @@ def check_transactions(
             unreadable.append(f"{where} offset {fact.offset}: {fact.detail}")
         else:
             by_side[fact.side].append(fact)
+    places = list(plan.partitions)
     source, mirror = (
-        SideView(
-            side, instances_of(all_events[all_events["side"] == side]), *decisions_of(by_side[side])
-        )
+        _side_view(plan, side, all_events[all_events["side"] == side], by_side[side])
         for side in (0, 1)
     )
-    places = list(plan.partitions)
     check = Check(
         plan, extents, (source, mirror), places, {name: i for i, name in enumerate(places)}
     )
@@ -76,21 +81,33 @@ def check_transactions(
     )
 
 
+def _side_view(plan: Plan, side: int, events: Rows, facts: list[LedgerFact]) -> SideView:
+    """Return one side as it is at the cut, with what is known of later."""
+    bounds = np.array([part.bound for part in plan.partitions.values()], np.int64)
+    bounds[bounds < 0] = NO_OFFSET
+    later = events["first_offset"] >= bounds[events["place"]]
+    _, statuses = decisions_of(facts)
+    decisions, _ = decisions_of([fact for fact in facts if not _is_later(plan, fact)])
+    return SideView(side, instances_of(events[~later]), decisions, statuses, events[later])
+
+
+def _is_later(plan: Plan, fact: LedgerFact) -> bool:
+    planned = plan.partitions.get(f"{TRANSACTION_LEDGER}/{fact.shard}")
+    return planned is not None and 0 <= planned.bound <= fact.offset
+
+
 def _judge_open(check: Check, side: SideView) -> None:
-    """Find open transactions that are older than their time-out, in the log's own time (INV-RCTX5)."""
+    """Find open transactions that nothing ends and that are older than their time-out (INV-RCTX5)."""
     rows = side.instances[side.instances["outcome"] == OPEN]
-    newest_ms = max(check.extents.newest_ms[side.number], check.plan.cut_wall_ms)
     for row in rows:
         producer_id, place = int(row["producer_id"]), int(row["place"])
         if (side.number, place, producer_id) in check.disturbed:
             continue
-        fact = side.statuses.get(producer_id)
-        limit_ms = check.plan.options.hanging_ms if fact is None else max(1, fact.timeout_ms)
         extent = check.extents.of(side.number, place)
         if extent is None or not extent.is_whole:
             continue
-        age_ms = newest_ms - int(row["max_timestamp_ms"])
-        if age_ms <= limit_ms or _closed_elsewhere(check, side, row):
+        age = _excess_age(check, side, row)
+        if not age or _ended_later(check, row) or _closed_elsewhere(check, side, row):
             continue
         check.disturbed.add((side.number, place, producer_id))
         check.findings.append(
@@ -99,10 +116,36 @@ def _judge_open(check: Check, side: SideView) -> None:
                 record_count=int(row["records"]),
                 producer_id=producer_id,
                 producer_epoch=int(row["producer_epoch"]),
-                detail=f"open for {age_ms} ms, time-out {limit_ms} ms; end it with: tidemark txn abort"
+                detail=f"open for {age}; end it with: tidemark txn abort"
                 f" --partition {check.places[place]} --producer-id {producer_id}",
             )
         )  # fmt: skip
+
+
+def _excess_age(check: Check, side: SideView, row: Any) -> str:
+    """Return for how long a transaction is open, in words; empty if that is not too long, or not known."""
+    fact = side.statuses.get(int(row["producer_id"]))
+    if fact is not None and fact.status in _UNDER_WAY:
+        newest_ms = max(check.extents.newest_ms[side.number], check.plan.cut_wall_ms)
+        age_ms, limit_ms = newest_ms - fact.last_update_ms, max(1, fact.timeout_ms)
+        return f"{age_ms} ms, time-out {limit_ms} ms" if age_ms > limit_ms else ""
+    # The ledger knows of nothing under way: the data came late, or its record lies behind what was read.
+    planned = check.plan.partitions[check.places[int(row["place"])]]
+    is_old = int(row["last_offset"]) < planned.old_below
+    return f"more than {check.plan.options.hanging_ms} ms, by the tidemarks" if is_old else ""
+
+
+def _ended_later(check: Check, row: Any) -> bool:
+    """Return whether either side has its marker behind the cut: it was open when the cut was made, and ended (INV-RCTX4)."""
+    return any(
+        (
+            (side.later_markers["place"] == row["place"])
+            & (side.later_markers["producer_id"] == row["producer_id"])
+            & (side.later_markers["producer_epoch"] >= row["producer_epoch"])
+            & (side.later_markers["first_offset"] > row["last_offset"])
+        ).any()
+        for side in check.sides
+    )
 
 
 def _closed_elsewhere(check: Check, side: SideView, row: Any) -> bool:
