@@ -1,21 +1,20 @@
-"""Region epochs and promises: who may act, as each region alone can judge it (T19, T24 two sites, T27).
+"""Region epochs and promises: who may act, as each region alone can judge it (T19, T24 two sites).
 
 INV-DY1  region_epoch = n << 3 | region ordinal: two regions never write under the same one (T19)
 INV-DY2  a promise is never weakened: only a higher epoch, or the same one by the same taker, is promised
-INV-DY3  a region that starts acts only if no site it could ask knows a higher epoch or a later promise,
-        and no mirror reached further than its own logs go (T27)
+INV-DY3  a region that starts acts only if no site it could ask knows a higher epoch or a later promise
 
 Two sites have no majority: the operator's word stands in for an answer that cannot be had. A witness or a
 third site makes this the state machine of a cross-site Raft group.
 Not here: asking (the failover driver), durability (the failover journal).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, Lineage, TidemarkPoint
 from idempotency import fencing
 
 
@@ -60,7 +59,7 @@ def judge_promise(given: Promise, region_epoch: int, asked: Promise) -> PromiseV
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """What one site says about itself. `held` are the offsets of each log that it has shown.
+    """What one site says about itself.
 
     `claim` is the greatest tidemark it published (acting) or reached (mirror).
     """
@@ -71,7 +70,6 @@ class SiteReport:
     promise: Promise = NO_PROMISE
     claim: TidemarkPoint = BEFORE_ALL
     lineage: Lineage = field(default_factory=Lineage)
-    held: Mapping[LogKey, int] = field(default_factory=dict)
 
 
 class StartVerdict(Enum):
@@ -80,7 +78,6 @@ class StartVerdict(Enum):
     ACT = "act"
     FOLLOW = "another region acts under a higher region epoch"
     WAIT = "another region was promised a higher region epoch and has not finished taking over"
-    SHORT = "a mirror holds more of a log than this region does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +89,10 @@ class StartDecision:
     leader: str = ""
 
 
-def judge_start(
-    region_epoch: int, log_ends: Mapping[LogKey, int], reports: Sequence[SiteReport]
-) -> StartDecision:
+def judge_start(region_epoch: int, reports: Sequence[SiteReport]) -> StartDecision:
     """Return what a region that acted under `region_epoch` may do, given the sites that answered.
 
-    `log_ends` are its own log end offsets (INV-DY3). No report at all means ACT: with two sites an
+    Whether a mirror has shown more than it holds is judged by itself (`history`, T33). No report at all means ACT: with two sites an
     unreachable mirror must not keep home down, and the operator answers for not having failed over.
     """
     ahead = max(reports, key=lambda report: report.region_epoch, default=None)
@@ -109,17 +104,4 @@ def judge_start(
         promise = promised.promise
         reason = f"region {promise.taker} was promised region epoch {promise.region_epoch}"
         return StartDecision(StartVerdict.WAIT, reason, promise.taker)
-    return _judge_lengths(log_ends, reports)
-
-
-def _judge_lengths(log_ends: Mapping[LogKey, int], reports: Sequence[SiteReport]) -> StartDecision:
-    for report in reports:
-        for key, held in sorted(report.held.items()):
-            if key in log_ends and log_ends[key] < held:
-                reason = (
-                    f"log {key.encode()} ends at {log_ends[key]} here, but region {report.region}"
-                    f" holds it up to {held}: records were lost on this disk. Let"
-                    f" {report.region} take over: tidemark region failover --to {report.region}"
-                )
-                return StartDecision(StartVerdict.SHORT, reason, report.region)
     return StartDecision(StartVerdict.ACT)

@@ -75,6 +75,11 @@ class WaitBackoff:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowHistory:
+    """Show home what was reached and shown here: it must hold all of it (T33)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadRegistry:
     """Ask home for its topic registry."""
 
@@ -163,6 +168,7 @@ LinkEffect: TypeAlias = (
     Connect
     | Disconnect
     | WaitBackoff
+    | ShowHistory
     | ReadRegistry
     | ApplyTopics
     | AwaitTidemarkToDelete

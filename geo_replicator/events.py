@@ -86,6 +86,17 @@ class Greeted:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryShown:
+    """Home compared what was reached here under `reached_region_epoch` with its own history (T33).
+
+    `missing` says of each log that differs what home does not hold, for people.
+    """
+
+    reached_region_epoch: int
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RegistryRead:
     """Home's topic registry at `metadata_version`, and the topics that are mirrored so far."""
 
@@ -168,6 +179,7 @@ class BackoffOver:
 LinkEvent: TypeAlias = (
     LinkStarted
     | Greeted
+    | HistoryShown
     | RegistryRead
     | TopicsApplied
     | LogsChecked

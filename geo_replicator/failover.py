@@ -7,6 +7,8 @@ INV-FA3  `next_effect` depends on the state only, and every effect may be run ag
 INV-FA4  writes open in ACTING and nowhere else; ACTING is entered by `Adopted` (or at birth) only
 INV-FA7  a region without history does nothing but ask for one; what joined a history and never acted since does not act
         by itself (T32)
+INV-FA8  a region whose history was refuted does not act, also after a restart, until it took over from itself by an
+        operator's word, or came back to the history of another one (T33)
 INV-FA5  a promise never goes down, and while it is higher than the region epoch this region does not act
 
     MIRRORING -> FENCING -> CUTTING -> ADOPTING -> ACTING -> DRAINING -> FENCED -> RETURNING -> MIRRORING
@@ -35,6 +37,7 @@ from geo_replicator.failover_events import (
     FollowResumed,
     HigherEpochLearned,
     HistoryJoined,
+    HistoryRefuted,
     LogsCut,
     PromiseGiven,
     ReturnBegun,
@@ -55,6 +58,7 @@ class Phase(StrEnum):
     ADOPTING = "adopting"
     ACTING = "acting"
     DRAINING = "draining"
+    DISPUTED = "disputed"
     FENCED = "fenced"
     RETURNING = "returning"
 
@@ -71,6 +75,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     entry: EntryRecord | None = None
     unseen: tuple[EntryRecord, ...] = ()
     abandoned_epoch: int = 0
+    refuted: HistoryRefuted | None = None
     reason: str = ""
     copied: bool = False
     """All that is held here was copied: this region joined a history and has not acted since."""
@@ -97,6 +102,7 @@ class IllegalTransition(Exception):
 _UB: Final = Phase.UNBORN
 _M, _FG, _CU, _AD = Phase.MIRRORING, Phase.FENCING, Phase.CUTTING, Phase.ADOPTING
 _AC, _DR, _FD, _RE = Phase.ACTING, Phase.DRAINING, Phase.FENCED, Phase.RETURNING
+_DI: Final = Phase.DISPUTED
 
 TRANSITIONS: Final[dict[tuple[type[Event], Phase], Phase]] = {
     (TakeoverBegun, _M): _FG,
@@ -105,6 +111,9 @@ TRANSITIONS: Final[dict[tuple[type[Event], Phase], Phase]] = {
     (CutChosen, _FG): _CU,
     (LogsCut, _CU): _AD,
     (Adopted, _AD): _AC,
+    (HistoryRefuted, _AC): _DI,
+    (HistoryRefuted, _DR): _DI,
+    (TakeoverBegun, _DI): _FG,
     (DrainBegun, _AC): _DR,
     (DrainRolledBack, _DR): _AC,
     # Whoever promised stands still until the taker acts: nothing older is acted on or reached (T24).
@@ -154,6 +163,8 @@ def _remember(state: State, event: Event) -> State:
         case DrainBegun(to_region=to_region):
             reason = f"draining: region {to_region} is about to take over"
             return msgspec.structs.replace(state, reason=reason)
+        case HistoryRefuted(reason=reason):
+            return msgspec.structs.replace(state, refuted=event, reason=reason)
         case DrainRolledBack():
             return msgspec.structs.replace(state, reason="")
         case PromiseGiven(region_epoch=region_epoch, taker=taker):
@@ -207,6 +218,7 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
                 region_epoch=region_epoch,
                 acting_region=state.region,
                 takeover=None,
+                refuted=None,
                 reason="",
                 copied=False,
             )
@@ -225,8 +237,9 @@ def _remember_return(state: State, event: FollowResumed | ReturnBegun | Returned
             )
         case Returned(region_epoch=region_epoch):
             return msgspec.structs.replace(
-                state, region_epoch=region_epoch, unseen=(), entry=None, takeover=None, reason=""
-            )
+                state, region_epoch=region_epoch, unseen=(), entry=None, takeover=None, refuted=None,
+                reason="",
+            )  # fmt: skip
 
 
 def _without_takeover(state: State, reason: str) -> State:
@@ -300,6 +313,10 @@ class Act(msgspec.Struct, frozen=True):
     """Take writes, once the other sites confirmed that this region still may."""
 
 
+class AwaitOperator(msgspec.Struct, frozen=True):
+    """Stand still, and say why: which history counts is the operator's choice (T33)."""
+
+
 class RollBackDrain(msgspec.Struct, frozen=True):
     """A drain that a restart finds is over: nobody took over."""
 
@@ -309,17 +326,31 @@ class LearnLineage(msgspec.Struct, frozen=True):
 
 
 Effect = (
-    SeekHistory | Mirror | CollectPromises | CutLogs | Adopt | Act | RollBackDrain | LearnLineage
+    SeekHistory
+    | Mirror
+    | CollectPromises
+    | CutLogs
+    | Adopt
+    | Act
+    | AwaitOperator
+    | RollBackDrain
+    | LearnLineage
 )
+
+
+_STANDING_EFFECTS: Final[dict[Phase, Effect]] = {
+    Phase.UNBORN: SeekHistory(),
+    Phase.MIRRORING: Mirror(),
+    Phase.ACTING: Act(),
+    Phase.DISPUTED: AwaitOperator(),
+    Phase.DRAINING: RollBackDrain(),
+    Phase.FENCED: LearnLineage(),
+}
 
 
 def next_effect(state: State) -> Effect:
     """Return what a region in `state` does next, after a restart as in the first run (INV-FA3)."""
     match state.phase:
-        case Phase.UNBORN:
-            return SeekHistory()
-        case Phase.MIRRORING:
-            return Mirror()
         case Phase.FENCING:
             assert state.takeover is not None, state
             return CollectPromises(state.takeover)
@@ -330,15 +361,11 @@ def next_effect(state: State) -> Effect:
         case Phase.ADOPTING:
             assert state.entry is not None, state
             return Adopt(state.entry)
-        case Phase.ACTING:
-            return Act()
-        case Phase.DRAINING:
-            return RollBackDrain()
-        case Phase.FENCED:
-            return LearnLineage()
         case Phase.RETURNING:
             cut = lowest_base(record.entry() for record in state.unseen)
             return CutLogs(cut, state.unseen[-1].region_epoch, state.unseen)
+        case _:
+            return _STANDING_EFFECTS[state.phase]
 
 
 def transition_rows() -> list[tuple[str, str, str]]:

@@ -67,6 +67,7 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
 
     `planned`: the old region was drained, and only the tidemark `final` (epoch, number) will do.
     `forced`: the operator's word stands for promises that cannot be had.
+    `accepts`: the region whose history the operator gave up, where this one takes over from itself (T33).
     """
 
     region_epoch: int
@@ -75,6 +76,7 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
     planned: bool
     forced: bool
     final: tuple[int, int] | None = None
+    accepts: str = ""
 
 
 class TakeoverAbandoned(msgspec.Struct, frozen=True, tag=True):
@@ -99,6 +101,16 @@ class Adopted(msgspec.Struct, frozen=True, tag=True):
     """Ledgers loaded, orphans aborted, groups clamped, first tidemark published (T21): writes open."""
 
     region_epoch: int
+
+
+class HistoryRefuted(msgspec.Struct, frozen=True, tag=True):
+    """`region` has shown a tidemark of this region's own epoch that this one does not hold: writes close (T33)."""
+
+    region: str
+    region_epoch: int
+    number: int
+    log_count: int
+    reason: str
 
 
 class DrainBegun(msgspec.Struct, frozen=True, tag=True):
@@ -154,6 +166,7 @@ Event = (
     | CutChosen
     | LogsCut
     | Adopted
+    | HistoryRefuted
     | DrainBegun
     | DrainRolledBack
     | PromiseGiven

@@ -12,7 +12,8 @@ from uuid import UUID
 
 from geo_replicator.effects import Diverged
 from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
-from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
+from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.lineage import Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
 from geo_replicator.topology import LedgerTopics, MirrorTopic
 from idempotency.ports import Chance, Clock
@@ -48,6 +49,12 @@ class FetchAnswer:
 
 class HomeSession(Protocol):
     """One greeted connection to home. Every call raises `LinkFailed` when it cannot be answered."""
+
+    async def show_history(
+        self, point: TidemarkPoint, shown: Sequence[ShownLog]
+    ) -> Sequence[HistoryDifference]:
+        """Show a piece of what was reached at `point`; return what home does not hold of it (T33)."""
+        ...
 
     async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:
         """Return (metadata version M, all topics of the domain)."""
@@ -91,12 +98,28 @@ class MirrorLogs(Protocol):
         """Return below which offset the log is durable; 0 for a log that is not open."""
         ...
 
+    def durable_end(self, key: LogKey) -> int | None:
+        """Return below which offset the log is durable; None where it has stopped, or there is no such topic."""
+        ...
+
     def whole_from(self, key: LogKey) -> int:
         """Return below which offset the log may lack others, because it or its original was cleaned; 0: none."""
         ...
 
     def cleaned_at_home(self, key: LogKey, cleaned_below: int) -> None:
         """Note how far home has cleaned the log: so far it may have holes, and may be cleaned here."""
+        ...
+
+    async def evidence(self, cut: Cut, keys: Sequence[LogKey]) -> Sequence[ShownLog]:
+        """Return what shows that these logs hold `cut` (T33)."""
+        ...
+
+    async def first_offset(self, key: LogKey) -> int:
+        """Return where the log's bytes begin; raises `LinkFailed`."""
+        ...
+
+    async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
         ...
 
     def append(self, key: LogKey, data: Buffer) -> int:

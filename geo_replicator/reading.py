@@ -1,16 +1,17 @@
 """Reading `__tidemarks` back: from the last full vector that is not above a given tidemark.
 
 INV-TR1  reading starts at a full record and takes every record from there, so vectors are complete
+INV-TR3  a tidemark counts as held only if every log that it names ends at or beyond its position (T16)
 INV-TR2  the walk back costs one record per full vector, not one per tidemark
 
 Not here: the record (`tidemark`), what was reached (`frontier`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.tidemark import (
     NOWHERE,
     TermRecord,
@@ -63,6 +64,78 @@ def read_book(
     target = newest.newest.point if floor is None else min(floor, newest.newest.point)
     read.book.raise_floor(target)
     return read
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A log that ends before the position of a tidemark: what it lacks is not here any more."""
+
+    key: LogKey
+    position: int
+    end_offset: int
+
+
+EndOf = Callable[[LogKey], int | None]
+"""Where a log ends durably; None where that cannot be told, or does not matter: it has stopped, or was deleted."""
+
+
+def shortfalls(cut: Cut, end_of: EndOf) -> list[Shortfall]:
+    """Return the logs that end before their position in `cut`, by key."""
+    found = []
+    for key, position in sorted(cut.positions.items()):
+        end = end_of(key)
+        if end is not None and end < position:
+            found.append(Shortfall(key, position, end))
+    return found
+
+
+def held_point(
+    records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint, end_of: EndOf
+) -> TidemarkPoint:
+    """Return the greatest tidemark at or below `floor` that the bytes hold, `BEFORE_ALL` for none (INV-TR3).
+
+    Raises `TidemarkError` where the log is not readable.
+    """
+    start = _start_of(records, floor)
+    while start is not None:
+        held = _held_from(records, ledgers, start, floor, end_of)
+        if held is not None:
+            return held
+        full = _record_at(records, start)
+        if not isinstance(full, Tidemark) or full.previous_at == NOWHERE:
+            break
+        floor = TidemarkPoint(full.region_epoch, full.number - 1)
+        previous = _record_at(records, full.previous_at)
+        is_full = isinstance(previous, Tidemark) and previous.full
+        start = full.previous_at if is_full else previous.full_at
+        start = None if start == NOWHERE else start
+    return BEFORE_ALL
+
+
+def _held_from(
+    records: TidemarkRecords,
+    ledgers: LedgerTopics,
+    start: int,
+    floor: TidemarkPoint,
+    end_of: EndOf,
+) -> TidemarkPoint | None:
+    book, held = TidemarkBook(ledgers), None
+    short: set[LogKey] = set()
+    for at, key, value in records.tidemark_records(start):
+        tidemark = book.apply(at, decode(key, value))
+        if tidemark is None:
+            continue
+        if tidemark.point > floor:
+            break
+        if tidemark.full:
+            short.clear()
+        moved = {key: place.cut_offset for key, place in tidemark.moved.items()}
+        moved |= {ledgers.shard_key(shard): end for shard, end in tidemark.ledger.items()}
+        short.difference_update(tidemark.removed)
+        short.update(found.key for found in shortfalls(Cut(tidemark.point, moved), end_of))
+        if not short:
+            held = tidemark.point
+    return held
 
 
 def _start_of(records: TidemarkRecords, floor: TidemarkPoint | None) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geo_replicator.failover import Phase
-from geo_replicator.lineage import Lineage
+from geo_replicator.lineage import Cut, Lineage
 from idempotency.identity import TopicPartition
 from idempotency.ledger_records import (
     RoundRecord,
@@ -228,13 +228,16 @@ class Site:
         # Identity and tidemarks know each other: the driver is built last, the services ask it lazily.
         identity = _Identity(self)
         self.server = PeerServer(network, identity)
+        self.diverged = DivergedLogs(
+            lambda: self.table, self.quarantine, self._cut_reason, self._shown_floor
+        )
         source = LinkSource(self.table, self.metadata, identity, clock)
         self.tidemarks = TidemarkService(
             TidemarkParts(
                 region=self.region.name, ordinal=self.region.ordinal, network=network,
                 identity=identity, metadata=self.metadata, partitions=self.table,
                 rounds=self.ledger, source=source, reached=ReachedFile.open(disk, self.folder),
-                divergence=DivergedLogs(lambda: self.table, self.quarantine, self._cut_reason),
+                divergence=self.diverged,
                 lineage=self._lineage, clock=clock, chance=chance, interval_ms=5,
             )
         )  # fmt: skip
@@ -265,6 +268,7 @@ class Site:
         await self.driver.recover()
         self.driver.register(self.server)
         source.register(self.server)
+        source.on_refuted = self.driver.refuted
         if listens:
             await self.server.start(self.region.peer_host, self.region.peer_port)
         self._spawn(self.role.run())
@@ -304,6 +308,9 @@ class Site:
     def _lineage(self) -> Lineage:
         domain = self.metadata.image.main_domain
         return Lineage(tuple(as_entry(entry) for entry in domain.lineage))
+
+    def _shown_floor(self) -> Cut:
+        return self.tidemarks.shown_floor()
 
     def _cut_reason(self) -> CutReason:
         domain = self.metadata.image.main_domain

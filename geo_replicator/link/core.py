@@ -5,6 +5,8 @@ INV-LK2  a diverged log is handed to quarantine and checked again; the link neve
 INV-LK3  at most `FETCHES_IN_FLIGHT` fetches are under way; each answer is appended before the next is taken
 INV-LK4  a topic that is gone at home is kept until a tidemark past its deletion is reached (T15)
 INV-LK6  logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15)
+INV-LK7  nothing is asked of home, copied, cut or deleted before home was shown to hold what was reached here under
+         this region epoch; where it does not, the mirror stays as it is, and asks again (T33, T35)
 INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX`, and then in a fresh session
 
 Not here: reached tidemarks (`frontier`), I/O (`driver`), what home does (`link_source` in the broker).
@@ -28,6 +30,7 @@ from geo_replicator.effects import (
     LogsReconciled,
     ReadRegistry,
     SendFetch,
+    ShowHistory,
     StartLogs,
     WaitBackoff,
 )
@@ -36,6 +39,7 @@ from geo_replicator.events import (
     DivergenceResolved,
     Fetched,
     Greeted,
+    HistoryShown,
     HomeLogEnd,
     LinkBroken,
     LinkEvent,
@@ -45,7 +49,9 @@ from geo_replicator.events import (
     RegistryRead,
     TopicsApplied,
 )
+from geo_replicator.history import NAMED_MAX
 from geo_replicator.lineage import LogKey
+from geo_replicator.link.comparing import agrees
 from geo_replicator.link.cursor import Cursor
 from geo_replicator.topology import MirrorTopic, topic_difference
 
@@ -59,6 +65,7 @@ class LinkState(Enum):
 
     STOPPED = auto()
     CONNECTING = auto()
+    PROVING = auto()
     SYNCING = auto()
     APPLYING = auto()
     CHECKING = auto()
@@ -79,6 +86,7 @@ class LinkCore:
     state: LinkState = LinkState.STOPPED
     cursor: Cursor = field(default_factory=Cursor)
     last_error: str = ""
+    refused_history: str = ""
     session_count: int = 0
     metadata_version: int = -1
     _backoff_ms: int = BACKOFF_MS_MIN
@@ -97,6 +105,8 @@ class LinkCore:
                 return [Connect()]
             case Greeted():
                 return self._greeted(event)
+            case HistoryShown():
+                return self._compared(event)
             case RegistryRead():
                 return self._follow_topics(event)
             case TopicsApplied(logs=logs):
@@ -121,12 +131,31 @@ class LinkCore:
             )
         if not event.acting:
             return self._broken(f"region {event.home_region} does not act (yet)")
-        self.state = LinkState.SYNCING
+        self.state = LinkState.PROVING
         self.session_count += 1
         self.cursor = Cursor()
         self._ends = {}
         self._in_flight = 0
         self._forgotten = ()
+        return [ShowHistory()]
+
+    def _compared(self, event: HistoryShown) -> list[LinkEffect]:
+        """Follow a home that holds what was shown here; what an older epoch reached is for the lineage to judge.
+
+        A region that comes back may hold a history that the lineage has cut off: leader epochs find that (T23).
+        """
+        assert self.state is LinkState.PROVING, self.state
+        self.refused_history = ""
+        if event.missing and event.reached_region_epoch == self.region_epoch:
+            named = "; ".join(event.missing[:NAMED_MAX])
+            self.refused_history = (
+                f"region {self.home_region} does not hold what this region has shown ({len(event.missing)}"
+                f" logs: {named}). Nothing is copied, cut or deleted here until an operator chooses:"
+                " tidemark region failover to this region, which keeps all that it has, or"
+                f" tidemark region accept-loss at {self.home_region}"
+            )
+            return self._broken(self.refused_history)
+        self.state = LinkState.SYNCING
         return [ReadRegistry()]
 
     def _follow_topics(self, event: RegistryRead) -> list[LinkEffect]:
@@ -173,7 +202,7 @@ class LinkCore:
         diverged = [
             Diverged(key, home.leader_epoch, home.end_offset, mirror.end_offset)
             for key, (mirror, home) in checked.items()
-            if not _agrees(mirror, home)
+            if not agrees(mirror, home)
         ]
         if diverged:
             self.state = LinkState.DIVERGED
@@ -227,10 +256,3 @@ class LinkCore:
         wait_ms = self._backoff_ms
         self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS_MAX)
         return [Disconnect(reason), WaitBackoff(wait_ms)]
-
-
-def _agrees(mirror: MirrorLogEnd, home: HomeLogEnd) -> bool:
-    """Return whether home's log holds all of the mirror's: same newest epoch, and not beyond its end."""
-    if mirror.end_offset == 0 or mirror.leader_epoch < 0:
-        return True
-    return home.leader_epoch == mirror.leader_epoch and home.end_offset >= mirror.end_offset

@@ -26,6 +26,7 @@ from geo_replicator.effects import (
     LogsReconciled,
     ReadRegistry,
     SendFetch,
+    ShowHistory,
     StartLogs,
     WaitBackoff,
 )
@@ -35,6 +36,7 @@ from geo_replicator.events import (
     Fetched,
     FetchedSlice,
     Greeted,
+    HistoryShown,
     LinkBroken,
     LinkEvent,
     LinkStarted,
@@ -42,7 +44,9 @@ from geo_replicator.events import (
     RegistryRead,
     TopicsApplied,
 )
-from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.history import in_pieces
+from geo_replicator.lineage import LogKey, TidemarkPoint
+from geo_replicator.link.comparing import compared
 from geo_replicator.link.core import LinkCore, LinkState
 from geo_replicator.link.cursor import CursorBroken
 from geo_replicator.link.lag import LagBook
@@ -73,6 +77,7 @@ class Link:
         self.reaching = Reaching(ports, facts, self.lag)
         self._restored = False
         self._session: HomeSession | None = None
+        self._proven: dict[LogKey, int] = {}
         self._answers: deque[Awaitable[FetchAnswer]] = deque()
 
     def restore(self) -> None:
@@ -139,18 +144,38 @@ class Link:
 
     async def _perform(self, effect: LinkEffect, session: HomeSession) -> LinkEvent | None:
         match effect:
+            case ShowHistory():
+                return await self._show_history(session)
             case ReadRegistry():
                 version, registry = await session.registry()
                 return RegistryRead(version, registry, self._ports.topics.mirrored())
             case ApplyTopics():
                 return await self._apply_topics(effect)
             case CheckEpochs(logs=logs):
-                return LogsChecked(await session.check(logs))
+                answers = await session.check(logs)
+                own = self._ports.logs
+                return LogsChecked(await compared(session, own, logs, answers, self._proven))
             case HandOverDivergence(divergences=divergences):
                 return await self._hand_over(divergences)
             case _:
                 self._note(effect, session)
                 return None
+
+    async def _show_history(self, session: HomeSession) -> HistoryShown:
+        """Show home, piece by piece, what was reached here (T33)."""
+        cut = self.reaching.shown_cut()
+        names = {topic.topic_id: topic.name for topic in self._ports.topics.mirrored()}
+        missing: list[str] = []
+        self._proven = {}
+        for keys in in_pieces(cut.positions):
+            shown = await self._ports.logs.evidence(cut, keys)
+            for found in await session.show_history(cut.point, shown):
+                name = names.get(found.key.topic_id, found.key.topic_id.hex)
+                missing.append(
+                    f"{name}-{found.key.partition}, shown up to {found.shown_end}: {found.reason}"
+                )
+        self._proven = {} if missing else dict(cut.positions)
+        return HistoryShown(cut.point.region_epoch, tuple(missing))
 
     def _note(self, effect: LinkEffect, session: HomeSession) -> None:
         match effect:
@@ -257,7 +282,9 @@ class Link:
             "home": self._facts.home_region,
             "state": self.core.state.name.lower(),
             "last_error": self.core.last_error,
+            "refused_history": self.core.refused_history,
             "stopped_reaching": self.reaching.stopped,
+            "lost_here": self.reaching.lost,
             "sessions": self.core.session_count,
             "region_epoch": self._facts.region_epoch,
             "reached": {

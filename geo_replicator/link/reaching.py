@@ -1,6 +1,8 @@
 """What a mirror has reached: a tidemark whose logs are all durable here becomes a durable fact, and is shown.
 
 INV-LD1  a reader of this region is shown D(k) only after k is durable here (T16, T17)
+INV-LD5  a claim does not outlive its bytes: after a loss the greatest tidemark that the logs hold counts as reached;
+         what was reached, and is stored as that, does not go down by it (T16)
 INV-LD4  a corrupt `__tidemarks` stops reaching, loudly; what was shown stays
 
 Durable -> complete -> durable fact -> shown; the topics change in step with it (T15).
@@ -9,15 +11,16 @@ Not here: decisions (`frontier`, `tidemark`, `topic_changes`), fetching (`driver
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from geo_replicator.frontier import Frontier
+from geo_replicator.history import NAMED_MAX
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import LagBook
 from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.ports import LinkFacts, LinkFailed, LinkPorts
-from geo_replicator.reading import read_book
+from geo_replicator.reading import Shortfall, held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkBook, TidemarkError, decode
 
 _log: Final = logging.getLogger("tidemark.link")
@@ -35,6 +38,8 @@ class Reaching:
         self.frontier = Frontier(facts.ledgers, facts.lineage)
         self.topics = TopicChanges()
         self.stopped: str = ""
+        self.lost: str = ""
+        self.stored = BEFORE_ALL
         self.changed = asyncio.Event()
         self._shown = BEFORE_ALL
         self._saving: TidemarkPoint | None = None
@@ -53,6 +58,8 @@ class Reaching:
         reached = facts.lineage.greatest_valid([self._ports.reached.point])
         if reached != self._ports.reached.point:
             reached = _lowered(facts.lineage, self._ports.reached.point)
+        self.stored = reached
+        reached = self._held(reached)
         read = read_book(self._ports.logs, facts.ledgers, reached)
         self.book, self._read_to = read.book, read.next_offset
         self.frontier = Frontier(facts.ledgers, facts.lineage, reached)
@@ -62,6 +69,21 @@ class Reaching:
         for tidemark in read.above:
             self.frontier.observe(tidemark)
         self._show_all()
+
+    def _held(self, reached: TidemarkPoint) -> TidemarkPoint:
+        """Return what the bytes hold of the stored fact, and say what they lack (INV-LD5)."""
+        logs, ledgers = self._ports.logs, self._facts.ledgers
+        self.lost = ""
+        if reached == BEFORE_ALL:
+            return reached
+        cut = read_book(logs, ledgers, reached).book.positions(reached)
+        lacking = [] if cut is None else shortfalls(cut, logs.durable_end)
+        if cut is not None and not lacking:
+            return reached
+        held = held_point(logs, ledgers, reached, logs.durable_end)
+        self.lost = lost_text(reached, held, lacking)
+        _log.error("%s", self.lost)
+        return held
 
     def log_moved(self, key: LogKey) -> None:
         """Note that more of a log is durable here."""
@@ -97,9 +119,12 @@ class Reaching:
         await self._grow_topics(point)
         if point <= self.frontier.reached:
             return
-        self._saving = point
-        await self._ports.reached.save(point)
-        self._saving = None
+        if point > self._ports.reached.point:
+            self._saving = point
+            await self._ports.reached.save(point)
+            self._saving = None
+            self.stored = point
+        self.lost = "" if point >= self.stored else self.lost
         self.frontier.persisted(point)
         self._show(point)
         self.changed.set()
@@ -193,6 +218,10 @@ class Reaching:
                 self.frontier.removed(key)
                 self._lag.forget(key)
 
+    def shown_cut(self) -> Cut:
+        """Return what was reached and shown, also where its bytes are gone by now, as far as it is known (T33)."""
+        return self.book.positions(self.stored) or self.reached_cut()
+
     def reached_cut(self) -> Cut:
         """Return the last reached tidemark with its positions: what a takeover would cut at.
 
@@ -203,6 +232,19 @@ class Reaching:
         if cut is None:
             raise TidemarkError(f"{reached} was reached here, but __tidemarks does not hold it")
         return cut
+
+
+def lost_text(stored: TidemarkPoint, held: TidemarkPoint, lacking: Sequence[Shortfall]) -> str:
+    """Return, for people, why a region holds less than what it has reached before."""
+    named = "; ".join(
+        f"{found.key.encode()} ends at {found.end_offset}, below {found.position}"
+        for found in lacking[:NAMED_MAX]
+    )
+    why = f"{len(lacking)} logs: {named}" if lacking else "__tidemarks does not hold its record"
+    return (
+        f"{stored} was reached and shown here, but the disk has lost a part of it ({why}): only {held} is held"
+        " whole, and only that is claimed until the acting region has sent the rest again"
+    )
 
 
 def _lowered(lineage: Lineage, point: TidemarkPoint) -> TidemarkPoint:

@@ -133,6 +133,48 @@ def failover(
     _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
 
 
+@region.command("accept-loss", epilog="Example: tidemark region accept-loss --at eu --yes")
+@click.option("--at", "target", required=True, metavar="REGION", help="The region in dispute.")
+@click.option("--domain", default="main", show_default=True, help="What it acts for.")
+@click.option("--yes", is_flag=True, help="Do not ask: accept the loss statement.")
+@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
+@url_option
+@output_option
+@reports_errors
+def accept_loss(
+    target: str, domain: str, yes: bool, timeout_s: float, url: str | None, output: str
+) -> None:
+    """Let a region act with what it holds, although a mirror has shown more.
+
+    For a region whose writes are closed because its disk lost what a mirror has: an empty or an older folder.
+    Prints what the mirror has beyond it, and asks, unless --yes is given. The mirror puts that into
+    quarantine. The way that loses nothing is: tidemark region failover to the mirror.
+    """
+    address = Cluster(parse_urls(url)).address_of(target)
+    statement = request(address, "GET", f"/v1/region/loss-to-accept?to={target}")
+    if output != JSON:
+        _print_statement(statement)
+        _print_records(statement["plain"])
+    if not yes and not _confirmed(target, output, statement):
+        fail("nothing was done")
+    order = {"to": target, "domain": domain, "confirm": True}
+    operation = request(address, "POST", "/v1/region/accept-loss", order)
+    _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
+
+
+def _print_records(ranges: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        (
+            f"{lost['topic']}-{lost['partition']}",
+            lost["record_count"],
+            f"{lost['first_offset']}..{lost['last_offset']}",
+        )
+        for lost in ranges
+    ]
+    if rows:
+        print_table("", ("partition", "plain records#", "offsets"), rows)
+
+
 def _confirmed(target: str, output: str, statement: Mapping[str, Any]) -> bool:
     if output == JSON:
         print_json({"status": "not confirmed", "statement": statement})

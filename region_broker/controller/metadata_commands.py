@@ -13,6 +13,8 @@ from uuid import UUID
 import msgspec
 
 from region_broker.controller.metadata_image import (
+    DELETED_MAX,
+    DeletedTopic,
     DomainImage,
     LineageEntry,
     MetadataImage,
@@ -40,9 +42,10 @@ class CreateTopic(msgspec.Struct, frozen=True, tag=True):
 
 
 class DeleteTopic(msgspec.Struct, frozen=True, tag=True):
-    """Remove the topic with that id; refused if there is none or it is internal."""
+    """Remove the topic with that id and remember it as deleted; refused if there is none or it is internal."""
 
     topic_id: UUID
+    wall_ms: int = 0
 
 
 class SetTopicConfigs(msgspec.Struct, frozen=True, tag=True):
@@ -107,7 +110,9 @@ def apply(image: MetadataImage, command: Command) -> MetadataImage:
 
 def _changed(image: MetadataImage, command: Command) -> MetadataImage:
     match command:
-        case CreateTopic() | DeleteTopic() | SetTopicConfigs() | ResizeTopic():
+        case DeleteTopic():
+            return _delete_topic(image, command)
+        case CreateTopic() | SetTopicConfigs() | ResizeTopic():
             return msgspec.structs.replace(image, topics=_changed_topics(image, command))
         case PutRegion(region=region):
             return _put_region(image, region)
@@ -122,16 +127,11 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
 
 
 def _changed_topics(
-    image: MetadataImage, command: CreateTopic | DeleteTopic | SetTopicConfigs | ResizeTopic
+    image: MetadataImage, command: CreateTopic | SetTopicConfigs | ResizeTopic
 ) -> dict[str, TopicImage]:
     match command:
         case CreateTopic(topic=topic):
             return _create_topic(image, topic)
-        case DeleteTopic(topic_id=topic_id):
-            topic = _topic(image, topic_id)
-            if topic.internal:
-                raise CommandRefused("internal-topic", f"topic {topic.name} is a ledger and stays")
-            return {name: kept for name, kept in image.topics.items() if name != topic.name}
         case SetTopicConfigs():
             topic = _reconfigured(image, command)
         case ResizeTopic():
@@ -154,6 +154,21 @@ def _create_topic(image: MetadataImage, topic: TopicImage) -> dict[str, TopicIma
     if image.topic_by_id(topic.topic_id) is not None:
         raise CommandRefused("topic-exists", f"a topic with id {topic.topic_id} already exists")
     return {**image.topics, topic.name: topic}
+
+
+def _delete_topic(image: MetadataImage, command: DeleteTopic) -> MetadataImage:
+    topic = _topic(image, command.topic_id)
+    if topic.internal:
+        raise CommandRefused("internal-topic", f"topic {topic.name} is a ledger and stays")
+    remembered = list(image.deleted.items())[-(DELETED_MAX - 1) :]
+    deleted = DeletedTopic(
+        topic=topic, metadata_version=image.version + 1, deleted_wall_ms=command.wall_ms
+    )
+    return msgspec.structs.replace(
+        image,
+        topics={name: kept for name, kept in image.topics.items() if name != topic.name},
+        deleted={**dict(remembered), topic.topic_id: deleted},
+    )
 
 
 def _reconfigured(image: MetadataImage, command: SetTopicConfigs) -> TopicImage:

@@ -2,6 +2,8 @@
 
 INV-M1  an image is never changed, only replaced; `version` grows by one with each applied command
 INV-M2  an image is a pure function of the commands applied so far (`metadata_commands.apply`)
+INV-M8  a topic that is gone was deleted by a command, and `deleted` names it by id, the last `DELETED_MAX` of them
+        (T34: absence alone is no deletion)
 
 Topics carry their id, so that a topic deleted and created again is another topic. A domain carries its
 lineage: who acted from which cut (rule T25 of the tidemark protocol).
@@ -24,6 +26,7 @@ TRANSACTION_LEDGER: Final = identity.TRANSACTION_LEDGER
 OFFSETS_LEDGER: Final = identity.OFFSETS_LEDGER
 TIDEMARK_LEDGER: Final = identity.TIDEMARK_LEDGER
 INTERNAL_TOPICS: Final = identity.INTERNAL_TOPICS
+DELETED_MAX: Final = 10_000
 LEDGER_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
     # What a start replays: small segments, because what lies in the active one is not compacted.
     TRANSACTION_LEDGER: {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)},
@@ -41,6 +44,14 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
     domain: str = DEFAULT_DOMAIN
     internal: bool = False
     configs: dict[str, str] = {}
+
+
+class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that a command deleted, as it was; `metadata_version` is that of the deletion, in this region."""
+
+    topic: TopicImage
+    metadata_version: int
+    deleted_wall_ms: int = 0
 
 
 class RegionImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +94,7 @@ class DomainImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Everything a region's nodes agree on. `topics`, `regions`, `domains` are keyed by name.
+    """Everything a region's nodes agree on. `topics`, `regions`, `domains` are keyed by name, `deleted` by topic id.
 
     `dict=True` keeps what is derived from an image with it (`topic_by_id`); it is no part of the image.
     """
@@ -94,6 +105,7 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     regions: dict[str, RegionImage] = {}
     domains: dict[str, DomainImage] = {}
     node_start_count: int = 0
+    deleted: dict[UUID, DeletedTopic] = {}
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return the topic with that id, or None."""

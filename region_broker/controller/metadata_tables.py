@@ -6,6 +6,7 @@ schema (`migrations/`); `SCHEMA_REVISION` is the revision this code reads and wr
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 from sqlalchemy import (
@@ -23,13 +24,14 @@ from sqlalchemy import (
 )
 
 from region_broker.controller.metadata_image import (
+    DeletedTopic,
     DomainImage,
     MetadataImage,
     RegionImage,
     TopicImage,
 )
 
-SCHEMA_REVISION: Final = "0001"
+SCHEMA_REVISION: Final = "0002"
 
 _Rows = dict[str, dict[str, Any]]
 
@@ -70,6 +72,18 @@ domains = Table(
     Column("lineage", LargeBinary, nullable=False),
 )
 
+deleted_topics = Table(
+    "deleted_topics",
+    metadata,
+    Column("topic_id", String, primary_key=True),
+    Column("name", String, nullable=False),
+    Column("partition_count", Integer, nullable=False),
+    Column("domain", String, nullable=False),
+    Column("configs", LargeBinary, nullable=False),
+    Column("metadata_version", BigInteger, nullable=False),
+    Column("deleted_wall_ms", BigInteger, nullable=False),
+)
+
 _COUNTERS: Final = ("version", "node_start_count")
 _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
@@ -87,6 +101,7 @@ def read_image(connection: Connection) -> MetadataImage | None:
         topics={row["name"]: _topic(row) for row in _rows(connection, topics)},
         regions={row["name"]: _region(row) for row in _rows(connection, regions)},
         domains={row["name"]: _domain(row) for row in _rows(connection, domains)},
+        deleted=_deleted_topics(connection),
         **{name: counts[name] for name in _COUNTERS},
     )
 
@@ -109,11 +124,14 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, topics, _topic_rows(old), _topic_rows(new))
     _write_rows(connection, regions, _region_rows(old), _region_rows(new))
     _write_rows(connection, domains, _domain_rows(old), _domain_rows(new))
+    if old is None or old.deleted is not new.deleted:
+        _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
 
 
 def _write_rows(connection: Connection, table: Table, before: _Rows, after: _Rows) -> None:
+    (key,) = table.primary_key.columns
     for name in _changed_names(before, after):
-        connection.execute(delete(table).where(table.c.name == name))
+        connection.execute(delete(table).where(key == name))
         if name in after:
             connection.execute(insert(table).values(**after[name]))
 
@@ -128,6 +146,10 @@ def _region_rows(image: MetadataImage | None) -> _Rows:
 
 def _domain_rows(image: MetadataImage | None) -> _Rows:
     return {name: _domain_row(domain) for name, domain in image.domains.items()} if image else {}
+
+
+def _deleted_rows(image: MetadataImage | None) -> _Rows:
+    return {str(key): _deleted_row(found) for key, found in image.deleted.items()} if image else {}
 
 
 def _changed_names(before: _Rows, after: _Rows) -> Iterator[str]:
@@ -152,6 +174,27 @@ def _topic(row: Mapping[str, Any]) -> TopicImage:
     return msgspec.convert(
         {**row, "configs": configs, "internal": bool(row["internal"])}, TopicImage
     )
+
+
+def _deleted_row(deleted: DeletedTopic) -> dict[str, Any]:
+    row = _topic_row(deleted.topic)
+    del row["internal"]  # a ledger is never deleted
+    return {
+        **row,
+        "metadata_version": deleted.metadata_version,
+        "deleted_wall_ms": deleted.deleted_wall_ms,
+    }
+
+
+def _deleted_topics(connection: Connection) -> dict[UUID, DeletedTopic]:
+    rows = sorted(_rows(connection, deleted_topics), key=lambda row: row["metadata_version"])
+    return {UUID(row["topic_id"]): _deleted(row) for row in rows}
+
+
+def _deleted(row: dict[str, Any]) -> DeletedTopic:
+    version, wall_ms = row.pop("metadata_version"), row.pop("deleted_wall_ms")
+    topic = _topic({**row, "internal": 0})
+    return DeletedTopic(topic=topic, metadata_version=version, deleted_wall_ms=wall_ms)
 
 
 def _region_row(region: RegionImage) -> dict[str, Any]:

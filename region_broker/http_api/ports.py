@@ -45,6 +45,14 @@ class RegionApi(Protocol):
         """Begin a fail-over to this region and return the operation; raises `refusal`."""
         ...
 
+    async def loss_to_accept(self) -> Mapping[str, Any]:
+        """Return what accepting the loss here would give up; raises `refusal`."""
+        ...
+
+    def begin_accept_loss(self, *, confirmed: bool) -> Mapping[str, Any]:
+        """Begin to act with what is held here, in a dispute, and return the operation; raises `refusal`."""
+        ...
+
     def begin_switch(self) -> Mapping[str, Any]:
         """Begin a planned switch to this region and return the operation; raises `refusal`."""
         ...

@@ -2,18 +2,21 @@
 
 INV-HO1  an order is served by the node of the region that is to act; any other answers where to go (307)
 INV-HO2  orders must be sent as application/json, so no web page can give one by a plain form
-INV-HO3  a fail-over without `confirm: true` changes nothing
+INV-HO3  a fail-over, or a loss accepted, without `confirm: true` changes nothing
 
     GET  /v1/region                        role, region epoch, tidemark, lag, link, peers, topics
     GET  /v1/region/loss-statement?to=us   what acting in `us` now would lose at most
     POST /v1/region/failover               {"to": "us", "domain": "main", "confirm": true}
     POST /v1/region/switch                 {"to": "us", "domain": "main"}
+    GET  /v1/region/loss-to-accept?to=eu   in a dispute: what `eu` gives up if it acts with what it holds
+    POST /v1/region/accept-loss            {"to": "eu", "domain": "main", "confirm": true}
     GET  /v1/region/losses                 what take-overs lost, from this region's quarantine
     GET  /v1/operations/{id}               progress
 
 Not here: the orders' execution (`region_broker.adapters.takeover.failover_operations`).
 """
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +43,8 @@ def add_region_routes(app: web.Application, api: RegionApi) -> None:
     app.router.add_get("/v1/region/loss-statement", routes.loss_statement)
     app.router.add_post("/v1/region/failover", routes.failover)
     app.router.add_post("/v1/region/switch", routes.switch)
+    app.router.add_get("/v1/region/loss-to-accept", routes.loss_to_accept)
+    app.router.add_post("/v1/region/accept-loss", routes.accept_loss)
     app.router.add_get("/v1/region/losses", routes.losses)
     app.router.add_get("/v1/operations/{operation_id}", routes.operation)
 
@@ -52,19 +57,32 @@ class _RegionRoutes:
         return answer(self._api.describe())
 
     async def loss_statement(self, request: web.Request) -> web.Response:
+        return await self._statement(request, self._api.loss_statement)
+
+    async def loss_to_accept(self, request: web.Request) -> web.Response:
+        return await self._statement(request, self._api.loss_to_accept)
+
+    async def _statement(
+        self, request: web.Request, state: Callable[[], Awaitable[Mapping[str, Any]]]
+    ) -> web.Response:
         elsewhere = self._elsewhere(request, request.query.get("to", self._api.region))
         if elsewhere is not None:
             return elsewhere
         try:
-            return answer(await self._api.loss_statement())
+            return answer(await state())
         except self._api.refusal as error:
             return _refused(error)
 
     async def failover(self, request: web.Request) -> web.Response:
-        return await self._order(request, planned=False)
+        return await self._order(request, lambda o: self._api.begin_failover(confirmed=o.confirm))
 
     async def switch(self, request: web.Request) -> web.Response:
-        return await self._order(request, planned=True)
+        return await self._order(request, lambda _order: self._api.begin_switch())
+
+    async def accept_loss(self, request: web.Request) -> web.Response:
+        return await self._order(
+            request, lambda o: self._api.begin_accept_loss(confirmed=o.confirm)
+        )
 
     async def losses(self, _request: web.Request) -> web.Response:
         try:
@@ -80,7 +98,9 @@ class _RegionRoutes:
             return problem(404, "unknown-operation", detail)
         return answer(known)
 
-    async def _order(self, request: web.Request, *, planned: bool) -> web.Response:
+    async def _order(
+        self, request: web.Request, begin: Callable[[Order], Mapping[str, Any]]
+    ) -> web.Response:
         if request.content_type != _JSON:
             return problem(415, "not-json", f"send the order as {_JSON}")
         try:
@@ -91,17 +111,12 @@ class _RegionRoutes:
         if elsewhere is not None:
             return elsewhere
         try:
-            operation = self._begin(order, planned=planned)
+            operation = begin(order)
         except self._api.refusal as error:
             return _refused(error)
         response = answer(operation, 202)
         response.headers["Location"] = f"/v1/operations/{operation['operation_id']}"
         return response
-
-    def _begin(self, order: Order, *, planned: bool) -> Any:
-        if planned:
-            return self._api.begin_switch()
-        return self._api.begin_failover(confirmed=order.confirm)
 
     def _elsewhere(self, request: web.Request, region: str) -> web.Response | None:
         if region == self._api.region:

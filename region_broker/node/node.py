@@ -14,7 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
 
-from geo_replicator.lineage import Lineage
+from geo_replicator.failover import Phase
+from geo_replicator.lineage import Cut, Lineage
 from region_broker.adapters.ledgers.id_blocks import DrawnIdBlocks
 from region_broker.adapters.ledgers.ledger_images import LedgerImages
 from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
@@ -180,6 +181,7 @@ class Node:
         )
         self.failover = FailoverDriver(parts, storage.journal, FailoverSettings())
         self._greeting.driver = self.failover
+        self._source.on_refuted = self.failover.refuted
         self.operations = FailoverOperations(self.failover, ports.chance)
 
     def _tidemark_parts(self) -> TidemarkParts:
@@ -195,7 +197,10 @@ class Node:
             source=self._source,
             reached=storage.reached,
             divergence=DivergedLogs(
-                lambda: storage.partitions, storage.quarantine, self._divergence_reason
+                lambda: storage.partitions,
+                storage.quarantine,
+                self._divergence_reason,
+                self._shown_floor,
             ),
             lineage=self._lineage,
             clock=ports.clock,
@@ -207,6 +212,9 @@ class Node:
     def _lineage(self) -> Lineage:
         domain = self.storage.metadata.image.main_domain
         return Lineage(tuple(as_entry(entry) for entry in domain.lineage))
+
+    def _shown_floor(self) -> Cut:
+        return self.tidemarks.shown_floor()
 
     def _divergence_reason(self) -> CutReason:
         domain = self.storage.metadata.image.main_domain
@@ -328,7 +336,7 @@ class Node:
         if leader is not None:
             reason = leader.status()["failed"]
         elif link is not None:
-            reason = link.reaching.stopped
+            reason = link.reaching.stopped or link.core.refused_history or link.reaching.lost
         return reason or None
 
     def stop(self) -> None:
@@ -398,8 +406,10 @@ class Node:
                 ) from error
 
     async def _until_settled(self, on_ready: Callable[[], None]) -> None:
-        """Call `on_ready` when this region takes writes or mirrors."""
-        while not (self.role.acting or self.role.mirrors):
+        """Call `on_ready` when this region takes writes, mirrors, or stands in dispute (T33)."""
+        while not (
+            self.role.acting or self.role.mirrors or self.failover.state.phase is Phase.DISPUTED
+        ):
             await self._ports.clock.sleep_ms(5)
         on_ready()
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from geo_replicator.directory import SiteReport, StartVerdict, judge_start, next_region_epoch
+from geo_replicator.directory import next_region_epoch
 from geo_replicator.effects import Diverged
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import (
@@ -23,6 +23,7 @@ from geo_replicator.failover_events import (
     TakeoverBegun,
 )
 from geo_replicator.lineage import (
+    EMPTY_CUT,
     Lineage,
     LineageEntry,
     LogKey,
@@ -338,15 +339,6 @@ async def test_T26_groups_are_clamped_to_the_ends_of_the_cut_logs_before_writes_
     assert TopicPartition(TopicName(OFFSETS_LEDGER), 0) in ends
 
 
-def test_T27_a_log_shorter_than_a_mirror_showed_it_forbids_acting() -> None:
-    log = LogKey(UUID(int=1), 0)
-    held = SiteReport("us", 8, acting=False, held={log: 100})
-    decision = judge_start(8, {log: 95}, [held])
-    assert decision.verdict is StartVerdict.SHORT
-    assert "tidemark region failover --to us" in decision.reason
-    assert judge_start(8, {log: 100}, [held]).verdict is StartVerdict.ACT
-
-
 async def test_T31_an_acting_region_that_learns_of_a_higher_epoch_fences_itself_at_once(
     pair: Pair,
 ) -> None:
@@ -448,7 +440,9 @@ async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_f
     await pair.eu.start()
     await pair.eu.shows("of the new home")
     log = pair.eu.partition()
-    diverged = DivergedLogs(lambda: pair.eu.table, pair.eu.quarantine, pair.eu._cut_reason)
+    diverged = DivergedLogs(
+        lambda: pair.eu.table, pair.eu.quarantine, pair.eu._cut_reason, lambda: EMPTY_CUT
+    )
     parted = Diverged(key_of(log), log.leader_epoch, 1, log.log_end_offset)
     await diverged.diverged([parted])
     by_cause = {losses.cause: losses for losses in await pair.eu.operations.losses()}

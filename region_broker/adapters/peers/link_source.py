@@ -14,15 +14,21 @@ Not here: the mirror's side (`region_link`, `geo_replicator.link`).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
+from geo_replicator.history import HistoryDifference
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from idempotency.ports import Clock
 from idempotency.record_batch import Buffer, iter_headers
+from region_broker.adapters.peers.history_messages import (
+    HistoryJudged,
+    LogDifference,
+    ProveHistory,
+)
 from region_broker.adapters.peers.peer_protocol import (
     NOT_ACTING,
     STALE_REGION_EPOCH,
@@ -42,6 +48,7 @@ from region_broker.adapters.peers.peer_protocol import (
 )
 from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.adapters.takeover.failover_ports import MetadataSide
+from region_broker.adapters.tidemarks.shown_history import ShownHistory
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
 from region_broker.log.failures import CorruptRange, LogError, OffsetOutOfRange
 from region_broker.replication.partition import Isolation, Partition
@@ -85,10 +92,15 @@ class LinkSource:
         self._sessions: set[_FetchSession] = set()
         self.reports: dict[str, MirrorReport] = {}
         self._copied: dict[str, Mapping[LogKey, int]] = {}
+        self._history = ShownHistory(partitions)
+        self.on_refuted: Callable[[str, TidemarkPoint, Sequence[HistoryDifference]], None] = (
+            _nobody_hears
+        )
         self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(0, 0)
 
     def register(self, server: PeerServer) -> None:
         """Answer the link's messages on `server`."""
+        server.register(ProveHistory, self._prove_history)
         server.register(SyncTopics, self._sync_topics)
         server.register(CheckLogs, self._check_logs)
         server.register(FetchLogs, self._fetch_logs)
@@ -112,6 +124,22 @@ class LinkSource:
                 NOT_ACTING,
                 f"region {ours.region} does not act under region epoch {region_epoch}",
             )
+
+    async def _prove_history(
+        self, session: PeerSession, message: ProveHistory, _attachment: memoryview
+    ) -> HistoryJudged:
+        """Compare what a mirror has shown with what is here; what is not must stop the writes (T33)."""
+        self._admit(message.region_epoch)
+        try:
+            shown = [evidence.shown() for evidence in message.logs]
+        except ValueError as error:
+            raise PeerRefused("malformed", f"a log key is none: {error}") from error
+        found = await self._history.differences(shown, self._metadata.image.deleted)
+        self._admit(message.region_epoch)
+        if found and message.reached_region_epoch == message.region_epoch:
+            point = TidemarkPoint(message.reached_region_epoch, message.number)
+            self.on_refuted(session.hello.region, point, found)
+        return HistoryJudged(differences=tuple(map(LogDifference.of, found)))
 
     async def _sync_topics(
         self, _session: PeerSession, message: SyncTopics, _attachment: memoryview
@@ -220,6 +248,10 @@ class LinkSource:
             }
             for report in self.reports.values()
         }
+
+
+def _nobody_hears(_region: str, _point: TidemarkPoint, _found: Sequence[HistoryDifference]) -> None:
+    return None
 
 
 def _topic_id(text: str) -> UUID:

@@ -13,10 +13,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
+from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
 from geo_replicator.ports import FetchAnswer, HomeSession, LinkFailed, SentSlice
 from geo_replicator.topology import MirrorTopic
+from region_broker.adapters.peers.history_messages import HistoryJudged, LogEvidence, ProveHistory
 from region_broker.adapters.peers.peer_client import PeerClient, opened
 from region_broker.adapters.peers.peer_protocol import (
     AnyMessage,
@@ -113,6 +115,22 @@ class PeerHomeSession:
             raise LinkFailed(f"home did not answer within {ANSWER_TIMEOUT_S} s") from error
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
+
+    async def show_history(
+        self, point: TidemarkPoint, shown: Sequence[ShownLog]
+    ) -> Sequence[HistoryDifference]:
+        """Show a piece of what was reached at `point`; return what home does not hold of it (T33)."""
+        message = ProveHistory(
+            region_epoch=self._region_epoch,
+            reached_region_epoch=point.region_epoch,
+            number=point.number,
+            logs=tuple(map(LogEvidence.of, shown)),
+        )
+        judged = await self._call(message, HistoryJudged)
+        try:
+            return [found.difference() for found in judged.differences]
+        except ValueError as error:
+            raise LinkFailed(f"home sent a log key that is none: {error}") from error
 
     async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:
         """Return (metadata version, all topics of the domain)."""

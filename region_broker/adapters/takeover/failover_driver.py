@@ -14,7 +14,7 @@ Not here: what a step does (`steps`), what an operator asks for (`failover_opera
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from geo_replicator.directory import Promise, PromiseVerdict, judge_promise
 from geo_replicator.failover import (
     Act,
     Adopt,
+    AwaitOperator,
     CollectPromises,
     CutLogs,
     Effect,
@@ -45,11 +46,15 @@ from geo_replicator.failover_events import (
     DrainRolledBack,
     Event,
     HigherEpochLearned,
+    HistoryRefuted,
     PromiseGiven,
 )
 from geo_replicator.folder_life import BirthVerdict, Shown, judge_births
+from geo_replicator.history import HistoryDifference
 from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail
+from geo_replicator.tidemark import TidemarkError
+from region_broker.adapters.peers.history_messages import AskBeyond, AskHistory, HistoryPiece
 from region_broker.adapters.peers.peer_protocol import (
     NOT_ACTING,
     UNBORN,
@@ -75,6 +80,7 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.failover_ports import RoundFailed
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.adapters.takeover.steps.disputed import refutation, shown_here, state_beyond
 from region_broker.adapters.takeover.steps.failover_steps import FailoverSteps
 from region_broker.adapters.takeover.steps.fenced import learn_lineage
 from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings, Outlook
@@ -113,9 +119,11 @@ class FailoverDriver:
         self._changed = asyncio.Event()
         self._write_lock = asyncio.Lock()
         self._learned: asyncio.Queue[Hello] = asyncio.Queue()
+        self._disputes: asyncio.Queue[HistoryRefuted] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
         self.outlook: Final = Outlook(parts, settings)
         self.steps: Final = FailoverSteps(self.outlook, lambda: self.state)
+        self.steps.final_point = self._final_point
         parts.peers.identity = self
 
     @property
@@ -146,6 +154,8 @@ class FailoverDriver:
     def register(self, table: HandlerTable) -> None:
         """Answer the other regions' questions through `table`."""
         table.register(AskStatus, self._on_status)
+        table.register(AskHistory, self._on_history)
+        table.register(AskBeyond, self._on_beyond)
         table.register(AskPromise, self._on_promise)
         table.register(AskDrain, self._on_drain)
         table.register(EndDrain, self._on_end_drain)
@@ -229,6 +239,7 @@ class FailoverDriver:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 tasks.create_task(self._digest(), name="failover-learn")
+                tasks.create_task(self._digest_disputes(), name="failover-disputes")
                 while True:
                     await self._run_effect(tasks)
         finally:
@@ -274,6 +285,8 @@ class FailoverDriver:
                 return await self.steps.adopt(effect)
             case Act():
                 return await self.steps.act(state)
+            case AwaitOperator():
+                return await self.steps.await_operator(state)
             case RollBackDrain():
                 return await self.steps.roll_back_drain()
             case LearnLineage():
@@ -299,8 +312,46 @@ class FailoverDriver:
             highest_epoch_known=state.highest_epoch_known,
             claim_region_epoch=claim.point.region_epoch,
             claim_number=claim.point.number,
-            held={key.encode(): offset for key, offset in claim.positions.items()},
         )
+
+    def refuted(
+        self, region: str, point: TidemarkPoint, missing: Sequence[HistoryDifference]
+    ) -> None:
+        """Hear that a mirror has shown what is not here: writes close in this very call (T33)."""
+        state = self.state
+        if point.region_epoch != state.region_epoch or state.refuted is not None:
+            return
+        event = refutation(self.outlook, region, point, missing)
+        known = self.outlook.is_refuted(state.region_epoch)
+        self.outlook.refuted = event
+        if state.phase in {Phase.ACTING, Phase.DRAINING}:
+            self.parts.role.close_gate(event.reason)
+        if not known:
+            _log.error("writes are closed: %s", event.reason)
+            self._disputes.put_nowait(event)
+
+    async def _digest_disputes(self) -> None:
+        while True:
+            event = await self._disputes.get()
+            recorded = False
+            while not recorded and not self.state.refuted:
+                state = await self.until(lambda now: now.phase in {Phase.ACTING, Phase.DRAINING})
+                if state.region_epoch != event.region_epoch:
+                    break  # another history counts by now
+                recorded = await self.record(event, expected=state)
+
+    async def _on_history(
+        self, _session: PeerSession, message: AskHistory, _attachment: memoryview
+    ) -> HistoryPiece:
+        try:
+            return await shown_here(self.outlook, message)
+        except TidemarkError as error:
+            raise PeerRefused("unreadable", str(error)) from error
+
+    async def _on_beyond(
+        self, _session: PeerSession, message: AskBeyond, _attachment: memoryview
+    ) -> Reply:
+        return await state_beyond(self.outlook, message)
 
     async def _on_promise(
         self, _session: PeerSession, message: AskPromise, _attachment: memoryview

@@ -8,7 +8,7 @@ from typing import Final
 
 from geo_replicator.directory import Promise, SiteReport
 from geo_replicator.failover import Phase
-from geo_replicator.lineage import LogKey, TidemarkPoint
+from geo_replicator.lineage import TidemarkPoint
 from region_broker.adapters.peers.peer_protocol import PeerMessage
 
 DRAIN_OVER: Final = "drain-over"
@@ -22,7 +22,7 @@ class AskStatus(PeerMessage, frozen=True, kw_only=True):
 
 
 class SiteStatus(PeerMessage, frozen=True, kw_only=True):
-    """How a site stands. `held` is what it showed of each log, keyed ``topic_id-hex/partition``."""
+    """How a site stands, and the greatest tidemark that it claims."""
 
     region: str
     phase: str
@@ -33,7 +33,6 @@ class SiteStatus(PeerMessage, frozen=True, kw_only=True):
     highest_epoch_known: int
     claim_region_epoch: int
     claim_number: int
-    held: dict[str, int]
 
     @property
     def claim(self) -> TidemarkPoint:
@@ -42,18 +41,17 @@ class SiteStatus(PeerMessage, frozen=True, kw_only=True):
 
     @property
     def is_home(self) -> bool:
-        """Return whether the site acts, or is draining in order to stop."""
-        return self.phase in {Phase.ACTING, Phase.DRAINING}
+        """Return whether the site acts, is draining in order to stop, or stands in dispute: nobody else acts."""
+        return self.phase in {Phase.ACTING, Phase.DRAINING, Phase.DISPUTED}
 
     def report(self) -> SiteReport:
-        """Return the status as `geo_replicator.directory` judges it; ValueError on a bad log key."""
+        """Return the status as `geo_replicator.directory` judges it."""
         return SiteReport(
             region=self.region,
             region_epoch=self.region_epoch,
             acting=self.acting,
             promise=Promise(self.promised_epoch, self.promised_taker),
             claim=self.claim,
-            held={LogKey.decode(key): offset for key, offset in self.held.items()},
         )
 
 

@@ -36,6 +36,7 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.log_surgery import quarantined_tail
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
+from region_broker.adapters.takeover.steps.disputed import choices, loss_to_accept
 
 _log: Final = logging.getLogger("tidemark.failover")
 OPERATIONS_KEPT: Final = 100
@@ -97,6 +98,7 @@ class FailoverOperations:
         takeover = self._driver.state.takeover
         if known is None and takeover is not None and takeover.operation_id == operation_id:
             kind = "switch" if takeover.planned else "failover"
+            kind = "accept-loss" if takeover.accepts else kind
             known = self._new(kind, operation_id, takeover.old_region)
             known.region_epoch = takeover.region_epoch
             self._driver.spawn(self._watch(known, takeover), f"operation-{operation_id}")
@@ -113,6 +115,50 @@ class FailoverOperations:
             return await self._driver.steps.state_loss(domain.acting_region, epoch, planned=False)
         except (TidemarkError, QuarantineDamaged) as error:
             raise OperationRefused("unreadable", f"the loss cannot be stated: {error}") from error
+
+    async def loss_to_accept(self) -> LossStatement:
+        """Return what accepting the loss here would give up; raises `OperationRefused`."""
+        against = self._refuted_by()
+        epoch = await self._next_epoch({})
+        claim = self._driver.outlook.known_claim()
+        return await loss_to_accept(self._driver.outlook, against, epoch, claim)
+
+    def begin_accept_loss(self, *, confirmed: bool) -> Operation:
+        """Begin to act under a new region epoch with what is held here; raises `OperationRefused`."""
+        against = self._refuted_by()
+        if not confirmed:
+            raise OperationRefused(
+                "not-confirmed",
+                f"accepting the loss gives up what region {against} has shown beyond this region: read"
+                " the loss statement (GET /v1/region/loss-to-accept) and send confirm: true",
+            )
+        operation = self._begin("accept-loss")
+        name = f"operation-{operation.operation_id}"
+        work = self._accept_loss(operation, against)
+        self._driver.spawn(self._guard(operation, work), name)
+        return operation
+
+    def _refuted_by(self) -> str:
+        state = self._driver.state
+        if state.refuted is None or state.phase not in {Phase.DISPUTED, Phase.FENCED}:
+            raise OperationRefused(
+                "no-dispute",
+                f"region {self.region} is {state.phase.value}: no mirror has shown what it does not"
+                " hold, so there is no loss to accept",
+            )
+        return state.refuted.region
+
+    async def _accept_loss(self, operation: Operation, against: str) -> None:
+        operation.steps.append(f"giving up what region {against} has shown beyond this region")
+        takeover = TakeoverBegun(
+            region_epoch=await self._next_epoch(await self._driver.outlook.statuses()),
+            old_region=self.region,
+            operation_id=operation.operation_id,
+            planned=False,
+            forced=True,
+            accepts=against,
+        )
+        await self._take_over(operation, takeover)
 
     def begin_switch(self) -> Operation:
         """Begin a planned switch to this region; raises `OperationRefused`."""
@@ -154,7 +200,13 @@ class FailoverOperations:
             operation.region_epoch = state.region_epoch
             operation.ended_wall_ms = operation.started_wall_ms
             return operation
-        if state.phase not in {Phase.MIRRORING, Phase.FENCED}:
+        standing = {Phase.MIRRORING, Phase.FENCED}
+        if kind == "accept-loss":
+            standing = {Phase.DISPUTED, Phase.FENCED}
+        elif state.phase is Phase.DISPUTED:
+            del self._operations[operation.operation_id]
+            raise OperationRefused("disputed", f"{choices(self._driver.outlook, state)}")
+        if state.phase not in standing:
             del self._operations[operation.operation_id]
             raise OperationRefused(
                 "busy", f"region {self.region} is {state.phase.value}; try again when it is done"

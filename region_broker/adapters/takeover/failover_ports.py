@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from geo_replicator.folder_life import Birth, FolderIdentity
-from geo_replicator.lineage import Cut, TidemarkPoint
+from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import OpenTxn, PartitionState
 from region_broker.controller.metadata_commands import Command
@@ -199,6 +200,22 @@ class TidemarkFacts(Protocol):
 
     def claim(self) -> Cut:
         """Return the greatest tidemark published here or reached here, `EMPTY_CUT` before the first."""
+        ...
+
+    def lost_here(self) -> str:
+        """Return what was shown here and is not held any more, for people; empty where nothing is missing."""
+        ...
+
+    def shown_cut(self) -> Cut:
+        """Return what was published or reached here, also where its bytes are gone by now; raises `TidemarkError`."""
+        ...
+
+    async def evidence(self, cut: Cut, keys: Sequence[LogKey]) -> Sequence[ShownLog]:
+        """Return what shows that these logs hold `cut` (T33)."""
+        ...
+
+    async def differences(self, shown: Sequence[ShownLog]) -> Sequence[HistoryDifference]:
+        """Return what the logs here do not hold of what another region has shown (T33)."""
         ...
 
     async def cut_to(self, cut: Cut) -> None:

@@ -4,6 +4,8 @@ INV-LS1  a tail is in quarantine, durably, before its log is truncated (T20, INV
 INV-LS2  doing it again changes nothing: a log that ends at its position is left alone
 INV-LS4  a log that has stopped is left as it is, and costs nobody else anything: what of it lies beyond the cut is named
          as unreadable, and cut off when it can be read again, before it serves
+INV-LS5  below what was shown under the region epoch that is followed, a log is cut by a new lineage entry only
+         (`cut_logs`, T25); a divergence that reaches below it is refused, whoever found it (T35)
 INV-LS3  work is done in chunks of `CHUNK_BYTES`, the event loop gets its turn in between
 
 Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means (`geo_replicator.loss`).
@@ -143,8 +145,10 @@ class DivergedLogs:
         logs: Callable[[], Iterable[RegionLog]],
         quarantine: QuarantineStore,
         reason: Callable[[], CutReason],
+        shown: Callable[[], Cut],
     ) -> None:
-        """Cut among `logs`, for the `reason` of the moment."""
+        """Cut among `logs`, for the `reason` of the moment; never below `shown` (INV-LS5)."""
+        self._shown = shown
         self._logs = logs
         self._quarantine = quarantine
         self._reason = reason
@@ -152,6 +156,7 @@ class DivergedLogs:
     async def diverged(self, divergences: Sequence[Diverged]) -> None:
         """Return once every diverged tail is in quarantine and cut off; raises `LinkFailed`."""
         logs = {key_of(log): log for log in self._logs()}
+        shown = self._shown()
         for divergence in divergences:
             log = logs.get(divergence.key)
             if log is None:
@@ -160,6 +165,11 @@ class DivergedLogs:
             step = LogCut(extent_of(log), position)
             if not step.moves_tail:
                 continue
+            if position < shown.position_of(divergence.key):
+                raise LinkFailed(
+                    f"{log.tp} was shown up to {shown.position_of(divergence.key)} ({shown.point}), and would be"
+                    f" cut at {position}: what was shown goes back at a new lineage entry only. Nothing was cut"
+                )
             provenance = _provenance(step, EMPTY_CUT, self._reason(), CutCause.DIVERGENCE)
             try:
                 await _cut_one(log, provenance, self._quarantine)

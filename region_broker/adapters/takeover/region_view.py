@@ -124,6 +124,14 @@ class RegionService:
         """Begin a fail-over to this region; raises `OperationRefused`."""
         return _plain(self._operations.begin_failover(confirmed=confirmed))
 
+    async def loss_to_accept(self) -> Mapping[str, Any]:
+        """Return what accepting the loss here would give up; raises `OperationRefused`."""
+        return _plain(await self._operations.loss_to_accept())
+
+    def begin_accept_loss(self, *, confirmed: bool) -> Mapping[str, Any]:
+        """Begin to act with what is held here, in a dispute; raises `OperationRefused`."""
+        return _plain(self._operations.begin_accept_loss(confirmed=confirmed))
+
     def begin_switch(self) -> Mapping[str, Any]:
         """Begin a planned switch to this region; raises `OperationRefused`."""
         return _plain(self._operations.begin_switch())
@@ -148,6 +156,8 @@ def _role_of(phase: Phase) -> str:
         return "acting"
     if phase is Phase.UNBORN:
         return "no history"
+    if phase is Phase.DISPUTED:
+        return "disputed"
     return "mirror" if phase is Phase.MIRRORING else "changing"
 
 

@@ -8,18 +8,20 @@ Not here: what to append and to show (`geo_replicator.link`).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from geo_replicator.events import MirrorLogEnd
-from geo_replicator.lineage import LogKey
+from geo_replicator.history import ShownLog
+from geo_replicator.lineage import Cut, LogKey
 from geo_replicator.ports import LinkFailed
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics, MirrorTopic
 from idempotency.record_batch import BatchError, iter_headers
 from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.adapters.tidemarks.mirror_view import MirrorView
+from region_broker.adapters.tidemarks.shown_history import ShownHistory
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CreateTopic,
@@ -49,6 +51,13 @@ class TidemarkLog:
         """Read the log of `ledgers` in `partitions`."""
         self._partitions = partitions
         self._key = ledgers.tidemark_key
+
+    def durable_end(self, key: LogKey) -> int | None:
+        """Return below which offset the log is durable; None where it has stopped, or there is no such topic."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is None or partition.failed is not None:
+            return None
+        return partition.high_watermark
 
     @property
     def partition(self) -> Partition | None:
@@ -139,6 +148,21 @@ class MirrorPartitions(TidemarkLog):
             self._term_followed = records.leader_epoch
             for partition in self._partitions:
                 partition.follow_term(self._term_followed)
+
+    async def evidence(self, cut: Cut, keys: Sequence[LogKey]) -> Sequence[ShownLog]:
+        """Return what shows that these logs hold `cut` (T33)."""
+        return await ShownHistory(self._partitions).evidence(cut, keys)
+
+    async def first_offset(self, key: LogKey) -> int:
+        """Return where the log's bytes begin; raises `LinkFailed`."""
+        return self._of(key).kept_from
+
+    async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
+        found = await ShownHistory(self._partitions).batch_at(self._of(key), offset)
+        if found is None:
+            raise LinkFailed(f"{key.encode()} cannot be read at {offset}, so it is not compared")
+        return found
 
     def whole_from(self, key: LogKey) -> int:
         """Return below which offset others may be missing; 0 for a log that is not open."""

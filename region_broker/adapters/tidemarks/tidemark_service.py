@@ -8,15 +8,16 @@ INV-SV3  a fresh mirror may link before it has a topic: the ledgers' ids follow 
 Not here: when roles change (`region_role`, `failover_driver`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID, uuid5
 
-from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, TidemarkPoint
+from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.driver import Link
 from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts
-from geo_replicator.reading import read_book
+from geo_replicator.reading import held_point, read_book
 from geo_replicator.rounds import ROUND_INTERVAL_MS
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
@@ -34,6 +35,7 @@ from region_broker.adapters.tidemarks.mirror_log import (
 )
 from region_broker.adapters.tidemarks.mirror_view import MirrorView
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
+from region_broker.adapters.tidemarks.shown_history import ShownHistory
 from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
@@ -90,6 +92,7 @@ class TidemarkService:
         self.cut_leader: CutLeader | None = None
         self.link: Link | None = None
         self.view: MirrorView | None = None
+        self._history = ShownHistory(parts.partitions)
         parts.source.published = self._published
 
     def open_cut_leader(self, term: Term) -> CutLeader:
@@ -153,6 +156,29 @@ class TidemarkService:
             return self.link.reaching.reached_cut()
         return self._logged_claim()
 
+    def lost_here(self) -> str:
+        """Return what was shown here and is not held any more, for people; empty where nothing is missing."""
+        return "" if self.link is None else self.link.reaching.lost
+
+    def shown_cut(self) -> Cut:
+        """Return what was published or reached here, also where its bytes are gone; raises `TidemarkError`."""
+        return self.claim() if self.link is None else self.link.reaching.shown_cut()
+
+    def shown_floor(self) -> Cut:
+        """Return the cut below which nothing goes back under the region epoch that is followed (T35)."""
+        link = self.link
+        if link is None or link.reaching.stored.region_epoch < link.core.region_epoch:
+            return EMPTY_CUT
+        return link.reaching.shown_cut()
+
+    async def evidence(self, cut: Cut, keys: Sequence[LogKey]) -> Sequence[ShownLog]:
+        """Return what shows that these logs hold `cut` (T33)."""
+        return await self._history.evidence(cut, keys)
+
+    async def differences(self, shown: Sequence[ShownLog]) -> Sequence[HistoryDifference]:
+        """Return what the logs here do not hold of what another region has shown (T33)."""
+        return await self._history.differences(shown, self._parts.metadata.image.deleted)
+
     def _logged_claim(self) -> Cut:
         ledgers = ledgers_of(self._parts.metadata.image)
         records = TidemarkLog(self._parts.partitions, ledgers)
@@ -162,6 +188,7 @@ class TidemarkService:
         point = newest.newest.point
         if region_ordinal_of(point.region_epoch) != self._parts.ordinal:
             point = self._parts.reached.point
+        point = held_point(records, ledgers, point, records.durable_end)
         if point == BEFORE_ALL:
             return EMPTY_CUT
         cut = read_book(records, ledgers, point).book.positions(point)
@@ -173,10 +200,13 @@ class TidemarkService:
         return BEFORE_ALL if self.cut_leader is None else self.cut_leader.published
 
     async def cut_to(self, cut: Cut) -> None:
-        """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25)."""
+        """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25).
+
+        A region that never got so far has reached what it had reached: its logs are shorter than the cut.
+        """
         self.link = None
         self.cut_leader = None
-        await self._parts.reached.save(cut.point)
+        await self._parts.reached.save(min(cut.point, self._logged_claim().point))
 
     def held_back(self) -> dict[str, int]:
         """Return what the whole cut holds back from readers of this mirror (`MirrorView.status`)."""

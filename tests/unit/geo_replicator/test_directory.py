@@ -36,14 +36,14 @@ def test_promises(given: Promise, epoch: int, asked: Promise, verdict: PromiseVe
 
 
 def test_a_region_that_nobody_answers_may_act() -> None:
-    assert judge_start(8, {}, []).verdict is StartVerdict.ACT
+    assert judge_start(8, []).verdict is StartVerdict.ACT
 
 
 def test_a_region_follows_a_higher_epoch() -> None:
-    decision = judge_start(8, {}, [SiteReport("us", 17, acting=True)])
+    decision = judge_start(8, [SiteReport("us", 17, acting=True)])
     assert (decision.verdict, decision.leader) == (StartVerdict.FOLLOW, "us")
 
 
 def test_a_region_waits_for_a_taker_that_has_a_promise() -> None:
     report = SiteReport("us", 8, acting=False, promise=Promise(17, "us"))
-    assert judge_start(8, {}, [report]).verdict is StartVerdict.WAIT
+    assert judge_start(8, [report]).verdict is StartVerdict.WAIT

@@ -15,6 +15,7 @@ from geo_replicator.effects import (
     LogsReconciled,
     ReadRegistry,
     SendFetch,
+    ShowHistory,
     StartLogs,
     WaitBackoff,
 )
@@ -24,6 +25,7 @@ from geo_replicator.events import (
     Fetched,
     FetchedSlice,
     Greeted,
+    HistoryShown,
     HomeLogEnd,
     LinkBroken,
     LinkStarted,
@@ -48,7 +50,8 @@ def syncing() -> LinkCore:
     """A link that greeted home."""
     core = LinkCore(region_epoch=8, home_region="home")
     assert core.step(LinkStarted()) == [Connect()]
-    assert core.step(Greeted("home", 8, True)) == [ReadRegistry()]
+    assert core.step(Greeted("home", 8, True)) == [ShowHistory()]
+    assert core.step(HistoryShown(8)) == [ReadRegistry()]
     return core
 
 

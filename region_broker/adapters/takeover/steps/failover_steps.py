@@ -10,12 +10,12 @@ until it is known who acts (`steps.fenced`).
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import msgspec
 
-from geo_replicator.directory import SiteReport, StartVerdict, judge_start
+from geo_replicator.directory import StartVerdict, judge_start
 from geo_replicator.failover import Adopt, CutLogs, Phase, State
 from geo_replicator.failover_events import (
     Adopted,
@@ -38,10 +38,9 @@ from region_broker.adapters.takeover.failover_messages import (
     AskPromise,
     AskStatement,
     PromiseAnswer,
-    SiteStatus,
     StatementAnswer,
 )
-from region_broker.adapters.takeover.failover_ports import RegionLog, Term
+from region_broker.adapters.takeover.failover_ports import RegionLog, RoundFailed, Term
 from region_broker.adapters.takeover.log_surgery import (
     CutReason,
     bounds_of,
@@ -49,6 +48,11 @@ from region_broker.adapters.takeover.log_surgery import (
     key_of,
     tail_beyond,
     uncut_logs,
+)
+from region_broker.adapters.takeover.steps.disputed import (
+    choices,
+    loss_to_accept,
+    refuted_by_mirrors,
 )
 from region_broker.adapters.takeover.steps.outlook import Outlook
 from region_broker.controller import metadata_commands, metadata_image
@@ -66,6 +70,7 @@ class FailoverSteps:
         self._settings = outlook.settings
         self._current = current
         self.drain_deadline_ms: int | None = None
+        self.final_point: Callable[[], Awaitable[TidemarkPoint]] = _no_final_point
         self._acted_epochs: set[int] = set()
 
     async def mirror(self, state: State) -> None:
@@ -85,8 +90,18 @@ class FailoverSteps:
             await self._finish_cuts(state.region_epoch, state)
             base = self._base_of(state.region_epoch)
             await role.act(term, adopts=False, base=base, reason="this region loads its ledgers")
-        if self._current() is state and state.may_act:
+        if (
+            self._current() is state
+            and state.may_act
+            and not self._outlook.is_refuted(state.region_epoch)
+        ):
             role.open_gate()
+        await self._greet_for_ever()
+        return None
+
+    async def await_operator(self, state: State) -> Event | None:
+        """Acknowledge nothing more, also nothing that is under way, until an operator has chosen (T33)."""
+        await self._parts.role.fence(choices(self._outlook, state))
         await self._greet_for_ever()
         return None
 
@@ -135,13 +150,15 @@ class FailoverSteps:
         attempt = 0
         while attempt < settings.confirm_attempts and self._parts.peers.names():
             statuses = await self._outlook.statuses()
-            reports = _reports(statuses.values())
-            ends = {key_of(log): log.log_end_offset for log in role.logs()}
-            decision = judge_start(state.region_epoch, ends, reports)
+            reports = [status.report() for status in statuses.values()]
+            decision = judge_start(state.region_epoch, reports)
             if decision.verdict is StartVerdict.FOLLOW:
                 ahead = max(reports, key=lambda report: report.region_epoch)
                 return HigherEpochLearned(ahead.region_epoch, decision.leader)
             if decision.verdict is StartVerdict.ACT:
+                refuted = await refuted_by_mirrors(self._outlook, state, statuses)
+                if refuted is not None:
+                    return refuted
                 if len(reports) == len(self._parts.peers.names()):
                     return None
                 attempt += 1
@@ -156,6 +173,8 @@ class FailoverSteps:
         if refusal is not None:
             return TakeoverAbandoned(refusal)
         role = self._parts.role
+        if takeover.accepts:
+            await self._close_history()
         await role.stand_still(f"region {self._outlook.region} is taking over")
         try:
             cut = self._parts.tidemarks.claim()
@@ -164,9 +183,7 @@ class FailoverSteps:
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
             final = TidemarkPoint(*takeover.final)
             return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")
-        statement = await self.state_loss(
-            takeover.old_region, takeover.region_epoch, planned=takeover.planned
-        )
+        statement = await self._statement_of(takeover, cut)
         self._parts.quarantine.keep_statement(statement)
         positions = dict(cut.positions)
         for log in role.logs():
@@ -179,6 +196,31 @@ class FailoverSteps:
             decided_wall_ms=self._parts.clock.wall_ms(),
         )
         return CutChosen(EntryRecord.of(entry))
+
+    async def _statement_of(self, takeover: TakeoverBegun, cut: Cut) -> LossStatement:
+        if takeover.accepts:
+            return await loss_to_accept(self._outlook, takeover.accepts, takeover.region_epoch, cut)
+        return await self.state_loss(
+            takeover.old_region, takeover.region_epoch, planned=takeover.planned
+        )
+
+    async def _close_history(self) -> None:
+        """Publish what was acknowledged here and is under no tidemark yet, with the gate closed (T33).
+
+        Where that fails the last tidemark counts; what lies beyond it goes to quarantine like any tail.
+        """
+        region_epoch = self._current().region_epoch
+        term = await self._own_term(region_epoch)
+        await self._parts.role.act(
+            term,
+            adopts=False,
+            base=self._base_of(region_epoch),
+            reason="this region closes its history with a last tidemark",
+        )
+        try:
+            await self.final_point()
+        except (RoundFailed, TimeoutError) as error:
+            _log.warning("no last tidemark before the loss is accepted: %s", error)
 
     async def _ask_promises(self, takeover: TakeoverBegun) -> str | None:
         """Return why the take-over must be given up, None to go on."""
@@ -230,8 +272,14 @@ class FailoverSteps:
             last_heard_ms=parts.tidemarks.last_heard_ms(),
         )
         tail = await tail_beyond(logs, cut)
-        return make_statement(
+        statement = make_statement(
             takeover, cut, bounds_of(logs, cut), tail, now_wall_ms=parts.clock.wall_ms()
+        )
+        lost = parts.tidemarks.lost_here()
+        return (
+            msgspec.structs.replace(statement, open_bound=f"{statement.open_bound}. And: {lost}")
+            if lost
+            else statement
         )
 
     async def cut(self, state: State, effect: CutLogs) -> Event:
@@ -328,15 +376,8 @@ class FailoverSteps:
         return DrainRolledBack("nobody took over in time")
 
 
-def _reports(statuses: Iterable[SiteStatus]) -> list[SiteReport]:
-    """Return what can be judged; a site that sends nonsense counts as one that did not answer."""
-    reports = []
-    for status in statuses:
-        try:
-            reports.append(status.report())
-        except ValueError as error:
-            _log.warning("the status of region %s is not readable: %s", status.region, error)
-    return reports
+async def _no_final_point() -> TidemarkPoint:
+    raise RoundFailed("nobody publishes tidemarks here")
 
 
 def as_image_entry(record: EntryRecord) -> metadata_image.LineageEntry:

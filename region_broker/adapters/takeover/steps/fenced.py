@@ -52,6 +52,8 @@ async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, Sit
     1. It promised an epoch. 2. The taker never got the answer and gave up, for good. 3. Nobody acts, and
     nobody will. Every site must say so, and the last tidemark must hold all that was acknowledged here.
     """
+    if state.refuted is not None or outlook.is_refuted(state.region_epoch):
+        return False  # T33: what a mirror has shown and this region lacks is an operator's choice
     domain = outlook.domain
     if state.copied:
         return False  # T32: it acted last in another life, and holds nothing of it that it did not copy

@@ -8,6 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from geo_replicator.failover_events import HistoryRefuted
 from geo_replicator.lineage import EMPTY_CUT, Cut
 from geo_replicator.tidemark import TidemarkError
 from idempotency.ports import Clock
@@ -59,13 +60,21 @@ class FailoverParts:
 
 
 class Outlook:
-    """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting of each region."""
+    """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting of each region.
+
+    `refuted`: what a mirror proved last, also while it is not in the journal yet.
+    """
 
     def __init__(self, parts: FailoverParts, settings: FailoverSettings) -> None:
         """Nothing is heard yet."""
         self.parts: Final = parts
         self.settings: Final = settings
         self.hellos: dict[str, Hello] = {}
+        self.refuted: HistoryRefuted | None = None
+
+    def is_refuted(self, region_epoch: int) -> bool:
+        """Return whether a mirror has shown what this region does not hold of that epoch (T33)."""
+        return self.refuted is not None and self.refuted.region_epoch == region_epoch
 
     @property
     def region(self) -> str:

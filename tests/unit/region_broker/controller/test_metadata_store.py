@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 from sqlalchemy import create_engine
 
 from region_broker.controller.metadata_commands import (
@@ -21,6 +22,7 @@ from region_broker.controller.metadata_commands import (
     SetTopicConfigs,
 )
 from region_broker.controller.metadata_image import (
+    DeletedTopic,
     DomainImage,
     LineageEntry,
     RegionImage,
@@ -64,6 +66,22 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
     assert live.main_domain.acting_region == "us"
     await again.apply(DeleteTopic(ORDERS.topic_id))
     assert "orders" not in again.image.topics
+    await again.close()
+
+
+async def test_T34_a_deletion_is_remembered_by_topic_id(tmp_path: Path) -> None:
+    store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    await store.apply(CreateTopic(ORDERS))
+    await store.apply(DeleteTopic(ORDERS.topic_id, wall_ms=77))
+    successor = structs.replace(ORDERS, topic_id=UUID(int=99))
+    await store.apply(CreateTopic(successor))
+    live = store.image
+    assert live.deleted == {
+        ORDERS.topic_id: DeletedTopic(topic=ORDERS, metadata_version=2, deleted_wall_ms=77)
+    }
+    await store.close()
+    again = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    assert again.image == live
     await again.close()
 
 
@@ -124,7 +142,7 @@ async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> No
     assert new == migrated
     assert len(new) == len(metadata.tables) + 1
     with closing(sqlite3.connect(tmp_path / "new.db")) as database:
-        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0002",)]
 
 
 async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""Where the mirror's logs leave home's, by bytes: what leader epochs alone cannot tell (T33).
+
+INV-LB1  a log that agrees by leader epochs is reconciled only if its last batch is home's, too
+INV-LB2  where it is not, the end of what both share is found by halving: a question for each doubling of the log
+
+1. Home's folder is restored from a copy that was made while it stood still. 2. It starts: its counter of starts goes to
+the number that the life behind the copy had, and with it the leader epoch. 3. It writes other batches at the same
+offsets: leader epochs and ends agree, the bytes do not.
+
+Not here: what follows from a difference (`core`), reading batches (`ports.MirrorLogs`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from geo_replicator.events import HomeLogEnd, MirrorLogEnd
+from geo_replicator.history import HistoryDifference, in_pieces
+from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey
+from geo_replicator.ports import HomeSession, MirrorLogs
+
+
+def agrees(mirror: MirrorLogEnd, home: HomeLogEnd) -> bool:
+    """Return whether home's log holds all of the mirror's: same newest epoch, and not beyond its end."""
+    if mirror.end_offset == 0 or mirror.leader_epoch < 0:
+        return True
+    return home.leader_epoch == mirror.leader_epoch and home.end_offset >= mirror.end_offset
+
+
+@dataclass(slots=True)
+class _Search:
+    """Both logs agree below `agreed`; no batch that ends beyond `bound` is shared."""
+
+    agreed: int
+    bound: int
+
+
+async def compared(
+    session: HomeSession,
+    logs: MirrorLogs,
+    ends: Mapping[LogKey, MirrorLogEnd],
+    answers: Mapping[LogKey, HomeLogEnd],
+    proven: Mapping[LogKey, int],
+) -> Mapping[LogKey, HomeLogEnd]:
+    """Return the answers, with the end that is really shared where the bytes differ (INV-LB1).
+
+    `proven`: how far home was shown to hold each log in this session.
+    """
+    asked = {
+        key: end.end_offset
+        for key, end in ends.items()
+        if key in answers
+        and end.leader_epoch >= 0
+        and agrees(end, answers[key])
+        and proven.get(key) != end.end_offset
+    }
+    differing = await _differences(session, logs, asked)
+    if not differing:
+        return answers
+    shared = await _shared_ends(session, logs, differing)
+    corrected = {
+        key: HomeLogEnd(ends[key].leader_epoch, end, answers[key].log_start_offset)
+        for key, end in shared.items()
+    }
+    return {**answers, **corrected}
+
+
+async def _differences(
+    session: HomeSession, logs: MirrorLogs, positions: Mapping[LogKey, int]
+) -> dict[LogKey, HistoryDifference]:
+    found: dict[LogKey, HistoryDifference] = {}
+    for keys in in_pieces(positions):
+        shown = await logs.evidence(Cut(BEFORE_ALL, positions), keys)
+        for difference in await session.show_history(BEFORE_ALL, shown):
+            found[difference.key] = difference
+    return found
+
+
+async def _shared_ends(
+    session: HomeSession, logs: MirrorLogs, differing: Mapping[LogKey, HistoryDifference]
+) -> dict[LogKey, int]:
+    searches = {
+        key: _Search(await logs.first_offset(key), difference.agreed_end)
+        for key, difference in differing.items()
+    }
+    while True:
+        probes: dict[LogKey, int] = {}
+        bases: dict[LogKey, int] = {}
+        for key, search in searches.items():
+            while search.agreed < search.bound and key not in probes:
+                middle = (search.agreed + search.bound + 1) // 2
+                base, end = await logs.batch_at(key, middle - 1)
+                if end > search.bound:
+                    search.bound = max(search.agreed, base)
+                else:
+                    probes[key], bases[key] = end, base
+        if not probes:
+            return {key: search.agreed for key, search in searches.items()}
+        missed = await _differences(session, logs, probes)
+        for key, end in probes.items():
+            if key in missed:
+                searches[key].bound = max(searches[key].agreed, bases[key])
+            else:
+                searches[key].agreed = end

@@ -1,0 +1,219 @@
+"""History in dispute: a mirror has shown what this region does not hold (T33).
+
+INV-DP1  at a start no write opens before every mirror that answers was asked what it has shown
+INV-DP2  a dispute ends by an operator's word only: a takeover there, or the loss accepted here
+INV-DP3  the statement of an accepted loss names what the mirror itself says that it holds beyond this region
+
+Not here: the judgement (`geo_replicator.history`), what a mirror does by itself (`geo_replicator.link`).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from geo_replicator.failover import State
+from geo_replicator.failover_events import HistoryRefuted
+from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, in_pieces
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.loss import LossStatement, Tail, Takeover, make_statement
+from region_broker.adapters.peers.history_messages import (
+    AskBeyond,
+    AskHistory,
+    BeyondStated,
+    HistoryPiece,
+    LogEvidence,
+)
+from region_broker.adapters.peers.peer_protocol import PeerRefused, PeerUnreachable
+from region_broker.adapters.peers.peer_server import Reply
+from region_broker.adapters.takeover.failover_messages import SiteStatus
+from region_broker.adapters.takeover.log_surgery import bounds_of, key_of, tail_beyond
+from region_broker.adapters.takeover.steps.outlook import Outlook
+from region_broker.log.failures import LogError
+
+_NO_TAIL: Final = Tail((), ())
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownElsewhere:
+    """What another region says that it has shown, and what of it this one does not hold."""
+
+    point: TidemarkPoint
+    shown: Sequence[ShownLog]
+    missing: Sequence[HistoryDifference]
+
+
+def refutation(
+    outlook: Outlook, region: str, point: TidemarkPoint, missing: Sequence[HistoryDifference]
+) -> HistoryRefuted:
+    """Return the event that closes the writes, with what an operator must know."""
+    names = {topic.topic_id: topic.name for topic in outlook.parts.metadata.image.topics.values()}
+    named = "; ".join(
+        f"{names.get(found.key.topic_id, found.key.topic_id.hex)}-{found.key.partition}, shown there up to"
+        f" {found.shown_end}: {found.reason}"
+        for found in missing[:NAMED_MAX]
+    )
+    return HistoryRefuted(
+        region=region,
+        region_epoch=point.region_epoch,
+        number=point.number,
+        log_count=len(missing),
+        reason=f"region {region} has shown {point}, which this region does not hold ({len(missing)} logs: {named})",
+    )
+
+
+def choices(outlook: Outlook, state: State) -> str:
+    """Return why writes are closed, and what an operator may choose."""
+    other = state.refuted.region if state.refuted is not None else "the other region"
+    return (
+        f"{state.reason}. Writes are closed until an operator chooses: tidemark region failover --to"
+        f" {other}, which keeps all that was shown there; or tidemark region accept-loss --at"
+        f" {outlook.region}, after which {other} puts what it has beyond into quarantine"
+    )
+
+
+async def ask_history(outlook: Outlook, region: str) -> ShownElsewhere:
+    """Ask a region what it has shown, and compare; raises `PeerRefused`, `PeerUnreachable`."""
+    shown: list[ShownLog] = []
+    missing: list[HistoryDifference] = []
+    after, point = "", TidemarkPoint(0, 0)
+    while True:
+        piece = await outlook.parts.peers.ask(
+            region,
+            AskHistory(after=after),
+            HistoryPiece,
+            timeout_ms=outlook.settings.ask_timeout_ms,
+        )
+        try:
+            logs = [evidence.shown() for evidence in piece.logs]
+        except ValueError as error:
+            raise PeerRefused(
+                "malformed", f"region {region} sent a log key that is none"
+            ) from error
+        point = TidemarkPoint(piece.reached_region_epoch, piece.number)
+        shown += logs
+        missing += await outlook.parts.tidemarks.differences(logs)
+        if not piece.after:
+            return ShownElsewhere(point, shown, missing)
+        after = piece.after
+
+
+async def refuted_by_mirrors(
+    outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]
+) -> HistoryRefuted | None:
+    """Return what the first mirror says that has shown more than is here; None if none has (INV-DP1)."""
+    for name, status in sorted(statuses.items()):
+        if status.claim.region_epoch != state.region_epoch:
+            continue
+        try:
+            found = await ask_history(outlook, name)
+        except (PeerRefused, PeerUnreachable) as error:
+            _log.warning("region %s does not tell what it has shown: %s", name, error)
+            continue
+        if found.missing and found.point.region_epoch == state.region_epoch:
+            return refutation(outlook, name, found.point, found.missing)
+    return None
+
+
+async def shown_here(outlook: Outlook, message: AskHistory) -> HistoryPiece:
+    """Answer what this region has shown, from the log behind `message.after` on."""
+    cut = outlook.parts.tidemarks.shown_cut()
+    keys = [key for key in sorted(cut.positions) if key.encode() > message.after]
+    piece = next(in_pieces(keys), [])
+    shown = await outlook.parts.tidemarks.evidence(cut, piece)
+    return HistoryPiece(
+        region_epoch=outlook.domain.region_epoch,
+        reached_region_epoch=cut.point.region_epoch,
+        number=cut.point.number,
+        logs=tuple(map(LogEvidence.of, shown)),
+        after=piece[-1].encode() if len(piece) < len(keys) else "",
+    )
+
+
+async def loss_to_accept(
+    outlook: Outlook, against: str, region_epoch: int, claim: Cut
+) -> LossStatement:
+    """Return what region `against` holds beyond this one, as it says itself (INV-DP3)."""
+    takeover = Takeover(
+        domain=outlook.parts.domain,
+        from_region=against,
+        to_region=outlook.region,
+        region_epoch=region_epoch,
+        planned=False,
+        last_heard_ms=0,
+    )
+    try:
+        there = await ask_history(outlook, against)
+        stated = await _beyond(outlook, there, takeover)
+    except (PeerRefused, PeerUnreachable) as error:
+        unknown = make_statement(
+            takeover, claim, [], _NO_TAIL, now_wall_ms=outlook.parts.clock.wall_ms()
+        )
+        text = (
+            f"everything that region {against} has shown beyond this region, which cannot be named now:"
+            f" {error}. It goes to quarantine there, and is then listed by: tidemark region losses"
+        )
+        return msgspec.structs.replace(unknown, open_bound=text)
+    text = f"what region {against} holds beyond this region: all of it is named here, and goes to quarantine there"
+    return msgspec.structs.replace(
+        stated,
+        tidemark_region_epoch=claim.point.region_epoch,
+        tidemark_number=claim.point.number,
+        open_bound=text,
+    )
+
+
+async def _beyond(outlook: Outlook, there: ShownElsewhere, takeover: Takeover) -> LossStatement:
+    agreed = {found.key: found.agreed_end for found in there.missing}
+    ends = {key_of(log): log.high_watermark for log in outlook.parts.role.logs()}
+    positions = {
+        log.key.encode(): agreed.get(
+            log.key, min(log.end_offset, ends.get(log.key, log.end_offset))
+        )
+        for log in there.shown
+    }
+    _, attached = await outlook.parts.peers.ask_attached(
+        takeover.from_region,
+        AskBeyond(
+            domain=takeover.domain,
+            region_epoch=takeover.region_epoch,
+            for_region=takeover.to_region,
+            positions=positions,
+        ),
+        BeyondStated,
+        timeout_ms=outlook.settings.final_round_timeout_ms,
+    )
+    try:
+        return msgspec.json.decode(attached, type=LossStatement)
+    except msgspec.MsgspecError as error:
+        raise PeerRefused("malformed", f"the statement is not readable: {error}") from error
+
+
+async def state_beyond(outlook: Outlook, message: AskBeyond) -> Reply:
+    """Answer what this region holds at and beyond the positions, as a loss statement."""
+    parts = outlook.parts
+    try:
+        positions = {LogKey.decode(key): end for key, end in message.positions.items()}
+    except ValueError as error:
+        raise PeerRefused("malformed", f"a log key is none: {error}") from error
+    logs = [log for log in parts.role.logs() if key_of(log) in positions]
+    cut = Cut(TidemarkPoint(0, 0), positions)
+    try:
+        tail = await tail_beyond(logs, cut)
+    except LogError as error:
+        raise PeerRefused("log-failed", f"what lies beyond cannot be read: {error}") from error
+    takeover = Takeover(
+        domain=message.domain,
+        from_region=outlook.region,
+        to_region=message.for_region,
+        region_epoch=message.region_epoch,
+        planned=False,
+        last_heard_ms=0,
+    )
+    statement = make_statement(
+        takeover, cut, bounds_of(logs, cut), tail, now_wall_ms=parts.clock.wall_ms()
+    )
+    return Reply(BeyondStated(), [msgspec.json.encode(statement)])

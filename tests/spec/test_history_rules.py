@@ -1,0 +1,236 @@
+"""Rules T33 to T35: a region proves its history to whoever has shown it; what was shown is not taken back."""
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.effects import Diverged
+from geo_replicator.failover import Phase
+from geo_replicator.history import HeldLog, LastBatch, ShownLog, difference_of
+from geo_replicator.lineage import LogKey
+from geo_replicator.ports import LinkFailed
+from region_broker.adapters.takeover.failover_operations import OperationRefused
+from region_broker.adapters.takeover.log_surgery import key_of
+from tests.failover_world import ORDERS, Pair, Site, fail_over
+from tests.waiting import until
+
+LOG = LogKey(UUID(int=1), 0)
+FIRST, SECOND = 8 << 16 | 1, 8 << 16 | 2
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with Pair(tmp_path) as running:
+        yield running
+
+
+def shown(*, end: int = 100, last: LastBatch | None = None, whole_from: int = 0) -> ShownLog:
+    """A log of which a mirror has shown [0, 90)."""
+    return ShownLog(LOG, 90, end, last or LastBatch(FIRST, 80, 7), whole_from)
+
+
+@pytest.mark.parametrize(
+    ("held", "agreed_end"),
+    [
+        (None, 0),
+        (HeldLog(0, 60, LastBatch(FIRST, 50, 3), epoch_end=60), 60),
+        (HeldLog(0, 99, LastBatch(SECOND, 80, 7), epoch_end=40), 40),
+        (HeldLog(0, 99, LastBatch(FIRST, 80, 8), epoch_end=99), 80),
+        (HeldLog(0, 99, None, epoch_end=99), 90),
+    ],
+    ids=[
+        "no log",
+        "shorter",
+        "written again by a later life",
+        "other bytes",
+        "other batch borders",
+    ],
+)
+def test_T33_a_log_that_does_not_hold_what_was_shown_differs(
+    held: HeldLog | None, agreed_end: int
+) -> None:
+    difference = difference_of(shown(), held)
+    assert difference is not None
+    assert (difference.agreed_end, difference.shown_end, difference.copied_end) == (
+        agreed_end,
+        90,
+        100,
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "held"),
+    [
+        (shown(), HeldLog(0, 90, LastBatch(FIRST, 80, 7), epoch_end=90)),
+        (shown(), HeldLog(95, 99, None)),
+        (shown(), HeldLog(0, 99, LastBatch(FIRST, 70, 1), whole_from=90)),
+        (shown(whole_from=85), HeldLog(0, 99, LastBatch(FIRST, 70, 1))),
+        (shown(), HeldLog(0, 99, None, readable=False)),
+        (ShownLog(LOG, 90, 50), HeldLog(0, 99, LastBatch(FIRST, 80, 7))),
+        (ShownLog(LOG, 0, 0), None),
+    ],
+    ids=["same", "deleted by retention", "cleaned here", "cleaned there", "does not answer", "bytes lost there",
+         "nothing shown"],
+)  # fmt: skip
+def test_T33_what_cannot_be_compared_is_no_difference(log: ShownLog, held: HeldLog | None) -> None:
+    assert difference_of(log, held) is None
+
+
+class Copy:
+    """A copy of a dead site's folder, as a backup or a snapshot of the volume is."""
+
+    def __init__(self, site: Site) -> None:
+        self._folder, self._copy = site.folder, site.folder.with_name(f"{site.folder.name}.copy")
+        shutil.copytree(self._folder, self._copy)
+
+    def restore(self) -> None:
+        shutil.rmtree(self._folder)
+        shutil.copytree(self._copy, self._folder)
+
+
+async def older_copy(pair: Pair) -> None:
+    """Home holds "kept" only, from an older copy; the mirror has shown "gone", too."""
+    await pair.eu.write("kept")
+    await pair.reached("kept")
+    await pair.eu.kill()
+    copy = Copy(pair.eu)
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    await pair.eu.write("gone")
+    await pair.reached("gone")
+    await pair.eu.kill()
+    copy.restore()
+
+
+async def test_T33_home_with_an_older_folder_asks_before_it_takes_a_write(pair: Pair) -> None:
+    await older_copy(pair)
+    await pair.eu.start()
+    await pair.eu.until(Phase.DISPUTED)
+    assert not pair.eu.role.acting
+    assert b"gone" in pair.us.values()
+    await pair.eu.kill()
+    await pair.eu.start()
+    assert pair.eu.driver.state.phase is Phase.DISPUTED, "a restart opens nothing"
+    await until(lambda: "failover --to us" in pair.eu.role.reason_not_acting, "the choice is named")
+    assert ORDERS in pair.eu.role.reason_not_acting
+    with pytest.raises(OperationRefused, match="accept-loss"):
+        pair.eu.operations.begin_failover(confirmed=True)
+    await fail_over(pair.us)
+    await pair.us.write("later")
+    await pair.eu.until(Phase.MIRRORING)
+    await pair.eu.shows("later")
+    assert b"gone" in pair.eu.values()
+
+
+async def test_T33_writes_close_whenever_a_mirror_comes_that_has_shown_more(pair: Pair) -> None:
+    await older_copy(pair)
+    await pair.us.kill()
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    for value in ("other", "another"):
+        await pair.eu.write(value)
+    await pair.us.start()
+    await pair.eu.until(Phase.DISPUTED)
+    assert not pair.eu.role.acting
+    link = pair.us.tidemarks.link
+    assert link is not None
+    await until(lambda: "accept-loss" in link.core.refused_history, "the mirror says why")
+    assert b"gone" in pair.us.values()
+    assert b"other" not in pair.us.raw()
+    assert not pair.us.quarantine.tails()
+
+
+async def test_T33_a_loss_is_accepted_by_name_and_the_mirrors_tail_goes_to_quarantine(
+    pair: Pair,
+) -> None:
+    await older_copy(pair)
+    await pair.us.kill()
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    with pytest.raises(OperationRefused, match="no loss to accept"):
+        pair.eu.operations.begin_accept_loss(confirmed=True)
+    for value in ("other", "another"):
+        await pair.eu.write(value)
+    await pair.us.start()
+    await pair.eu.until(Phase.DISPUTED)
+    with pytest.raises(OperationRefused, match="confirm"):
+        pair.eu.operations.begin_accept_loss(confirmed=False)
+    stated = await pair.eu.operations.loss_to_accept()
+    assert (stated.from_region, stated.to_region) == ("us", "eu")
+    assert [(r.topic, r.partition, r.first_offset, r.last_offset) for r in stated.plain] == [
+        (ORDERS, 0, 1, 1)
+    ]
+    operation = await pair.eu.ended(pair.eu.operations.begin_accept_loss(confirmed=True))
+    assert operation.status == "succeeded", (operation.error, operation.steps)
+    assert operation.region_epoch == 16
+    await pair.us.until(Phase.MIRRORING)
+    await pair.us.shows("another")
+    assert b"gone" not in pair.us.values()
+    kept = b"".join(
+        chunk
+        for tail in pair.us.quarantine.tails()
+        if tail.topic == ORDERS
+        for chunk in pair.us.quarantine.chunks(tail)
+    )
+    assert b"gone" in kept
+    (losses,) = await pair.us.operations.losses()
+    assert losses.plain_record_count == 1
+    assert not losses.unexplained
+
+
+async def test_T35_nothing_below_what_was_shown_is_cut_for_a_divergence(pair: Pair) -> None:
+    for value in ("first", "second"):
+        await pair.eu.write(value)
+    await pair.reached("second")
+    log = pair.us.partition()
+    assert log.log_end_offset == 2
+    below = Diverged(key_of(log), log.log.epochs.latest, 1, 2)
+    with pytest.raises(LinkFailed, match="new lineage entry only"):
+        await pair.us.diverged.diverged([below])
+    assert log.log_end_offset == 2
+    assert not pair.us.quarantine.tails()
+
+
+async def test_T16_a_claim_does_not_outlive_its_bytes(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    before = pair.us.tidemarks.claim().point
+    await pair.eu.write("second", number=1)
+    await pair.reached("second")
+    folder = pair.us.table.folder_of(pair.us.partition(1).topic_id, 1)
+    await pair.eu.kill()
+    await pair.us.kill()
+    shutil.rmtree(folder)
+    await pair.us.start()
+    await pair.us.until(Phase.MIRRORING)
+    await until(lambda: pair.us.tidemarks.link is not None, "the link is open")
+    link = pair.us.tidemarks.link
+    assert link is not None
+    assert link.reaching.stored > before, "what was shown stays known"
+    assert before <= pair.us.tidemarks.claim().point < link.reaching.stored
+    assert "the disk has lost a part of it" in link.reaching.lost
+    operation = await pair.us.ended(pair.us.operations.begin_failover(confirmed=True))
+    assert operation.status == "succeeded", operation.error
+    assert operation.statement is not None
+    assert "shown here" in operation.statement.open_bound
+    base = pair.us.metadata.image.main_domain.lineage[-1].positions
+    for log in pair.us.table:
+        assert log.log_end_offset >= base.get(key_of(log).encode(), 0), log.tp
+
+
+async def test_T16_home_sends_again_what_a_mirror_has_lost(pair: Pair) -> None:
+    await pair.eu.write("first", number=1)
+    await pair.reached("first")
+    folder = pair.us.table.folder_of(pair.us.partition(1).topic_id, 1)
+    await pair.us.kill()
+    shutil.rmtree(folder)
+    await pair.us.start()
+    await pair.us.shows("first")
+    assert pair.eu.role.acting
+    link = pair.us.tidemarks.link
+    assert link is not None
+    await until(lambda: pair.us.tidemarks.claim().point >= link.reaching.stored, "claimed again")
+    assert not link.reaching.lost
