@@ -20,7 +20,7 @@ from idempotency.identity import Round
 _LAYOUT: Final = struct.Struct(">biiqq")
 _LAYOUT_VERSION: Final = 0
 _ROUND_NUMBER_BITS: Final = 32
-_ROUND_NUMBER_MAX: Final = (1 << _ROUND_NUMBER_BITS) - 1
+ROUND_NUMBER_MAX: Final = (1 << _ROUND_NUMBER_BITS) - 1
 
 DECISION_BYTES: Final = _LAYOUT.size
 DECISION_HEADER: Final = b"tidemark.decision"
@@ -73,7 +73,7 @@ def round_of(term: int, number: int) -> Round:
     Raises:
         OverflowError: the term has used up its 2**32 - 1 rounds; a new term is needed.
     """
-    if not 0 <= number <= _ROUND_NUMBER_MAX:
+    if not 0 <= number <= ROUND_NUMBER_MAX:
         raise OverflowError(f"round number {number} does not fit: let the cut leader start a term")
     return Round(term << _ROUND_NUMBER_BITS | number)
 
@@ -85,4 +85,4 @@ def round_term(stamp: int) -> int:
 
 def round_number(stamp: int) -> int:
     """Return the number of a round within its term."""
-    return stamp & _ROUND_NUMBER_MAX
+    return stamp & ROUND_NUMBER_MAX

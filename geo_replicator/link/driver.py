@@ -83,15 +83,24 @@ class Link:
     def restore(self) -> None:
         """Rebuild the tidemarks from the log, and show what was reached before (T16).
 
-        Raises `TidemarkError` when `__tidemarks` cannot be read.
+        Where `__tidemarks` cannot be read, nothing is shown, and `run` copies nothing: what is wrong is told.
         """
-        self.reaching.restore()
-        self._restored = True
+        try:
+            self.reaching.restore()
+            self._restored = True
+        except TidemarkError as error:
+            self.reaching.stopped = (
+                f"this mirror shows nothing and copies nothing: {error}. Stop this node, remove that "
+                "folder, and start it: it copies the log again"
+            )
+            _log.error("%s", self.reaching.stopped)
 
     async def run(self) -> None:
         """Follow home until cancelled (INV-LD2)."""
         if not self._restored:
             self.restore()
+        if not self._restored:
+            await asyncio.Event().wait()
         self._ports.logs.watch(self.reaching.log_moved)
         try:
             async with asyncio.TaskGroup() as tasks:

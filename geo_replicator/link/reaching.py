@@ -41,6 +41,7 @@ class Reaching:
         self.lost: str = ""
         self.stored = BEFORE_ALL
         self.changed = asyncio.Event()
+        self._restored = False
         self._shown = BEFORE_ALL
         self._saving: TidemarkPoint | None = None
         self._read_to = 0
@@ -68,6 +69,7 @@ class Reaching:
             self.frontier.advanced(key, self._ports.logs.high_watermark(key))
         for tidemark in read.above:
             self.frontier.observe(tidemark)
+        self._restored = True
         self._show_all()
 
     def _held(self, reached: TidemarkPoint) -> TidemarkPoint:
@@ -227,6 +229,8 @@ class Reaching:
 
         Raises `TidemarkError` when `__tidemarks` does not hold it: nobody may cut a log then.
         """
+        if not self._restored:
+            raise TidemarkError(self.stopped or "the tidemarks were not read yet")
         reached = self.frontier.reached
         cut = EMPTY_CUT if reached == BEFORE_ALL else self.book.positions(reached)
         if cut is None:

@@ -33,9 +33,7 @@ def compose_cleaner(
     bounds = CleanBounds(
         CleanBoundParts(
             partitions=lambda: storage.partitions,
-            published_cut=lambda: (
-                None if tidemarks.cut_leader is None else tidemarks.cut_leader.published_cut()
-            ),
+            published_cut=tidemarks.published_cut,
             mirrors=lambda: [name for name in storage.metadata.image.regions if name != region],
             reached=lambda name: source.reports[name].reached if name in source.reports else None,
             copied_to=source.hold_offset,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from geo_replicator.tidemark import TidemarkError
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
@@ -242,3 +243,65 @@ async def test_a_wall_clock_that_jumps_ends_no_transaction_and_no_member_and_sto
         await pair.eu.kill()
         await pair.eu.start()
         assert await values_of(pair.eu, "t", 1) == set(values)
+
+
+def loses_its_tidemarks(region: Region) -> None:
+    folder = region.partition("__tidemarks", 0).topic_id.hex
+
+    def fault(_operation: str, path: Path) -> None:
+        if folder in path.parts:
+            raise failing(errno.EIO, path)
+
+    region.disk.fault = fault
+
+
+async def commit(client: Connection, name: str) -> None:
+    producer = await client.init_producer_id(name)
+    await client.add_partitions(name, producer, "t", [0])
+    batch = batch_of(name.encode(), producer, 0, transactional=True)
+    await client.produce("t", {0: batch}, transactional_id=name)
+    await client.end_txn(name, producer, commit=True, tv2=False)
+
+
+async def test_T4_a_start_without_readable_tidemarks_holds_no_marker_and_tells_the_way_out(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await pair.create_topic("t", 1)
+        client = await connect(pair.eu)
+        await commit(client, "before")
+        await pair.eu.kill()
+        loses_its_tidemarks(pair.eu)
+        await pair.eu.start()
+        client = await connect(pair.eu)
+        await commit(client, "after")
+        reader = Reader("t", 1, committed=True)
+        while len(reader.records) < 2:
+            await reader.read(client, wait_ms=5)
+        said = pair.eu.node._tidemark_check()
+        assert said is not None
+        assert "__tidemarks has stopped" in said
+        assert "tidemark region failover" in said
+        with pytest.raises(
+            TidemarkError
+        ):  # T25: nobody may cut a log at what a damaged log seems to say
+            pair.eu.node.tidemarks.claim()
+
+
+async def test_T16_a_mirror_without_readable_tidemarks_shows_nothing_and_tells_the_way_out(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await pair.create_topic("t", 1)
+        await commit(await connect(pair.eu), "before")
+        await pair.until(lambda: pair.us.partition("t", 0).last_stable_offset == 2, "it is shown")
+        await pair.us.kill()
+        loses_its_tidemarks(pair.us)
+        await pair.us.start()
+        said = pair.us.node._tidemark_check()
+        assert said is not None
+        assert "remove that folder" in said
+        with pytest.raises(
+            TidemarkError
+        ):  # T25: nobody may cut a log at what seems to be no tidemark
+            pair.us.node.tidemarks.claim()

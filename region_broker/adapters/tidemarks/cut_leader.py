@@ -1,7 +1,8 @@
 """The cut leader at work: drives the ledger's shards through rounds, collects D, writes `__tidemarks`.
 
 INV-CL1  one cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1)
-INV-CL4  a log that has stopped stops the tidemarks, loudly, and nothing else: transactions go on (T12)
+INV-CL4  a log that has stopped stops the tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever
+        publishes nothing any more releases every round of its term: nobody else would
 INV-CL5  while it rests, the first log that moves wakes it and the others do not: that a round is due is known
 
 Not here: when rounds start and close (`geo_replicator.rounds`), the record (`geo_replicator.tidemark_writer`), which logs
@@ -42,9 +43,17 @@ from geo_replicator.rounds import (
     RoundPhase,
     RoundsCore,
 )
-from geo_replicator.tidemark import LogPosition, TermRecord, Tidemark, encode
+from geo_replicator.tidemark import (
+    LogPosition,
+    TermRecord,
+    Tidemark,
+    TidemarkBook,
+    TidemarkError,
+    encode,
+)
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
+from idempotency.decision import ROUND_NUMBER_MAX, round_of
 from idempotency.ports import Clock
 from region_broker.adapters.takeover.failover_ports import MetadataSide, RoundFailed, Term
 from region_broker.adapters.tidemarks.mirror_log import TidemarkLog, key_of
@@ -112,13 +121,16 @@ class CutLeader:
     """The cut leader of one term. `run` until cancelled; `__tidemarks` must be led here already."""
 
     def __init__(self, parts: CutLeaderParts, term: Term) -> None:
-        """Read where `__tidemarks` ends; raises `TidemarkError` when it cannot be read."""
+        """Read where `__tidemarks` ends; where it cannot be read, `run` publishes nothing and says why."""
         self._parts = parts
         self._term = term
         self._records = TidemarkLog(parts.partitions, parts.ledgers)
-        self._writer = TidemarkWriter(
-            DEFAULT_DOMAIN, read_book(self._records, parts.ledgers, None).book
-        )
+        self._unreadable = ""
+        try:
+            book = read_book(self._records, parts.ledgers, None).book
+        except TidemarkError as error:
+            book, self._unreadable = TidemarkBook(parts.ledgers), str(error)
+        self._writer = TidemarkWriter(DEFAULT_DOMAIN, book)
         image = parts.metadata.image
         self.core = RoundsCore(
             term=term.leader_epoch,
@@ -144,7 +156,13 @@ class CutLeader:
         return self._writer.last_point
 
     def published_cut(self) -> Cut:
-        """Return the last tidemark with its positions."""
+        """Return the last tidemark with its positions.
+
+        Raises `TidemarkError` when `__tidemarks` cannot be read: it may hold more than is known, so nobody may cut
+        a log at what is known.
+        """
+        if self._unreadable:
+            raise TidemarkError(self._unreadable)
         return self._writer.book.positions(self.published) or Cut(self.published)
 
     def notice_topics(self) -> None:
@@ -205,12 +223,21 @@ class CutLeader:
 
     async def _drive_or_wait(self, tasks: asyncio.TaskGroup) -> None:
         try:
-            await self._drive(tasks)
-        except LogError as error:
-            self._failed = f"no tidemark is published any more: {error}"
-            _log.error("%s", self._failed)
-            await self._announce()
-            await asyncio.Event().wait()
+            if not self._unreadable:
+                await self._drive(tasks)
+            error = self._unreadable
+        except LogError as stopped:
+            error = str(stopped)
+        self._failed = (
+            f"no tidemark is published any more, so no mirror shows anything newer; transactions go on: {error}. "
+            "Take over in a region that mirrors (tidemark region failover), then repair this one"
+        )
+        _log.error("%s", self._failed)
+        # 1. A shard has held COMMIT markers of its last round since it was loaded (T3). 2. Without rounds no release
+        # comes. 3. They would be held for ever, and the last stable offset with them (T4).
+        self._parts.rounds.release(round_of(self._term.leader_epoch, ROUND_NUMBER_MAX))
+        await self._announce()
+        await asyncio.Event().wait()
 
     async def _announce(self) -> None:
         async with self._published:

@@ -69,6 +69,7 @@ class TidemarkLog:
         partition = self.partition
         if partition is None:
             return
+        self._check_running(partition)
         position = max(start_offset, partition.log_start_offset)
         while position < partition.high_watermark:
             try:
@@ -89,9 +90,19 @@ class TidemarkLog:
     def last_tidemark_record(self) -> tuple[int, bytes, bytes] | None:
         """Return the last record below HW; raises `TidemarkError`."""
         partition = self.partition
-        if partition is None or partition.high_watermark <= partition.log_start_offset:
+        if partition is None:
+            return None
+        self._check_running(partition)
+        if partition.high_watermark <= partition.log_start_offset:
             return None
         return next(iter(self.tidemark_records(partition.high_watermark - 1)), None)
+
+    def _check_running(self, partition: Partition) -> None:
+        """Raise `TidemarkError` if the log has stopped: it may look empty then, and nothing may be cut at that."""
+        if partition.failed is not None:
+            raise TidemarkError(
+                f"__tidemarks has stopped in {partition.log.folder}: {partition.failed}"
+            )
 
 
 class MirrorPartitions(TidemarkLog):

@@ -96,7 +96,7 @@ class TidemarkService:
         parts.source.published = self._published
 
     def open_cut_leader(self, term: Term) -> CutLeader:
-        """Return the cut leader of `term`; raises `TidemarkError` when `__tidemarks` is not readable."""
+        """Return the cut leader of `term`; it publishes nothing, and says so, if `__tidemarks` is not readable."""
         parts = self._parts
         leader_parts = CutLeaderParts(
             partitions=parts.partitions,
@@ -195,6 +195,15 @@ class TidemarkService:
         if cut is None:
             raise TidemarkError(f"{point} is claimed here, but __tidemarks does not hold it")
         return cut
+
+    def published_cut(self) -> Cut | None:
+        """Return the last tidemark published here, the empty cut if it cannot be read; None where this does not act."""
+        if self.cut_leader is None:
+            return None
+        try:
+            return self.cut_leader.published_cut()
+        except TidemarkError:
+            return EMPTY_CUT  # `run` of the cut leader says why
 
     def _published(self) -> TidemarkPoint:
         return BEFORE_ALL if self.cut_leader is None else self.cut_leader.published
