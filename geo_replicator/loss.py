@@ -3,7 +3,8 @@
 INV-LO1  everything that a statement calls covered is below the cut; everything that may be lost is at or
         beyond it, and is either named (it was copied) or lies behind `copied_end` (it never arrived)
 INV-LO2  a lost transaction is one with a commit decision beyond L: its PREPARE_COMMIT record, not its
-        markers, says so; data of undecided or aborted transactions beyond D was never committed
+        markers, says so; data of undecided or aborted transactions beyond D was never committed, and neither were
+        the group offsets that they staged
 INV-LO3  `unexplained` is empty, or the statement was wrong. In the region that was lost the check is an
          equality: what lies below `copied_end` is what was named, neither more nor less; what lies behind it
          is listed as not arrived
@@ -69,6 +70,26 @@ class RecordRange(msgspec.Struct, frozen=True, kw_only=True):
     committed: bool | None = None
 
 
+class LostOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """Commits of one group for one partition beyond the cut: it reads on from an older offset.
+
+    `last_offset` is what the last of them committed.
+    """
+
+    group_id: str
+    topic: str
+    partition: int
+    commit_count: int
+    last_offset: int
+
+
+class UndoneChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a topic that was heard of and that no tidemark reached covers: it is not carried out."""
+
+    topic: str
+    change: str
+
+
 class LogBound(msgspec.Struct, frozen=True, kw_only=True):
     """One log at the moment of the statement: covered below `cut`, known below `copied_end`, open behind.
 
@@ -118,6 +139,9 @@ class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
     plain: tuple[RecordRange, ...]
     plain_record_count: int
     open_bound: str
+    offsets: tuple[LostOffsets, ...] = ()
+    offset_commit_count: int = 0
+    topic_changes: tuple[UndoneChange, ...] = ()
 
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +172,8 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     unexplained: tuple[str, ...]
     statement: LossStatement | None = None
     cause: CutCause = CutCause.LINEAGE
+    offsets: tuple[LostOffsets, ...] = ()
+    offset_commit_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +196,31 @@ class TailDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class TailCommit:
+    """One committed offset in the offsets ledger beyond the cut, with its position; `header` is of its batch."""
+
+    shard: int
+    offset: int
+    header: BatchHeader
+    group_id: str
+    topic: str
+    partition: int
+    committed_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tail:
     """Everything beyond a cut: data batches in offset order per partition, ledger records per shard.
 
-    `group_batches` are batches of the offsets ledger: commits of group offsets, and group state. `unreadable` are the
-    logs, with the reason, of which nobody can say what they hold.
+    `group_batches` are batches of the offsets ledger: commits of group offsets, and group state; `commits` the former.
+    `unreadable` are the logs, with the reason, of which nobody can say what they hold.
     """
 
     batches: Sequence[TailBatch]
     decisions: Sequence[TailDecision]
     group_batches: Sequence[TailBatch] = ()
     unreadable: Sequence[str] = ()
+    commits: Sequence[TailCommit] = ()
 
 
 def lost_transactions(decisions: Iterable[TailDecision]) -> tuple[LostTransaction, ...]:
@@ -227,6 +267,33 @@ def record_ranges(
         else:
             known.append(_range_of(batch, committed_producers))
     return tuple(found for key in sorted(ranges) for found in ranges[key])
+
+
+def lost_offsets(
+    commits: Iterable[TailCommit], committed: Iterable[LostTransaction] = ()
+) -> tuple[LostOffsets, ...]:
+    """Return what groups committed, by themselves or in transactions `committed`, each commit once (INV-LO4)."""
+    committed_producers = {
+        (transaction.producer_id, transaction.producer_epoch) for transaction in committed
+    }
+    seen: set[tuple[int, int, BatchHeader]] = set()
+    found: dict[tuple[str, str, int], LostOffsets] = {}
+    for commit in commits:
+        header, place = commit.header, (commit.shard, commit.offset, commit.header)
+        producer = (header.producer_id, header.producer_epoch)
+        if place in seen or (header.is_transactional and producer not in committed_producers):
+            continue
+        seen.add(place)
+        key = (commit.group_id, commit.topic, commit.partition)
+        before = found.get(key)
+        found[key] = LostOffsets(
+            group_id=commit.group_id,
+            topic=commit.topic,
+            partition=commit.partition,
+            commit_count=1 if before is None else before.commit_count + 1,
+            last_offset=commit.committed_offset,
+        )
+    return tuple(found[key] for key in sorted(found))
 
 
 def _once(batches: Iterable[TailBatch]) -> Iterator[TailBatch]:
@@ -283,11 +350,18 @@ class Takeover:
 
 
 def make_statement(
-    takeover: Takeover, cut: Cut, bounds: Sequence[LogBound], tail: Tail, *, now_wall_ms: int
+    takeover: Takeover,
+    cut: Cut,
+    bounds: Sequence[LogBound],
+    tail: Tail,
+    *,
+    now_wall_ms: int,
+    topic_changes: Sequence[UndoneChange] = (),
 ) -> LossStatement:
     """Return what acting at `cut` loses at most (INV-LO1). `bounds` are this region's logs."""
     transactions = lost_transactions(tail.decisions)
     plain = tuple(known for known in record_ranges(tail.batches) if not known.transactional)
+    offsets = lost_offsets(tail.commits, transactions)
     return LossStatement(
         domain=takeover.domain,
         from_region=takeover.from_region,
@@ -305,6 +379,9 @@ def make_statement(
         plain=plain[:LISTED_MAX],
         plain_record_count=sum(known.record_count for known in plain),
         open_bound="; ".join([_open_bound(takeover, cut), *_troubles(bounds)]),
+        topic_changes=tuple(topic_changes),
+        offsets=offsets[:LISTED_MAX],
+        offset_commit_count=sum(known.commit_count for known in offsets),
     )
 
 
@@ -322,7 +399,9 @@ def _open_bound(takeover: Takeover, cut: Cut) -> str:
     )
     return (
         f"whatever region {takeover.from_region} acknowledged that never arrived here: every record"
-        f" at or behind copied_end of its log. It {heard}; what it acknowledged since is unknown"
+        " at or behind copied_end of its log, ledgers of groups and transactions too, and every topic or"
+        " config that it created, changed or deleted since. A topic's growth or deletion that no tidemark"
+        f" covers is undone. It {heard}; what it acknowledged since is unknown"
         " until it returns, and then listed by: tidemark region losses"
     )
 
@@ -349,6 +428,7 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
     """Return what was lost exactly, checked against `statement` where it is known (INV-LO3)."""
     transactions = lost_transactions(quarantined.tail.decisions)
     records = record_ranges(quarantined.tail.batches, transactions)
+    offsets = lost_offsets(quarantined.tail.commits, transactions)
     assert quarantined.cause is CutCause.LINEAGE or statement is None, quarantined  # INV-LO5
     check = None if statement is None else _Check(statement, transactions, records)
     # Where it is known who was lost: another mirror's tail is only what it had copied.
@@ -376,6 +456,8 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         unexplained=unexplained,
         statement=statement,
         cause=quarantined.cause,
+        offsets=offsets[:LISTED_MAX],
+        offset_commit_count=sum(known.commit_count for known in offsets),
     )
 
 

@@ -51,6 +51,7 @@ from geo_replicator.link.core import LinkCore, LinkState
 from geo_replicator.link.cursor import CursorBroken
 from geo_replicator.link.lag import LagBook
 from geo_replicator.link.reaching import Reaching
+from geo_replicator.loss import UndoneChange
 from geo_replicator.ports import FetchAnswer, HomeSession, LinkFacts, LinkFailed, LinkPorts
 from geo_replicator.tidemark import TidemarkError
 
@@ -279,6 +280,10 @@ class Link:
         version, changes = floor.newest.metadata_version, self.reaching.topics
         waits = self.core.state is LinkState.APPLYING or changes.growing or changes.due(version)
         return self.core.metadata_version >= version and not waits
+
+    def waiting_topic_changes(self) -> list[UndoneChange]:
+        """Return the changes of topics that wait for a tidemark (T15)."""
+        return self.reaching.topics.waiting()
 
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to know, as JSON-able values."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from geo_replicator.lineage import LogKey
+from geo_replicator.loss import UndoneChange
 from geo_replicator.topology import MirrorTopic
 
 
@@ -47,6 +48,17 @@ class TopicChanges:
         """Return what may be dropped at a reached tidemark of M = `metadata_version` (INV-TH2)."""
         drops = self._drops.values()
         return tuple(drop for drop in drops if drop.metadata_version <= metadata_version)
+
+    def waiting(self) -> list[UndoneChange]:
+        """Return what waits: a takeover before its tidemark leaves these topics as they are here."""
+        found = [
+            UndoneChange(topic=topic.name, change=f"grown to {topic.partition_count} partitions")
+            for topic in self.growing
+        ]
+        for drop in self._drops.values():
+            change = f"shrunk to {drop.keeps} partitions" if drop.keeps else "deleted"
+            found.append(UndoneChange(topic=drop.topic.name, change=change))
+        return sorted(found, key=lambda undone: (undone.topic, undone.change))
 
     def done(self, drop: Drop) -> None:
         """Note that it was dropped."""

@@ -232,10 +232,31 @@ def _print_statement(statement: Mapping[str, Any]) -> None:
             ),
             ("transactions lost", f"{statement['transaction_count']} known by name"),
             ("plain records lost", f"{statement['plain_record_count']} known by position"),
+            ("offset commits lost", f"{statement['offset_commit_count']} known by group"),
             ("and at most", statement["open_bound"]),
         ],
     )
     _print_transactions(statement["transactions"])
+    _print_offsets(statement)
+    undone = [(change["topic"], change["change"]) for change in statement["topic_changes"]]
+    if undone:
+        print_table("", ("topic", "change at home that is undone"), undone)
+
+
+def _print_offsets(found: Mapping[str, Any]) -> None:
+    rows = [
+        (
+            each["group_id"],
+            f"{each['topic']}-{each['partition']}",
+            each["commit_count"],
+            each["last_offset"],
+        )
+        for each in found["offsets"]
+    ]
+    if rows:
+        print_table("", ("group", "partition", "commits#", "last committed#"), rows)
+    listed = sum(each["commit_count"] for each in found["offsets"])
+    _print_rest("offset commits", found["offset_commit_count"] - listed)
 
 
 def _print_transactions(transactions: Sequence[Mapping[str, Any]]) -> None:
@@ -307,6 +328,7 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
             ("base", base),
             ("transactions lost", lost["transaction_count"]),
             ("plain records lost", lost["plain_record_count"]),
+            ("offset commits lost", lost["offset_commit_count"]),
             ("transactional records", lost["transactional_record_count"]),
             ("named beforehand", f"{lost['named_count']} transactions" if stated else "-"),
             ("never arrived", f"{lost['not_arrived_count']} transactions" if stated else "-"),
@@ -333,6 +355,7 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
         print_table("", ("partition", "offsets", "records#", "producer id#", ""), rows)
     counted = lost["plain_record_count"] + lost["transactional_record_count"]
     _print_rest("records", counted - sum(found["record_count"] for found in lost["records"]))
+    _print_offsets(lost)
 
 
 def _print_rest(what: str, count: int) -> None:

@@ -11,6 +11,16 @@ from typing import Any
 import pytest
 
 from geo_replicator.failover import Phase
+from geo_replicator.loss import LostOffsets, UndoneChange
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.controller.metadata_image import OFFSETS_LEDGER
+from region_broker.groups.records import (
+    OffsetKey,
+    OffsetValue,
+    encode_offset_key,
+    encode_offset_value,
+)
+from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair, fail_over
 from tests.waiting import until
 from tests.wire_world import LEADER_EPOCH, wire_world
@@ -188,3 +198,29 @@ async def test_T15_a_partition_that_no_tidemark_names_goes_to_quarantine_at_a_ta
     await pair.us.write("anew", number=2)
     await until(lambda: pair.eu.partition_count == 3 and b"anew" in pair.eu.values(2))
     assert b"young" not in pair.eu.raw(2) + pair.us.raw(2)
+
+
+async def test_INV_LO1_a_statement_names_offset_commits_and_topic_changes_beyond_its_tidemark(
+    pair: Pair,
+) -> None:
+    await grow_without_a_tidemark(pair)
+    place = OffsetKey("readers", TopicPartition(TopicName(ORDERS), 1))
+    for at in (7, 9):
+        value = encode_offset_value(OffsetValue(at, -1, "", 0))
+        batch = build_batch([Record(encode_offset_key(place), value)])
+        pair.eu.partition(0, OFFSETS_LEDGER).append_ledger(batch)
+    await until(lambda: pair.us.partition(0, OFFSETS_LEDGER).high_watermark == 2)
+    await pair.eu.kill()
+    stated = await pair.us.operations.statement()
+    lost = LostOffsets(group_id="readers", topic=ORDERS, partition=1, commit_count=2, last_offset=9)
+    assert (stated.offsets, stated.offset_commit_count) == ((lost,), 2)
+    assert stated.topic_changes == (UndoneChange(topic=ORDERS, change="grown to 3 partitions"),)
+    await fail_over(pair.us)
+    assert pair.us.partition_count == 2
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    for site in (pair.us, pair.eu):
+        (losses,) = await site.operations.losses()
+        assert losses.offsets == (lost,)
+        assert losses.statement is not None
+        assert losses.statement.topic_changes == stated.topic_changes

@@ -13,6 +13,7 @@ from uuid import UUID
 from geo_replicator.folder_life import Birth, FolderIdentity
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.loss import UndoneChange
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import OpenTxn, PartitionState
 from region_broker.controller.metadata_commands import Command
@@ -224,6 +225,10 @@ class TidemarkFacts(Protocol):
 
     def follows_topics(self) -> bool:
         """Return whether a mirror's topics, with their configs, are those of home at the tidemark it reached (T15)."""
+        ...
+
+    def waiting_topic_changes(self) -> Sequence[UndoneChange]:
+        """Return the changes of topics that home made and no tidemark reached covers: a takeover undoes them (T15)."""
         ...
 
     def last_heard_ms(self) -> int:

@@ -13,13 +13,13 @@ Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from geo_replicator.effects import Diverged
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
-from geo_replicator.loss import LogBound, Tail, TailBatch, TailDecision
+from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
 from geo_replicator.ports import LinkFailed
 from geo_replicator.quarantine import CutCause, LogCut, LogExtent, Provenance, plan_cut
 from idempotency.ledger_records import (
@@ -41,6 +41,8 @@ from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
 )
+from region_broker.groups.records import LedgerRecordError, OffsetKey, decode_offset_value
+from region_broker.groups.records import decode_key as decode_group_key
 from region_broker.log.failures import CutIntoCleaned, LogError
 from region_broker.wire.batches import RecordsError, iter_records
 
@@ -292,6 +294,7 @@ class _Collector:
         self._decisions: list[TailDecision] = []
         self._group_batches: list[TailBatch] = []
         self.unreadable: list[str] = []
+        self._commits: list[TailCommit] = []
 
     def add(self, key: LogKey, topic: str, chunk: Buffer) -> None:
         """Take whole batches of one log."""
@@ -299,14 +302,20 @@ class _Collector:
             if topic == TRANSACTION_LEDGER:
                 batch = chunk[position : position + header.size_bytes]
                 self._decisions.extend(_decisions(key.partition, header, batch))
-            elif not header.is_control:
-                of_groups = topic == OFFSETS_LEDGER
-                found = self._group_batches if of_groups else self._batches
-                found.append(TailBatch(key, topic, header))
+            elif header.is_control:
+                continue
+            elif topic == OFFSETS_LEDGER:
+                self._group_batches.append(TailBatch(key, topic, header))
+                batch = chunk[position : position + header.size_bytes]
+                self._commits.extend(_commits(key.partition, header, batch))
+            else:
+                self._batches.append(TailBatch(key, topic, header))
 
     def tail(self) -> Tail:
         """Return what was collected."""
-        return Tail(self._batches, self._decisions, self._group_batches, self.unreadable)
+        return Tail(
+            self._batches, self._decisions, self._group_batches, self.unreadable, self._commits
+        )
 
 
 def _decisions(shard: int, header: BatchHeader, batch: Buffer) -> list[TailDecision]:
@@ -324,3 +333,20 @@ def _decisions(shard: int, header: BatchHeader, batch: Buffer) -> list[TailDecis
             f"ledger shard {shard} is not readable at offset {header.base_offset}: {error}"
         ) from error
     return found
+
+
+def _commits(shard: int, header: BatchHeader, batch: Buffer) -> Iterator[TailCommit]:
+    """Yield the offsets that groups commit in one batch of the offsets ledger.
+
+    What cannot be read is named by its place: it must not keep a region from acting, nor be passed over in silence.
+    """
+    try:
+        for record in iter_records(batch):
+            key = decode_group_key(record.key)
+            if isinstance(key, OffsetKey) and record.value is not None:
+                at = decode_offset_value(record.value).committed_offset
+                topic, number = str(key.tp.topic), key.tp.partition
+                yield TailCommit(shard, record.offset, header, key.group_id, topic, number, at)
+    except (RecordsError, LedgerRecordError) as error:
+        unreadable, at = f"(unreadable: {error})", header.base_offset
+        yield TailCommit(shard, at, header, unreadable, OFFSETS_LEDGER, shard, at)

@@ -16,6 +16,7 @@ from uuid import UUID, uuid5
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.driver import Link
+from geo_replicator.loss import UndoneChange
 from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts
 from geo_replicator.reading import held_point, read_book
 from geo_replicator.rounds import ROUND_INTERVAL_MS
@@ -222,6 +223,10 @@ class TidemarkService:
         if self.link is None or self.view is None:
             return {"logs": 0, "ms": 0, "splits": 0}
         return self.view.status()
+
+    def waiting_topic_changes(self) -> Sequence[UndoneChange]:
+        """See `TidemarkFacts`."""
+        return () if self.link is None else self.link.waiting_topic_changes()
 
     def follows_topics(self) -> bool:
         """Return whether a mirror's topics, with their configs, are those of home at the tidemark it reached (T15)."""

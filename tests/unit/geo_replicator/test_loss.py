@@ -6,17 +6,20 @@ import msgspec
 import pytest
 
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.loss import (
     LogBound,
     LossStatement,
     Quarantined,
     Tail,
     TailBatch,
+    TailCommit,
     TailDecision,
     Takeover,
     count_losses,
     make_statement,
 )
+from geo_replicator.topology import MirrorTopic
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.record_batch import CONTROL_BIT
@@ -221,3 +224,51 @@ def test_INV_LO3_only_the_lost_regions_own_tail_is_all_that_there_was(
 def test_statements_survive_json() -> None:
     stated = statement(Tail([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
     assert msgspec.json.decode(msgspec.json.encode(stated), type=LossStatement) == stated
+
+
+def committing(
+    offset: int, at: int, *, transactional: bool = False, producer_id: int = -1, group_id: str = "g"
+) -> TailCommit:
+    header = data(
+        offset, sequence=0, count=1, producer_id=producer_id, producer_epoch=3,
+        transactional=transactional,
+    )  # fmt: skip
+    return TailCommit(1, offset, header, group_id, "orders", 0, at)
+
+
+def test_INV_LO4_lost_offset_commits_are_counted_once_by_group_and_those_of_lost_transactions() -> (
+    None
+):
+    in_doubt = committing(
+        23, 70, transactional=True, producer_id=9
+    )  # of a transaction that was not decided
+    commits = [
+        committing(20, 40), committing(21, 50), in_doubt,
+        committing(24, 60, transactional=True, producer_id=4711), committing(25, 5, group_id="a"),
+        committing(21, 50),  # a second tail holds it too
+    ]  # fmt: skip
+    tail = Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)], commits=commits)
+    stated = statement(tail)
+    assert [(lost.group_id, lost.commit_count, lost.last_offset) for lost in stated.offsets] == [
+        ("a", 1, 5), ("g", 3, 60)
+    ]  # fmt: skip
+    assert stated.offset_commit_count == 4
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, tail), None)
+    assert (losses.offsets, losses.offset_commit_count) == (stated.offsets, 4)
+    assert "config" in stated.open_bound
+
+
+def test_changes_of_topics_that_wait_for_a_tidemark_are_told() -> None:
+    def topic(number: int, name: str, partition_count: int) -> MirrorTopic:
+        return MirrorTopic(UUID(int=number), name, partition_count)
+
+    changes = TopicChanges(growing=(topic(1, "grows", 4),))
+    changes.delete([topic(2, "goes", 2)], 9)
+    changes.shrink([topic(3, "shrinks", 1)], 9)
+    assert [(undone.topic, undone.change) for undone in changes.waiting()] == [
+        ("goes", "deleted"), ("grows", "grown to 4 partitions"), ("shrinks", "shrunk to 1 partitions")
+    ]  # fmt: skip
+    for drop in changes.due(9):
+        changes.done(drop)
+    changes.grown(UUID(int=1), 4)
+    assert changes.waiting() == []

@@ -273,7 +273,12 @@ class FailoverSteps:
         )
         tail = await tail_beyond(logs, cut)
         statement = make_statement(
-            takeover, cut, bounds_of(logs, cut), tail, now_wall_ms=parts.clock.wall_ms()
+            takeover,
+            cut,
+            bounds_of(logs, cut),
+            tail,
+            now_wall_ms=parts.clock.wall_ms(),
+            topic_changes=parts.tidemarks.waiting_topic_changes(),
         )
         lost = parts.tidemarks.lost_here()
         return (
