@@ -34,6 +34,7 @@ from geo_replicator.failover_events import (
     DrainRolledBack,
     EntryRecord,
     Event,
+    FolderNamed,
     FollowResumed,
     HigherEpochLearned,
     HistoryJoined,
@@ -120,6 +121,7 @@ TRANSITIONS: Final[dict[tuple[type[Event], Phase], Phase]] = {
     **{(PromiseGiven, phase): _FD for phase in Phase if phase is not _UB},
     **{(HigherEpochLearned, phase): _FD for phase in Phase if phase is not _UB},
     (HistoryJoined, _UB): _FD,
+    **{(FolderNamed, phase): phase for phase in Phase if phase is not _UB},
     (FollowResumed, _FD): _M,
     (ReturnBegun, _FD): _RE,
     (Returned, _RE): _M,
@@ -177,15 +179,10 @@ def _remember(state: State, event: Event) -> State:
                 state, f"region {acting_region} acts under region epoch {region_epoch}"
             )
             return msgspec.structs.replace(fenced, acting_region=acting_region, unseen=())
-        case FollowResumed() | ReturnBegun() | Returned():
+        case FollowResumed() | ReturnBegun() | Returned() | HistoryJoined():
             return _remember_return(state, event)
-        case HistoryJoined(history=history):
-            joined = (
-                f"this folder had no history; it joined the one born in region {history.region}"
-            )
-            return msgspec.structs.replace(
-                state, region_epoch=history.region_epoch, reason=joined, copied=True
-            )
+        case FolderNamed():
+            return state
         case Born():
             raise AssertionError("a region is born once: the table has no row for it")
 
@@ -224,8 +221,17 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
             )
 
 
-def _remember_return(state: State, event: FollowResumed | ReturnBegun | Returned) -> State:
+def _remember_return(
+    state: State, event: FollowResumed | ReturnBegun | Returned | HistoryJoined
+) -> State:
     match event:
+        case HistoryJoined(history=history):
+            joined = (
+                f"this folder had no history; it joined the one born in region {history.region}"
+            )
+            return msgspec.structs.replace(
+                state, region_epoch=history.region_epoch, reason=joined, copied=True
+            )
         case FollowResumed(acting_region=acting_region):
             assert state.promise.region_epoch <= state.region_epoch, state
             assert acting_region != state.region, state

@@ -5,6 +5,8 @@ INV-FA6  a record says what was decided or done, with all that the fold needs: n
 Not here: when a record is legal, and what follows (`failover`).
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from geo_replicator.folder_life import Birth
@@ -50,6 +52,7 @@ class Born(msgspec.Struct, frozen=True, tag=True):
     region: str
     acting: bool
     region_epoch: int
+    folder_id: str = ""
 
 
 class HistoryJoined(msgspec.Struct, frozen=True, tag=True):
@@ -60,6 +63,13 @@ class HistoryJoined(msgspec.Struct, frozen=True, tag=True):
 
     region: str
     history: Birth
+    folder_id: str = ""
+
+
+class FolderNamed(msgspec.Struct, frozen=True, tag=True):
+    """The folder of an older version got an identity: from here on the journal belongs to it (T36)."""
+
+    folder_id: str
 
 
 class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
@@ -161,6 +171,7 @@ class Returned(msgspec.Struct, frozen=True, tag=True):
 Event = (
     Born
     | HistoryJoined
+    | FolderNamed
     | TakeoverBegun
     | TakeoverAbandoned
     | CutChosen
@@ -175,3 +186,9 @@ Event = (
     | ReturnBegun
     | Returned
 )
+
+
+def folder_named(events: Iterable[Event]) -> str:
+    """Return the id of the folder that a journal belongs to, empty where an older version wrote all of it."""
+    named = [e.folder_id for e in events if isinstance(e, Born | HistoryJoined | FolderNamed)]
+    return next((folder_id for folder_id in reversed(named) if folder_id), "")

@@ -58,6 +58,10 @@ class FolderIdentity(msgspec.Struct, frozen=True, kw_only=True):
     born: Birth | None = None
     joined: Birth | None = None
     chain: Chain = Chain()
+    whole: bool = False
+    """Whether all parts of the folder were made: what is missing from then on was lost."""
+    starts_counted: int = 0
+    """What the metadata had counted at the start before this one, at least: a lower count is an older metadata."""
 
     @property
     def history(self) -> Birth | None:

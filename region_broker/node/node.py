@@ -105,6 +105,7 @@ class Node:
         try:
             node = cls(config, ports, storage)
             await node.failover.recover()
+            await storage.folder.note_whole()
         except BaseException:
             await storage.close()
             raise

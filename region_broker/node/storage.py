@@ -29,6 +29,7 @@ from region_broker.adapters.birth.identity_file import (
     write_identity,
 )
 from region_broker.adapters.birth.newborn import first_region_epoch, new_identity
+from region_broker.adapters.birth.wholeness import Parts, what_is_wrong
 from region_broker.adapters.takeover.failover_journal import FailoverJournal
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
@@ -58,7 +59,7 @@ from region_broker.log.disk import Disk
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.ports.network import Network
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.replication.partition_table import FORMAT_NAME, PartitionTable
 
 _log: Final = logging.getLogger("tidemark.node")
 
@@ -179,16 +180,36 @@ async def _open_identified(
     found = read_identity(ports.disk, folder)
     if found is not None:
         check_owner(found, config, folder)
+    journal = FailoverJournal(ports.disk, folder / _JOURNAL_FILE).peek()
+    has_logs = ports.disk.exists(folder / _LOGS_FOLDER / FORMAT_NAME)
+
+    def check_whole(image: MetadataImage | None) -> None:
+        parts = Parts(
+            metadata=image is not None,
+            metadata_history=image is not None and _has_history(image),
+            metadata_starts=image.node_start_count if image is not None else 0,
+            journal=journal,
+            logs=has_logs,
+        )
+        problem = what_is_wrong(folder, found, parts)
+        if problem is not None:
+            raise NodeRefused(problem)
+
+    if not (folder / METADATA_FILE).exists():
+        check_whole(None)
     store = await MetadataStore.open(folder / METADATA_FILE, new_cluster_id=config.cluster_id)
     try:
         _check_cluster(store.image.cluster_id, config, folder)
+        check_whole(store.image)
         identity = found or new_identity(
             config.cluster_id, config.region, config.own.node_id, ports.chance
         )
         if found is None:
             identity = _with_older_history(identity, store.image)
         started = identity.chain.with_start(ports.chance.uuid().hex)
-        identity = msgspec.structs.replace(identity, chain=started)
+        identity = msgspec.structs.replace(
+            identity, chain=started, starts_counted=store.image.node_start_count
+        )
         write_identity(ports.disk, folder, identity)
         await _prepare(store, config, identity.history)
     except CommandRefused as error:
@@ -224,11 +245,16 @@ def _check_cluster(cluster_id: str, config: NodeConfig, folder: Path) -> None:
         )
 
 
+def _has_history(image: MetadataImage) -> bool:
+    domain = image.domains.get(DEFAULT_DOMAIN)
+    return domain is not None and domain.region_epoch != NO_REGION_EPOCH
+
+
 def _with_older_history(identity: FolderIdentity, image: MetadataImage) -> FolderIdentity:
     """Return the identity of a folder that was written before folders had one: its history is its cluster's."""
-    domain = image.domains.get(DEFAULT_DOMAIN)
-    if domain is None or domain.region_epoch == NO_REGION_EPOCH:
+    if not _has_history(image):
         return identity
+    domain = image.main_domain
     epoch, ordinals = domain.region_epoch, {r.name: r.ordinal for r in image.regions.values()}
     if domain.lineage:
         # The first takeover may have come before any tidemark; it did not come from the region that took over.

@@ -8,6 +8,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from idempotency.ports import Clock
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.region_pair import Region
 
@@ -53,6 +54,36 @@ def restore(region: Region, copy: FolderCopy) -> None:
         region.disk.write_file_atomic(path, content)
     if copy.metadata is not None:
         (region.folder / METADATA).write_bytes(copy.metadata)
+
+
+def restore_part(region: Region, copy: FolderCopy, name: str) -> None:
+    """Let a region that is down find one file as it was in `copy`."""
+    if name != METADATA:
+        region.disk.write_file_atomic(region.folder / name, copy.files[name])
+        return
+    assert copy.metadata is not None
+    lose_metadata(region)
+    (region.folder / METADATA).write_bytes(copy.metadata)
+
+
+class ClockSetBack:
+    """A clock whose wall time a day was taken from."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Set `clock` back."""
+        self._clock = clock
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return self._clock.wall_ms() - 24 * 3600 * 1000
+
+    def monotonic_ms(self) -> int:
+        """See `Clock`."""
+        return self._clock.monotonic_ms()
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """See `Clock`."""
+        await self._clock.sleep_ms(duration_ms)
 
 
 def lose_metadata(region: Region) -> None:

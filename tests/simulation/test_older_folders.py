@@ -3,10 +3,15 @@
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from geo_replicator.failover_events import Born
 from idempotency.identity import INTERNAL_TOPICS, OFFSETS_LEDGER, TRANSACTION_LEDGER
+from region_broker.adapters.takeover.failover_journal import FailoverJournal
 from region_broker.controller.metadata_commands import SetTopicConfigs
+from region_broker.node import NodeRefused
+from tests.simulation.folder_faults import lose_file
 from tests.simulation.region_pair import Region, region_pair, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -37,3 +42,43 @@ async def test_ledgers_that_were_kept_whole_are_compacted_from_the_next_start_on
         await pair.create_topic("later", 1)  # the mirror follows home's registry again
         for region in order:
             await until(lambda r=region: compacted(r) == COMPACTED, f"{region.name} compacts")  # type: ignore[misc]
+
+
+async def without_identity(region: Region) -> None:
+    """Let a folder be as a version wrote it that knew of no identity."""
+    lose_file(region, "identity")
+    path = region.folder / "failover.journal"
+    journal = FailoverJournal(region.disk, path)
+    events = journal.recover()
+    journal.close()
+    lose_file(region, path.name)
+    older = FailoverJournal(region.disk, path)
+    older.recover()
+    for event in events:
+        is_born = isinstance(event, Born)
+        await older.append(msgspec.structs.replace(event, folder_id="") if is_born else event)
+    older.close()
+
+
+async def test_T32_regions_whose_folders_have_no_identity_come_to_the_same_birth(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 8) as pair:
+        await pair.create_topic("orders", 1)
+        for region in (pair.eu, pair.us):
+            await region.kill()
+            await without_identity(region)
+        await pair.eu.start()
+        await until(lambda: pair.eu.node.role.acting, "home acts, without any peer")
+        await pair.us.start()
+        await pair.create_topic("later", 1)
+        eu, us = (region.node.storage.folder.identity for region in (pair.eu, pair.us))
+        assert eu.born is not None
+        assert us.joined is not None
+        assert eu.born.birth_id == us.joined.birth_id
+        assert eu.folder_id != us.folder_id
+        for region in (pair.eu, pair.us):
+            await region.kill()
+            lose_file(region, "identity")
+            with pytest.raises(NodeRefused, match="identity is missing"):
+                await region.open()

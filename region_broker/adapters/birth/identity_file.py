@@ -84,6 +84,12 @@ class FolderRecord:
                 return
             await self._save(msgspec.structs.replace(self._identity, joined=history))
 
+    async def note_whole(self) -> None:
+        """Return once it is said, durably, that all parts of the folder were made (T36)."""
+        async with self._write_lock:
+            if not self._identity.whole:
+                await self._save(msgspec.structs.replace(self._identity, whole=True))
+
     async def _save(self, identity: FolderIdentity) -> None:
         await self._offload(lambda: write_identity(self._disk, self._folder, identity))
         self._identity = identity

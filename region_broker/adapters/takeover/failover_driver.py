@@ -45,9 +45,11 @@ from geo_replicator.failover_events import (
     DrainBegun,
     DrainRolledBack,
     Event,
+    FolderNamed,
     HigherEpochLearned,
     HistoryRefuted,
     PromiseGiven,
+    folder_named,
 )
 from geo_replicator.folder_life import BirthVerdict, Shown, judge_births
 from geo_replicator.history import HistoryDifference
@@ -134,9 +136,12 @@ class FailoverDriver:
 
     async def recover(self) -> State:
         """Read the journal, or write its first record from what the folder's identity and the metadata say (T32)."""
-        state = replay(self._journal.recover())
+        events = self._journal.recover()
+        state = replay(events)
         if state is None:
             state = await self._first_state()
+        elif not folder_named(events):
+            await self._journal.append(FolderNamed(self.parts.folder.identity.folder_id))
         self._state = state
         _log.info("region %s is %s", state.region, state.phase.value)
         return state
@@ -147,7 +152,7 @@ class FailoverDriver:
         acts = domain.acting_region == region
         if folder.history is None or (acts and folder.born is None):
             return unborn(region)  # INV-UB2: one that was about to join asks again
-        first = Born(region, acts, domain.region_epoch)
+        first = Born(region, acts, domain.region_epoch, folder.folder_id)
         await self._journal.append(first)
         return born(first)
 

@@ -46,6 +46,13 @@ class FailoverJournal:
         self._file: DiskFile | None = None
         self._end_bytes = 0
 
+    def peek(self) -> list[Event] | None:
+        """Return the events that are there, None without a file; changes nothing. Raises `JournalDamaged`, OSError."""
+        if not self._disk.exists(self._path):
+            return None
+        data = self._disk.read_file(self._path)
+        return self._read(data)[0] if data.startswith(MAGIC) else []
+
     def recover(self) -> list[Event]:
         """Open the file, create it if needed, and return its events; raises `JournalDamaged`, OSError."""
         assert self._file is None, "recover is called once"

@@ -67,7 +67,7 @@ async def _join(outlook: Outlook, acting: Hello) -> Event:
         history.region,
         acting.region,
     )
-    return HistoryJoined(outlook.region, history)
+    return HistoryJoined(outlook.region, history, outlook.parts.folder.identity.folder_id)
 
 
 def _history_of(outlook: Outlook, acting: Hello) -> Birth:

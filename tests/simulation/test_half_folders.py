@@ -1,0 +1,125 @@
+"""Rule T36: a folder knows whose it is and what it holds; one that is not whole, or another's, is not opened."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from region_broker.node import NodeRefused
+from tests.simulation.folder_faults import (
+    ClockSetBack,
+    copy_of,
+    empty_folder,
+    lose_file,
+    lose_logs,
+    lose_metadata,
+    restore,
+    restore_part,
+)
+from tests.simulation.region_pair import Region, region_pair, until
+from tests.simulation.test_folders_without_history import shown, three_records, write
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+def only_logs(region: Region) -> None:
+    """Leave nothing but the logs."""
+    lose_metadata(region)
+    for name in ("identity", "failover.journal"):
+        lose_file(region, name)
+
+
+HALVES: dict[str, tuple[Callable[[Region], None], str]] = {
+    "metadata without logs": (lose_logs, "logs is missing"),
+    "logs without metadata": (lose_metadata, "metadata.db is missing"),
+    "no failover journal": (
+        lambda region: lose_file(region, "failover.journal"),
+        "failover.journal is missing",
+    ),
+    "no identity": (lambda region: lose_file(region, "identity"), "identity is missing"),
+    "only logs": (only_logs, "logs is there, identity and metadata.db are missing"),
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("side", ["eu", "us"])
+async def test_T36_half_a_folder_is_not_opened_and_an_empty_one_in_its_place_is_filled_again(
+    tmp_path: Path, half: str, side: str
+) -> None:
+    lose, reason = HALVES[half]
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        region = pair.regions[side]
+        await region.kill()
+        lose(region)
+        for _ in range(2):  # nor is it made whole by having been tried
+            with pytest.raises(NodeRefused, match=reason):
+                await region.open()
+        if side == "eu":
+            await pair.fail_over()
+        empty_folder(region)
+        await region.start()
+        await pair.until(lambda: shown(region) == 3, "it got all back")
+
+
+@pytest.mark.parametrize("side", ["eu", "us"])
+@pytest.mark.parametrize("after_failover", [False, True])
+async def test_T36_the_folder_of_another_region_is_refused(
+    tmp_path: Path, side: str, after_failover: bool
+) -> None:
+    async with region_pair(tmp_path, 2) as pair:
+        await three_records(pair)
+        if after_failover:
+            await pair.eu.kill()
+            await pair.fail_over()
+            await pair.eu.start()
+            await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        region, other = pair.regions[side], pair.regions["us" if side == "eu" else "eu"]
+        for each in (region, other):
+            await each.kill()
+        own = copy_of(region)
+        restore(region, copy_of(other))
+        with pytest.raises(NodeRefused, match=f"holds the data of region {other.name}"):
+            await region.open()
+        restore(region, own)
+        for each in (region, other):
+            await each.begin()
+        acting = pair.us if after_failover else pair.eu
+        await pair.until(lambda: acting.node.role.acting, "with their own they go on")
+        assert shown(acting) == 3
+
+
+async def test_T36_an_older_part_of_a_folder_among_newer_ones_is_refused(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 3) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        older = copy_of(pair.eu)
+        for _ in range(2):
+            await pair.eu.start()
+            await pair.eu.kill()
+        restore_part(pair.eu, older, "metadata.db")
+        with pytest.raises(NodeRefused, match=r"metadata\.db is older"):
+            await pair.eu.open()
+
+
+async def test_T36_the_journal_of_another_folder_is_refused(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 4) as pair:
+        await three_records(pair)
+        for region in pair.regions.values():
+            await region.kill()
+        restore_part(pair.us, copy_of(pair.eu), "failover.journal")
+        with pytest.raises(NodeRefused, match=r"failover\.journal is that of another folder"):
+            await pair.us.open()
+
+
+async def test_T36_a_clock_set_back_between_starts_does_not_matter(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 5) as pair:
+        await three_records(pair)
+        for region in pair.regions.values():
+            await region.kill()
+            region.clock = ClockSetBack(region.clock)
+            await region.begin()
+        await until(lambda: pair.eu.node.role.acting, "home acts")
+        await write(pair.eu, b"four")
+        await pair.until(lambda: shown(pair.us) == 4, "the mirror follows")
