@@ -180,6 +180,18 @@ class LogModel:
         self.forget_above(offset)
         self.acknowledged = offset
 
+    def drop_and_make_again(self) -> None:
+        """Drop the topic, and make it again under its id: from then on nothing of the old log is there."""
+        world = self.world
+        self.acknowledged = 0
+        world.table.drop_topic(world.topic.topic_id)
+        world.partitions = world.table.open_topic(world.topic)
+        if (
+            world.partition.failed is None
+        ):  # else a disk that fails may have left the old one in its way
+            self.forget_above(0)
+            world.partition.become_leader(LEADER_EPOCH)
+
     def read_with_little_memory(self, rng: random.Random) -> None:
         """Read all without waiting while memory forgets: it ends, and what is read is right (INV-CO1, INV-CO2)."""
         disk, partition = self.world.disk, self.world.partition

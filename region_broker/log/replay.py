@@ -15,10 +15,13 @@ from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import (
     HEADER_BYTES,
     BatchError,
+    BatchHeader,
+    MarkerFacts,
     crc_ok,
     read_header,
     read_marker,
 )
+from region_broker.log.failures import LogDamaged
 from region_broker.log.segment import ABORTED_SUFFIX, Segment
 from region_broker.log.side_files.aborted_index import encode_aborted
 from region_broker.log.side_files.leader_epochs import LeaderEpochs
@@ -126,16 +129,22 @@ def keep_state_at(folder: Path, segments: list[Segment], offset: int) -> None:
 
 
 def replay(segments: list[Segment], state: PartitionState, start: int, end: int) -> None:
-    """Apply the batches of [start, end), both batch boundaries, to `state`."""
+    """Apply the batches of [start, end), both batch boundaries, to `state`; raises LogDamaged if one cannot be."""
     for segment in segments:
         if segment.next_offset <= start or segment.base_offset >= end:
             continue
-        for position, header in segment.walk(segment.position_of(start), segment.position_of(end)):
-            if header.is_control:
-                batch = segment.reader().pread(header.size_bytes, position)
-                state.apply(header, read_marker(batch))
-            else:
-                state.apply(header)
+        first, last = segment.position_of(start), segment.position_of(end)
+        for position, header in segment.walk_whole(first, last):
+            state.apply(
+                header, _marker_at(segment, position, header) if header.is_control else None
+            )
+
+
+def _marker_at(segment: Segment, position: int, header: BatchHeader) -> MarkerFacts:
+    try:
+        return read_marker(segment.reader().pread(header.size_bytes, position))
+    except BatchError as error:
+        raise LogDamaged(f"{segment.path}: no marker at byte {position}: {error}") from error
 
 
 def write_aborted_file(

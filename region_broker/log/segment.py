@@ -231,9 +231,10 @@ class Segment:
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from `position` (a batch start) up to `end`.
 
-        Raises LogDamaged if there is no batch where one must be.
+        Raises LogDamaged if there is no batch where one must be, or one whose offsets cannot be.
         """
         stop = self.size_bytes if end is None else end
+        least_offset = self.base_offset
         window: bytes | bytearray = b""
         window_start = position
         while position < stop:
@@ -245,8 +246,25 @@ class Segment:
                 header = read_header(window, at)
             except BatchError as error:
                 raise LogDamaged(f"{self.path}: no batch at byte {position}: {error}") from error
+            if header.base_offset < least_offset:
+                raise LogDamaged(
+                    f"{self.path}: a batch of offset {header.base_offset} at byte {position}, behind {least_offset}"
+                )
+            least_offset = header.next_offset
             yield position, header
             position += header.size_bytes
+
+    def walk_whole(
+        self, position: int = 0, end: int | None = None
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield as `walk` does, of a segment whose end is known: also raises LogDamaged for offsets beyond it."""
+        for at, header in self.walk(position, end):
+            if header.next_offset > self.next_offset:
+                raise LogDamaged(
+                    f"{self.path}: the batch at byte {at} ends at offset {header.next_offset}, behind its segment's end "
+                    f"{self.next_offset}"
+                )
+            yield at, header
 
     def position_of(self, offset: int, *, wait: bool = True) -> int:
         """Return where the batch starts that holds `offset` or is the first one behind it."""
@@ -365,7 +383,7 @@ class Segment:
         """Build index and timestamps again from the segment's bytes; raises LogDamaged unless they go to its end."""
         fresh = Segment(self.path, self.base_offset, self.cache, self.config)
         index = fresh.live_index = SparseIndex(self.config.index_interval_bytes)
-        for _, header in self.walk(0):
+        for _, header in self.walk_whole():
             fresh.note_batch(header)
         if fresh.next_offset != self.next_offset:
             raise LogDamaged(

@@ -186,8 +186,13 @@ class PartitionTable:
         if not self._disk.exists(folder):
             return []
         numbers = (int(name) for name in self._disk.list_dir(folder) if name.isdecimal())
+        is_open = self._by_id[topic.topic_id]
         found = sorted(number for number in numbers if number >= topic.partition_count)
-        return [number for number in found if not self._finish_drop(folder / str(number))]
+        return [
+            number
+            for number in found
+            if number not in is_open and not self._finish_drop(folder / str(number))
+        ]
 
     def _finish_drop(self, folder: Path) -> bool:
         """Go on with a drop that was begun, if it was; tell so."""

@@ -41,6 +41,7 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
     "bookmark": (2, lambda model, rng: model.bookmark(lambda: meanwhile(model, rng))),
     "damage the bookmark": (1, lambda model, rng: model.damage_bookmark(rng)),
     "cut": (1, lambda model, rng: model.cut(rng.random())),
+    "drop and make again": (1, lambda model, rng: model.drop_and_make_again()),
     "retain": (1, lambda model, rng: model.retain()),
     "read with little memory": (1, lambda model, rng: model.read_with_little_memory(rng)),
 }
@@ -93,6 +94,13 @@ def one_loss(model: LogModel, rng: random.Random) -> str:
         hit = "after a clean stop"
     except Crashed:
         hit = f"in: {hit}"
+        if (
+            rng.random() < 0.3
+        ):  # a kill first: the next life goes on with what this one has not synced
+            model.world.kill_and_reopen()
+            model.after_crash(keeps_all=False)
+            for _ in range(rng.randint(0, 10)):
+                OPERATIONS[chosen(rng)][1](model, rng)
     model.lose_power(rng, operations=rng.randint(0, 30) if rng.random() < 0.3 else None)
     model.check()
     return hit

@@ -4,9 +4,12 @@ INV-RM1  a folder is put away by a rename that is durable before anything in it 
         its name, or under one that no log has
 INV-RM2  what is about to be deleted is marked before the registry forgets it, so that a start can tell a deletion that
         was interrupted from a registry that has lost something: only what is marked goes
+INV-RM4  what could not be put away is marked as deleted, if the disk lets us: a start does not take it for the next topic of
+        that id
 INV-RM3  a disk that fails here is nobody's error: what could not be put away now is left to a later try
 
     <folder>/deleting                      the mark: an empty file, so that it finds room on a full disk
+    <folder>/deleted                       it should be away, and could not be put away
     <folder>.deleted, <folder>.1.deleted   put away, to be removed
 
 Not here: what is to be deleted (`replication.partition_table`).
@@ -25,6 +28,7 @@ OnGone = Callable[[], None]
 logger: Final = logging.getLogger(__name__)
 
 MARK_NAME: Final = "deleting"
+DELETED_NAME: Final = "deleted"
 DELETED_SUFFIX: Final = ".deleted"
 
 
@@ -38,8 +42,11 @@ class Removal:
 
     def mark(self, folder: Path) -> None:
         """Say durably that a folder is about to be deleted. Without the mark a crash leaves it, which is logged."""
+        self._mark(folder, MARK_NAME)
+
+    def _mark(self, folder: Path, name: str) -> None:
         try:
-            self._disk.open(folder / MARK_NAME, create=True).close()
+            self._disk.open(folder / name, create=True).close()
             self._disk.fsync_dir(folder)
         except OSError as error:
             logger.warning("%s cannot be marked, a crash now would leave it: %s", folder, error)
@@ -72,6 +79,8 @@ class Removal:
         except OSError:
             logger.exception("%s cannot be put away, it is tried again later", folder)
             self._left[folder] = on_gone
+            if self._disk.exists(folder):
+                self._mark(folder, DELETED_NAME)
             return False
         self._left.pop(folder, None)
         on_gone()
@@ -98,9 +107,10 @@ class Removal:
             self.is_away(folder)
 
     def is_away(self, folder: Path) -> bool:
-        """Try once more to put this folder away, if it is left; False if it still is."""
-        on_gone = self._left.get(folder)
-        return on_gone is None or self.put_away(folder, on_gone)
+        """Try once more to put this folder away, if it should be; False if it is still there."""
+        if folder not in self._left and not self._disk.exists(folder / DELETED_NAME):
+            return True
+        return self.put_away(folder, self._left.get(folder, lambda: None))
 
     def sweep(self, parent: Path) -> None:
         """At a start: remove what was put away in `parent`."""

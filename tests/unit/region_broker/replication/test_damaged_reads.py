@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.record_batch import ControlType
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Isolation, Partition
-from tests.log_world import World, batch, world
+from tests.log_world import World, append_marker, batch, world
 
 SIZE_BYTES = len(batch())
 COUNT = 12
@@ -150,6 +151,40 @@ def test_INV_T3_damage_that_retention_meets_stops_the_maintenance_of_no_other_pa
     assert some.table.maintain(lambda _: None) > 0
     assert [p.log_start_offset > 0 for p in some.partitions] == [False, True]
     assert [p.failed for p in some.partitions] == [None, None]  # its other segments are served
+
+
+def test_INV_T3_a_damaged_marker_that_a_state_is_built_from_concerns_its_partition_alone() -> None:
+    some = world({"segment.bytes": "4096", "retention.ms": "1000"}, partition_count=2)
+    for partition in some.partitions:
+        append_marker(
+            partition, producer_id=7, producer_epoch=0, control_type=ControlType.ABORT,
+            coordinator_epoch=1, decision=None, timestamp_ms=1,
+        )  # fmt: skip
+    for partition in some.partitions:
+        for _ in range(30):
+            partition.append(batch(size_bytes=300))
+    some.sync()
+    some.close_and_reopen()
+    damaged = some.partition.log.folder
+    for byte in (61, 62, 63, 64, 65):  # the record of the marker, right behind the header
+        some.disk.damage(damaged / f"{0:020d}.log", byte)
+    for name in some.disk.list_dir(damaged):
+        if name.endswith(".snapshot") and int(name[:20]) > 0:
+            some.disk.remove(damaged / name)
+    some.clock.pass_ms(10_000_000)
+    assert some.table.maintain(lambda _: None) > 0
+    assert [p.log_start_offset > 0 for p in some.partitions] == [False, True]
+
+
+@pytest.mark.parametrize("byte", [0, 3, 5, 23, 26])  # base offset and last offset delta
+def test_INV_T3_offsets_that_cannot_be_are_damage_and_no_fault_of_ours(byte: int) -> None:
+    some = of_two_segments()
+    size_bytes = len(batch(size_bytes=300))
+    some.disk.damage(some.folder / f"{0:020d}.log", 3 * size_bytes + byte)
+    some.disk.remove(some.folder / f"{0:020d}.index")
+    with pytest.raises(CorruptRange):
+        some.partition.fetch(3, 1, Isolation.READ_UNCOMMITTED)
+    assert some.partition.failed is None
 
 
 def test_a_process_without_free_descriptors_stops_no_partition() -> None:

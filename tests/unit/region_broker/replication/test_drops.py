@@ -137,6 +137,21 @@ def test_INV_T5_what_could_not_be_put_away_is_not_opened_as_the_next_topic_of_th
     assert (fresh.failed, fresh.log_end_offset) == (None, 0)
 
 
+@pytest.mark.parametrize("whole_topic", [True, False])
+def test_INV_RM4_what_could_not_be_put_away_is_not_taken_for_the_next_of_its_id_by_a_start(
+    whole_topic: bool,
+) -> None:
+    some = world(partition_count=2)
+    write(some, some.partitions[1], 20)
+    fail_at(some, "rename")
+    if whole_topic:
+        some.table.drop_topic(TOPIC_ID)
+    else:
+        some.table.drop_beyond(TOPIC_ID, 1)
+    some.kill_and_reopen()  # the topic was made again, or has grown again
+    assert (some.partitions[1].failed, some.partitions[1].log_end_offset) == (None, 0)
+
+
 def test_INV_JN2_a_stopped_partition_whose_topic_is_deleted_does_not_keep_the_journal() -> None:
     some = world(journal_bytes=8 * 4096)
     [healthy] = some.table.open_topic(Topic(topic_id=OTHER, name="other"))
