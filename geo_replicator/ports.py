@@ -25,6 +25,10 @@ class LinkFailed(Exception):
     """The session cannot go on: connection lost, refused, or the mirror could not store what came."""
 
 
+class LogHalted(LinkFailed):
+    """One log cannot be copied on; all others can."""
+
+
 @dataclass(frozen=True, slots=True)
 class SentSlice:
     """One log's part of a fetch answer; `data` holds whole batches from `position` on."""
@@ -123,7 +127,7 @@ class MirrorLogs(Protocol):
         ...
 
     def append(self, key: LogKey, data: Buffer) -> int:
-        """Append whole batches verbatim and return the new log end; raises `LinkFailed`."""
+        """Append whole batches verbatim and return the new log end; raises `LogHalted`."""
         ...
 
     def start_at(self, key: LogKey, offset: int) -> None:

@@ -85,6 +85,8 @@ CLEANER_BYTES_PER_S: Final = 32 * MIB
 
 TOPIC_NAME_LENGTH_MAX: Final = 249  # Kafka: Topic.MAX_NAME_LENGTH
 PARTITION_COUNT_MAX: Final = 1_000
+MIRROR_HOLD_MS: Final = 7 * 24 * 3_600_000
+"""How long retention waits for a mirror that is not heard (T14)."""
 CREATE_TOPICS_MAX: Final = 1_000
 # Partitions in one answer of DescribeTopicPartitions (Kafka's max.request.partition.size.limit).
 DESCRIBED_PARTITIONS_MAX: Final = 2_000

@@ -4,6 +4,7 @@ INV-LK1  nothing is fetched before every log was checked against home's leader e
 INV-LK2  a diverged log is handed to quarantine and checked again; the link never cuts a log
 INV-LK3  at most `FETCHES_IN_FLIGHT` fetches are under way; each answer is appended before the next is taken
 INV-LK4  a topic that is gone at home is kept until a tidemark past its deletion is reached (T15)
+INV-LK8  a log that cannot go on waits, with the reason, until home's registry is looked at again: all others go on
 INV-LK6  logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15)
 INV-LK7  nothing is asked of home, copied, cut or deleted before home was shown to hold what was reached here under
          this region epoch; where it does not, the mirror stays as it is, and asks again (T33, T35)
@@ -89,6 +90,8 @@ class LinkCore:
     refused_history: str = ""
     session_count: int = 0
     metadata_version: int = -1
+    waiting: dict[LogKey, str] = field(default_factory=dict)
+    """The logs that cannot go on, and why."""
     _backoff_ms: int = BACKOFF_MS_MIN
     _ends: dict[LogKey, MirrorLogEnd] = field(default_factory=dict)
     _unchecked: tuple[LogKey, ...] = ()
@@ -180,9 +183,19 @@ class LinkCore:
     def _forget(self, keys: Iterable[LogKey]) -> None:
         for key in keys:
             self._ends.pop(key, None)
+            self.waiting.pop(key, None)
             if key in self.cursor.positions:
                 self.cursor.forget(key)
                 self._forgotten += (key,)
+
+    def halt(self, reasons: Mapping[LogKey, str]) -> None:
+        """Let these logs wait: home is asked for no more of them (INV-LK8)."""
+        self._forget(reasons)
+        self.waiting.update(reasons)
+
+    def look_again(self) -> None:
+        """Have home's registry read with the next answer: logs that wait are tried again then."""
+        self.metadata_version = -1
 
     def _check(self, logs: Mapping[LogKey, MirrorLogEnd], expected: LinkState) -> list[LinkEffect]:
         assert self.state is expected, (self.state, expected)
@@ -212,16 +225,19 @@ class LinkCore:
             for key, (mirror, home) in checked.items()
             if mirror.end_offset < home.log_start_offset
         }
-        for key, log_start_offset in behind.items():
-            if checked[key][0].leader_epoch >= 0:
-                return self._broken(
-                    f"{key.encode()} ends at {checked[key][0].end_offset} here and begins at"
-                    f" {log_start_offset} at home, whose retention has passed this mirror: seed it"
-                    " again from an empty data folder"
-                )
-        added = {key: mirror.end_offset for key, (mirror, _) in checked.items()} | behind
+        passed = {
+            key: f"{key.encode()} ends at {checked[key][0].end_offset} here and begins at {log_start_offset} at home,"
+            " whose retention has passed this mirror: seed it again from an empty data folder"
+            for key, log_start_offset in behind.items()
+            if checked[key][0].leader_epoch >= 0
+        }
+        self.halt(passed)
+        behind = {key: offset for key, offset in behind.items() if key not in passed}
+        ends = {key: mirror.end_offset for key, (mirror, _) in checked.items() if key not in passed}
+        added = ends | behind
         for key, position in added.items():
             self.cursor.begin(key, position)
+            self.waiting.pop(key, None)
         effects: list[LinkEffect] = [StartLogs(behind)] if behind else []
         reconciled = LogsReconciled(self.region_epoch, tuple(added))
         return [*effects, reconciled, *self._stream(added)]

@@ -2,6 +2,7 @@
 
 INV-LD2  cancelling `run` stops the link: nothing is fetched, reached, shown or reported afterwards, and
          `reached` is then exactly what is durable
+INV-LD6  what fails at one log, or one topic, halts that and nothing else; it is tried again every `RETRY_HALTED_MS`
 INV-LD3  a failed session ends in back-off and a new session
 
 Four tasks: sessions (fetch and append), reaching and showing (`reaching`), reporting.
@@ -11,7 +12,8 @@ Not here: decisions (`core`), sockets and disks (`ports`).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 from geo_replicator.effects import (
@@ -41,6 +43,7 @@ from geo_replicator.events import (
     LinkEvent,
     LinkStarted,
     LogsChecked,
+    MirrorLogEnd,
     RegistryRead,
     TopicsApplied,
 )
@@ -52,9 +55,18 @@ from geo_replicator.link.cursor import CursorBroken
 from geo_replicator.link.lag import LagBook
 from geo_replicator.link.reaching import Reaching
 from geo_replicator.loss import UndoneChange
-from geo_replicator.ports import FetchAnswer, HomeSession, LinkFacts, LinkFailed, LinkPorts
+from geo_replicator.ports import (
+    FetchAnswer,
+    HomeSession,
+    LinkFacts,
+    LinkFailed,
+    LinkPorts,
+    LogHalted,
+    SentSlice,
+)
 from geo_replicator.tidemark import TidemarkError
 
+RETRY_HALTED_MS: Final = 5_000
 _log: Final = logging.getLogger("tidemark.link")
 
 
@@ -80,6 +92,7 @@ class Link:
         self._session: HomeSession | None = None
         self._proven: dict[LogKey, int] = {}
         self._answers: deque[Awaitable[FetchAnswer]] = deque()
+        self._retry_at_ms: int | None = None
 
     def restore(self) -> None:
         """Rebuild the tidemarks from the log, and show what was reached before (T16).
@@ -197,7 +210,8 @@ class Link:
                 self.reaching.look_again()
             case StartLogs(offsets=offsets):
                 for key, offset in offsets.items():
-                    self._ports.logs.start_at(key, offset)
+                    with self._halting((key,)):
+                        self._ports.logs.start_at(key, offset)
                     self.reaching.log_moved(key)
             case LogsReconciled(region_epoch=region_epoch, keys=keys):
                 self.reaching.frontier.reconciled(keys, region_epoch)
@@ -208,46 +222,83 @@ class Link:
                 raise AssertionError(f"{effect} within a session")
 
     async def _hand_over(self, divergences: tuple[Diverged, ...]) -> DivergenceResolved:
-        await self._ports.divergence.diverged(divergences)
+        for diverged in divergences:
+            with self._halting((diverged.key,)):
+                await self._ports.divergence.diverged((diverged,))
         self.reaching.restore()
-        keys = [diverged.key for diverged in divergences]
-        return DivergenceResolved({key: self._ports.logs.end(key) for key in keys})
+        keys = (diverged.key for diverged in divergences)
+        return DivergenceResolved(self._ends(key for key in keys if key not in self.core.waiting))
+
+    def _ends(self, keys: Iterable[LogKey]) -> dict[LogKey, MirrorLogEnd]:
+        """Return where the logs end, of those of which something can be copied (INV-LD6)."""
+        ends: dict[LogKey, MirrorLogEnd] = {}
+        for key in keys:
+            with self._halting((key,)):
+                ends[key] = self._ports.logs.end(key)
+        return ends
+
+    @contextmanager
+    def _halting(self, keys: Iterable[LogKey]) -> Iterator[None]:
+        """Let these logs wait if they cannot go on (INV-LD6)."""
+        try:
+            yield
+        except LogHalted as failure:
+            reasons = dict.fromkeys(keys, str(failure))
+            if not reasons.keys() <= self.core.waiting.keys():
+                _log.error("not copied any more, while other logs are: %s", failure)
+            self.core.halt(reasons)
 
     async def _apply_topics(self, effect: ApplyTopics) -> TopicsApplied:
         for topic in effect.created:
             await self._ports.topics.create(topic)
-        for topic in effect.grown:
-            self._ports.topics.open_logs(topic)
+        for topic in (*effect.created, *effect.grown):
+            with self._halting(topic.logs()):
+                self._ports.topics.open_logs(topic)
         self.reaching.topics.growing = effect.grown
         self.reaching.look_again()
         for topic in effect.reconfigured:
-            await self._ports.topics.update_configs(topic)
-        logs = self._ports.logs
-        wanted = [key for topic in effect.all_topics for key in topic.logs()]
-        return TopicsApplied({key: logs.end(key) for key in wanted})
+            with self._halting(topic.logs()):
+                await self._ports.topics.update_configs(topic)
+        return TopicsApplied(self._ends(key for topic in effect.all_topics for key in topic.logs()))
 
     async def _next_answer(self) -> Fetched:
         answer = await self._answers.popleft()
         slices = []
         for part in answer.parts:
-            next_position = part.position
-            if self.core.cursor.check(part.key, part.position) and part.data:
-                self._ports.logs.cleaned_at_home(part.key, part.cleaned_below)
-                next_position = self._ports.logs.append(part.key, part.data)
-                self.reaching.frontier.seeded(part.key, self._ports.logs.whole_from(part.key))
-            slices.append(
-                FetchedSlice(
-                    part.key,
-                    part.position,
-                    next_position,
-                    len(part.data),
-                    part.high_watermark,
-                    part.log_start_offset,
-                    part.unsent_bytes,
+            with self._halting((part.key,)):
+                slices.append(
+                    FetchedSlice(
+                        part.key,
+                        part.position,
+                        self._append(part),
+                        len(part.data),
+                        part.high_watermark,
+                        part.log_start_offset,
+                        part.unsent_bytes,
+                    )
                 )
-            )
-        self.lag.note(tuple(slices), now_ms=self._ports.clock.monotonic_ms())
+        now_ms = self._ports.clock.monotonic_ms()
+        self.lag.note(tuple(slices), now_ms=now_ms)
+        self._retry_halted(now_ms)
         return Fetched(answer.metadata_version, tuple(slices))
+
+    def _append(self, part: SentSlice) -> int:
+        """Append what home sent of one log; return where that stands then. Raises `LogHalted`, `CursorBroken`."""
+        if not self.core.cursor.check(part.key, part.position) or not part.data:
+            return part.position
+        self._ports.logs.cleaned_at_home(part.key, part.cleaned_below)
+        next_position = self._ports.logs.append(part.key, part.data)
+        self.reaching.frontier.seeded(part.key, self._ports.logs.whole_from(part.key))
+        return next_position
+
+    def _retry_halted(self, now_ms: int) -> None:
+        if not self.core.waiting:
+            self._retry_at_ms = None
+        elif self._retry_at_ms is None:
+            self._retry_at_ms = now_ms + RETRY_HALTED_MS
+        elif now_ms >= self._retry_at_ms:
+            self._retry_at_ms = now_ms + RETRY_HALTED_MS
+            self.core.look_again()
 
     # Reporting.
 
@@ -297,6 +348,7 @@ class Link:
             "state": self.core.state.name.lower(),
             "last_error": self.core.last_error,
             "refused_history": self.core.refused_history,
+            "waiting": {key.encode(): reason for key, reason in self.core.waiting.items()},
             "stopped_reaching": self.reaching.stopped,
             "lost_here": self.reaching.lost,
             "sessions": self.core.session_count,

@@ -1,14 +1,16 @@
-"""The node's cleaner, joined: what it may clean, where it runs.
+"""The node's cleaner and what its retention waits for, joined: what may go, where it runs.
 
-Not here: any rule (`replication.cleaner`, `adapters.tidemarks.clean_bounds`).
+Not here: any rule (`replication.cleaner`, `adapters.tidemarks.clean_bounds`, `adapters.tidemarks.retention_hold`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from idempotency.fencing import region_ordinal_of
 from region_broker.adapters.peers.link_source import LinkSource
 from region_broker.adapters.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
+from region_broker.adapters.tidemarks.retention_hold import HoldParts
 from region_broker.adapters.tidemarks.tidemark_service import TidemarkService
 from region_broker.node.storage import Ports, Storage
 from region_broker.replication.cleaner import Cleaner, CleanerParts
@@ -36,7 +38,7 @@ def compose_cleaner(
             published_cut=tidemarks.published_cut,
             mirrors=lambda: [name for name in storage.metadata.image.regions if name != region],
             reached=lambda name: source.reports[name].reached if name in source.reports else None,
-            copied_to=source.hold_offset,
+            copied_to=source.copied_to,
         )
     )
     return Cleaner(
@@ -48,4 +50,30 @@ def compose_cleaner(
             worker=CleanerThread(),
             on_sealed=storage.group_commit.on_sealed or (lambda _: None),
         )
+    )
+
+
+def compose_hold(
+    regions: Mapping[str, int], own: str, storage: Storage, source: LinkSource,
+    tidemarks: TidemarkService,
+) -> HoldParts:  # fmt: skip
+    """Return what retention's hold asks; `regions` are the ordinals of the configuration."""
+
+    def acted() -> set[str]:
+        lineage = storage.metadata.image.main_domain.lineage
+        before = {region_ordinal_of(entry.base_region_epoch) for entry in lineage}
+        names = {entry.acting_region for entry in lineage}
+        names |= {name for name, ordinal in regions.items() if ordinal in before}
+        return names - {own}
+
+    return HoldParts(
+        partitions=lambda: storage.partitions,
+        published_cut=lambda: (
+            None if tidemarks.cut_leader is None else tidemarks.cut_leader.published_cut()
+        ),
+        regions=lambda: regions.keys() - {own},
+        acted=acted,
+        copied=source.positions_of,
+        reached=lambda name: source.reports[name].reached if name in source.reports else None,
+        heard_ms_ago=source.heard_ms_ago,
     )

@@ -52,7 +52,7 @@ from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
 from region_broker.metrics import Metrics
 from region_broker.node.callbacks import FailedCallbacks
-from region_broker.node.cleaning import compose_cleaner
+from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.name_series import NameCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
@@ -230,6 +230,11 @@ class Node:
 
     def _compose_servers(self) -> None:
         storage, ports, config = self.storage, self._ports, self.config
+        ordinals = {region.name: region.ordinal for region in config.regions}
+        self._hold_parts = compose_hold(
+            ordinals, config.region, storage, self._source, self.tidemarks
+        )
+        self._source.meet, self._source.hold_offset = storage.hold.meet, storage.hold.of
         self.cleaner = compose_cleaner(config.region, storage, ports, self._source, self.tidemarks)
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
@@ -337,7 +342,12 @@ class Node:
         if leader is not None:
             reason = leader.status()["failed"]
         elif link is not None:
-            reason = link.reaching.stopped or link.core.refused_history or link.reaching.lost
+            reason = (
+                link.reaching.stopped
+                or link.core.refused_history
+                or link.reaching.lost
+                or "; ".join(link.core.waiting.values())
+            )
         return reason or None
 
     def stop(self) -> None:
@@ -421,7 +431,12 @@ class Node:
     async def _maintain(self) -> None:
         while True:
             await self._ports.clock.sleep_ms(self.config.retention_check_interval_ms)
-            self.storage.partitions.maintain(self._source.hold_offset)
+            await self.maintain()
+
+    async def maintain(self) -> None:
+        """Run one round of retention and producer expiry."""
+        await self.storage.hold.look(self._hold_parts)
+        self.storage.partitions.maintain(self.storage.hold.of)
 
 
 __all__ = ["Node", "NodeRefused"]

@@ -33,6 +33,7 @@ from region_broker.adapters.birth.wholeness import Parts, what_is_wrong
 from region_broker.adapters.takeover.failover_journal import FailoverJournal
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
+from region_broker.adapters.tidemarks.retention_hold import RetentionHold
 from region_broker.adapters.tidemarks.tidemark_service import ledger_topic_id
 from region_broker.config import NodeConfig
 from region_broker.controller.metadata_commands import (
@@ -95,6 +96,7 @@ class Storage:
     partitions: PartitionTable
     quarantine: QuarantineStore
     reached: ReachedFile
+    hold: RetentionHold
     journal: FailoverJournal
 
     @classmethod
@@ -133,6 +135,12 @@ class Storage:
                 partitions=partitions,
                 quarantine=QuarantineStore(ports.disk, folder / _QUARANTINE_FOLDER),
                 reached=ReachedFile.open(ports.disk, folder),
+                hold=RetentionHold.open(
+                    ports.disk,
+                    folder,
+                    ports.clock,
+                    [known.name for known in config.regions if known.name != config.region],
+                ),
                 journal=FailoverJournal(ports.disk, folder / _JOURNAL_FILE),
             )
         except BaseException:

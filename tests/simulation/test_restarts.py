@@ -15,7 +15,7 @@ from chaos.history import Attempt, History, seen
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
-from tests.simulation.region_pair import Pair, Region
+from tests.simulation.region_pair import Pair, Region, region_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 SEEDS = 20
@@ -115,3 +115,42 @@ async def judge(alone: Alone, attempts: list[Attempt], answered: list[int]) -> N
     assert values == list(range(len(values)))  # once, in order
     assert len(values) >= len(answered)
     assert [offset for _, offset, _ in records.records][: len(answered)] == answered
+
+
+async def test_T14_retention_waits_for_a_mirror_that_was_away_when_home_restarted(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, seed=1) as pair:
+        small = {"segment.bytes": "4096", "retention.ms": "3600000"}
+        await pair.eu.node.topics.create_topic("stream", 1, small)
+        network = pair.fabric.site("client")
+        connection = await Connection.open(network, pair.eu.kafka_port)
+        producer = await connection.init_producer_id(None)
+
+        def record(number: int) -> bytes:  # old enough to be deleted, and as long as a segment
+            return batch_of(b"x" * 3_000, producer, number, transactional=False)
+
+        await connection.produce("stream", {0: record(0)})
+        await pair.until(
+            lambda: (
+                pair.us.node.storage.partitions.get("stream", 0) is not None
+                and pair.us.partition("stream", 0).log_end_offset == 1
+            ),
+            "the first is copied",
+        )
+        await pair.us.kill()
+        del pair.regions["us"]
+        await pair.eu.kill()
+        await pair.eu.start()
+        connection = await Connection.open(network, pair.eu.kafka_port)
+        for number in range(1, 6):
+            await connection.produce("stream", {0: record(number)})
+        home = pair.eu.partition("stream", 0)
+        await pair.eu.node.maintain()
+        assert home.kept_from <= 1
+        pair.regions["us"] = pair.us
+        await pair.us.start()
+        await pair.until(lambda: pair.us.partition("stream", 0).visible_end == 6, "all is copied")
+        await pair.eu.node.maintain()  # sees that the mirror has reached a tidemark over all
+        await pair.eu.node.maintain()
+        assert home.kept_from >= 5

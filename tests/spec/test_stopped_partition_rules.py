@@ -84,3 +84,28 @@ async def test_T14_a_returning_log_that_starts_above_the_base_is_copied_anew(pai
     await pair.eu.shows("after")
     assert pair.eu.raw(0) == pair.us.raw(0)
     assert pair.eu.partition(0).kept_from == 0
+
+
+@pytest.mark.parametrize("where", ["home", "mirror"])
+async def test_T12_a_stopped_partition_does_not_keep_others_from_being_copied(
+    pair: Pair, where: str
+) -> None:
+    await pair.eu.write("first", number=1)
+    await pair.eu.write("first", number=0)
+    await pair.reached("first")
+    await until(lambda: pair.us.partition(1).high_watermark == 1, "copied")
+    stopped = pair.us if where == "mirror" else pair.eu
+    if where == "home":
+        await pair.eu.write("not copied", number=1)
+    stopped.partition(1).log.fail("EIO: bad sector")
+    if where == "mirror":
+        await pair.eu.write("not copied", number=1)
+    for _ in range(3):
+        await pair.eu.write("copied", number=0)
+    await until(lambda: pair.us.partition(0).high_watermark == 4, "the other goes on")
+    link = pair.us.tidemarks.link
+    assert link is not None
+    assert link.core.session_count == 1
+    if where == "mirror":
+        (reason,) = link.core.waiting.values()
+        assert "orders-1 has stopped here" in reason or "EIO: bad sector" in reason

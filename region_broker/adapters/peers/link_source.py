@@ -14,7 +14,7 @@ Not here: the mirror's side (`region_link`, `geo_replicator.link`).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -50,7 +50,7 @@ from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Re
 from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.adapters.tidemarks.shown_history import ShownHistory
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
-from region_broker.log.failures import CorruptRange, LogError, OffsetOutOfRange
+from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.partition_table import PartitionTable
 
@@ -96,6 +96,10 @@ class LinkSource:
         self.on_refuted: Callable[[str, TidemarkPoint, Sequence[HistoryDifference]], None] = (
             _nobody_hears
         )
+        self.meet: Callable[[str], Awaitable[None]] | None = None
+        """Told of each mirror that begins to copy, before it is answered."""
+        self.hold_offset: Callable[[Partition], int | None] = self.copied_to
+        """From where retention must keep a partition for mirrors (T14); `retention_hold.RetentionHold.of` in a node."""
         self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(0, 0)
 
     def register(self, server: PeerServer) -> None:
@@ -188,11 +192,12 @@ class LinkSource:
         fetching: _FetchSession | None = session.state.get(_STATE)
         if fetching is None:
             fetching = _FetchSession(self._partitions, self._metadata, self._clock)
-            session.state[_STATE] = fetching
+            session.state[_STATE] = opened = fetching
             self._sessions.add(fetching)
-            self._copied[session.hello.region] = fetching.positions
-            opened = fetching
             session.on_close(lambda: self._end(opened))
+            if self.meet is not None:
+                await self.meet(session.hello.region)
+            self._copied[session.hello.region] = fetching.positions
         for topic_id, partition in message.forgotten:
             fetching.forget(LogKey(_topic_id(topic_id), partition))
         for asked in message.positions:
@@ -221,11 +226,17 @@ class LinkSource:
         published = self.published()
         return ReachedNoted(region_epoch=published.region_epoch, published_number=published.number)
 
-    def hold_offset(self, partition: Partition) -> int | None:
-        """Return from where retention must keep `partition` for mirrors, also those away now (T14).
+    def positions_of(self, region: str) -> Mapping[LogKey, int] | None:
+        """Return how far a mirror has copied each log, None if it has not asked since this node started."""
+        return self._copied.get(region)
 
-        None where no mirror has asked since this node started.
-        """
+    def heard_ms_ago(self, region: str) -> int | None:
+        """Return how long ago a mirror reported last, None if it has not since this node started."""
+        report = self.reports.get(region)
+        return None if report is None else self._clock.monotonic_ms() - report.heard_ms
+
+    def copied_to(self, partition: Partition) -> int | None:
+        """Return how far all mirrors have copied `partition`; None where none has asked since this node started."""
         key = LogKey(partition.topic_id, partition.tp.partition)
         held = [positions[key] for positions in self._copied.values() if key in positions]
         return min(held, default=None)
@@ -380,13 +391,12 @@ class _FetchSession:
             return None
         try:
             data = partition.read_raw(position, bytes_max, high_watermark, wait=wait)
-        except CorruptRange:
+        except OffsetOutOfRange as error:
+            # Its next session begins with a check of all logs, and this one waits.
+            raise PeerRefused("out-of-range", f"{key.encode()}: {error}") from error
+        except LogError:
             # Said and counted by the partition; the other logs go on, this one is tried again when it moves.
             return None
-        except OffsetOutOfRange as error:
-            raise PeerRefused("out-of-range", f"{key.encode()}: {error}") from error
-        except LogError as error:
-            raise PeerRefused("log-failed", f"{key.encode()}: {error}") from error
         position_after = _end_of(data, position)
         unsent_bytes = 0
         if position_after < high_watermark:

@@ -20,7 +20,7 @@ from typing import Final
 from geo_replicator.effects import Diverged
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
 from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
-from geo_replicator.ports import LinkFailed
+from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.quarantine import CutCause, LogCut, LogExtent, Provenance, plan_cut
 from idempotency.ledger_records import (
     LedgerError,
@@ -156,7 +156,7 @@ class DivergedLogs:
         self._reason = reason
 
     async def diverged(self, divergences: Sequence[Diverged]) -> None:
-        """Return once every diverged tail is in quarantine and cut off; raises `LinkFailed`."""
+        """Return once every diverged tail is in quarantine and cut off; raises `LogHalted`."""
         logs = {key_of(log): log for log in self._logs()}
         shown = self._shown()
         for divergence in divergences:
@@ -176,7 +176,7 @@ class DivergedLogs:
             try:
                 await _cut_one(log, provenance, self._quarantine)
             except (LogError, OSError, QuarantineDamaged) as error:
-                raise LinkFailed(f"{log.tp} diverged and could not be cut: {error}") from error
+                raise LogHalted(f"{log.tp} diverged and could not be cut: {error}") from error
 
 
 def _agreed_end(log: RegionLog, divergence: Diverged) -> int:

@@ -15,7 +15,7 @@ from uuid import UUID
 from geo_replicator.events import MirrorLogEnd
 from geo_replicator.history import ShownLog
 from geo_replicator.lineage import Cut, LogKey
-from geo_replicator.ports import LinkFailed
+from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics, MirrorTopic
 from idempotency.record_batch import BatchError, iter_headers
@@ -120,7 +120,7 @@ class MirrorPartitions(TidemarkLog):
     def _of(self, key: LogKey) -> Partition:
         partition = self._partitions.by_id(key.topic_id, key.partition)
         if partition is None:
-            raise LinkFailed(f"log {key.encode()} is not open on this mirror")
+            raise LogHalted(f"log {key.encode()} is not open on this mirror")
         return partition
 
     def keys(self) -> Iterable[LogKey]:
@@ -130,6 +130,8 @@ class MirrorPartitions(TidemarkLog):
     def end(self, key: LogKey) -> MirrorLogEnd:
         """Return where the log ends, and its newest leader epoch (-1 for an empty log)."""
         partition = self._of(key)
+        if partition.failed is not None:
+            raise LogHalted(f"{partition.tp} has stopped here: {partition.failed}")
         empty = partition.log_end_offset == partition.kept_from
         leader_epoch = -1 if empty else partition.log.epochs.epoch_at(partition.log_end_offset - 1)
         return MirrorLogEnd(leader_epoch, partition.log_end_offset)
@@ -147,7 +149,7 @@ class MirrorPartitions(TidemarkLog):
         try:
             end_offset = self._of(key).append_mirrored(data)
         except (LogError, BatchError) as error:
-            raise LinkFailed(f"{key.encode()} does not take what home sent: {error}") from error
+            raise LogHalted(f"{key.encode()} does not take what home sent: {error}") from error
         if key == self._key:
             self._follow_term()
         return end_offset
@@ -190,11 +192,11 @@ class MirrorPartitions(TidemarkLog):
         """Let an empty log begin at `offset`, where home's begins; raises `LinkFailed`."""
         partition = self._of(key)
         if partition.log_end_offset != partition.kept_from:
-            raise LinkFailed(f"{key.encode()} holds records: it cannot begin at {offset}")
+            raise LogHalted(f"{key.encode()} holds records: it cannot begin at {offset}")
         try:
             partition.start_at(offset)
         except LogError as error:
-            raise LinkFailed(f"{key.encode()} cannot begin at {offset}: {error}") from error
+            raise LogHalted(f"{key.encode()} cannot begin at {offset}: {error}") from error
 
     def show(self, cuts: Mapping[LogKey, int]) -> int:
         """Let readers see each log up to its D (`MirrorView.show`)."""
@@ -286,7 +288,7 @@ class MirrorTopicStore:
         try:
             self._partitions.open_topic(topic)
         except LogError as error:
-            raise LinkFailed(f"topic {topic.name} cannot be opened: {error}") from error
+            raise LogHalted(f"topic {topic.name} cannot be opened: {error}") from error
         for key in topic.logs():
             partition = self._partitions.by_id(key.topic_id, key.partition)
             assert partition is not None, key
@@ -330,7 +332,7 @@ class MirrorTopicStore:
         try:
             self._partitions.update_config(image)
         except LogError as error:
-            raise LinkFailed(
+            raise LogHalted(
                 f"topic {topic.name} has configs that are not served: {error}"
             ) from error
 

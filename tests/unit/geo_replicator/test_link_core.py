@@ -121,9 +121,23 @@ def test_T14_an_empty_log_begins_where_homes_begins() -> None:
 def test_T14_a_log_that_retention_has_passed_is_not_continued_with_a_gap() -> None:
     core = checking(p0=(EPOCH, 10), p1=(-1, 0))
     answers = {P0: HomeLogEnd(EPOCH, 200, 100), P1: HomeLogEnd(-1, -1, 0)}
-    disconnect, _ = core.step(LogsChecked(answers))
-    assert isinstance(disconnect, Disconnect)
-    assert "seed it again" in disconnect.reason
+    effects = core.step(LogsChecked(answers))
+    assert effects[:2] == [LogsReconciled(8, (P1,)), SendFetch({P1: 0}, ())]
+    assert "seed it again" in core.waiting[P0]
+
+
+def test_T12_a_log_that_halts_waits_and_is_tried_again_while_the_others_are_copied() -> None:
+    core = streaming()
+    core.halt({P0: "its disk is gone"})
+    assert core.step(Fetched(5, (part(P1, 0, 3),))) == [SendFetch({}, (P0,))]
+    assert core.cursor.positions == {P1: 3}
+    core.look_again()
+    assert core.step(Fetched(5, ())) == [ReadRegistry()]
+    core.step(RegistryRead(5, (ORDERS,), (ORDERS,)))
+    ends = {P0: MirrorLogEnd(EPOCH, 7), P1: MirrorLogEnd(EPOCH, 3)}
+    assert core.step(TopicsApplied(ends)) == [CheckEpochs({P0: ends[P0]})]
+    core.step(LogsChecked({P0: HomeLogEnd(EPOCH, 9, 0)}))
+    assert (core.cursor.positions, core.waiting) == ({P0: 7, P1: 3}, {})
 
 
 def test_two_fetches_are_under_way_and_each_answer_sends_one_more() -> None:

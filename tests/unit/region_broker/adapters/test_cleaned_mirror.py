@@ -71,7 +71,7 @@ class Mirrors:
                 published_cut=leader.published_cut,
                 mirrors=lambda: ["mirror"],
                 reached=lambda name: reports[name].reached if name in reports else None,
-                copied_to=home.source.hold_offset,
+                copied_to=home.source.copied_to,
             )
         )
 
