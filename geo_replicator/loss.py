@@ -152,7 +152,8 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     lost transaction is either one of the `named_count` that it named, or in `not_arrived`, or in `unexplained`.
 
     `cause` is `divergence` for what a mirror held and the acting region did not, while `lineage_epoch` was followed:
-    no takeover lost that, and no statement names it.
+    no takeover lost that, and no statement names it. `unreadable` are the tails, with the reason, that the disk
+    changed: what they held is not counted, or not whole.
     """
 
     domain: str
@@ -174,6 +175,7 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     cause: CutCause = CutCause.LINEAGE
     offsets: tuple[LostOffsets, ...] = ()
     offset_commit_count: int = 0
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,12 +439,13 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
     unexplained: tuple[str, ...] = ()
     if check is not None:
         whole = quarantined.complete and quarantined.region == check.statement.from_region
+        whole = whole and not quarantined.tail.unreadable
         unexplained = (*check.unnamed(), *(check.named_in_vain() if whole else ()))
     return Losses(
         domain=quarantined.domain,
         lineage_epoch=quarantined.lineage_epoch,
         region=quarantined.region,
-        exact=quarantined.exact and of_the_lost,
+        exact=quarantined.exact and of_the_lost and not quarantined.tail.unreadable,
         base_region_epoch=quarantined.base_region_epoch,
         base_number=quarantined.base_number,
         transactions=transactions[:LISTED_MAX],
@@ -458,6 +461,7 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         cause=quarantined.cause,
         offsets=offsets[:LISTED_MAX],
         offset_commit_count=sum(known.commit_count for known in offsets),
+        unreadable=tuple(quarantined.tail.unreadable),
     )
 
 

@@ -324,7 +324,7 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
     print_pairs(
         title,
         [
-            ("counted", "exactly" if lost["exact"] else "so far: the old region is not back"),
+            ("counted", _counted(lost)),
             ("base", base),
             ("transactions lost", lost["transaction_count"]),
             ("plain records lost", lost["plain_record_count"]),
@@ -335,6 +335,8 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
             ("equal to the statement", _compared(lost)),
         ],
     )
+    for text in lost["unreadable"]:
+        click.echo(f"not readable, and not counted whole: {text}")
     _print_transactions(lost["transactions"])
     _print_rest("transactions", lost["transaction_count"] - len(lost["transactions"]))
     if lost["not_arrived"]:
@@ -356,6 +358,12 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
     counted = lost["plain_record_count"] + lost["transactional_record_count"]
     _print_rest("records", counted - sum(found["record_count"] for found in lost["records"]))
     _print_offsets(lost)
+
+
+def _counted(lost: Mapping[str, Any]) -> str:
+    if lost["unreadable"]:
+        return "not whole: some of it cannot be read"
+    return "exactly" if lost["exact"] else "so far: the old region is not back"
 
 
 def _print_rest(what: str, count: int) -> None:

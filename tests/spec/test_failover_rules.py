@@ -454,3 +454,68 @@ async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_f
         chunk for tail in pair.eu.quarantine.tails() for chunk in pair.eu.quarantine.chunks(tail)
     )
     assert all(value in kept for value in (b"lost-1", b"lost-2", b"of the new home"))
+
+
+async def test_T25_a_takeover_begun_again_names_what_the_one_that_was_given_up_cut_off(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    stuck = asyncio.Event()
+
+    async def never_entered(_round: int) -> object:
+        stuck.set()
+        return await asyncio.Future()
+
+    monkeypatch.setattr(pair.eu.ledger, "enter_round", never_entered)
+    await pair.eu.write("copied, and under no tidemark")
+    await stuck.wait()
+    decided_at = pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
+    await pair.eu.ledger.shard(0).wait_committed(decided_at + 1)
+    await until(lambda: pair.us.partition().log_end_offset == 2, "the record is copied")
+    await until(lambda: pair.us.ledger.shard(0).log_end_offset > decided_at, "so is the decision")
+    await pair.eu.kill()
+
+    async def never_adopted(_effect: object) -> object:
+        return await asyncio.Future()
+
+    monkeypatch.setattr(pair.us.driver.steps, "adopt", never_adopted)
+    begin(pair.us)
+    await pair.us.until(Phase.ADOPTING)
+    assert pair.us.partition().log_end_offset == 1
+    await pair.us.driver.record(PromiseGiven(24, "eu"))
+    await pair.us.until(Phase.FENCED)
+    monkeypatch.undo()
+    statement = await pair.us.operations.statement()
+    assert [lost.transactional_id for lost in statement.transactions] == ["pay-1"]
+    assert [(lost.first_offset, lost.last_offset) for lost in statement.plain] == [(1, 1)]
+    await fail_over(pair.us)
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    (losses,) = await pair.eu.operations.losses()
+    assert (losses.lineage_epoch, losses.unexplained, losses.named_count) == (17, (), 1)
+
+
+async def test_INV_QS3_a_tail_that_the_disk_changed_does_not_hide_the_others(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    for number in range(2):
+        await pair.eu.write("lost", number=number)
+    await pair.eu.kill()
+    await pair.us.start()
+    await fail_over(pair.us)
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    (whole,) = await pair.eu.operations.losses()
+    assert (whole.plain_record_count, whole.exact) == (2, True)
+    folders = (pair.eu.folder / "quarantine").rglob("*.batches")
+    spoilt = next(
+        path for path in folders if path.parent.name.endswith("-0") and b"lost" in path.read_bytes()
+    )
+    spoilt.write_bytes(spoilt.read_bytes()[:-1])
+    pair.eu.operations._losses.clear()
+    (losses,) = await pair.eu.operations.losses()
+    assert losses.plain_record_count == 1
+    assert not losses.exact
+    assert len(losses.unreadable) == 1

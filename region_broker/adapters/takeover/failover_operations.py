@@ -379,7 +379,8 @@ class FailoverOperations:
     async def losses(self) -> list[Losses]:
         """Return the losses of every take-over that this region has quarantined tails of.
 
-        Raises `OperationRefused` where quarantine is not what its provenance says.
+        A tail that is not what its provenance says is named in its losses. Raises `OperationRefused` where a provenance
+        cannot be read.
         """
         try:
             return await self._count_losses()

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from geo_replicator.effects import Diverged
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
 from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
@@ -265,15 +267,69 @@ async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytea
 
 
 async def quarantined_tail(quarantine: QuarantineStore, tails: Sequence[Provenance]) -> Tail:
-    """Return what is in quarantine under `tails`; raises `QuarantineDamaged`."""
+    """Return what is in quarantine under `tails`, and which of them cannot be read: one does not hide the others."""
     collected = _Collector()
     for provenance in tails:
         if provenance.topic == TIDEMARK_LEDGER:
             continue
-        for chunk in quarantine.chunks(provenance):
-            collected.add(provenance.key.log, provenance.topic, chunk)
-            await asyncio.sleep(0)
+        try:
+            for chunk in quarantine.chunks(provenance):
+                collected.add(provenance.key.log, provenance.topic, chunk)
+                await asyncio.sleep(0)
+        except (QuarantineDamaged, OSError) as error:
+            where = f"{provenance.topic}-{provenance.partition}"
+            first, last = provenance.first_offset, provenance.last_offset
+            collected.unreadable.append(f"{where} from {first} to {last}: {error}")
     return collected.tail()
+
+
+def given_up_tails(
+    quarantine: QuarantineStore, cut: Cut, region: str, region_epoch: int
+) -> list[Provenance]:
+    """Return the tails that takeovers of `region` cut off behind `cut`, and then gave up, since `region_epoch`.
+
+    1. A region takes over, states the loss, and cuts its logs. 2. It is promised away, or learns of another, before
+    it acts. 3. The operator begins again: its logs no longer hold what the first statement named.
+    """
+    try:
+        tails = quarantine.tails()
+    except QuarantineDamaged as error:
+        _log.warning("what an earlier takeover cut off is not named again: %s", error)
+        return []
+    return [
+        tail
+        for tail in tails
+        if tail.cause is CutCause.LINEAGE
+        and (tail.region, tail.acting_region) == (region, region)
+        and tail.lineage_epoch > region_epoch
+        and tail.first_offset >= cut.position_of(tail.key.log)
+    ]
+
+
+def joined(first: Tail, second: Tail) -> Tail:
+    """Return what lies in either."""
+    return Tail(
+        [*first.batches, *second.batches],
+        [*first.decisions, *second.decisions],
+        [*first.group_batches, *second.group_batches],
+        [*first.unreadable, *second.unreadable],
+        [*first.commits, *second.commits],
+    )
+
+
+def with_tails(bounds: Iterable[LogBound], tails: Iterable[Provenance]) -> list[LogBound]:
+    """Return the bounds with what `tails` hold as copied."""
+    ends: dict[tuple[str, int], int] = {}
+    for tail in tails:
+        place = (tail.topic_id.hex, tail.partition)
+        ends[place] = max(ends.get(place, 0), tail.last_offset + 1)
+    return [
+        msgspec.structs.replace(
+            bound,
+            copied_end=max(bound.copied_end, ends.get((bound.topic_id, bound.partition), 0)),
+        )
+        for bound in bounds
+    ]
 
 
 def is_acknowledged_work(tail: Tail) -> bool:

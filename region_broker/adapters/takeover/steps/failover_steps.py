@@ -45,9 +45,13 @@ from region_broker.adapters.takeover.log_surgery import (
     CutReason,
     bounds_of,
     cut_logs,
+    given_up_tails,
+    joined,
     key_of,
+    quarantined_tail,
     tail_beyond,
     uncut_logs,
+    with_tails,
 )
 from region_broker.adapters.takeover.steps.disputed import (
     choices,
@@ -271,12 +275,15 @@ class FailoverSteps:
             planned=planned,
             last_heard_ms=parts.tidemarks.last_heard_ms(),
         )
-        tail = await tail_beyond(logs, cut)
+        given_up = given_up_tails(
+            parts.quarantine, cut, self._outlook.region, self._current().region_epoch
+        )
+        earlier = await quarantined_tail(parts.quarantine, given_up)
         statement = make_statement(
             takeover,
             cut,
-            bounds_of(logs, cut),
-            tail,
+            with_tails(bounds_of(logs, cut), given_up),
+            joined(earlier, await tail_beyond(logs, cut)),
             now_wall_ms=parts.clock.wall_ms(),
             topic_changes=parts.tidemarks.waiting_topic_changes(),
         )
