@@ -65,9 +65,7 @@ class ConfigError(Exception):
         """List all problems of `origin`."""
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(
-            f"{origin}: {count}{lines}\nEvery key and its default is listed in docs/reference/config.md."
-        )
+        super().__init__(f"{origin}: {count} (docs/reference/config.md lists every key){lines}")
         self.problems = tuple(problems)
 
 

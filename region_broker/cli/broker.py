@@ -5,9 +5,10 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +16,9 @@ from region_broker.cli.lean import calm_collector, import_leanly, keep_freed_mem
 from region_broker.cli.output import EXIT_USAGE, fail
 from region_broker.config import ConfigError, NodeConfig, unknown_overlays
 from region_broker.ports.descriptors import raise_descriptor_limit
+
+if TYPE_CHECKING:
+    from region_broker.node import Ports
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -30,7 +34,11 @@ Examples:
     "--config", "config_path", required=True, type=click.Path(path_type=Path, dir_okay=False),
     help="The node's configuration: docs/reference/config.md lists every key.",
 )  # fmt: skip
-@click.option("--check", is_flag=True, help="Check the configuration and stop.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Check the configuration, its folder and its ports, write nothing, and stop.",
+)
 @click.option("--stop-with-stdin", is_flag=True, hidden=True, help="Stop when stdin is closed.")
 def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
     """Run one node. Prints one line, `ready …`, once it serves; logs go to standard error."""
@@ -40,9 +48,7 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
         fail(str(error), EXIT_USAGE)
     strange = [overlay.name for overlay in unknown_overlays(os.environ)]
     if check:
-        for name in strange:
-            click.echo(f"{name} overlays no key, and no command reads it", err=True)
-        click.echo(f"{config_path} is a valid configuration of region {config.region}")
+        _check(config, config_path, strange)
         return
     import_leanly()
     _configure_logs(config.log_level)
@@ -50,24 +56,52 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
         logging.getLogger("tidemark.node").warning("no command reads %s", ", ".join(strange))
     raise_descriptor_limit()
     with _runner() as runner:
-        code = runner.run(_serve(config, stop_with_stdin))
+        code = runner.run(_serve(config, config_path, stop_with_stdin))
     sys.exit(code)
 
 
-async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
-    from region_broker.adapters.birth.identity_file import IdentityDamaged
-    from region_broker.adapters.takeover.failover_journal import JournalDamaged
-    from region_broker.controller.metadata_store import MetadataUnreadable
+def _check(config: NodeConfig, path: Path, strange: Sequence[str]) -> None:
+    for name in strange:
+        click.echo(f"{name} overlays no key, and no command reads it", err=True)
+    try:
+        in_use = asyncio.run(_look_around(config, path))
+    except ConfigError as error:
+        fail(str(error))
+    if in_use:
+        click.echo(f"a node runs on {config.data_dir}: folder and ports were not tried", err=True)
+    click.echo(f"{path} is a valid configuration of region {config.region}")
+
+
+async def _look_around(config: NodeConfig, path: Path) -> bool:
+    """Return whether a node runs on the folder already; raises `ConfigError` with what would refuse a start."""
+    from region_broker.node.start_checks import look_around
+
+    found = await look_around(config, _ports())
+    if found.problems:
+        raise ConfigError(str(path), found.problems)
+    return found.in_use
+
+
+def _ports() -> "Ports":
     from region_broker.log.disk import RealDisk
-    from region_broker.log.failures import NewerFormat
-    from region_broker.node import Node, NodeRefused, Ports
+    from region_broker.node import Ports
     from region_broker.ports.chance import SystemChance
     from region_broker.ports.clock import SystemClock
     from region_broker.ports.network import AsyncioNetwork
 
-    ports = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
+    return Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
+
+
+async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
+    from region_broker.adapters.birth.identity_file import IdentityDamaged
+    from region_broker.adapters.takeover.failover_journal import JournalDamaged
+    from region_broker.controller.metadata_store import MetadataUnreadable
+    from region_broker.log.failures import NewerFormat
+    from region_broker.node import Node, NodeRefused
+
     try:
-        node = await Node.open(config, ports)
+        await _look_around(config, path)
+        node = await Node.open(config, _ports())
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(node.failed_callbacks.handle)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,7 +112,7 @@ async def _serve(config: NodeConfig, stop_with_stdin: bool) -> int:
         ready = f"ready region={own.name} kafka={own.kafka} http={own.http} peer={own.peer}"
         await node.run(lambda: _settle(ready))
     except (
-        NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, JournalDamaged, OSError,
+        ConfigError, NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, JournalDamaged, OSError,
     ) as error:  # fmt: skip
         click.echo(f"tidemark: {error}", err=True)
         return 1

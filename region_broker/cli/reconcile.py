@@ -222,26 +222,13 @@ def _folder(text: str, option: str) -> Path:
 
 def _image(folder: Path) -> "MetadataImage | None":
     """Return what a region's metadata says; None where it has no readable database."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import DatabaseError
+    from region_broker.controller.metadata_store import MetadataUnreadable, stored_image
 
-    from region_broker.controller.metadata_tables import read_image
-
-    path = folder / _METADATA_FILE
-    if not path.is_file():
-        return None
-    engine = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
     try:
-        with engine.connect() as connection:
-            return read_image(connection)
-    except DatabaseError as error:
-        click.echo(
-            f"tidemark: {path} cannot be read ({error.orig}): topic configs are not compared",
-            err=True,
-        )
+        return stored_image(folder / _METADATA_FILE)
+    except MetadataUnreadable as error:
+        click.echo(f"tidemark: {error} Topic configs are not compared.", err=True)
         return None
-    finally:
-        engine.dispose()
 
 
 def _topics(image: "MetadataImage | None") -> "dict[str, TopicFacts] | None":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, create_engine, event, inspect, text
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -110,6 +110,35 @@ class MetadataStore:
         await self._engine.dispose()
 
 
+def stored_image(path: Path) -> MetadataImage | None:
+    """Return what the database at `path` holds, and change nothing; raises `MetadataUnreadable`.
+
+    None where there is none yet, or one that a start would first migrate or recover.
+    """
+    if not path.is_file():
+        return None
+    _refuse_other_files(path)
+    log, index = path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
+    if log.exists() and not index.exists():
+        return None
+    # Without a log SQLite would make one, with the rights of whoever only looks; nothing is in it.
+    how = "mode=ro" if log.exists() else "immutable=1"
+    engine = create_engine(f"sqlite:///file:{path}?{how}&uri=true")
+    try:
+        with engine.connect() as connection:
+            if not inspect(connection).has_table("alembic_version"):
+                return None
+            found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            if found is None or found < metadata_tables.SCHEMA_REVISION:
+                return None
+            _refuse_newer(found)
+            return metadata_tables.read_image(connection)
+    except DatabaseError as error:
+        raise MetadataUnreadable(_UNREADABLE.format(path=path, why=error.orig)) from error
+    finally:
+        engine.dispose()
+
+
 def _refuse_other_files(path: Path) -> None:
     if not path.exists() or path.stat().st_size == 0:
         return
@@ -149,13 +178,17 @@ def _migrate(connection: Connection) -> None:
         return
     if found == metadata_tables.SCHEMA_REVISION:
         return
-    if found > metadata_tables.SCHEMA_REVISION:
-        raise MetadataUnreadable(
-            f"the metadata database has schema {found}, this Tidemark knows up to"
-            f" {metadata_tables.SCHEMA_REVISION}: it was written by a newer version."
-            " Upgrade this node, or give it another --data-dir."
-        )
+    _refuse_newer(found)
     upgrade(connection)
+
+
+def _refuse_newer(revision: str) -> None:
+    if revision > metadata_tables.SCHEMA_REVISION:
+        raise MetadataUnreadable(
+            f"the metadata database has schema {revision}, this Tidemark knows up to"
+            f" {metadata_tables.SCHEMA_REVISION}: it was written by a newer version."
+            " Upgrade this node, or give it another data_dir."
+        )
 
 
 def upgrade(connection: Connection) -> None:

@@ -36,6 +36,7 @@ from region_broker.adapters.tidemarks.reached_store import ReachedFile
 from region_broker.adapters.tidemarks.retention_hold import RetentionHold
 from region_broker.adapters.tidemarks.tidemark_service import ledger_topic_id
 from region_broker.config import NodeConfig
+from region_broker.config_rules import Problem
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CountNodeStart,
@@ -43,6 +44,7 @@ from region_broker.controller.metadata_commands import (
     PutDomain,
     PutRegion,
     SetTopicConfigs,
+    apply,
 )
 from region_broker.controller.metadata_image import (
     DEFAULT_DOMAIN,
@@ -64,7 +66,7 @@ from region_broker.replication.partition_table import FORMAT_NAME, PartitionTabl
 
 _log: Final = logging.getLogger("tidemark.node")
 
-_LOCK_FILE: Final = "lock"
+LOCK_FILE: Final = "lock"
 METADATA_FILE: Final = "metadata.db"
 _LOGS_FOLDER: Final = "logs"
 _QUARANTINE_FOLDER: Final = "quarantine"
@@ -170,7 +172,7 @@ class Storage:
 
 def lock_folder(folder: Path) -> IO[bytes]:
     """Keep every other process out of `folder` while the file is open; raises `NodeRefused`."""
-    file = (folder / _LOCK_FILE).open("ab")
+    file = (folder / LOCK_FILE).open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -181,6 +183,19 @@ def lock_folder(folder: Path) -> IO[bytes]:
     return file
 
 
+def is_in_use(folder: Path) -> bool:
+    """Tell whether another process keeps `folder` locked, and change nothing; raises OSError."""
+    path = folder / LOCK_FILE
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 async def _open_identified(
     config: NodeConfig, folder: Path, ports: Ports
 ) -> tuple[FolderIdentity, MetadataStore]:
@@ -188,27 +203,12 @@ async def _open_identified(
     found = read_identity(ports.disk, folder)
     if found is not None:
         check_owner(found, config, folder)
-    journal = FailoverJournal(ports.disk, folder / _JOURNAL_FILE).peek()
-    has_logs = ports.disk.exists(folder / _LOGS_FOLDER / FORMAT_NAME)
-
-    def check_whole(image: MetadataImage | None) -> None:
-        parts = Parts(
-            metadata=image is not None,
-            metadata_history=image is not None and _has_history(image),
-            metadata_starts=image.node_start_count if image is not None else 0,
-            journal=journal,
-            logs=has_logs,
-        )
-        problem = what_is_wrong(folder, found, parts)
-        if problem is not None:
-            raise NodeRefused(problem)
-
     if not (folder / METADATA_FILE).exists():
-        check_whole(None)
+        _check_whole(folder, found, None, ports.disk)
     store = await MetadataStore.open(folder / METADATA_FILE, new_cluster_id=config.cluster_id)
     try:
-        _check_cluster(store.image.cluster_id, config, folder)
-        check_whole(store.image)
+        _check_contradictions(store.image, config)
+        _check_whole(folder, found, store.image, ports.disk)
         identity = found or new_identity(
             config.cluster_id, config.region, config.own.node_id, ports.chance
         )
@@ -258,6 +258,67 @@ def _has_history(image: MetadataImage) -> bool:
     return domain is not None and domain.region_epoch != NO_REGION_EPOCH
 
 
+def _check_whole(
+    folder: Path, identity: FolderIdentity | None, image: MetadataImage | None, disk: Disk
+) -> None:
+    problem = part_missing(folder, identity, image, disk)
+    if problem is not None:
+        raise NodeRefused(problem)
+
+
+def part_missing(
+    folder: Path, identity: FolderIdentity | None, image: MetadataImage | None, disk: Disk
+) -> str | None:
+    """Return what part of the folder is gone or another's (T36), None if it is whole; raises `JournalDamaged`."""
+    parts = Parts(
+        metadata=image is not None,
+        metadata_history=image is not None and _has_history(image),
+        metadata_starts=image.node_start_count if image is not None else 0,
+        journal=FailoverJournal(disk, folder / _JOURNAL_FILE).peek(),
+        logs=disk.exists(folder / _LOGS_FOLDER / FORMAT_NAME),
+    )
+    return what_is_wrong(folder, identity, parts)
+
+
+def _check_contradictions(image: MetadataImage, config: NodeConfig) -> None:
+    if problems := contradictions(image, config):
+        raise NodeRefused("; ".join(map(str, problems)))
+
+
+def contradictions(image: MetadataImage, config: NodeConfig) -> list[Problem]:
+    """Return where the configuration contradicts what the folder knows for life."""
+    where, problems = f"data_dir = {config.data_dir!r}", []
+    if image.cluster_id != config.cluster_id:
+        return [
+            Problem(
+                f"cluster_id = {config.cluster_id!r}",
+                f"is not that of {where}, which belongs to cluster {image.cluster_id!r}",
+                "give this node its own data_dir, or the right cluster_id",
+            )
+        ]
+    for at, region in enumerate(config.regions):
+        try:
+            image = apply(image, PutRegion(region.image()))
+        except CommandRefused as error:
+            problems.append(
+                Problem(
+                    f"regions[{at}].ordinal = {region.ordinal}",
+                    f"contradicts {where}",
+                    error.reason,
+                )
+            )
+    domain = image.domains.get(DEFAULT_DOMAIN)
+    if domain is not None and domain.shard_count != config.shard_count:
+        problems.append(
+            Problem(
+                f"shard_count = {config.shard_count}",
+                f"contradicts {where}",
+                f"this domain has {domain.shard_count} ledger shards for life: shard_count = {domain.shard_count}",
+            )
+        )
+    return problems
+
+
 def _with_older_history(identity: FolderIdentity, image: MetadataImage) -> FolderIdentity:
     """Return the identity of a folder that was written before folders had one: its history is its cluster's."""
     if not _has_history(image):
@@ -293,11 +354,6 @@ async def _prepare(store: MetadataStore, config: NodeConfig, history: Birth | No
         )
         await store.apply(PutDomain(first))
     shard_count = store.image.main_domain.shard_count
-    if shard_count != config.shard_count:
-        raise NodeRefused(
-            f"this domain has {shard_count} ledger shards for life; the configuration says"
-            f" shard_count = {config.shard_count}"
-        )
     for name, count in (
         (TRANSACTION_LEDGER, shard_count),
         (OFFSETS_LEDGER, shard_count),

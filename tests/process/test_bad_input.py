@@ -314,3 +314,13 @@ def test_a_second_node_that_cannot_start_says_why(
     last = done.stderr.strip().splitlines()[-1]
     assert said in last
     assert "Traceback" not in done.stderr
+    checked = subprocess.run(
+        [*TIDEMARK, "broker", "--config", str(path), "--check"],
+        capture_output=True, text=True, timeout=HANG_S, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if change is same_folder:  # a check beside a running node is no mistake
+        assert checked.returncode == 0
+        assert "a node runs on" in checked.stderr
+    else:
+        assert (checked.returncode, checked.stdout) == (done.returncode, "")
+        assert checked.stderr.strip().splitlines()[-1] == last

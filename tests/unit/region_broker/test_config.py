@@ -144,19 +144,27 @@ def test_what_is_right_is_taken(right: dict[str, Any]) -> None:
         (
             "node.toml",
             "region = ",
-            "node.toml: one problem\n  the file is not readable (Invalid value",
+            "node.toml: one problem (docs/reference/config.md lists every key)\n  the file is not readable (Invalid value",
         ),
-        ("node.toml", "\xff\xfe", "node.toml: one problem\n  the file is not readable ("),
+        (
+            "node.toml",
+            "\xff\xfe",
+            "node.toml: one problem (docs/reference/config.md lists every key)\n  the file is not readable (",
+        ),
         (
             "node.json",
             "[]",
-            "node.json: one problem\n  the file is no table: keys and their values",
+            "node.json: one problem (docs/reference/config.md lists every key)\n  the file is no table: keys and their values",
         ),
-        ("node.json", "[" * 100_000, "node.json: one problem\n  the file is not readable ("),
+        (
+            "node.json",
+            "[" * 100_000,
+            "node.json: one problem (docs/reference/config.md lists every key)\n  the file is not readable (",
+        ),
         (
             "gone.toml",
             None,
-            "gone.toml: one problem\n  the file is not there: the path of a configu",
+            "gone.toml: one problem (docs/reference/config.md lists every key)\n  the file is not there: the path of a configu",
         ),
     ],
 )

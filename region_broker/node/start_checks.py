@@ -1,0 +1,144 @@
+"""What only this machine can tell of a configuration: of its folder and its addresses.
+
+`tidemark broker`, with and without `--check`, looks before anything is opened.
+
+INV-STC1  nothing is written, and nothing stays bound or locked
+INV-STC2  what is found here a start would have found, one thing after the other: a start refuses nothing else of the
+         configuration, but for what another process does meanwhile
+
+A folder that a running node uses is not looked at, nor are the ports then: they are that node's.
+Not here: what the configuration says of itself (`config`), what a start does (`storage`, `node`).
+"""
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from region_broker.adapters.birth.identity_file import IdentityDamaged, read_identity
+from region_broker.adapters.takeover.failover_journal import JournalDamaged
+from region_broker.config import NodeConfig
+from region_broker.config_relations import PORTS
+from region_broker.config_rules import Problem, split
+from region_broker.controller.metadata_store import MetadataUnreadable, stored_image
+from region_broker.node.storage import (
+    METADATA_FILE,
+    NodeRefused,
+    Ports,
+    check_owner,
+    contradictions,
+    is_in_use,
+    part_missing,
+)
+from region_broker.ports.network import ByteStream, Network
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found; `in_use`: a node runs on the folder, so neither it nor the ports were looked at."""
+
+    problems: list[Problem] = field(default_factory=list)
+    in_use: bool = False
+
+
+async def look_around(config: NodeConfig, ports: Ports) -> Findings:
+    """Return everything that would refuse a start now."""
+    folder = Path(config.data_dir)
+    try:
+        found = Findings(in_use=is_in_use(folder))
+    except OSError as error:
+        return Findings([_unusable(config, folder, error)])
+    if found.in_use:
+        return found
+    found.problems += await asyncio.to_thread(lambda: list(_folder_problems(config, ports)))
+    for key in PORTS:
+        problem = await _port_problem(config, key, ports.network)
+        if problem is not None:
+            found.problems.append(problem)
+    return found
+
+
+def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
+    folder = place = Path(config.data_dir)
+    try:
+        place = _nearest_existing(folder)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        yield _unusable(config, place, error)
+        return
+    if place != folder:
+        return
+    try:
+        identity = read_identity(ports.disk, folder)
+        if identity is not None:
+            check_owner(identity, config, folder)
+        image = stored_image(folder / METADATA_FILE)
+        if image is not None:
+            yield from contradictions(image, config)
+        # One that a start would first migrate or recover is not judged here.
+        if image is not None or not (folder / METADATA_FILE).exists():
+            missing = part_missing(folder, identity, image, ports.disk)
+            if missing is not None:
+                yield Problem(_key(config), "is not whole", missing)
+    except (NodeRefused, IdentityDamaged, MetadataUnreadable, JournalDamaged, OSError) as error:
+        yield Problem(_key(config), "is not for this configuration", str(error))
+
+
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder, or what it would be made in; raises OSError where that cannot be told."""
+    place = folder.absolute()
+    while True:
+        try:
+            place.stat()
+        except FileNotFoundError:
+            place = place.parent
+        else:
+            return folder if place == folder.absolute() else place
+
+
+def _key(config: NodeConfig) -> str:
+    return f"data_dir = {config.data_dir!r}"
+
+
+def _unusable(config: NodeConfig, place: Path, error: OSError) -> Problem:
+    where = "" if place == Path(config.data_dir) else f" in {place}"
+    return Problem(
+        _key(config),
+        f"cannot be used ({error.strerror or error}{where})",
+        "a folder that this user may write, or make",
+    )
+
+
+async def _port_problem(config: NodeConfig, key: str, network: Network) -> Problem | None:
+    address = getattr(config.own, key)
+    host, port = split(address)
+    host = config.listen_host.removeprefix("[").removesuffix("]") or host
+    try:
+        listener = await network.listen(host, port, _refuse)
+    except OSError as error:
+        listens = f", listen_host = {config.listen_host!r}" if config.listen_host else ""
+        subject = f"{key} = {address!r} of region {config.region}{listens}"
+        if isinstance(error, socket.gaierror):
+            return Problem(
+                subject,
+                f"cannot be resolved ({error.strerror or error})",
+                f"{host!r} must be a name that this machine knows, or its address",
+            )
+        why = os.strerror(error.errno) if error.errno else str(error)
+        return Problem(
+            subject,
+            f"cannot be bound ({why})",
+            "stop what uses the port, change it, or bind an address of this machine by listen_host",
+        )
+    listener.close()
+    await listener.wait_closed()
+    return None
+
+
+async def _refuse(stream: ByteStream) -> None:
+    """Take no connection: this is a look, not a start."""
+    stream.close()

@@ -1,0 +1,145 @@
+"""What `tidemark broker --check` finds on this machine, and that a start refuses the same (INV-STC1, INV-STC2)."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_broker.config import NodeConfig
+from region_broker.config_rules import Problem
+from region_broker.log.disk import RealDisk
+from region_broker.node import Node, NodeRefused, Ports
+from region_broker.node.start_checks import look_around
+from region_broker.node.storage import Storage
+from region_broker.ports.chance import SystemChance
+from region_broker.ports.clock import SystemClock
+from region_broker.ports.network import AsyncioNetwork
+
+PORTS = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
+
+
+@pytest.fixture
+def free() -> list[int]:
+    """Four ports that nobody has."""
+    held = [socket.socket() for _ in range(4)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+def config_of(folder: Path, ports: list[int], **changed: Any) -> NodeConfig:
+    ordinal, node_id = changed.pop("ordinal", 0), changed.pop("node_id", 1)
+    region = {"name": changed.get("region", "eu"), "ordinal": ordinal, "node_id": node_id,
+              "kafka": f"127.0.0.1:{ports[0]}", "peer": f"127.0.0.1:{ports[1]}",
+              "http": f"127.0.0.1:{ports[2]}"}  # fmt: skip
+    raw: dict[str, Any] = {"region": "eu", "cluster_id": "c1", "data_dir": str(folder), "home_region":
+                           region["name"], "regions": [region], **changed}  # fmt: skip
+    return NodeConfig.build(raw, "node.toml")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(f"{path}:{path.stat().st_mtime_ns}" for path in folder.rglob("*"))
+
+
+async def found(config: NodeConfig) -> list[Problem]:
+    return (await look_around(config, PORTS)).problems
+
+
+async def start_refuses(config: NodeConfig) -> bool:
+    """Go through what a start does up to its ports, and take it back."""
+    try:
+        node = await Node.open(config, PORTS)
+    except (NodeRefused, OSError):
+        return True
+    try:
+        await node._bind()
+    except NodeRefused:
+        return True
+    finally:
+        node.kafka.close()
+        node.peers.close()
+        await node.http.stop()
+        await node.storage.close()
+    return False
+
+
+async def test_INV_STC1_a_look_writes_and_keeps_nothing(tmp_path: Path, free: list[int]) -> None:
+    config = config_of(tmp_path / "a" / "b", free)
+    assert await found(config) == []
+    assert names(tmp_path) == []
+    assert not await start_refuses(config)
+    before = names(tmp_path)
+    assert await found(config) == []
+    assert names(tmp_path) == before
+    assert not await start_refuses(config)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"cluster_id": "c2"}, ["cluster c1"]),
+        ({"shard_count": 8}, ["shard_count = 8 contradicts"]),
+        ({"ordinal": 3}, ["regions[0].ordinal = 3 contradicts"]),
+        ({"ordinal": 3, "shard_count": 8}, ["regions[0].ordinal = 3", "shard_count = 8"]),
+        ({"region": "us"}, ["holds the data of region eu"]),
+        ({"node_id": 7}, ["belongs to node 1 of region eu"]),
+    ],
+)
+async def test_INV_STC2_a_folder_that_contradicts_is_found_as_by_a_start(
+    tmp_path: Path, free: list[int], changed: dict[str, Any], said: list[str]
+) -> None:
+    storage = await Storage.open(config_of(tmp_path, free), PORTS)
+    await storage.close()
+    config = config_of(tmp_path, free, **changed)
+    problems = [str(problem) for problem in await found(config)]
+    assert len(problems) == len(said)
+    assert all(words in problem for words, problem in zip(said, problems, strict=True)), problems
+    assert await start_refuses(config)
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "x" * 300, "/proc/nowhere"])
+async def test_INV_STC2_a_folder_that_cannot_be_is_found_as_by_a_start(
+    tmp_path: Path, free: list[int], place: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    config = config_of(tmp_path / place, free)
+    (problem,) = await found(config)
+    assert problem.key == f"data_dir = {config.data_dir!r}"
+    assert problem.wrong.startswith("cannot be used (")
+    assert await start_refuses(config)
+
+
+async def test_INV_STC2_ports_are_found_as_by_a_start(tmp_path: Path, free: list[int]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free[2]))
+        taken.listen()
+        config = config_of(tmp_path, free)
+        (problem,) = await found(config)
+        assert problem.key == f"http = '127.0.0.1:{free[2]}' of region eu"
+        assert problem.wrong == "cannot be bound (Address already in use)"
+        assert await start_refuses(config)
+    elsewhere = config_of(tmp_path, free, listen_host="203.0.113.7")  # a documentation address
+    assert [problem.key.split()[0] for problem in await found(elsewhere)] == [
+        "kafka",
+        "peer",
+        "http",
+    ]
+    assert await start_refuses(elsewhere)
+
+
+async def test_a_folder_in_use_is_said_to_be_and_its_ports_are_left_alone(
+    tmp_path: Path, free: list[int]
+) -> None:
+    config = config_of(tmp_path, free)
+    storage = await Storage.open(config, PORTS)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free[0]))
+        taken.listen()
+        seen = await look_around(config, PORTS)
+    assert (seen.problems, seen.in_use) == ([], True)
+    await storage.close()
+    assert not (await look_around(config, PORTS)).in_use
