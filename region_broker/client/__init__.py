@@ -1,24 +1,20 @@
-"""The client: transactions over several regions, for asyncio, with confluent-kafka underneath.
+"""The client: reading and writing once over several regions, for asyncio, with confluent-kafka underneath.
+
+    KAFKA = "127.0.0.1:9092,127.0.0.1:9102"                  # brokers of all regions
+    HTTP = "http://127.0.0.1:9093,http://127.0.0.1:9103"     # who is asked for verdicts
 
     async with (
-        TransactionalProducer(
-            bootstrap="127.0.0.1:9092,127.0.0.1:9102",      # brokers of all regions
-            urls="http://127.0.0.1:9093,http://127.0.0.1:9103",   # who is asked for verdicts
-            transactional_id="billing-1",
-        ) as producer,
-        ReadCommittedConsumer(["orders"], bootstrap="127.0.0.1:9092,127.0.0.1:9102", group_id="billing")
-        as consumer,
+        ReadCommittedConsumer(["orders"], bootstrap=KAFKA, group_id="billing") as consumer,
+        TransactionalProducer(bootstrap=KAFKA, urls=HTTP, transactional_id="billing-1") as producer,
     ):
-        async for order in consumer:
-            try:
-                async with producer.transaction() as txn:
+        async for orders in consumer.transactions(producer):
+            async with orders as txn:
+                for order in orders:
                     await txn.send("invoices", invoice_of(order))
-                    await txn.send_offsets(consumer)
-            except TransactionAborted:
-                await consumer.rewind()
 
 Any Kafka client works with Tidemark; this one adds what happens when a region is lost in mid-commit: the
-transaction is repeated where it was not written, and never where it was.
+transaction is repeated where it was not written, and never where it was. Everything that an application needs is
+imported from here.
 """
 
 from region_broker.client.errors import (
@@ -29,7 +25,12 @@ from region_broker.client.errors import (
     TransactionAborted,
     Unreachable,
 )
+from region_broker.client.producer import Producer
+from region_broker.client.read_batches import ReadBatch
 from region_broker.client.read_committed_consumer import ReadCommittedConsumer
+from region_broker.client.retirement import retire
+from region_broker.client.serializers import from_json, from_text, to_json, to_text
+from region_broker.client.timeouts import Timeouts
 from region_broker.client.transaction import Transaction
 from region_broker.client.transactional_producer import TransactionalProducer
 from region_broker.client.verdicts import Position, Verdict, VerdictClient
@@ -38,13 +39,21 @@ __all__ = [
     "Fenced",
     "OutcomeUnknown",
     "Position",
+    "Producer",
+    "ReadBatch",
     "ReadCommittedConsumer",
     "Refused",
     "TidemarkError",
+    "Timeouts",
     "Transaction",
     "TransactionAborted",
     "TransactionalProducer",
     "Unreachable",
     "Verdict",
     "VerdictClient",
+    "from_json",
+    "from_text",
+    "retire",
+    "to_json",
+    "to_text",
 ]

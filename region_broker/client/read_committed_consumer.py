@@ -3,18 +3,21 @@
 INV-CP4  only records of committed transactions (and plain ones) are handed out, in offset order per partition
 INV-CP5  the position moves only past what was handed out; it is committed by `commit`, or with a transaction
 INV-CP12 records and positions of a partition are forgotten when the group takes it away
+INV-CP15 what librdkafka gave out before a seek or a rewind is dropped in the order in which its thread did both: a poll that
+         was given up goes on in that thread, and what it finds is either handed out in its place or not at all
+INV-CP16 nobody waits in silence: a start without a broker is an error, a loss of all brokers is logged
 
 Bootstrap over several regions: reads are served by whichever region answers, up to the tidemark it reached.
 Records are fetched from librdkafka in batches, one thread hop each.
-Not here: transactions (`transactional_producer`).
+Not here: transactions (`transactional_producer`), reading and writing in one (`read_batches`).
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -27,42 +30,71 @@ from confluent_kafka import (
 )
 
 from region_broker.client.errors import MEMBERSHIP_LOST, REFUSALS, Refused, Unreachable, kafka_error
+from region_broker.client.read_batches import ReadBatch, process, read_in_transactions
+from region_broker.client.serializers import Deserializer, deserialized
+from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from region_broker.client.verdicts import Position
+
+if TYPE_CHECKING:
+    from region_broker.client.transactional_producer import TransactionalProducer
 
 _POLL_TIMEOUT_S: Final = 0.5
 _BATCH_COUNT: Final = 500
-_COMMITTED_TIMEOUT_S: Final = 30.0
+_LATE_S: Final = 1.0
 _UNKNOWN_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 
 _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
+_log: Final = logging.getLogger("tidemark.client")
+
+Result = TypeVar("Result")
+Place = tuple[str, int]
+
+
+class _TakenAway(NamedTuple):
+    """Between the records of a fetch: from here on these partitions are no longer ours."""
+
+    places: frozenset[Place]
 
 
 class ReadCommittedConsumer:
     """Use as ``async with ReadCommittedConsumer(...) as consumer`` and iterate, or call `poll`.
 
-    Commits nothing by itself: `commit`, or `Transaction.send_offsets`. `config` is passed on to librdkafka.
+    Commits nothing by itself: `commit`, `Transaction.send_offsets`, or `transactions`, which does all of it. `config` is
+    passed on to librdkafka. With deserializers `key()` and `value()` of records return what these make of the bytes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- keyword-only, one for each thing an application may want
         self, topics: Sequence[str], *, bootstrap: str | Sequence[str], group_id: str,
-        from_beginning: bool = True, config: Mapping[str, Any] | None = None,
+        from_beginning: bool = True, key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None, timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`."""
         self._topics = list(topics)
         self._start_offset = OFFSET_BEGINNING if from_beginning else OFFSET_END
+        self._brokers = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
+        self._deserializers = (key_deserializer, value_deserializer)
+        self._timeouts = timeouts
         self._config = {
-            "bootstrap.servers": bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap),
+            "bootstrap.servers": self._brokers,
             "group.id": group_id,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest" if from_beginning else "latest",
             "reconnect.backoff.max.ms": 1_000,
+            "error_cb": self._on_error,
             "log_level": 2,
             **(config or {}),
         }
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"consumer-{group_id}")
         self._kafka: Consumer | None = None
         self._fetched: deque[Message] = deque()
-        self._position: dict[tuple[str, int], int] = {}
+        self._paused: set[Place] = set()
+        self._held: deque[Message] = deque()
+        """Fetched of a partition that was paused then."""
+        self._fetching: asyncio.Future[None] | None = None
+        self._found: list[Message | _TakenAway] = []
+        self._position: dict[Place, int] = {}
 
     async def __aenter__(self) -> Self:
         """Join the group."""
@@ -74,39 +106,59 @@ class ReadCommittedConsumer:
         await self.close()
 
     async def start(self) -> None:
-        """Subscribe; partitions arrive with the first polls."""
-        self._kafka = Consumer(self._config, logger=_QUIET)
-        self._kafka.subscribe(self._topics, on_revoke=self._taken_away, on_lost=self._taken_away)
+        """Subscribe; partitions arrive with the first polls. Raises `Unreachable` if no broker answers (INV-CP16)."""
+        kafka = Consumer(self._config, logger=_QUIET)
+        try:
+            await self._in_thread(lambda: kafka.list_topics(timeout=self._timeouts.connect_s))
+        except KafkaException as error:
+            await self._in_thread(kafka.close)
+            inner = kafka_error(error)
+            raise Unreachable(
+                f"no broker answers at {self._brokers} within {self._timeouts.connect_s:g} s: {inner.str()}."
+                " Give the addresses of regions that are up: `tidemark region status` shows them.",
+                code=inner.name(),
+            ) from error
+        kafka.subscribe(self._topics, on_revoke=self._taken_away, on_lost=self._taken_away)
+        self._kafka = kafka
 
     async def close(self) -> None:
         """Leave the group and close; what was not committed is read again by who comes next."""
         if self._kafka is not None:
             kafka, self._kafka = self._kafka, None
-            await asyncio.get_running_loop().run_in_executor(self._thread, kafka.close)
+            await self._in_thread(kafka.close)
         self._thread.shutdown(wait=False)
+
+    # -- reading -----------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float = _POLL_TIMEOUT_S) -> Message | None:
         """Return the next record, or None when none came in time.
 
-        Raises `Refused` on an error that reading on will not mend (unknown topic, no authority).
+        Raises `Refused` on an error that reading on will not mend (unknown topic, no authority, bytes that a
+        deserializer does not take).
         """
         if not self._fetched:
-            await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._fetch, self._joined(), timeout_s
-            )
+            await self._wait_for_records(timeout_s)
         while self._fetched:
             message = self._fetched.popleft()
             error = message.error()
             if error is not None:
                 self._check(error)
-                continue
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            assert topic is not None
-            assert partition is not None
-            assert offset is not None
-            self._position[topic, partition] = offset + 1
-            return message
+            elif _place(message) in self._paused:
+                self._held.append(message)
+            else:
+                return self._handed_out(message)
         return None
+
+    async def poll_many(
+        self, count_max: int = _BATCH_COUNT, timeout_s: float = _POLL_TIMEOUT_S
+    ) -> list[Message]:
+        """Return up to `count_max` records: waits for the first one only, an empty list when none came in time."""
+        found: list[Message] = []
+        message = await self.poll(timeout_s)
+        while message is not None:
+            found.append(message)
+            message = await self.poll() if self._fetched and len(found) < count_max else None
+        return found
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield records for ever."""
@@ -114,6 +166,107 @@ class ReadCommittedConsumer:
             message = await self.poll()
             if message is not None:
                 yield message
+
+    def transactions(
+        self, producer: "TransactionalProducer", *, count_max: int = 100,
+        give_up_after_s: float | None = None,
+    ) -> AsyncIterator[ReadBatch]:  # fmt: skip
+        """Yield records to be processed in one transaction each: read, written and committed together, or not at all.
+
+            async for orders in consumer.transactions(producer):
+                async with orders as txn:
+                    for order in orders:
+                        await txn.send("invoices", invoice_of(order))
+
+        Leaving the block commits what was sent and the position behind these records. After an abort, a failover or a
+        rebalance the same records come again (`read_batches`). `give_up_after_s`: raise what stands in the way when
+        nothing could be committed for so long; None: go on for ever, with a warning in the log.
+        """
+        return read_in_transactions(self, producer, count_max, give_up_after_s)
+
+    async def run(
+        self, handler: Callable[..., Awaitable[object]],
+        producer: "TransactionalProducer | None" = None, *, count_max: int = 100,
+    ) -> None:  # fmt: skip
+        """Call ``handler(record, transaction)`` for each record, for ever; without a producer ``handler(record)``.
+
+        With a producer each record takes effect once (`transactions`). Without one its position is committed after the
+        handler returned, so a crash in between calls the handler again.
+        """
+        await process(self, handler, producer, count_max)
+
+    def _handed_out(self, message: Message) -> Message:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        of_key, of_value = self._deserializers
+        where = f"{topic}-{partition} at offset {offset}"
+        if of_key is not None:
+            message.set_key(deserialized(_raw(message.key()), of_key, f"the key of {where}"))
+        if of_value is not None:
+            message.set_value(
+                deserialized(_raw(message.value()), of_value, f"the value of {where}")
+            )
+        self._position[topic, partition] = offset + 1
+        return message
+
+    async def _wait_for_records(self, timeout_s: float) -> None:
+        """Wait for the fetch under way, or begin one; a wait that is given up leaves it under way (INV-CP15)."""
+        fetching, self._fetching = self._fetching, None
+        if fetching is not None and fetching.done():
+            fetching.result()  # what it found is taken in by now
+            fetching = None
+        if fetching is None:
+            kafka = self._joined()
+            fetching = self._submit(lambda: self._fetch(kafka, timeout_s), then=self._take_in)
+        self._fetching = fetching
+        await asyncio.wait([fetching], timeout=timeout_s + _LATE_S)
+        if fetching.done():
+            self._fetching = None
+            fetching.result()
+
+    def _fetch(self, kafka: Consumer, timeout_s: float) -> list[Message | _TakenAway]:
+        """Wait for one record, and take what else is there; in the consumer's thread.
+
+        Record by record: `consume` would wait for a full batch, and would not tell which of its records
+        came before a rebalance within it.
+        """
+        found: list[Message | _TakenAway] = []
+        self._found = found
+        message = kafka.poll(timeout_s)
+        while message is not None:
+            found.append(message)
+            message = kafka.poll(0) if len(found) < _BATCH_COUNT else None
+        return found
+
+    def _take_in(self, found: list[Message | _TakenAway]) -> None:
+        for each in found:
+            if isinstance(each, _TakenAway):
+                self._forget(each.places)
+            else:
+                self._fetched.append(each)
+
+    def _taken_away(self, _kafka: Consumer, partitions: list[TopicPartition]) -> None:
+        """Note it among the records (called within `poll` of `_fetch`, or `close`): the next owner reads them again."""
+        self._found.append(
+            _TakenAway(frozenset((each.topic, each.partition) for each in partitions))
+        )
+
+    def _forget(self, places: Iterable[Place] | None) -> None:
+        """Drop what was fetched of these partitions, None: of all, and where they stand (INV-CP12)."""
+        if places is None:
+            self._position.clear()
+            self._fetched.clear()
+            self._held.clear()
+            return
+        gone = set(places)
+        for place in gone:
+            self._position.pop(place, None)
+        self._fetched = deque(each for each in self._fetched if _place(each) not in gone)
+        self._held = deque(each for each in self._held if _place(each) not in gone)
+
+    # -- where it stands ---------------------------------------------------------------------------
 
     async def commit(self) -> None:
         """Commit the position of what was handed out.
@@ -124,9 +277,7 @@ class ReadCommittedConsumer:
         if not position:
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(
-                self._thread, lambda: kafka.commit(offsets=position, asynchronous=False)
-            )
+            await self._in_thread(lambda: kafka.commit(offsets=position, asynchronous=False))
         except KafkaException as error:
             inner = kafka_error(error)
             text = f"the position was not committed: {inner.str()}"
@@ -148,53 +299,117 @@ class ReadCommittedConsumer:
         """Return the membership that a transaction's offsets are fenced by (KIP-447)."""
         return self._joined().consumer_group_metadata()
 
+    async def assignment(self) -> list[Place]:
+        """Return the partitions that the group has given to this member, as (topic, partition)."""
+        assigned = await self._in_thread(self._joined().assignment)
+        return sorted((each.topic, each.partition) for each in assigned)
+
     async def rewind(self) -> None:
         """Go back to the committed position: after an aborted transaction.
 
         Raises `Unreachable` if no coordinator tells it.
         """
         kafka = self._joined()
-        self._fetched.clear()
-        self._position.clear()
 
-        def seek() -> None:
+        def to_committed() -> None:
             assigned = kafka.assignment()
             if not assigned:
                 return  # partitions come with their committed position
-            for each in kafka.committed(assigned, timeout=_COMMITTED_TIMEOUT_S):
+            for each in kafka.committed(assigned, timeout=self._timeouts.committed_s):
                 if each.offset < 0:
                     each.offset = self._start_offset
                 kafka.seek(each)
 
+        await self._move(to_committed, None, "the committed position is not known")
+
+    async def seek(self, position: Position) -> None:
+        """Read on from `position` in its partition, which must be assigned; raises `Refused`, `Unreachable`."""
+        kafka = self._joined()
+        target = TopicPartition(position.topic, position.partition, position.offset)
+        await self._move(
+            lambda: kafka.seek(target),
+            [(position.topic, position.partition)],
+            f"no seek to {position}",
+        )
+
+    async def seek_to_time(self, wall_ms: int) -> None:
+        """Read on, in all assigned partitions, from the first record at or after a wall time in ms."""
+        kafka = self._joined()
+
+        def to_time() -> None:
+            asked = [
+                TopicPartition(each.topic, each.partition, wall_ms) for each in kafka.assignment()
+            ]
+            for each in kafka.offsets_for_times(asked, timeout=self._timeouts.committed_s):
+                kafka.seek(each)
+
+        await self._move(to_time, None, f"no seek to the time {wall_ms}")
+
+    async def pause(self, places: Sequence[Place] | None = None) -> None:
+        """Hand out nothing more of these partitions, None: of all that are assigned, until `resume`."""
+        kafka = self._joined()
+        chosen = await self.assignment() if places is None else list(places)
+        self._paused.update(chosen)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, seek)
+            await self._in_thread(lambda: kafka.pause(_assigned(kafka, chosen)))
         except KafkaException as error:
-            inner = kafka_error(error)
-            raise Unreachable(
-                f"the committed position is not known: {inner.str()}", code=inner.name()
-            ) from error
+            raise _not_moved("not paused", error) from error
 
-    def _fetch(self, kafka: Consumer, timeout_s: float) -> None:
-        """Wait for one record, and take what else is there.
+    async def resume(self, places: Sequence[Place] | None = None) -> None:
+        """Hand out records of these partitions, None: of all that were paused, again."""
+        kafka = self._joined()
+        chosen = set(self._paused if places is None else places)
+        self._paused -= chosen
+        held, self._held = self._held, deque()
+        self._held.extend(each for each in held if _place(each) not in chosen)
+        self._fetched.extendleft(reversed([each for each in held if _place(each) in chosen]))
+        try:
+            await self._in_thread(lambda: kafka.resume(_assigned(kafka, chosen)))
+        except KafkaException as error:
+            raise _not_moved("not resumed", error) from error
 
-        Record by record: `consume` would wait for a full batch, and would not tell which of its records
-        came before a rebalance within it.
-        """
-        message = kafka.poll(timeout_s)
-        while message is not None:
-            self._fetched.append(message)
-            if len(self._fetched) >= _BATCH_COUNT:
+    async def _move(
+        self, seek: Callable[[], None], places: Sequence[Place] | None, otherwise: str
+    ) -> None:
+        self._forget(places)
+        try:
+            await self._submit(seek, then=lambda _: self._forget(places))
+        except KafkaException as error:
+            raise _not_moved(otherwise, error) from error
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _submit(
+        self, call: Callable[[], Result], then: Callable[[Result], None]
+    ) -> "asyncio.Future[None]":
+        """Run `call` in the thread, and `then` in the loop: in the order in which the thread ran the calls (INV-CP15)."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def end(done: "asyncio.Future[Result]") -> None:
+            error = done.exception()
+            if error is None:
+                then(done.result())
+            if ended.done():
                 return
-            message = kafka.poll(0)
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
 
-    def _taken_away(self, _kafka: Consumer, partitions: list[TopicPartition]) -> None:
-        """Forget (called within `poll` of `_fetch`, or `close`): who has them next reads them again."""
-        lost = {(each.topic, each.partition) for each in partitions}
-        for each in lost:
-            self._position.pop(each, None)
-        kept = [each for each in self._fetched if (each.topic(), each.partition()) not in lost]
-        self._fetched.clear()
-        self._fetched.extend(kept)
+        ended.add_done_callback(_look_at)
+        running = loop.run_in_executor(self._thread, call)
+        running.add_done_callback(end)
+        return ended
+
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    # -- errors ------------------------------------------------------------------------------------
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            _log.warning("no broker answers at %s: reading waits for one", self._brokers)
 
     def _check(self, error: KafkaError) -> None:
         if error.code() in _UNKNOWN_TOPIC:
@@ -210,3 +425,31 @@ class ReadCommittedConsumer:
         if self._kafka is None:
             raise Refused("the consumer was not started: use `async with` or call start()")
         return self._kafka
+
+
+def _look_at(ended: "asyncio.Future[None]") -> None:
+    """Take note of an error that nobody waits for any more: the next call meets what is behind it."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+def _raw(data: Any) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def _place(message: Message) -> Place:
+    return str(message.topic()), int(message.partition() or 0)
+
+
+def _assigned(kafka: Consumer, places: Iterable[Place]) -> list[TopicPartition]:
+    """Return those of `places` that are assigned now: a rebalance may have taken others away."""
+    wanted = set(places)
+    return [each for each in kafka.assignment() if (each.topic, each.partition) in wanted]
+
+
+def _not_moved(otherwise: str, error: KafkaException) -> Refused | Unreachable:
+    inner = kafka_error(error)
+    text = f"{otherwise}: {inner.str()}"
+    if inner.code() in REFUSALS or inner.code() == KafkaError._STATE:
+        return Refused(f"{text}. Is the partition assigned to this consumer?", code=inner.name())
+    return Unreachable(text, code=inner.name())

@@ -6,6 +6,7 @@ INV-CP9  records and offsets are kept until the transaction is decided, so that 
 Not here: commit, abort, repetition (`transactional_producer`).
 """
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from region_broker.client.errors import REFUSALS, Refused, kafka_error, unmasked
-from region_broker.client.read_committed_consumer import ReadCommittedConsumer
+from region_broker.client.serializers import Serializer, serialized
 from region_broker.client.verdicts import Position
 
 _OVER = "this transaction is over: begin another one with producer.transaction()"
@@ -67,8 +68,12 @@ class Attempt:
         """Hand over everything, waiting where the queue is full (blocks; in the producer's thread)."""
         for record in records:
             while not self.offer(record):
-                with suppress(KafkaException):  # a fatal error: the commit meets it as well
-                    unmasked(self.kafka.poll, 0.1)
+                self.serve(0.1)
+
+    def serve(self, timeout_s: float) -> None:
+        """Take deliveries in, which makes room (blocks; in the producer's thread)."""
+        with suppress(KafkaException):  # a fatal error: the commit meets it as well
+            unmasked(self.kafka.poll, timeout_s)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -82,8 +87,20 @@ class Attempt:
 class Sender(Protocol):
     """The producer's side of a transaction."""
 
-    async def offer_when_room(self, attempt: Attempt, record: Record) -> None:
-        """Hand over once the queue has room."""
+    async def wait_for_room(self, attempt: Attempt) -> None:
+        """Return after a moment in which the queue may have got room."""
+        ...
+
+
+class Positioned(Protocol):
+    """A consumer whose position a transaction can commit (`ReadCommittedConsumer`)."""
+
+    def position(self) -> list[TopicPartition]:
+        """Return the offsets after what was handed out."""
+        ...
+
+    def group_metadata(self) -> object:
+        """Return the membership that the offsets are fenced by (KIP-447)."""
         ...
 
 
@@ -92,30 +109,39 @@ class Transaction:
     """One transaction: what was sent so far, and, once committed, where it lies."""
 
     _sender: Sender
+    _serializers: tuple[Serializer | None, Serializer | None] = (None, None)
+    """Of keys, of values."""
     _records: list[Record] = field(default_factory=list)
     _offsets: list[tuple[list[TopicPartition], Any]] = field(default_factory=list)
     _attempt: Attempt | None = None
     _open: bool = True
     attempt_count: int = 0
+    _order: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def send(
-        self, topic: str, value: bytes | str | None, *, key: bytes | str | None = None,
+        self, topic: str, value: Any, *, key: Any = None,
         partition: int = -1, headers: Sequence[tuple[str, bytes]] = (), timestamp_ms: int = 0,
     ) -> None:  # fmt: skip
-        """Add a record; it is delivered by the commit at the latest. Waits only while the queue is full.
+        """Add a record; it is delivered by the commit at the latest. Waits only while the queue is full: a send that
+        is given up then was not sent (INV-CP9).
 
         `partition` -1: by the key. `timestamp_ms` 0: now. Raises `Refused` for a record that can never be
         written (too large, unknown partition), and after the end of the transaction.
         """
         if not self._open or self._attempt is None:
             raise Refused(_OVER)
-        record = Record(topic, value, key, partition, list(headers), timestamp_ms)
-        if not self._attempt.offer(record):
-            await self._sender.offer_when_room(self._attempt, record)
-        self._records.append(record)
+        of_key, of_value = self._serializers
+        record = Record(
+            topic, serialized(value, of_value, "value"), serialized(key, of_key, "key"), partition,
+            list(headers), timestamp_ms,
+        )  # fmt: skip
+        async with self._order:
+            while not self._attempt.offer(record):
+                await self._sender.wait_for_room(self._attempt)
+            self._records.append(record)
 
     async def send_offsets(
-        self, consumer: ReadCommittedConsumer, offsets: Sequence[TopicPartition] | None = None
+        self, consumer: Positioned, offsets: Sequence[TopicPartition] | None = None
     ) -> None:
         """Commit the consumer's position (or `offsets`) with this transaction (KIP-447)."""
         if not self._open:

@@ -4,7 +4,8 @@ INV-CP1  a transaction that `transaction()` leaves without an error is committed
 INV-CP2  nothing is repeated while it may have been written: after a commit without an answer the verdict is
         asked, and only what was aborted or lost is sent again
 INV-CP3  a fence by failover (rule T22: every transactional producer gets a new producer id) rebuilds the
-        producer and repeats the transaction; a fence by another instance is an error, and never answered by
+        producer and repeats the transaction, and so does one by the region itself, which aborts what is open for too
+        long; a fence by another instance, also one that began after a failover, is an error, and never answered by
         fencing that one
 INV-CP10 the region epoch that a verdict is asked with is the one that the producer id was given out in: it was
         the same before and after InitProducerId, and is known or None, never assumed
@@ -22,7 +23,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -39,16 +40,19 @@ from region_broker.client.errors import (
     unmasked,
 )
 from region_broker.client.retirement import retire
-from region_broker.client.transaction import Attempt, Record, Transaction
-from region_broker.client.verdicts import Position, Verdict, VerdictClient
+from region_broker.client.serializers import Serializer
+from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from region_broker.client.transaction import Attempt, Transaction
+from region_broker.client.verdicts import Position, Standing, Verdict, VerdictClient
 from region_broker.client.waiting_calls import backoff_s, initialised, most_telling, until_answered
 
 ATTEMPT_COUNT_MAX: Final = 8
-CALL_TIMEOUT_S: Final = 10.0
-COMMIT_TIMEOUT_S: Final = 30.0
-RECOVERY_TIMEOUT_S: Final = 90.0
+_ROOM_POLL_S: Final = 0.1
 
 Result = TypeVar("Result")
+
+
+_ABORTED_BY_REGION: Final = {"prepare_abort", "complete_abort", "prepare_epoch_fence"}
 
 
 class _Sent(enum.Enum):
@@ -70,10 +74,11 @@ class TransactionalProducer:
     (one live region's is enough: it names the others). `config` is passed on to librdkafka.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- keyword-only, one for each thing an application may want
         self, *, bootstrap: str | Sequence[str], transactional_id: str,
         urls: str | Sequence[str] = (), transaction_timeout_ms: int = 60_000,
-        config: Mapping[str, Any] | None = None,
+        key_serializer: Serializer | None = None, value_serializer: Serializer | None = None,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS, config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`."""
         self._config = {
@@ -91,7 +96,9 @@ class TransactionalProducer:
         }
         self._id = transactional_id
         self._transaction_timeout_s = transaction_timeout_ms / 1000
-        self._verdicts = VerdictClient(urls)
+        self._serializers = (key_serializer, value_serializer)
+        self._timeouts = timeouts
+        self._verdicts = VerdictClient(urls, timeouts.ask_s)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"producer-{transactional_id}")
         self._kafka: Producer | None = None
         self._usable = False
@@ -100,6 +107,10 @@ class TransactionalProducer:
         self._last_error: KafkaError | None = None
         self._fenced: Fenced | None = None
         self._region_epoch: int | None = None
+        self._own: Standing | None = None
+        """What the region said of this transactional id when this producer had just been given its producer id."""
+        self._asked_under: set[int] = set()
+        self._began_s = 0.0
 
     async def __aenter__(self) -> Self:
         """Connect and fence earlier instances."""
@@ -140,7 +151,7 @@ class TransactionalProducer:
                 " with another transactional id"
             )
         self._busy = True
-        transaction = Transaction(self)
+        transaction = Transaction(self, self._serializers)
         try:
             await self._begin(transaction)
             try:
@@ -167,9 +178,9 @@ class TransactionalProducer:
         epoch = self._region_epoch if region_epoch is None else region_epoch
         return await self._verdicts.ask(positions[0], epoch)
 
-    async def offer_when_room(self, attempt: Attempt, record: Record) -> None:
-        """Hand over one record once librdkafka's queue has room."""
-        await self._call(attempt.offer_all, [record])
+    async def wait_for_room(self, attempt: Attempt) -> None:
+        """Let deliveries be told, which makes room in librdkafka's queue."""
+        await self._call(attempt.serve, _ROOM_POLL_S)
 
     # -- one attempt -------------------------------------------------------------------------------
 
@@ -191,6 +202,7 @@ class TransactionalProducer:
                 self._condemn(kafka_error(error))
             else:
                 transaction.begin_attempt(kafka)
+                self._began_s = time.monotonic()
                 return
         assert self._last_error is not None
         raise Unreachable(
@@ -204,7 +216,9 @@ class TransactionalProducer:
         self._usable = False
         try:
             await self._call(
-                until_answered, CALL_TIMEOUT_S, lambda: kafka.abort_transaction(CALL_TIMEOUT_S)
+                until_answered,
+                self._timeouts.call_s,
+                lambda: kafka.abort_transaction(self._timeouts.call_s),
             )
         except KafkaException as error:
             self._condemn(kafka_error(error))
@@ -236,9 +250,9 @@ class TransactionalProducer:
         try:
             for offsets, group_metadata in transaction.offsets:
                 until_answered(
-                    CALL_TIMEOUT_S,
+                    self._timeouts.call_s,
                     lambda o=offsets, g=group_metadata: kafka.send_offsets_to_transaction(  # type: ignore[misc]
-                        o, g, CALL_TIMEOUT_S
+                        o, g, self._timeouts.call_s
                     ),
                 )
             left = unmasked(kafka.flush, self._transaction_timeout_s)
@@ -249,7 +263,9 @@ class TransactionalProducer:
         # librdkafka sends no EndTxn after a failed delivery; committing then says what failed.
         sent = _Sent.NO if attempt.errors else _Sent.PERHAPS
         try:
-            until_answered(COMMIT_TIMEOUT_S, lambda: kafka.commit_transaction(CALL_TIMEOUT_S))
+            until_answered(
+                self._timeouts.commit_s, lambda: kafka.commit_transaction(self._timeouts.call_s)
+            )
         except KafkaException as error:
             return _Failure(most_telling(kafka_error(error), attempt.errors), sent)
         return None
@@ -320,7 +336,7 @@ class TransactionalProducer:
         """Return the final word on a transaction; OPEN where there is none within the time limit."""
         if not positions or epoch is None:
             return Verdict.OPEN
-        deadline_s = time.monotonic() + RECOVERY_TIMEOUT_S
+        deadline_s = time.monotonic() + self._timeouts.recovery_s
         attempt_count = 0
         while True:
             attempt_count += 1
@@ -349,27 +365,65 @@ class TransactionalProducer:
         )
 
     async def _check_fence(self, error: KafkaError) -> None:
-        """Raise `Fenced` unless `error` is no fence or one by failover."""
+        """Raise `Fenced` unless `error` is no fence, or one by failover or time-out."""
         if error.code() not in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}:
+            # After a failover an instance that was replaced meets other errors, too (T22).
+            moved_to = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
+            if moved_to is not None and moved_to != self._region_epoch:
+                await self._check_successor(error, moved_to)
             return
         epoch = await self._acting_epoch()
         if epoch is not None and self._region_epoch is not None and epoch != self._region_epoch:
+            await self._check_successor(error, epoch)
+            return
+        if await self._timed_out():
             return
         known = epoch is not None and self._region_epoch is not None
         doubt = "" if known else (
             " (or a failover has replaced it, which cannot be told apart without the regions' `urls`)"
         )  # fmt: skip
+        self._fence(error, doubt)
+
+    def _fence(self, error: KafkaError, doubt: str = "") -> NoReturn:
         self._fenced = Fenced(
             f"another producer uses the transactional id {self._id!r} now{doubt}: this one must stop",
             code=error.name(),
         )
         raise self._fenced
 
+    async def _check_successor(self, error: KafkaError, acting_epoch: int) -> None:
+        """Raise `Fenced` if another instance was given a producer id since the failover (INV-CP3).
+
+        Where this one asked for one under that epoch itself, and had no answer, it may have been its own.
+        """
+        if self._region_epoch is None or acting_epoch in self._asked_under:
+            return
+        standing = await self._verdicts.standing(self._id)
+        if standing is not None and standing.region_epoch == acting_epoch:
+            self._fence(error)
+
+    async def _timed_out(self) -> bool:
+        """Return whether the fence is the region's own: it aborted a transaction that was open for too long.
+
+        It gives the producer's next epoch to nobody then; another instance would have been given that or a later one, and
+        would not have waited for the time-out. Not known without `urls`: then it counts as another instance.
+        """
+        own, open_s = self._own, time.monotonic() - self._began_s
+        if own is None or open_s < self._transaction_timeout_s:
+            return False
+        standing = await self._verdicts.standing(self._id)
+        return (
+            standing is not None
+            and standing.state in _ABORTED_BY_REGION
+            and standing.producer_id == own.producer_id
+            and standing.producer_epoch == own.producer_epoch + 1
+        )
+
     async def _acting_epoch(self) -> int | None:
         """Return the region epoch that is acting, waiting through a failover; None if nobody tells."""
         if not self._verdicts.can_ask:
             return None
-        deadline_s = time.monotonic() + RECOVERY_TIMEOUT_S
+        deadline_s = time.monotonic() + self._timeouts.recovery_s
         attempt_count = 0
         while (epoch := await self._verdicts.region_epoch()) is None:
             if time.monotonic() > deadline_s:
@@ -383,13 +437,16 @@ class TransactionalProducer:
         self._usable = False
         for _ in range(ATTEMPT_COUNT_MAX):
             before = await self._verdicts.region_epoch()
+            if before is not None:
+                self._asked_under.add(before)
             self._kafka = await self._call(
-                initialised, self._config, RECOVERY_TIMEOUT_S, CALL_TIMEOUT_S
+                initialised, self._config, self._timeouts.recovery_s, self._timeouts.call_s
             )
             after = await self._verdicts.region_epoch()
             self._region_epoch = after if before == after else None
             if before == after:
                 break
+        self._own = await self._verdicts.standing(self._id) if self._verdicts.can_ask else None
         self._last_error = None
         self._usable = True
 

@@ -39,6 +39,15 @@ class Position(NamedTuple):
     offset: int
 
 
+class Standing(NamedTuple):
+    """What the acting region knows of a transactional id; `region_epoch`: under which its producer id was given out."""
+
+    state: str
+    producer_id: int
+    producer_epoch: int
+    region_epoch: int
+
+
 class _Acting(NamedTuple):
     url: str
     region_epoch: int
@@ -47,8 +56,9 @@ class _Acting(NamedTuple):
 class VerdictClient:
     """Asks the regions at `urls` (a list, or one string with commas)."""
 
-    def __init__(self, urls: str | Sequence[str]) -> None:
-        """`urls` may be empty: then nothing can be asked."""
+    def __init__(self, urls: str | Sequence[str], timeout_s: float = _TIMEOUT_S) -> None:
+        """`urls` may be empty: then nothing can be asked. `timeout_s` is for one question to one region."""
+        self._timeout_s = timeout_s
         parts = urls.split(",") if isinstance(urls, str) else list(urls)
         self._urls = [part.strip().rstrip("/") for part in parts if part.strip()]
 
@@ -67,7 +77,7 @@ class VerdictClient:
         known = {} if region_epoch is None else {"region_epoch": region_epoch}
         path = f"/v1/verdict?{urlencode(position._asdict() | known)}"
         try:
-            answer = await asyncio.to_thread(_get, acting.url, path)
+            answer = await asyncio.to_thread(_get, acting.url, path, self._timeout_s)
             return Verdict(answer["verdict"])
         except _Problem as problem:
             if problem.status in {400, 404}:
@@ -77,6 +87,20 @@ class VerdictClient:
             raise Unreachable(f"no verdict from {acting.url}: {problem}") from problem
         except (KeyError, ValueError, OSError) as error:
             raise Unreachable(f"no verdict from {acting.url}: {error}") from error
+
+    async def standing(self, transactional_id: str) -> Standing | None:
+        """Return what the acting region knows of a transactional id, None if nobody tells or nothing is known."""
+        path = f"/v1/transactions?{urlencode({'transactional_id': transactional_id})}"
+        try:
+            acting = await self._acting()
+            answer = await asyncio.to_thread(_get, acting.url, path, self._timeout_s)
+            (row,) = answer["transactions"]
+            return Standing(
+                str(row["state"]), int(row["producer_id"]), int(row["producer_epoch"]),
+                int(row["region_epoch"]),
+            )  # fmt: skip
+        except (Unreachable, _Problem, KeyError, ValueError, TypeError, OSError):
+            return None
 
     async def region_epoch(self) -> int | None:
         """Return the acting region's epoch, or None when nobody acts or can be asked."""
@@ -89,7 +113,9 @@ class VerdictClient:
         if not self._urls:
             raise Unreachable("no urls of regions were given, so nobody can be asked")
         urls = tuple(self._urls)
-        found = await asyncio.gather(*(asyncio.to_thread(_stand_of, url) for url in urls))
+        found = await asyncio.gather(
+            *(asyncio.to_thread(_stand_of, url, self._timeout_s) for url in urls)
+        )
         reasons = []
         acting: list[_Acting] = []
         for url, stand in zip(urls, found, strict=True):
@@ -126,9 +152,9 @@ class _Problem(Exception):
         self.code = code
 
 
-def _get(url: str, path: str) -> dict[str, Any]:
+def _get(url: str, path: str, timeout_s: float) -> dict[str, Any]:
     try:
-        with urlopen(url + path, timeout=_TIMEOUT_S) as response:  # noqa: S310 -- the application's
+        with urlopen(url + path, timeout=timeout_s) as response:  # noqa: S310 -- the application's
             answer: dict[str, Any] = json.load(response)
     except HTTPError as error:
         with error:
@@ -136,9 +162,9 @@ def _get(url: str, path: str) -> dict[str, Any]:
     return answer
 
 
-def _stand_of(url: str) -> dict[str, Any] | str:
+def _stand_of(url: str, timeout_s: float) -> dict[str, Any] | str:
     """Return `GET /v1/region`, or why there is none."""
     try:
-        return _get(url, "/v1/region")
+        return _get(url, "/v1/region", timeout_s)
     except (_Problem, URLError, OSError, ValueError) as error:
         return str(error)

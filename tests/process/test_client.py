@@ -7,19 +7,24 @@ import pytest
 from confluent_kafka import Message
 
 from region_broker.cli.local_cluster import LocalCluster
+from region_broker.cli.region_client import request
 from region_broker.client import (
     Fenced,
     OutcomeUnknown,
     Position,
+    Producer,
     ReadCommittedConsumer,
     Refused,
+    Timeouts,
     TransactionAborted,
     TransactionalProducer,
     Unreachable,
     Verdict,
-    transactional_producer,
+    from_json,
+    to_json,
 )
 from tests.process.client_world import create_topic, open_cluster, read_all
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -254,14 +259,86 @@ async def test_dead_addresses_among_the_bootstrap_are_no_error(cluster: LocalClu
     assert read_all(cluster.bootstrap, "several", partition_count=1) == ["x"]
 
 
-async def test_nobody_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactional_producer, "RECOVERY_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(transactional_producer, "CALL_TIMEOUT_S", 0.2)
-    with pytest.raises(Unreachable, match="tidemark region status") as caught:
-        async with TransactionalProducer(bootstrap="127.0.0.1:1", transactional_id="nobody"):
-            pass
-    assert caught.value.retriable
-    assert not caught.value.maybe_written
+async def test_INV_CP16_nobody_at_all_is_an_error_and_no_silence() -> None:
+    dead, soon = "127.0.0.1:1", Timeouts(connect_s=0.2, call_s=0.2, recovery_s=0.2)
+    for client in (
+        TransactionalProducer(bootstrap=dead, transactional_id="nobody", timeouts=soon),
+        Producer(bootstrap=dead, timeouts=soon),
+        ReadCommittedConsumer(["t"], bootstrap=dead, group_id="g", timeouts=soon),
+    ):
+        with pytest.raises(Unreachable, match="tidemark region status") as caught:
+            await client.start()
+        assert caught.value.retriable
+        assert not caught.value.maybe_written
+        if not isinstance(client, Producer):
+            await client.close()
+
+
+async def test_a_transaction_that_outlasts_its_time_out_is_repeated(cluster: LocalCluster) -> None:
+    """The region aborts it and fences the producer, but nobody has taken its place."""
+    create_topic(cluster.bootstrap, "slow", 1)
+    async with TransactionalProducer(
+        bootstrap=cluster.bootstrap, urls=cluster.http, transactional_id="slow",
+        transaction_timeout_ms=1_000, config={"socket.timeout.ms": 1_000},
+    ) as writer:  # fmt: skip
+        async with writer.transaction() as txn:
+            await txn.send("slow", "first", partition=0)
+            await asyncio.to_thread(txn.attempt.kafka.flush, 5)
+            await until(lambda: state_of(cluster, "slow") == "complete_abort", looks=3_000)
+            await txn.send("slow", "second", partition=0)
+        async with writer.transaction() as txn:
+            await txn.send("slow", "third", partition=0)
+    found = await asyncio.to_thread(read_all, cluster.bootstrap, "slow", partition_count=1)
+    assert found == ["first", "second", "third"]
+
+
+def state_of(cluster: LocalCluster, transactional_id: str) -> str:
+    (row,) = request(
+        cluster.http, "GET", f"/v1/transactions?transactional_id={transactional_id}"
+    )["transactions"]  # fmt: skip
+    return str(row["state"])
+
+
+async def test_records_of_a_plain_producer_come_as_they_went(cluster: LocalCluster) -> None:
+    create_topic(cluster.bootstrap, "plain")
+    async with Producer(bootstrap=cluster.bootstrap, value_serializer=to_json) as producer:
+        place = await producer.send("plain", {"n": 0}, key="k", headers=[("h", b"1")], partition=1)
+        assert place == Position("plain", 1, 0)
+        places = await producer.send_many(
+            "plain", [{"n": number} for number in range(1, 1_000)], partition=0
+        )
+        assert [each.offset for each in places] == list(range(999))
+        with pytest.raises(Refused):
+            await producer.send("plain", {}, partition=9)
+    async with (
+        asyncio.timeout(30),
+        ReadCommittedConsumer(
+            ["plain"], bootstrap=cluster.bootstrap, group_id="plain", value_deserializer=from_json
+        ) as consumer,
+    ):
+        found: dict[int, list[int]] = {0: [], 1: []}
+        while sum(map(len, found.values())) < 1_000:
+            for message in await consumer.poll_many():
+                value: object = message.value()
+                assert isinstance(value, dict)
+                found[message.partition() or 0].append(value["n"])
+                if message.partition() == 1:
+                    assert (message.key(), message.headers()) == (b"k", [("h", b"1")])
+        assert found == {0: list(range(1, 1_000)), 1: [0]}
+        await consumer.commit()
+        await consumer.seek(Position("plain", 0, 990))
+        assert [m.offset() for m in [await next_of(consumer) for _ in range(9)]] == list(
+            range(990, 999)
+        )
+        await consumer.rewind()
+        assert await consumer.poll(0.2) is None
+
+
+async def next_of(consumer: ReadCommittedConsumer) -> Message:
+    message = None
+    while message is None:
+        message = await consumer.poll()
+    return message
 
 
 async def test_not_started() -> None:

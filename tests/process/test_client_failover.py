@@ -5,6 +5,9 @@ Method: a proxy loses the answers to EndTxn; the region is killed, or not; what 
 """
 
 import asyncio
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ import pytest
 from region_broker.cli.demo import stage
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.client import (
+    Fenced,
+    Producer,
     ReadCommittedConsumer,
     TidemarkError,
     TransactionAborted,
@@ -123,6 +128,88 @@ async def test_unknown_outcome_without_urls_is_said_and_not_guessed(tmp_path: Pa
     assert error.maybe_written
     assert not error.retriable
     assert "urls" in str(error)
+
+
+async def test_INV_CP3_an_older_instance_does_not_fence_one_that_began_after_the_failover(
+    tmp_path: Path,
+) -> None:
+    """Its fence looks like one by the failover, since the region epoch has changed, too."""
+    async with proxied_regions(tmp_path, 2) as regions:
+        cluster = regions.cluster
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        async with producer(cluster, "p") as older:
+            await write(older, "t", "older")
+            await shown(cluster, "t", 2)
+            await asyncio.to_thread(cluster.kill, "eu")
+            await asyncio.to_thread(fail_over, cluster, "us")
+            async with producer(cluster, "p") as newer:
+                await write(newer, "t", "newer")
+                with pytest.raises(Fenced, match="another producer uses"):
+                    await write(older, "t", "late")
+                await write(newer, "t", "newest")
+        found = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "t")
+    assert found == [f"{name}-{part}" for part in (0, 1) for name in ("older", "newer", "newest")]
+
+
+def readme_example(cluster: LocalCluster) -> str:
+    """Return the README's asyncio example, word for word but for the addresses."""
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = [
+        block
+        for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        if "consumer.transactions(" in block
+    ]
+    assert code.count("KAFKA =") == code.count("HTTP =") == 1
+    code = re.sub(r'^KAFKA = ".*"$', f'KAFKA = "{cluster.bootstrap}"', code, flags=re.MULTILINE)
+    return re.sub(r'^HTTP = ".*"$', f'HTTP = "{cluster.http}"', code, flags=re.MULTILINE)
+
+
+async def test_the_README_s_example_invoices_each_order_once_through_a_failover(
+    tmp_path: Path,
+) -> None:
+    with open_cluster(tmp_path / "cluster", 2) as cluster:
+        await asyncio.to_thread(cluster.start)
+        for topic in ("orders", "invoices"):
+            await asyncio.to_thread(create_topic, cluster.bootstrap, topic)
+        script = tmp_path / "example.py"
+        script.write_text(readme_example(cluster))
+        with (tmp_path / "errors").open("wb") as errors:
+            running = await asyncio.to_thread(
+                lambda: subprocess.Popen(
+                    [sys.executable, str(script)], stdout=errors, stderr=errors
+                )
+            )
+        try:
+            async with Producer(bootstrap=cluster.bootstrap) as shop:
+                await shop.send_many("orders", [f"{number}" for number in range(200)])
+                await invoiced(cluster, "eu", 200)
+                await shown(cluster, "invoices", 100)
+                await asyncio.to_thread(cluster.kill, "eu")
+                orders = asyncio.get_running_loop().create_task(
+                    shop.send_many("orders", [f"{number}" for number in range(200, 400)])
+                )
+                await asyncio.to_thread(fail_over, cluster, "us")
+                await orders
+            kept = await asyncio.to_thread(read_all, cluster.place("us").bootstrap, "orders")
+            found = await invoiced(cluster, "us", len(kept))
+            assert running.poll() is None
+        finally:
+            running.terminate()
+            running.wait(CALL_S)
+        assert sorted(found) == sorted(f"invoice for {order}" for order in kept)
+        assert "Traceback" not in (tmp_path / "errors").read_text()
+
+
+async def invoiced(cluster: LocalCluster, region: str, count: int) -> list[str]:
+    """Wait until a region shows `count` invoices, and return them all."""
+    found: list[str] = []
+
+    def there() -> bool:
+        found[:] = read_all(cluster.place(region).bootstrap, "invoices")
+        return len(found) >= count
+
+    await asyncio.to_thread(stage.wait_until, f"{count} invoices", 3 * CALL_S, there)
+    return found
 
 
 async def outcome_of(writer: TransactionalProducer) -> TidemarkError | None:

@@ -1,0 +1,219 @@
+"""The consumer's thread and its loop: polls that are given up, seeks, pauses, and partitions that go.
+
+Played: confluent-kafka's Consumer, as a log that grows, a position and seek; it decides nothing.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from region_broker.client import Position, ReadCommittedConsumer, Refused, from_json
+from region_broker.client import read_committed_consumer as module
+
+
+class PlayedMessage:
+    def __init__(self, partition: int, offset: int) -> None:
+        self._partition, self._offset = partition, offset
+        self._value: Any = b"%d" % offset
+
+    def error(self) -> None:
+        return None
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> Any:
+        return self._value
+
+    def set_value(self, value: Any) -> None:
+        self._value = value
+
+
+class PlayedConsumer:
+    def __init__(self, *_arguments: Any, **_more: Any) -> None:
+        self.ends, self.at = {0: 2, 1: 0}, {0: 0, 1: 0}
+        self.news = threading.Condition()
+        self.paused: set[int] = set()
+        self.waiting = threading.Event()
+        self.revoking: list[TopicPartition] = []
+        self.on_revoke: Callable[[Any, Any], None] = lambda _kafka, _partitions: None
+
+    def list_topics(self, timeout: float) -> None:
+        """Answer at once."""
+
+    def subscribe(self, _topics: Any, *, on_revoke: Any, on_lost: Any) -> None:
+        assert on_lost == on_revoke
+        self.on_revoke = on_revoke
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def assignment(self) -> list[TopicPartition]:
+        return [TopicPartition("orders", number) for number in self.ends]
+
+    def committed(self, assigned: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition(each.topic, each.partition, 0) for each in assigned]
+
+    def seek(self, to: TopicPartition) -> None:
+        self.at[to.partition] = to.offset
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= {each.partition for each in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= {each.partition for each in partitions}
+
+    def poll(self, timeout_s: float) -> PlayedMessage | None:
+        with self.news:
+            if self.revoking:
+                gone, self.revoking = self.revoking, []
+                self.on_revoke(self, gone)
+            if not self._ready() and timeout_s:
+                self.waiting.set()
+                self.news.wait(timeout_s)
+            for partition in self._ready():
+                self.at[partition] += 1
+                return PlayedMessage(partition, self.at[partition] - 1)
+            return None
+
+    def _ready(self) -> list[int]:
+        return [n for n in self.ends if self.at[n] < self.ends[n] and n not in self.paused]
+
+    def grow(self, partition: int, count: int) -> None:
+        with self.news:
+            self.ends[partition] += count
+            self.news.notify_all()
+
+
+@asynccontextmanager
+async def reading(
+    monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> AsyncIterator[tuple[ReadCommittedConsumer, PlayedConsumer]]:
+    kafka = PlayedConsumer()
+    monkeypatch.setattr(module, "Consumer", lambda *_arguments, **_more: kafka)
+    async with ReadCommittedConsumer(["orders"], bootstrap="b", group_id="g", **more) as consumer:
+        yield consumer, kafka
+
+
+async def told(consumer: ReadCommittedConsumer, count: int) -> list[tuple[int, int]]:
+    found = []
+    for _ in range(count):
+        message = await consumer.poll(20.0)
+        assert message is not None
+        found.append((message.partition() or 0, message.offset() or 0))
+    return found
+
+
+async def given_up_poll(consumer: ReadCommittedConsumer, kafka: PlayedConsumer) -> None:
+    """Leave a poll waiting in the thread, and nobody waiting for it."""
+    kafka.waiting.clear()
+    polling = asyncio.get_running_loop().create_task(consumer.poll(20.0))
+    await asyncio.to_thread(kafka.waiting.wait, 20.0)
+    polling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await polling
+
+
+async def test_INV_CP15_a_rewind_behind_a_poll_that_was_given_up_reads_from_the_committed_position(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert await told(consumer, 2) == [(0, 0), (0, 1)]
+        await given_up_poll(consumer, kafka)
+        rewinding = asyncio.get_running_loop().create_task(consumer.rewind())
+        await asyncio.sleep(0)
+        kafka.grow(0, 1)  # what the given-up poll finds lies beyond the committed position
+        await rewinding
+        assert consumer.position() == []
+        assert await told(consumer, 3) == [(0, 0), (0, 1), (0, 2)]
+
+
+async def test_INV_CP15_what_a_poll_that_was_given_up_finds_is_handed_out_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        await told(consumer, 2)
+        await given_up_poll(consumer, kafka)
+        kafka.grow(0, 2)
+        assert await told(consumer, 2) == [(0, 2), (0, 3)]
+
+
+async def test_INV_CP12_a_partition_that_goes_takes_its_records_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(1, 2)
+        assert await told(consumer, 3) == [(0, 0), (0, 1), (1, 0)]
+        kafka.revoking = [TopicPartition("orders", 1)]
+        kafka.grow(0, 1)
+        await told(consumer, 1)  # fetched before
+        assert await told(consumer, 1) == [(0, 2)]
+        assert [each.partition for each in consumer.position()] == [0]
+
+
+async def test_a_seek_drops_what_was_fetched_of_its_partition_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(1, 2)
+        assert await told(consumer, 1) == [(0, 0)]
+        await consumer.seek(Position("orders", 0, 0))
+        assert sorted(await told(consumer, 4)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+async def test_what_is_paused_is_neither_handed_out_nor_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(1, 2)
+        assert await told(consumer, 1) == [(0, 0)]
+        await consumer.pause([("orders", 0)])
+        assert await told(consumer, 2) == [(1, 0), (1, 1)]
+        kafka.grow(0, 1)
+        assert await consumer.poll(0.01) is None
+        await consumer.resume()
+        assert await told(consumer, 2) == [(0, 1), (0, 2)]
+
+
+async def test_many_are_taken_without_waiting_for_more_than_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        assert [each.offset() for each in await consumer.poll_many(1)] == [0]
+        kafka.grow(0, 3)
+        assert [each.offset() for each in await consumer.poll_many(10)] == [1]
+        assert [each.offset() for each in await consumer.poll_many(10)] == [2, 3, 4]
+        assert await consumer.poll_many(10, 0.01) == []
+
+
+async def test_values_are_deserialized_and_what_is_not_readable_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch, value_deserializer=from_json) as (consumer, _kafka):
+        first = await consumer.poll(20.0)
+        assert first is not None
+        value: object = first.value()
+        assert value == 0
+
+    def never(_data: bytes) -> Any:
+        raise ValueError("no")
+
+    async with reading(monkeypatch, value_deserializer=never) as (consumer, _kafka):
+        with pytest.raises(
+            Refused, match="the value of orders-0 at offset 0 cannot be deserialized: no"
+        ):
+            await consumer.poll(20.0)

@@ -1,0 +1,180 @@
+"""Sends that wait for room, and serializers. Played: librdkafka's producer, with a queue that is full for a while."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from region_broker.client import (
+    OutcomeUnknown,
+    Producer,
+    Refused,
+    Timeouts,
+    TransactionalProducer,
+    Unreachable,
+    to_json,
+)
+from region_broker.client import producer as plain
+from region_broker.client import transactional_producer as transactional
+from tests.waiting import until
+
+
+class PlayedProducer:
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+        self.full = False
+        self.tries = 0
+        self.error: KafkaError | None = None
+        self.reports: list[Callable[[], None]] = []
+
+    def list_topics(self, timeout: float) -> None:
+        """Answer at once."""
+
+    def produce(self, _topic: str, value: Any, on_delivery: Any, **_more: Any) -> None:
+        self.tries += 1
+        if self.full:
+            raise BufferError
+        offset = len(self.written)
+        self.written.append(value)
+        error = self.error
+        self.reports.append(lambda: on_delivery(error, Delivered(offset)))
+
+    def poll(self, timeout_s: float) -> int:
+        reports, self.reports = self.reports, []
+        for report in reports:
+            report()
+        time.sleep(0 if reports else min(timeout_s, 0.005))
+        return max(len(reports), 1)
+
+    def flush(self, *_timeout: float) -> int:
+        self.poll(0)
+        return len(self.reports)
+
+    def __len__(self) -> int:
+        return 0
+
+    def purge(self) -> None:
+        """Nothing waits."""
+
+    def begin_transaction(self) -> None:
+        """Agree."""
+
+    def commit_transaction(self, *_timeout: float) -> None:
+        """Agree."""
+
+    def abort_transaction(self, *_timeout: float) -> None:
+        """Agree."""
+
+
+class Delivered:
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> PlayedProducer:
+    played = PlayedProducer()
+    monkeypatch.setattr(transactional, "initialised", lambda *_: played)
+    monkeypatch.setattr(plain, "KafkaProducer", lambda *_, **__: played)
+    return played
+
+
+async def test_INV_CP9_a_send_that_was_given_up_and_done_again_is_written_once(
+    kafka: PlayedProducer,
+) -> None:
+    async with TransactionalProducer(bootstrap="b", transactional_id="t") as writer:
+        async with writer.transaction() as txn:
+            kafka.full = True
+            sending = asyncio.get_running_loop().create_task(txn.send("orders", "payment"))
+            await until(lambda: kafka.tries > 1)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            kafka.full = False
+            await txn.send("orders", "payment")
+        assert [record.value for record in txn.records] == ["payment"]
+        assert kafka.written == ["payment"]
+
+
+async def test_INV_CP9_sends_that_wait_for_room_keep_their_order(kafka: PlayedProducer) -> None:
+    async with TransactionalProducer(bootstrap="b", transactional_id="t") as writer:
+        async with writer.transaction() as txn:
+            kafka.full = True
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(5):
+                    tasks.create_task(txn.send("orders", str(number)))
+                await until(lambda: kafka.tries > 1)
+                kafka.full = False
+        assert kafka.written == ["0", "1", "2", "3", "4"]
+
+
+async def test_what_cannot_be_serialized_is_refused_and_not_sent(kafka: PlayedProducer) -> None:
+    async with TransactionalProducer(
+        bootstrap="b", transactional_id="t", value_serializer=to_json
+    ) as writer:
+        async with writer.transaction() as txn:
+            await txn.send("orders", {"pairs": 1})
+            await txn.send("orders", None)
+            with pytest.raises(Refused, match="cannot be serialized"):
+                await txn.send("orders", object())
+        assert kafka.written == [b'{"pairs":1}', None]
+
+
+async def test_INV_CPP1_a_plain_send_returns_its_place(kafka: PlayedProducer) -> None:
+    async with Producer(bootstrap="b", value_serializer=to_json) as producer:
+        first = await producer.send("orders", 1)
+        places = await producer.send_many("orders", [2, 3])
+        assert [first.offset, *(place.offset for place in places)] == [0, 1, 2]
+    assert kafka.written == [b"1", b"2", b"3"]
+    with pytest.raises(Refused, match="not started"):
+        await producer.send("orders", 4)
+
+
+async def test_INV_CPP3_a_plain_send_that_was_given_up_was_not_sent(kafka: PlayedProducer) -> None:
+    async with Producer(bootstrap="b") as producer:
+        kafka.full = True
+        sending = asyncio.get_running_loop().create_task(producer.send("orders", "x"))
+        await until(lambda: kafka.tries > 1)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        kafka.full = False
+        await producer.send("orders", "y")
+    assert kafka.written == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, Refused),
+        (KafkaError._MSG_TIMED_OUT, OutcomeUnknown),
+        (KafkaError._PURGE_INFLIGHT, OutcomeUnknown),
+        (KafkaError._PURGE_QUEUE, Unreachable),
+    ],
+)
+async def test_INV_CPP2_an_error_says_whether_the_record_may_be_there(
+    kafka: PlayedProducer, code: int, kind: type[Exception]
+) -> None:
+    kafka.error = KafkaError(code)
+    async with Producer(bootstrap="b") as producer:
+        with pytest.raises(kind) as caught:
+            await producer.send("orders", "x")
+    assert caught.value.maybe_written == (kind is OutcomeUnknown)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_a_time_out_is_a_number_of_seconds(seconds: float) -> None:
+    with pytest.raises(ValueError, match="call_s"):
+        Timeouts(call_s=seconds)
