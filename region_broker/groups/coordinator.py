@@ -328,8 +328,12 @@ class GroupCoordinator:
             if shard.status is ShardStatus.ACTIVE:
                 await self._write_durably(shard, shard.topic_tombstones(topic))
 
-    async def clamp(self, log_ends: EndOf | Mapping[TopicPartition, int]) -> ClampReport:
+    async def clamp(
+        self, log_ends: EndOf | Mapping[TopicPartition, int], *, region_epoch: int = 0
+    ) -> ClampReport:
         """Write the offsets that point past their logs anew, and empty all groups (T26).
+
+        Generations go on where no other `region_epoch` has any.
 
         Part of ADOPTING: after `load`, before this region takes writes. `log_ends` tells the end of
         a partition, or None for one that was not cut. Returns when durable; raises `LedgerFailed`.
@@ -339,7 +343,9 @@ class GroupCoordinator:
         emptied: list[str] = []
         for shard in self._shards:
             assert shard.status is ShardStatus.ACTIVE, (shard.index, shard.status)
-            report, records, effects = shard.clamp(end_of, wall_ms=self._clock.wall_ms())
+            report, records, effects = shard.clamp(
+                end_of, wall_ms=self._clock.wall_ms(), region_epoch=region_epoch
+            )
             self._classic.answer(effects)
             await self._write_durably(shard, records)
             shard.restore_groups(self._settings, now_ms=self._clock.monotonic_ms())

@@ -219,7 +219,7 @@ class Shard:
         ]
 
     def clamp(
-        self, end_of: EndOf, *, wall_ms: int
+        self, end_of: EndOf, *, wall_ms: int, region_epoch: int
     ) -> tuple[ClampReport, list[KeyValue], list[Effect]]:
         """Say what a takeover writes so that no offset points past its cut (T26).
 
@@ -242,7 +242,7 @@ class Shard:
                 effects += group.dissolve(GroupVerdict.UNKNOWN_MEMBER)
             emptied = GroupValue(
                 protocol_type=value.protocol_type,
-                generation=(value.generation + GENERATION_JUMP) & GENERATION_MASK,
+                generation=_jumped(value.generation, region_epoch),
                 protocol_name=None,
                 leader=None,
                 state_timestamp_ms=wall_ms,
@@ -250,15 +250,24 @@ class Shard:
             key = encode_group_key(GroupKey(group_id))
             records.append((key, encode_group_value(emptied)))
         for modern in self.table.modern.values():
-            records += _emptied_modern(modern)
+            records += _emptied_modern(modern, region_epoch)
         emptied_ids = (*self.table.group_values, *self.table.modern)
         return ClampReport(tuple(clamped), emptied_ids), records, effects
 
 
-def _emptied_modern(group: ConsumerGroup) -> list[KeyValue]:
+def _jumped(generation: int, region_epoch: int) -> int:
+    """Return a generation that no region gives out under another region epoch (T26).
+
+    1. A region takes over, and its groups jump. 2. Another takes over from a base below that jump: it sees the old
+    generation. A jump of fixed width would give out the same numbers again, to members whose ids are their own.
+    """
+    return max(generation + GENERATION_JUMP, region_epoch * GENERATION_JUMP) & GENERATION_MASK
+
+
+def _emptied_modern(group: ConsumerGroup, region_epoch: int) -> list[KeyValue]:
     """Return the records that leave nothing of a group but an epoch that nobody was ever given."""
     gone = [key for key in group.tombstones() if key.kind is not ModernKind.GROUP_EPOCH]
-    epoch = GroupEpoch((group.group_epoch + GENERATION_JUMP) & GENERATION_MASK)
+    epoch = GroupEpoch(_jumped(group.group_epoch, region_epoch))
     key = encode_modern_key(ModernKey(ModernKind.GROUP_EPOCH, group.group_id))
     return [*((encode_modern_key(each), None) for each in gone), (key, encode_value(epoch))]
 

@@ -483,6 +483,17 @@ async def test_KIP848_offsets_are_told_to_members_of_their_epoch() -> None:
 # --- T26 ------------------------------------------------------------------------------------------
 
 
+async def test_T26_member_epochs_of_two_takeovers_from_one_cut_never_meet() -> None:
+    given = []
+    for region_epoch in (17, 26):
+        world, _ = world_of()
+        async with running(world):
+            await beat(world, "A", 0)
+            await world.groups.clamp({}, region_epoch=region_epoch)
+            given.append((await beat(world, "A", 0)).member_epoch >> 16)
+    assert given == [17, 26]
+
+
 async def test_T26_members_of_the_lost_region_rejoin_and_commit_nothing_old() -> None:
     world, orders = world_of()
     async with running(world):

@@ -419,6 +419,18 @@ async def test_T26_groups_are_emptied_and_their_generation_jumps() -> None:
         assert again.generation == joined.generation + 2**16 + 1
 
 
+async def test_T26_generations_of_two_takeovers_from_one_cut_never_meet() -> None:
+    given = []
+    for region_epoch in (17, 26):
+        async with running(World()) as world:
+            await stable_member(world)
+            await world.groups.clamp(lambda _: None, region_epoch=region_epoch)
+            again = await world.groups.join("g", join_request())
+            given.append(again.generation)
+    # Each region epoch has 2**16 generations of its own, as it has leader epochs (T19).
+    assert given == [(17 << 16) + 1, (26 << 16) + 1]
+
+
 async def test_T26_commit_without_a_generation_beyond_its_leader_epoch_is_refused() -> None:
     async with running(World()) as world:
         epoch = FIRST_LEADER_EPOCH + 5

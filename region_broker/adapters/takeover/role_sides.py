@@ -45,14 +45,16 @@ class GroupRole:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         """Speak for `coordinator`."""
         self._coordinator = coordinator
+        self._region_epoch = 0
 
-    async def load(self, _term: Term) -> None:
+    async def load(self, term: Term) -> None:
         """Read the offsets ledger."""
+        self._region_epoch = term.region_epoch
         await self._coordinator.load()
 
     async def clamp(self, log_ends: Mapping[TopicPartition, int]) -> None:
         """Write clamped offsets as records, empty all groups (T26)."""
-        report = await self._coordinator.clamp(log_ends)
+        report = await self._coordinator.clamp(log_ends, region_epoch=self._region_epoch)
         for each in report.clamped:
             _log.warning("clamped to what the cut holds: %s", each)
         _log.info("%d groups emptied, %d offsets clamped", len(report.emptied), len(report.clamped))
