@@ -6,6 +6,8 @@ INV-DK2  nothing is durable before `fdatasync` of its file returned, and a new, 
 INV-DK4  `pread_cached` never waits for the device where the file system can tell (RWF_NOWAIT: ext4, xfs, btrfs); elsewhere
         it reads as `pread` does
 INV-DK5  a folder that `make_dirs` made holds nothing before its own name is durable
+INV-DK6  what a start finds in a file, or by its name, is durable before anything is done for it: a process may be killed
+        between a write and its sync, and the page cache outlives it
 INV-DK3  a failed `fdatasync` is never repeated on the same file by anyone: the kernel may have dropped the
         dirty pages and answer the second call with success
 
@@ -384,6 +386,16 @@ def make_dirs_durably(disk: Disk, path: Path) -> None:
     for folder in reversed(missing):
         disk.make_dir(folder)
         disk.fsync_dir(folder.parent)
+
+
+def sync_as_found(disk: Disk, path: Path) -> None:
+    """Make a file and its name durable as this start finds them (INV-DK6); needs no room. Raises OSError."""
+    file = disk.open(path)
+    try:
+        file.fdatasync()
+    finally:
+        file.close()
+    disk.fsync_dir(path.parent)
 
 
 def _begin_reading(descriptor: int, position: int, size_bytes: int) -> None:

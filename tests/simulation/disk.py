@@ -477,11 +477,11 @@ class SimulatedDisk:
         return VOLUME_BYTES, VOLUME_BYTES - used_bytes
 
     def write_file_atomic(self, path: Path, data: Buffer) -> None:
-        """See `Disk`: durable when it returns, untouched when it raises."""
+        """See `Disk`: a whole new file, then its name, in two steps: between them it is there, and not durably."""
         self.step("write_file_atomic", path)
         inode = Inode()
         inode.write(0, bytes(data))
         inode.sync()
         inode.changed_ms = self.wall_ms()
-        folder = self._folder(path.parent)
-        folder.cached[path.name] = folder.durable[path.name] = inode
+        self._folder(path.parent).cached[path.name] = inode
+        self.fsync_dir(path.parent)

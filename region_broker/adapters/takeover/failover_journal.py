@@ -20,7 +20,7 @@ import msgspec
 from crc32c import crc32c
 
 from geo_replicator.failover_events import Event
-from region_broker.log.disk import Disk, DiskFile
+from region_broker.log.disk import Disk, DiskFile, sync_as_found
 
 MAGIC: Final = b"TMFAIL01"
 EVENT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -66,6 +66,8 @@ class FailoverJournal:
             file.fdatasync()
             self._disk.fsync_dir(self._path.parent)
             data = MAGIC
+        else:
+            sync_as_found(self._disk, self._path)
         if not data.startswith(MAGIC):
             raise JournalDamaged(self._complaint(0, "it does not begin with its magic"))
         events, end_bytes = self._read(data)

@@ -63,6 +63,9 @@ class QuarantineStore:
         kept = self._in(self._folder(provenance.key))
         for known in kept:
             if await self._holds(known, provenance, read):
+                self._disk.fsync_dir(
+                    self._folder(known.key)
+                )  # its names may be of a life that was killed
                 return known
         folder = self._folder(provenance.key)
         self._disk.make_dirs(folder)
@@ -123,6 +126,7 @@ class QuarantineStore:
         folder = self._root / statement.domain / _STATEMENTS
         path = folder / f"{statement.region_epoch}{_PROVENANCE}"
         if self._disk.exists(path):
+            self._disk.fsync_dir(folder)  # its name may be of a life that was killed
             return
         self._disk.make_dirs(folder)
         data = msgspec.json.format(msgspec.json.encode(statement), indent=2) + b"\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from geo_replicator.lineage import BEFORE_ALL, TidemarkPoint
-from region_broker.log.disk import Disk, DiskFile
+from region_broker.log.disk import Disk, DiskFile, sync_as_found
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 
 _MAGIC: Final = b"TMRC"
@@ -38,10 +38,11 @@ class ReachedFile:
 
     @classmethod
     def open(cls, disk: Disk, folder: Path) -> Self:
-        """Read the file in `folder`, which exists; without a file nothing was reached."""
+        """Read the file in `folder`, which exists; without a file nothing was reached. Raises OSError."""
         path = folder / FILE_NAME
         if not disk.exists(path):
             return cls(disk, path, BEFORE_ALL, 0)
+        sync_as_found(disk, path)
         point, size_bytes = _last_point(disk.read_file(path))
         return cls(disk, path, point, size_bytes)
 

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from idempotency.partition_state import PartitionState
-from region_broker.log.cleaning.state import NEVER_CLEANED, CleanMark, finish_swap, read_mark
+from region_broker.log.cleaning.state import (
+    MARK_NAME,
+    NEVER_CLEANED,
+    CleanMark,
+    finish_swap,
+    read_mark,
+)
 from region_broker.log.disk import TEMPORARY_SUFFIX, Disk
 from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig
@@ -31,10 +37,13 @@ from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX
 from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from region_broker.log.side_files.log_start import LOG_START_NAME
 from region_broker.log.side_files.sparse_index import SparseIndex
 
 logger: Final = logging.getLogger(__name__)
 
+_DECIDING: Final = frozenset({MARK_NAME, LOG_START_NAME})
+"""Small files of a log that count also where nothing has changed since it was closed."""
 _OF_SEGMENTS: Final = (INDEX_SUFFIX, ABORTED_SUFFIX, BOOKMARK_SUFFIX)
 
 
@@ -68,6 +77,8 @@ def recover(
     """
     disk = cache.disk
     disk.make_dirs(folder)
+    if _DECIDING.intersection(disk.list_dir(folder)):
+        disk.fsync_dir(folder)  # INV-DK6; other names wait for INV-R6
     try:
         finish_swap(disk, folder)
         mark = read_mark(disk, folder)
