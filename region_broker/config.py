@@ -28,11 +28,10 @@ from region_broker.config_rules import (
     ReachableAddress,
     Within,
     checked,
-    near,
-    nearest,
     split,
 )
 from region_broker.controller.metadata_image import RegionImage
+from region_broker.controller.near_words import near, nearest
 from region_broker.limits import (
     CONNECTION_RATE_DEFAULT,
     CONNECTIONS_MAX,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
-from region_broker.config_rules import Problem, nearest, split
+from region_broker.config_rules import Problem, split
+from region_broker.controller.near_words import nearest
 
 REGION_COUNT_MAX: Final = 8
 PORTS: Final = ("kafka", "peer", "http")

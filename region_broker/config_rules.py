@@ -9,19 +9,18 @@ Not here: which keys there are (`config`).
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, get_args, get_origin
 
 import msgspec
 
+from region_broker.controller.near_words import nearest
+
 NAME_LENGTH_MAX: Final = 64
 HOST_LENGTH_MAX: Final = 253  # RFC 1035
 PORT_MAX: Final = 65_535
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 -- refused where it is no address to reach
-_SIMILAR: Final = 0.75
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NUMBERS: Final = re.compile(r"[0-9.]+")
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
@@ -250,15 +249,3 @@ def _wrong_type(kind: Any, value: Any) -> tuple[str, str]:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 2 * NAME_LENGTH_MAX else text[: 2 * NAME_LENGTH_MAX] + "..."
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question after the known word that was meant, empty if none is near."""
-    found = near(word, known)
-    return f"; did you mean {found}?" if found else ""
-
-
-def near(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word, in small letters, that is most like `word`; None if none is near."""
-    found = get_close_matches(word.lower(), list(known), n=1, cutoff=_SIMILAR)
-    return found[0] if found else None

@@ -2,7 +2,8 @@
 
 INV-CT2  a config that would change nothing is refused, not swallowed: a key is honoured, or only its
         default is accepted, with the reason
-Source: Kafka TopicConfig, ConfigDef types. Durations ms, sizes bytes.
+INV-CT3  all problems of a topic's configs are told at once, each with its key, what it may be, and the word that is near
+Source: Kafka LogConfig.validateValues and TopicConfig, ConfigDef types. Durations ms, sizes bytes.
 Not here: what the log does with them (`log.log_config`), where they are kept (`controller.metadata_image`).
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from region_broker.controller.near_words import nearest
 from region_broker.limits import BATCH_BYTES_DEFAULT, REQUEST_BYTES_MAX
 
 DOMAIN_KEY: Final = "tidemark.domain"
@@ -54,18 +56,36 @@ class TopicConfig:
                 return None
             served = " or ".join(value or "an empty list" for value in self.allowed)
             return f"{self.name}={value} is not served, only {served}: {self.reason}"
-        if self.choices and value.strip() not in self.choices:
-            return f"{self.name}={value} is not served, only {', '.join(self.choices)}"
+        if self.choices:
+            return self._problem_of_choice(value)
         if self.type not in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
             return None
-        try:
-            number = float(value) if self.type is ConfigType.DOUBLE else int(value)
-        except ValueError:
+        number = self._number(value)
+        if number is None:
             kind = "number" if self.type is ConfigType.DOUBLE else "whole number"
-            return f"{self.name}={value!r} is not a {kind}"
+            return f"{self.name}={value!r} is not a {kind} in {self.low}..{self.high}"
         if not self.low <= number <= self.high:
             return f"{self.name}={number} is not in {self.low}..{self.high}"
         return None
+
+    def _number(self, value: str) -> float | None:
+        if "_" in value:  # Python's way to write a number, and nobody else's
+            return None
+        try:
+            return float(value) if self.type is ConfigType.DOUBLE else int(value)
+        except ValueError:
+            return None
+
+    def _problem_of_choice(self, value: str) -> str | None:
+        words, served = [value.strip()], list(self.choices)
+        if self.type is ConfigType.LIST:
+            words = [word.strip() for word in value.split(",")]
+            served = sorted({word for choice in self.choices for word in choice.split(",")})
+        for word in words:
+            if word not in served:
+                return f"{self.name}={value} is not served, only {', '.join(self.choices)}{nearest(word, served)}"
+        twice = sorted({word for word in words if words.count(word) > 1})
+        return f"{self.name}={value} names {twice[0]} twice" if twice else None
 
 
 def _number(name: str, default: int, low: int, text: str, high: int = _INT64_MAX) -> TopicConfig:
@@ -196,20 +216,40 @@ BROKER_NAMES: Final[Mapping[str, str]] = {
 
 
 def config_problem(configs: Mapping[str, str | None], domains: Collection[str]) -> str | None:
-    """Return the first reason to refuse `configs` for a new topic, or None; `domains` that exist."""
-    for name, value in configs.items():
-        known = TOPIC_CONFIGS.get(name)
-        if known is None:
-            return (
-                f"there is no topic config {name!r}; `tidemark topic describe NAME --configs` lists"
-                " those there are"
-            )
-        if value is None:
-            return f"{name} has no value; leave the key out to get the default {known.default}"
-        problem = known.problem(value)
-        if problem is not None:
-            return problem
-    domain = configs.get(DOMAIN_KEY)
-    if domain is not None and domain not in domains:
-        return f"{DOMAIN_KEY}={domain}: there is no such domain, only {', '.join(sorted(domains))}"
-    return None
+    """Return the reasons to refuse `configs`, all that a topic will have, or None; `domains` that exist."""
+    problems = [
+        problem
+        for name, value in configs.items()
+        if (problem := _problem_of(name, value, domains)) is not None
+    ]
+    if not problems:
+        problems += _together(configs)
+    return "; ".join(problems) or None
+
+
+def _problem_of(name: str, value: str | None, domains: Collection[str]) -> str | None:
+    known = TOPIC_CONFIGS.get(name)
+    if known is None:
+        return (
+            f"there is no topic config {name!r}{nearest(name, TOPIC_CONFIGS)}"
+            " (`tidemark topic describe NAME --configs` lists those there are)"
+        )
+    if value is None:
+        return f"{name} has no value; leave the key out to get the default {known.default}"
+    problem = known.problem(value)
+    if problem is None and name == DOMAIN_KEY and value not in domains:
+        return f"{DOMAIN_KEY}={value}: there is no such domain, only {', '.join(sorted(domains))}"
+    return problem
+
+
+def _together(configs: Mapping[str, str | None]) -> list[str]:
+    """Return what contradicts another key (LogConfig.validateValues)."""
+
+    def number(name: str) -> int:
+        return int(configs.get(name) or TOPIC_CONFIGS[name].default)
+
+    least_ms, most_ms = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
+    if least_ms <= most_ms:
+        return []
+    wrong = f"min.compaction.lag.ms={least_ms} is above max.compaction.lag.ms={most_ms}"
+    return [f"{wrong}: a record would have to be cleaned before it may be"]

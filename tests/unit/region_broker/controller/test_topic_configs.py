@@ -1,0 +1,52 @@
+"""What configs a topic may have (INV-CT2, INV-CT3). Source: Kafka LogConfig (ranges, validateValues), ConfigDef."""
+
+import pytest
+
+from region_broker.controller.topic_configs import config_problem
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({"retention.ms": "-2"}, "retention.ms=-2 is not in -1.."),
+        ({"segment.ms": "0"}, "segment.ms=0 is not in 1.."),
+        ({"min.cleanable.dirty.ratio": "1.1"}, "min.cleanable.dirty.ratio=1.1 is not in 0..1"),
+        ({"min.cleanable.dirty.ratio": "nan"}, "min.cleanable.dirty.ratio=nan is not in 0..1"),
+        ({"retention.ms": "1_000"}, "retention.ms='1_000' is not a whole number in -1.."),
+        ({"retention.ms": "week"}, "retention.ms='week' is not a whole number in -1.."),
+        ({"retention.hours": "1"}, "there is no topic config 'retention.hours'"),
+        ({"retention.m": "1"}, "'retention.m'; did you mean retention.ms?"),
+        ({"compression.type": "gzp"}, "uncompressed, gzip, snappy, lz4, zstd; did you mean gzip?"),
+        ({"message.timestamp.type": "logappendtime"}, "; did you mean LogAppendTime?"),
+        ({"cleanup.policy": "compct"}, "compact,delete, delete,compact; did you mean compact?"),
+        ({"cleanup.policy": ""}, "cleanup.policy= is not served, only delete, compact"),
+        (
+            {"cleanup.policy": "compact,compact"},
+            "cleanup.policy=compact,compact names compact twice",
+        ),
+        (
+            {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"},
+            "min.compaction.lag.ms=10 is above max.compaction.lag.ms=9: a record would have to be cl",
+        ),
+        ({"tidemark.domain": "other"}, "tidemark.domain=other: there is no such domain, only main"),
+        ({"segment.ms": "0", "segment.bytes": "1"}, "segment.bytes=1 is not in 4096..2147483647"),
+    ],
+)
+def test_INV_CT3_what_is_wrong_is_refused_by_its_key(configs: dict[str, str], said: str) -> None:
+    problem = config_problem(configs, {"main"})
+    assert problem is not None
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},
+        {"cleanup.policy": "compact, delete"},
+        {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "9"},
+        {"min.cleanable.dirty.ratio": "1"},
+        {"retention.ms": " -1 "},
+    ],
+)
+def test_what_kafka_takes_is_taken(configs: dict[str, str]) -> None:
+    assert config_problem(configs, {"main"}) is None
