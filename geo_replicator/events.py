@@ -103,6 +103,8 @@ class RegistryRead:
     metadata_version: int
     registry: tuple[MirrorTopic, ...]
     mirrored: tuple[MirrorTopic, ...]
+    unnamed: tuple[LogKey, ...] = ()
+    """Logs with records here that home has no more, and names no deletion for (T34)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ class HomeSession(Protocol):
         """Return (metadata version M, all topics of the domain)."""
         ...
 
+    async def deletions(self, lost: Sequence[LogKey]) -> Sequence[UUID]:
+        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here."""
+        ...
+
     async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:
         """Return where home's logs leave these leader epochs; a log that home lacks is left out."""
         ...
@@ -183,6 +187,10 @@ class MirrorTopics(Protocol):
 
     async def shrink(self, topic_id: UUID, partition_count: int) -> None:
         """Take the partitions from `partition_count` on away, with their logs; raises `LinkFailed`."""
+        ...
+
+    async def rename(self, names: Mapping[UUID, str]) -> bool:
+        """Give topics that wait for their name the one that home knows them by, where it is free; tell if any got it."""
         ...
 
     async def update_configs(self, topic: MirrorTopic) -> None:

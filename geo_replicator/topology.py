@@ -6,7 +6,7 @@ INV-GT2  everything that is copied is keyed by topic id; names are for people an
 Not here: where regions are met (addresses, the node's configuration), who acts (`lineage`, `directory`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -78,6 +78,7 @@ class TopicDifference:
     gone: tuple[MirrorTopic, ...]
     grown: tuple[MirrorTopic, ...] = ()
     shrunk: tuple[MirrorTopic, ...] = ()
+    before: tuple[MirrorTopic, ...] = ()
 
 
 def topic_difference(
@@ -101,7 +102,24 @@ def topic_difference(
         ),
         grown=tuple(topic for topic in by_name if _growth(topic, have.get(topic.topic_id)) > 0),
         shrunk=tuple(topic for topic in by_name if _growth(topic, have.get(topic.topic_id)) < 0),
+        before=tuple(have.values()),
     )
+
+
+def unnamed_absences(
+    difference: TopicDifference, deleted: Container[UUID], holds_records: Callable[[LogKey], bool]
+) -> tuple[LogKey, ...]:
+    """Return the logs with records here that home has no more, and that no deletion names (T34).
+
+    A log without records may go: what it held was never here, or a lineage entry has cut it off (T25).
+    """
+    have = {topic.topic_id: topic for topic in difference.before}
+    lost = [
+        key for topic in difference.gone if topic.topic_id not in deleted for key in topic.logs()
+    ]
+    for topic in difference.shrunk:
+        lost += have[topic.topic_id].logs()[topic.partition_count :]
+    return tuple(key for key in lost if holds_records(key))
 
 
 def _growth(wanted: MirrorTopic, mirrored: MirrorTopic | None) -> int:

@@ -99,6 +99,9 @@ class LedgerWriter:
         self.round = 0
         self.adopted: list[Sequence[OrphanCandidate]] = []
         self.calls: list[str] = []
+        self.answers = asyncio.Event()
+        """Cleared: no shard enters a round, so no tidemark is published."""
+        self.answers.set()
 
     def shard(self, number: int) -> Partition:
         """Return the partition of a ledger shard."""
@@ -112,6 +115,7 @@ class LedgerWriter:
 
     async def enter_round(self, r: int, /) -> Mapping[int, Entered]:
         """Write ROUND to every shard."""
+        await self.answers.wait()
         self.round = r
         entered = {}
         for number in range(SHARD_COUNT):

@@ -3,7 +3,8 @@
 INV-LK1  nothing is fetched before every log was checked against home's leader epochs in this session (T23)
 INV-LK2  a diverged log is handed to quarantine and checked again; the link never cuts a log
 INV-LK3  at most `FETCHES_IN_FLIGHT` fetches are under way; each answer is appended before the next is taken
-INV-LK4  a topic that is gone at home is kept until a tidemark past its deletion is reached (T15)
+INV-LK4  a topic that is gone at home is kept until a tidemark past its deletion is reached (T15); without a deletion
+         that home names, a log that holds records is kept for good, and the link stands still (T34)
 INV-LK8  a log that cannot go on waits, with the reason, until home's registry is looked at again: all others go on
 INV-LK6  logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15)
 INV-LK7  nothing is asked of home, copied, cut or deleted before home was shown to hold what was reached here under
@@ -163,6 +164,15 @@ class LinkCore:
 
     def _follow_topics(self, event: RegistryRead) -> list[LinkEffect]:
         assert self.state in (LinkState.SYNCING, LinkState.STREAMING), self.state
+        if event.unnamed:
+            named = ", ".join(key.encode() for key in event.unnamed[:NAMED_MAX])
+            self.refused_history = (
+                f"region {self.home_region} has no log {named} ({len(event.unnamed)} in all), which holds records"
+                " here, and names no deletion of it: absence is no deletion. Nothing is copied, cut or deleted"
+                " here until an operator chooses: tidemark region failover to this region, or tidemark region"
+                f" accept-loss at {self.home_region}"
+            )
+            return self._broken(self.refused_history)
         self.state = LinkState.APPLYING
         self.metadata_version = event.metadata_version
         self._topics = event.registry

@@ -65,6 +65,7 @@ from geo_replicator.ports import (
     SentSlice,
 )
 from geo_replicator.tidemark import TidemarkError
+from geo_replicator.topology import topic_difference, unnamed_absences
 
 RETRY_HALTED_MS: Final = 5_000
 _log: Final = logging.getLogger("tidemark.link")
@@ -170,8 +171,7 @@ class Link:
             case ShowHistory():
                 return await self._show_history(session)
             case ReadRegistry():
-                version, registry = await session.registry()
-                return RegistryRead(version, registry, self._ports.topics.mirrored())
+                return await self._read_registry(session)
             case ApplyTopics():
                 return await self._apply_topics(effect)
             case CheckEpochs(logs=logs):
@@ -183,6 +183,21 @@ class Link:
             case _:
                 self._note(effect, session)
                 return None
+
+    async def _read_registry(self, session: HomeSession) -> RegistryRead:
+        """Read home's topics; of what is gone there, ask which deletion took it (T34)."""
+        version, registry = await session.registry()
+        mirrored = self._ports.topics.mirrored()
+        difference = topic_difference(mirrored, registry)
+        unnamed = unnamed_absences(difference, (), self._holds_records)
+        if unnamed:
+            deleted = frozenset(await session.deletions(unnamed))
+            unnamed = unnamed_absences(difference, deleted, self._holds_records)
+        return RegistryRead(version, registry, mirrored, unnamed)
+
+    def _holds_records(self, key: LogKey) -> bool:
+        end = self._ports.logs.durable_end(key)
+        return end is not None and self._ports.logs.end(key).leader_epoch >= 0
 
     async def _show_history(self, session: HomeSession) -> HistoryShown:
         """Show home, piece by piece, what was reached here (T33)."""
@@ -249,6 +264,8 @@ class Link:
             self.core.halt(reasons)
 
     async def _apply_topics(self, effect: ApplyTopics) -> TopicsApplied:
+        self.reaching.topics.follow(effect.all_topics)
+        await self._ports.topics.rename(self.reaching.topics.names)
         for topic in effect.created:
             await self._ports.topics.create(topic)
         for topic in (*effect.created, *effect.grown):

@@ -205,7 +205,8 @@ class Reaching:
             return
         if floor.newest.region_epoch != self._facts.region_epoch:
             return
-        for change in self.topics.due(floor.newest.metadata_version):
+        due = self.topics.due(floor.newest.metadata_version)
+        for change in due:
             topic = change.topic
             try:
                 if change.keeps == 0:
@@ -219,6 +220,14 @@ class Reaching:
             for key in self.frontier.logs_of(topic.topic_id, change.keeps):
                 self.frontier.removed(key)
                 self._lag.forget(key)
+        if due:
+            await self._take_names()
+
+    async def _take_names(self) -> None:
+        try:
+            await self._ports.topics.rename(self.topics.names)
+        except LinkFailed as failure:
+            _log.warning("a topic waits for its name: %s", failure)
 
     def shown_cut(self) -> Cut:
         """Return what was reached and shown, also where its bytes are gone by now, as far as it is known (T33)."""

@@ -1,12 +1,13 @@
 """Changes of topics that wait on a mirror for a tidemark: growth, shrinking, deletion (T15).
 
 INV-TH1  a topic grows at the first tidemark that names a log which it has not yet, not before
+INV-TH3  what waits to be dropped waits no more once home's registry has it again
 INV-TH2  logs are dropped only at a reached tidemark with M at or past the version of home's registry without them
 
 Not here: carrying it out (`driver`), what separates two registries (`topology`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -29,7 +30,20 @@ class TopicChanges:
     """What waits. `growing` are the topics that have more partitions at home, as home describes them."""
 
     growing: tuple[MirrorTopic, ...] = ()
+    names: dict[UUID, str] = field(default_factory=dict)
     _drops: dict[UUID, Drop] = field(default_factory=dict)
+
+    def follow(self, registry: Sequence[MirrorTopic]) -> None:
+        """Forget drops that home's registry contradicts, and note what it calls each topic (INV-TH3).
+
+        1. A region comes back with fewer partitions at home: a shrink waits for a tidemark. 2. Home grows the topic.
+        3. The tidemark is reached: carried out now, the shrink would take partitions away that home has.
+        """
+        self.names = {topic.topic_id: topic.name for topic in registry}
+        for topic in registry:
+            drop = self._drops.get(topic.topic_id)
+            if drop is not None and drop.keeps < topic.partition_count:
+                del self._drops[topic.topic_id]
 
     def delete(self, topics: Iterable[MirrorTopic], metadata_version: int) -> None:
         """Home's registry of that version does not have these topics."""
@@ -42,7 +56,9 @@ class TopicChanges:
         """Home's registry of that version has these topics with fewer partitions than the mirror."""
         for topic in topics:
             drop = Drop(topic, topic.partition_count, metadata_version)
-            self._drops.setdefault(topic.topic_id, drop)
+            known = self._drops.get(topic.topic_id)
+            if known is None or known.keeps > drop.keeps:
+                self._drops[topic.topic_id] = drop
 
     def due(self, metadata_version: int) -> tuple[Drop, ...]:
         """Return what may be dropped at a reached tidemark of M = `metadata_version` (INV-TH2)."""

@@ -13,11 +13,20 @@ from contextlib import AbstractContextManager
 from typing import Final
 from uuid import UUID
 
+from msgspec import structs
+
 from idempotency.ports import Chance
 from region_broker.adapters.takeover.failover_ports import MetadataSide
-from region_broker.controller.metadata_commands import CommandRefused, ResizeTopic, SetTopicConfigs
+from region_broker.controller.metadata_commands import (
+    CommandRefused,
+    DeleteTopic,
+    RenameTopic,
+    ResizeTopic,
+    SetTopicConfigs,
+)
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_store import MetadataStore
+from region_broker.controller.topic_names import name_waited_for
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 
@@ -41,13 +50,18 @@ class TopicRegistry:
         self._chance = chance
         self._leader_epoch = leader_epoch
         self._change = change
+        self._told_from: MetadataImage | None = None
+        self._told: MetadataImage = metadata.image
         self.on_change: Callable[[], None] = lambda: None
         self.on_delete: Callable[[str], Awaitable[None]] | None = None
 
     @property
     def image(self) -> MetadataImage:
-        """Return the image as of now."""
-        return self._metadata.image
+        """Return the image as of now, as clients are told it: without topics that wait for their name (T15)."""
+        image = self._metadata.image
+        if image is not self._told_from:
+            self._told_from, self._told = image, _without_waiting(image)
+        return self._told
 
     async def create_topic(
         self, name: str, partition_count: int, configs: Mapping[str, str],
@@ -123,6 +137,7 @@ async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) 
     that does not name them: their bytes are in quarantine. So an empty log that no topic has is dropped; one
     that holds records is never: then the topic has it.
     """
+    await _settle_names(metadata, partitions)
     for topic in list(metadata.image.topics.values()):
         strays = partitions.beyond(topic.topic_id, topic.partition_count)
         count = max(
@@ -136,3 +151,36 @@ async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) 
 
 def _keeps(partition: Partition) -> bool:
     return partition.failed is not None or partition.log_end_offset > partition.kept_from
+
+
+async def _settle_names(metadata: MetadataSide, partitions: PartitionTable) -> None:
+    """Let one topic have a name of which two were waiting for a tidemark: the one that the cut holds records of (T15).
+
+    1. Home deletes a topic and makes another one of its name. 2. The mirror keeps both until a tidemark is past that.
+    3. It takes over. What the cut does not hold is in quarantine, and its topic is empty.
+    """
+    for topic in list(metadata.image.topics.values()):
+        wanted = name_waited_for(topic.name)
+        if wanted is None:
+            continue
+        holder = metadata.image.topics.get(wanted)
+        loser = topic if holder is not None and not _is_kept(topic, partitions) else holder
+        if loser is not None:
+            if _is_kept(loser, partitions):
+                _log.error("topics %s and %s both hold records: both stay", topic.name, wanted)
+                continue
+            _log.warning("topic %s (%s) has lost its name to another", wanted, loser.topic_id)
+            await metadata.apply(DeleteTopic(loser.topic_id))
+            partitions.drop_topic(loser.topic_id)
+        if loser is not topic:
+            await metadata.apply(RenameTopic(topic.topic_id, wanted))
+            partitions.rename_topic(topic.topic_id, wanted)
+
+
+def _is_kept(topic: TopicImage, partitions: PartitionTable) -> bool:
+    return any(_keeps(partition) for partition in partitions.beyond(topic.topic_id, 0))
+
+
+def _without_waiting(image: MetadataImage) -> MetadataImage:
+    topics = {name: topic for name, topic in image.topics.items() if name_waited_for(name) is None}
+    return image if len(topics) == len(image.topics) else structs.replace(image, topics=topics)

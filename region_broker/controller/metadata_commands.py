@@ -67,6 +67,13 @@ class ResizeTopic(msgspec.Struct, frozen=True, tag=True):
     expected: int
 
 
+class RenameTopic(msgspec.Struct, frozen=True, tag=True):
+    """Give a topic another name; refused if that is taken. For a mirror only, where a topic waits for its name."""
+
+    topic_id: UUID
+    name: str
+
+
 class PutRegion(msgspec.Struct, frozen=True, tag=True):
     """Record a region and where its node is met; the ordinal of a known region never changes."""
 
@@ -95,6 +102,7 @@ Command = (
     | DeleteTopic
     | SetTopicConfigs
     | ResizeTopic
+    | RenameTopic
     | PutRegion
     | PutDomain
     | RecordLineage
@@ -110,6 +118,8 @@ def apply(image: MetadataImage, command: Command) -> MetadataImage:
 
 def _changed(image: MetadataImage, command: Command) -> MetadataImage:
     match command:
+        case RenameTopic(topic_id=topic_id, name=name):
+            return _rename_topic(image, topic_id, name)
         case DeleteTopic():
             return _delete_topic(image, command)
         case CreateTopic() | SetTopicConfigs() | ResizeTopic():
@@ -154,6 +164,15 @@ def _create_topic(image: MetadataImage, topic: TopicImage) -> dict[str, TopicIma
     if image.topic_by_id(topic.topic_id) is not None:
         raise CommandRefused("topic-exists", f"a topic with id {topic.topic_id} already exists")
     return {**image.topics, topic.name: topic}
+
+
+def _rename_topic(image: MetadataImage, topic_id: UUID, name: str) -> MetadataImage:
+    topic = _topic(image, topic_id)
+    if name in image.topics:
+        raise CommandRefused("topic-exists", f"topic {name} exists already")
+    others = {key: kept for key, kept in image.topics.items() if key != topic.name}
+    renamed = msgspec.structs.replace(topic, name=name)
+    return msgspec.structs.replace(image, topics={**others, name: renamed})
 
 
 def _delete_topic(image: MetadataImage, command: DeleteTopic) -> MetadataImage:

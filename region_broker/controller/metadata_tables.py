@@ -130,8 +130,10 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
 
 def _write_rows(connection: Connection, table: Table, before: _Rows, after: _Rows) -> None:
     (key,) = table.primary_key.columns
-    for name in _changed_names(before, after):
+    changed = list(_changed_names(before, after))
+    for name in changed:
         connection.execute(delete(table).where(key == name))
+    for name in changed:  # after all that goes: a topic that is renamed keeps its id
         if name in after:
             connection.execute(insert(table).values(**after[name]))
 

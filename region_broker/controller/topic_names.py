@@ -8,6 +8,7 @@ Not here: internal topics, which the node creates itself.
 import re
 from collections.abc import Iterable
 from typing import Final
+from uuid import UUID
 
 from region_broker.limits import TOPIC_NAME_LENGTH_MAX
 
@@ -27,6 +28,21 @@ def name_problem(name: str) -> str | None:
             f"the topic name {name!r} holds characters other than a-z, A-Z, 0-9, '.', '_' and '-'"
         )
     return None
+
+
+_WAITING: Final = "~"
+"""No name that may be created holds it."""
+
+
+def waiting_name(name: str, topic_id: UUID) -> str:
+    """Return what a topic is called in a mirror's registry as long as a topic that home deleted has its name (T15)."""
+    return f"{name}{_WAITING}{topic_id.hex}"
+
+
+def name_waited_for(name: str) -> str | None:
+    """Return the name that a topic waits for, None where it has its own."""
+    wanted, waits, _ = name.partition(_WAITING)
+    return wanted if waits else None
 
 
 def collision(name: str, existing: Iterable[str]) -> str | None:

@@ -180,6 +180,16 @@ class PartitionTable:
         self._removal.unmark(folder)
         self._removal.sweep(folder)
 
+    def rename_topic(self, topic_id: UUID, name: str) -> None:
+        """Let an open topic have another name: logs are kept by id, the name is for people and clients."""
+        partitions = self._by_id.get(topic_id, {})
+        for old in [old for old, held in self._by_name.items() if held is partitions]:
+            del self._by_name[old]
+        assert name not in self._by_name, name
+        self._by_name[name] = partitions
+        for partition in partitions.values():
+            partition.tp = TopicPartition(TopicName(name), partition.tp.partition)
+
     def _folders_beyond(self, topic: TopicSpec) -> list[int]:
         """Return the partitions that have a folder, but which the topic has not; those that a shrink took away go."""
         folder = self._data_dir / topic.topic_id.hex

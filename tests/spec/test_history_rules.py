@@ -11,9 +11,12 @@ from geo_replicator.effects import Diverged
 from geo_replicator.failover import Phase
 from geo_replicator.history import HeldLog, LastBatch, ShownLog, difference_of
 from geo_replicator.lineage import LogKey
+from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.ports import LinkFailed
+from geo_replicator.topology import MirrorTopic
 from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.adapters.takeover.log_surgery import key_of
+from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
 from tests.waiting import until
 
@@ -234,3 +237,103 @@ async def test_T16_home_sends_again_what_a_mirror_has_lost(pair: Pair) -> None:
     assert link is not None
     await until(lambda: pair.us.tidemarks.claim().point >= link.reaching.stored, "claimed again")
     assert not link.reaching.lost
+
+
+async def stop_tidemarks(pair: Pair) -> None:
+    """Let home publish nothing more, once the mirror has reached all that there is."""
+    leader = pair.eu.tidemarks.cut_leader
+    assert leader is not None
+    await until(lambda: pair.us.tidemarks.claim().point == leader.published, "nothing is under way")
+    pair.eu.ledger.answers.clear()
+
+
+async def made_again(pair: Pair) -> tuple[UUID, UUID]:
+    """Home has deleted ORDERS with a record that was shown, and made it again; return both topic ids."""
+    await pair.eu.write("of the old one")
+    await pair.reached("of the old one")
+    await stop_tidemarks(pair)
+    old = pair.eu.partition().topic_id
+    await pair.eu.topics.delete_topic(ORDERS)
+    new = await pair.eu.topics.create_topic(ORDERS, 2, {})
+    await pair.eu.write("of the new one")
+    await until(
+        lambda: (
+            (log := pair.us.table.by_id(new.topic_id, 0)) is not None and log.log_end_offset == 1
+        ),
+        "the new one is copied",
+    )
+    return old, new.topic_id
+
+
+async def test_T15_a_topic_that_was_made_again_is_two_until_a_tidemark_is_past_the_deletion(
+    pair: Pair,
+) -> None:
+    old, new = await made_again(pair)
+    assert b"of the old one" in pair.us.values()
+    assert list(pair.us.topics.image.topics).count(ORDERS) == 1
+    assert not any(new.hex in name for name in pair.us.topics.image.topics)
+    pair.eu.ledger.answers.set()
+    await pair.us.shows("of the new one")
+    await until(lambda: pair.us.table.by_id(old, 0) is None, "the old one goes")
+    await until(lambda: pair.us.metadata.image.topics[ORDERS].topic_id == new, "it has its name")
+    assert str(pair.us.partition().tp.topic) == ORDERS
+    await pair.us.kill()
+    await pair.us.start()
+    await pair.us.shows("of the new one")
+
+
+async def test_T15_a_takeover_before_that_tidemark_has_the_old_topic_again(pair: Pair) -> None:
+    old, new = await made_again(pair)
+    await pair.eu.kill()
+    await fail_over(pair.us)
+    assert pair.us.metadata.image.topics[ORDERS].topic_id == old
+    assert pair.us.metadata.image.topic_by_id(new) is None
+    assert b"of the old one" in pair.us.raw()
+    (tail,) = [tail for tail in pair.us.quarantine.tails() if tail.topic_id == new]
+    assert b"of the new one" in b"".join(pair.us.quarantine.chunks(tail))
+
+
+async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    database, copy = pair.eu.folder / "metadata.db", pair.eu.folder / "metadata.copy"
+    shutil.copy(database, copy)
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    await stop_tidemarks(pair)
+    second = await pair.eu.topics.create_topic("second", 1, {})
+    log = pair.eu.partition(0, "second")
+    outcome = log.append(build_batch([Record(None, b"precious")]))
+    await log.wait_committed(outcome.next_offset)
+    await until(
+        lambda: (
+            (held := pair.us.table.by_id(second.topic_id, 0)) is not None
+            and held.log_end_offset == 1
+        ),
+        "it is copied, and under no tidemark",
+    )
+    await pair.eu.kill()
+    for side in ("metadata.db-wal", "metadata.db-shm"):
+        (pair.eu.folder / side).unlink(missing_ok=True)
+    shutil.copy(copy, database)
+    await pair.eu.start()
+    await pair.eu.until(Phase.DISPUTED)
+    link = pair.us.tidemarks.link
+    assert link is not None
+    await until(
+        lambda: "absence is no deletion" in link.core.refused_history, "the mirror says why"
+    )
+    held = pair.us.table.by_id(second.topic_id, 0)
+    assert held is not None
+    assert held.log_end_offset == 1
+
+
+def test_T15_a_shrink_that_waits_is_given_up_when_home_has_the_partitions_again() -> None:
+    two, four = MirrorTopic(LOG.topic_id, ORDERS, 2), MirrorTopic(LOG.topic_id, ORDERS, 4)
+    changes = TopicChanges()
+    changes.shrink((two,), 5)
+    changes.follow((two,))
+    assert [drop.keeps for drop in changes.due(5)] == [2]
+    changes.follow((four,))
+    assert changes.due(9) == ()

@@ -87,6 +87,19 @@ class HistoryJudged(PeerMessage, frozen=True, kw_only=True):
     differences: tuple[LogDifference, ...]
 
 
+class AskDeletions(PeerMessage, frozen=True, kw_only=True):
+    """A mirror holds records of logs that the registry has no more: which of their topics were deleted?"""
+
+    region_epoch: int
+    logs: tuple[str, ...]
+
+
+class DeletionsTold(PeerMessage, frozen=True, kw_only=True):
+    """The topics that a command deleted, by id."""
+
+    topic_ids: tuple[str, ...]
+
+
 class AskHistory(PeerMessage, frozen=True, kw_only=True):
     """What have you shown? From the log behind `after` on (empty: from the first)."""
 

@@ -25,6 +25,8 @@ from geo_replicator.lineage import LogKey, TidemarkPoint
 from idempotency.ports import Clock
 from idempotency.record_batch import Buffer, iter_headers
 from region_broker.adapters.peers.history_messages import (
+    AskDeletions,
+    DeletionsTold,
     HistoryJudged,
     LogDifference,
     ProveHistory,
@@ -49,7 +51,7 @@ from region_broker.adapters.peers.peer_protocol import (
 from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.adapters.tidemarks.shown_history import ShownHistory
-from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, DELETED_MAX, TIDEMARK_LEDGER
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.partition_table import PartitionTable
@@ -105,6 +107,7 @@ class LinkSource:
     def register(self, server: PeerServer) -> None:
         """Answer the link's messages on `server`."""
         server.register(ProveHistory, self._prove_history)
+        server.register(AskDeletions, self._ask_deletions)
         server.register(SyncTopics, self._sync_topics)
         server.register(CheckLogs, self._check_logs)
         server.register(FetchLogs, self._fetch_logs)
@@ -144,6 +147,31 @@ class LinkSource:
             point = TidemarkPoint(message.reached_region_epoch, message.number)
             self.on_refuted(session.hello.region, point, found)
         return HistoryJudged(differences=tuple(map(LogDifference.of, found)))
+
+    async def _ask_deletions(
+        self, session: PeerSession, message: AskDeletions, _attachment: memoryview
+    ) -> DeletionsTold:
+        """Name the deletions; a topic that a mirror holds, and that no command took away, must stop the writes (T34)."""
+        self._admit(message.region_epoch)
+        image = self._metadata.image
+        try:
+            lost = [LogKey.decode(key) for key in message.logs]
+        except ValueError as error:
+            raise PeerRefused("malformed", f"a log key is none: {error}") from error
+        told = {key.topic_id for key in lost} & image.deleted.keys()
+        missing = [
+            HistoryDifference(key, 0, 0, 0, "it holds records there; no deletion of it is known")
+            for key in lost
+            if key.topic_id not in told and not self._has(key)
+        ]
+        if missing and len(image.deleted) < DELETED_MAX:
+            point = TidemarkPoint(message.region_epoch, self.published().number)
+            self.on_refuted(session.hello.region, point, missing)
+        return DeletionsTold(topic_ids=tuple(sorted(topic_id.hex for topic_id in told)))
+
+    def _has(self, key: LogKey) -> bool:
+        topic = self._metadata.image.topic_by_id(key.topic_id)
+        return topic is not None and key.partition < topic.partition_count
 
     async def _sync_topics(
         self, _session: PeerSession, message: SyncTopics, _attachment: memoryview

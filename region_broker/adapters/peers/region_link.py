@@ -13,12 +13,18 @@ from typing import Any, Final
 from uuid import UUID
 
 from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
-from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
 from geo_replicator.ports import FetchAnswer, HomeSession, LinkFailed, SentSlice
 from geo_replicator.topology import MirrorTopic
-from region_broker.adapters.peers.history_messages import HistoryJudged, LogEvidence, ProveHistory
+from region_broker.adapters.peers.history_messages import (
+    AskDeletions,
+    DeletionsTold,
+    HistoryJudged,
+    LogEvidence,
+    ProveHistory,
+)
 from region_broker.adapters.peers.peer_client import PeerClient, opened
 from region_broker.adapters.peers.peer_protocol import (
     AnyMessage,
@@ -150,6 +156,20 @@ class PeerHomeSession:
         except ValueError as error:
             raise LinkFailed(f"home sent a topic id that is none: {error}") from error
         return answer.metadata_version, topics
+
+    async def deletions(self, lost: Sequence[LogKey]) -> Sequence[UUID]:
+        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here."""
+        told: list[UUID] = []
+        for keys in in_pieces(lost):
+            message = AskDeletions(
+                region_epoch=self._region_epoch, logs=tuple(key.encode() for key in keys)
+            )
+            answer = await self._call(message, DeletionsTold)
+            try:
+                told += [UUID(hex=topic_id) for topic_id in answer.topic_ids]
+            except ValueError as error:
+                raise LinkFailed(f"home sent a topic id that is none: {error}") from error
+        return told
 
     async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:
         """Return where home's logs leave these leader epochs; unknown logs are left out."""

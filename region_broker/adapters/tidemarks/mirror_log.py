@@ -9,8 +9,11 @@ Not here: what to append and to show (`geo_replicator.link`).
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
+
+from msgspec import structs
 
 from geo_replicator.events import MirrorLogEnd
 from geo_replicator.history import ShownLog
@@ -26,10 +29,12 @@ from region_broker.controller.metadata_commands import (
     CommandRefused,
     CreateTopic,
     DeleteTopic,
+    RenameTopic,
     ResizeTopic,
     SetTopicConfigs,
 )
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TopicImage
+from region_broker.controller.topic_names import waiting_name
 from region_broker.log.failures import LogError
 from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
@@ -279,14 +284,19 @@ class MirrorTopicStore:
             configs=dict(topic.configs),
         )
         if self._metadata.image.topic_by_id(topic.topic_id) is None:
-            await self._make_room(topic)
+            if topic.name in self._metadata.image.topics:
+                # 1. Home deletes a topic and creates another one of its name. 2. The mirror drops the old one at once.
+                # 3. Home is lost, and the last tidemark reached still names the old one's records (T15).
+                waiting = waiting_name(topic.name, topic.topic_id)
+                image = structs.replace(image, name=waiting)
             await self._apply(CreateTopic(image))
         self.open_logs(topic)
 
     def open_logs(self, topic: MirrorTopic) -> None:
         """Open all logs of the topic as mirrors that show nothing, also those that it has not yet here (T15)."""
+        image = self._metadata.image.topic_by_id(topic.topic_id)
         try:
-            self._partitions.open_topic(topic)
+            self._partitions.open_topic(topic if image is None else replace(topic, name=image.name))
         except LogError as error:
             raise LogHalted(f"topic {topic.name} cannot be opened: {error}") from error
         for key in topic.logs():
@@ -295,14 +305,16 @@ class MirrorTopicStore:
             partition.become_mirror()
             self._logs.opened(partition)
 
-    async def _make_room(self, topic: MirrorTopic) -> None:
-        """Delete the topic that has the name at once: home gave the name to another one.
-
-        The registry knows a topic by its name, so both cannot be here; see T15 for what that costs.
-        """
-        holder = self._metadata.image.topics.get(topic.name)
-        if holder is not None:
-            await self.delete(mirror_topic(holder))
+    async def rename(self, names: Mapping[UUID, str]) -> bool:
+        """Give topics that wait for their name the one that home knows them by, where it is free; tell if any got it."""
+        renamed = False
+        for topic in list(self._metadata.image.topics.values()):
+            wanted = names.get(topic.topic_id, topic.name)
+            if wanted != topic.name and wanted not in self._metadata.image.topics:
+                await self._apply(RenameTopic(topic.topic_id, wanted))
+                self._partitions.rename_topic(topic.topic_id, wanted)
+                renamed = True
+        return renamed
 
     async def grow(self, topic_id: UUID, partition_count: int) -> None:
         """Give the topic at least `partition_count` partitions; one that is gone already is fine."""
@@ -315,6 +327,11 @@ class MirrorTopicStore:
         topic = self._metadata.image.topic_by_id(topic_id)
         if topic is None or topic.partition_count <= partition_count:
             return
+        beyond = self._partitions.beyond(topic_id, partition_count)
+        if any(partition.log_end_offset > partition.kept_from for partition in beyond):
+            raise LinkFailed(
+                f"topic {topic.name} holds records in partitions that no deletion names"
+            )
         self._partitions.mark_beyond(topic_id, partition_count)
         try:
             await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
@@ -349,7 +366,7 @@ class MirrorTopicStore:
         self._partitions.drop_topic(topic.topic_id)
 
     async def _apply(
-        self, command: CreateTopic | DeleteTopic | ResizeTopic | SetTopicConfigs
+        self, command: CreateTopic | DeleteTopic | RenameTopic | ResizeTopic | SetTopicConfigs
     ) -> None:
         try:
             await self._metadata.apply(command)
