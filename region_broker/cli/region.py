@@ -237,6 +237,7 @@ def _print_statement(statement: Mapping[str, Any]) -> None:
         ],
     )
     _print_transactions(statement["transactions"])
+    _print_rest("transactions", statement["transaction_count"] - len(statement["transactions"]))
     _print_offsets(statement)
     undone = [(change["topic"], change["change"]) for change in statement["topic_changes"]]
     if undone:

@@ -91,6 +91,7 @@ def test_a_planned_switch_that_lost_anything_is_found() -> None:
     assert judge_losses([losses], []) == []
     (anomaly,) = judge_losses([losses], [17])
     assert "planned switch lost" in anomaly
+    assert judge_losses([{**losses, "cause": "divergence"}], [17]) == []
     (anomaly,) = judge_losses([{**losses, "unexplained": ["a commit"]}], [])
     assert "outside the loss statement" in anomaly
 

@@ -1,0 +1,58 @@
+"""What `tidemark region losses` prints: which cut, how exact, and where a list stops."""
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from geo_replicator.lineage import LogKey
+from geo_replicator.loss import Quarantined, Tail, TailBatch, count_losses
+from geo_replicator.quarantine import CutCause
+from region_broker.cli.region import _print_losses
+from tests.kernel_batches import data
+
+
+def tail(*, unreadable: tuple[str, ...] = ()) -> Tail:
+    """Return one of four records of two producers."""
+    log = LogKey(UUID(int=1), 0)
+    batches = [
+        TailBatch(log, "orders", data(10 + 2 * n, sequence=0, count=2, producer_id=7 + n))
+        for n in range(2)
+    ]
+    return Tail(batches, [], unreadable=unreadable)
+
+
+def printed(capsys: pytest.CaptureFixture[str], found: Quarantined, **changes: Any) -> str:
+    losses = msgspec.to_builtins(count_losses(found, None))
+    _print_losses({**losses, **changes})
+    return capsys.readouterr().out
+
+
+def test_INV_LO5_a_divergence_is_no_failovers(capsys: pytest.CaptureFixture[str]) -> None:
+    cut_off = printed(capsys, Quarantined("main", 17, "eu", 8, 5, tail()))
+    assert "Cut off when region epoch 17 began" in cut_off
+    assert "exactly" in cut_off
+    diverged = Quarantined("main", 17, "eu", 0, 0, tail(), cause=CutCause.DIVERGENCE)
+    told = printed(capsys, diverged)
+    assert "Diverged under region epoch 17, found in region eu" in told
+    assert "the statement is not here" not in told
+
+
+def test_a_damaged_tail_is_named_and_nothing_counts_as_exact(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = Quarantined("main", 17, "eu", 8, 5, tail(unreadable=("orders-1 from 5 to 9: changed",)))
+    told = printed(capsys, found)
+    assert "not readable, and not counted whole: orders-1 from 5 to 9" in told
+    assert "exactly" not in told
+
+
+def test_a_list_that_stops_says_how_many_more_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = Quarantined("main", 17, "eu", 8, 5, tail())
+    assert "more" not in printed(capsys, found)
+    assert "... and 2 more records that are not listed" in printed(
+        capsys, found, records=msgspec.to_builtins(count_losses(found, None).records[:1])
+    )
