@@ -24,6 +24,7 @@ from region_broker.cli.output import (
     print_table,
 )
 from region_broker.cli.region_client import (
+    ApiError,
     Cluster,
     parse_urls,
     reports_errors,
@@ -34,6 +35,7 @@ from region_broker.cli.region_client import (
 JSON: Final = "json"
 DIVERGENCE: Final = "divergence"
 POLL_S: Final = 0.05
+_PASSING: Final = {"busy", "starting"}
 
 
 @click.group(
@@ -100,9 +102,11 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
 @reports_errors
 def switch(target: str, domain: str, timeout_s: float, url: str | None, output: str) -> None:
     """Let another region act, planned: nothing is lost, writes pause for a moment."""
-    address = Cluster(parse_urls(url)).address_of(target)
+    cluster = Cluster(parse_urls(url))
+    address = cluster.address_of(target)
+    _end_if_acting(cluster, target, output)
     order = {"to": target, "domain": domain}
-    operation = request(address, "POST", "/v1/region/switch", order)
+    operation = _ordered(address, "/v1/region/switch", order, timeout_s, quiet=output == JSON)
     _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
 
 
@@ -122,14 +126,16 @@ def failover(
     Prints what that loses at most, and asks, unless --yes is given. Ends when the new region takes
     writes.
     """
-    address = Cluster(parse_urls(url)).address_of(target)
+    cluster = Cluster(parse_urls(url))
+    address = cluster.address_of(target)
+    _end_if_acting(cluster, target, output)
     statement = request(address, "GET", f"/v1/region/loss-statement?to={target}")
     if output != JSON:
         _print_statement(statement)
     if not yes and not _confirmed(target, output, statement):
         fail("nothing was done")
     order = {"to": target, "domain": domain, "confirm": True}
-    operation = request(address, "POST", "/v1/region/failover", order)
+    operation = _ordered(address, "/v1/region/failover", order, timeout_s, quiet=output == JSON)
     _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
 
 
@@ -173,6 +179,35 @@ def _print_records(ranges: Sequence[Mapping[str, Any]]) -> None:
     ]
     if rows:
         print_table("", ("partition", "plain records#", "offsets"), rows)
+
+
+def _end_if_acting(cluster: Cluster, target: str, output: str) -> None:
+    """End the command, well, where there is nothing to do."""
+    acts = cluster.acts_already(target)
+    if not acts:
+        return
+    if output == JSON:
+        print_json({"status": "succeeded", "to_region": target, "steps": [acts]})
+    else:
+        click.echo(f"{acts}: there is nothing to do")
+    sys.exit(0)
+
+
+def _ordered(
+    address: str, path: str, order: Mapping[str, Any], timeout_s: float, *, quiet: bool
+) -> Mapping[str, Any]:
+    """Give an order, waiting for a region that is just coming back from the last one."""
+    progress = Progress(quiet=quiet)
+    while True:
+        try:
+            operation: Mapping[str, Any] = request(address, "POST", path, order)
+        except ApiError as error:
+            if error.code not in _PASSING or progress.elapsed_s > timeout_s:
+                raise
+            progress.say(f"waiting: {error}")
+            time.sleep(POLL_S)
+        else:
+            return operation
 
 
 def _confirmed(target: str, output: str, statement: Mapping[str, Any]) -> bool:
@@ -317,6 +352,11 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
     title = (
         f"Cut off when region epoch {lost['lineage_epoch']} began, found in region {lost['region']}"
     )
+    if _lost_nothing(lost):
+        click.echo(
+            f"{title}: nothing was lost (it was switched in peace, or had passed everything on)"
+        )
+        return
     if lost["cause"] == DIVERGENCE:
         base = "no takeover: the acting region had lost, or never had, what this one held"
         title = (
@@ -359,6 +399,18 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
     counted = lost["plain_record_count"] + lost["transactional_record_count"]
     _print_rest("records", counted - sum(found["record_count"] for found in lost["records"]))
     _print_offsets(lost)
+
+
+def _lost_nothing(lost: Mapping[str, Any]) -> bool:
+    """Return whether all was counted, and there is nothing of a user's in it: only what the region wrote for itself."""
+    counts = (
+        "transaction_count",
+        "plain_record_count",
+        "offset_commit_count",
+        "transactional_record_count",
+    )
+    explained = lost["cause"] != DIVERGENCE and lost["exact"] and not lost["unexplained"]
+    return bool(explained and not lost["unreadable"] and not any(lost[name] for name in counts))
 
 
 def _counted(lost: Mapping[str, Any]) -> str:

@@ -223,12 +223,27 @@ class Cluster:
         return view
 
     def address_of(self, region: str) -> str:
-        """Return the HTTP address of a region's node; raises `NoNode`, `UnknownRegion`."""
-        self.views()
+        """Return the HTTP address of a region's node that answers; raises `NoNode`, `UnknownRegion`."""
+        views = self.views()
         if region not in self.http:
             known = ", ".join(sorted(self.http)) or "none"
             raise UnknownRegion(f"no region is called {region!r}; there are: {known}")
-        return self.http[region]
+        address = self.http[region]
+        if region not in views:
+            others = ", ".join(sorted(views))
+            raise NoNode(
+                f"region {region} does not answer at {address}"
+                f" ({self.dead.get(address, 'no answer')}): start its node first, or choose another region;"
+                f" there answer: {others}. Nothing was changed."
+            )
+        return address
+
+    def acts_already(self, region: str) -> str:
+        """Return how `region` acts, "" where it does not; raises `NoNode`."""
+        view = self.views().get(region)
+        if view is None or not view["acting"]:
+            return ""
+        return f"region {region} acts already, under region epoch {view['region_epoch']}"
 
     def acting(self) -> str:
         """Return the HTTP address of the acting region's node; raises `NoNode`."""

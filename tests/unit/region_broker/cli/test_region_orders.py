@@ -1,0 +1,109 @@
+"""`tidemark region switch` and `failover` where there is nothing to do, or nobody to do it."""
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from region_broker.cli import region as commands
+from region_broker.cli.region_client import ApiError, Cluster
+
+EU, US = "http://eu:9093", "http://us:9093"
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A cluster whose region eu acts, and whose us is down; what it is asked to do is kept."""
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {"eu": EU, "us": US}
+        self.dead = {US: "Connection refused"}
+        return {"eu": {"region": "eu", "acting": True, "region_epoch": 8}}
+
+    asked: list[str] = []
+
+    def request(_url: str, method: str, path: str, *_more: Any) -> Any:
+        asked.append(f"{method} {path}")
+        raise AssertionError
+
+    monkeypatch.setattr(Cluster, "views", views)
+    monkeypatch.setattr(commands, "request", request)
+    return asked
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(commands.region, words)
+
+
+@pytest.mark.parametrize("words", [("switch",), ("failover",), ("failover", "--yes")])
+def test_who_acts_already_is_told_so_and_nothing_is_asked(
+    orders: list[str], words: tuple[str, ...]
+) -> None:
+    result = run(*words, "--to", "eu")
+    assert result.exit_code == 0
+    assert result.output == "region eu acts already, under region epoch 8: there is nothing to do\n"
+    assert orders == []
+
+
+@pytest.mark.parametrize("words", [("switch",), ("failover", "--yes")])
+def test_a_region_that_is_down_is_named_with_a_way_out(
+    orders: list[str], words: tuple[str, ...]
+) -> None:
+    result = run(*words, "--to", "us")
+    assert result.exit_code == 1
+    for part in ("us does not answer", US, "Connection refused", "start its node first", "answer: eu",
+                 "Nothing was changed"):  # fmt: skip
+        assert part in result.output
+    assert orders == []
+
+
+def test_a_region_that_is_coming_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [
+        ApiError(409, "busy", "region us is returning"),
+        ApiError(409, "starting", "region us is starting"),
+        {"operation_id": "x", "kind": "switch", "status": "succeeded", "to_region": "us",
+         "region_epoch": 17, "writes_paused_ms": 3},
+    ]  # fmt: skip
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {"us": US}
+        return {"us": {"region": "us", "acting": False, "region_epoch": 8}}
+
+    def request(*_arguments: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Cluster, "views", views)
+    monkeypatch.setattr(commands, "request", request)
+    monkeypatch.setattr(commands, "POLL_S", 0)
+    result = run("switch", "--to", "us")
+    assert (result.exit_code, answers) == (0, [])
+    assert "region us acts under region epoch 17; writes paused for 3 ms" in result.output
+    monkeypatch.setattr(
+        commands, "request", lambda *_: (_ for _ in ()).throw(ApiError(409, "disputed", "no"))
+    )
+    assert run("switch", "--to", "us").exit_code == 1
+
+
+def test_losses_of_a_switch_in_peace_say_that_nothing_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = {
+        "lineage_epoch": 17, "region": "eu", "domain": "main", "cause": "takeover", "exact": True,
+        "base_number": 4, "base_region_epoch": 8, "unexplained": [], "unreadable": [],
+        "transaction_count": 0, "plain_record_count": 0, "offset_commit_count": 0,
+        "transactional_record_count": 0, "statement": {}, "named_count": 0, "not_arrived_count": 0,
+        "transactions": [], "not_arrived": [], "records": [], "offsets": [],
+    }  # fmt: skip
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {"eu": EU}
+        return {"eu": {}}
+
+    monkeypatch.setattr(Cluster, "views", views)
+    monkeypatch.setattr(commands, "request", lambda *_: {"losses": [lost]})
+    assert "found in region eu: nothing was lost" in run("losses").output
+    lost["plain_record_count"] = 1
+    assert "plain records lost" in run("losses").output
