@@ -98,7 +98,7 @@ def leader_epoch(region_epoch: int, counter: int) -> LeaderEpoch:
     if counter > LEADER_COUNTER_MAX:
         raise EpochExhausted(
             f"leader epoch counter {counter} exceeds {LEADER_COUNTER_MAX} within region epoch "
-            f"{region_epoch}: switch the region to itself, which takes a new region epoch"
+            f"{region_epoch}: another region has to take over, under a new region epoch"
         )
     return LeaderEpoch(region_epoch << LEADER_COUNTER_BITS | counter)
 

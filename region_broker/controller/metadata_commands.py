@@ -94,7 +94,13 @@ class RecordLineage(msgspec.Struct, frozen=True, tag=True):
 
 
 class CountNodeStart(msgspec.Struct, frozen=True, tag=True):
-    """Count one more start of this node: the counter part of its leader epochs."""
+    """Count one more start of this node."""
+
+
+class TakeLeaderEpoch(msgspec.Struct, frozen=True, tag=True):
+    """Take a leader epoch to act under; refused unless it is newer than the last one (T1)."""
+
+    leader_epoch: int
 
 
 Command = (
@@ -107,6 +113,7 @@ Command = (
     | PutDomain
     | RecordLineage
     | CountNodeStart
+    | TakeLeaderEpoch
 )
 
 
@@ -132,6 +139,13 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
             return _record_lineage(image, name, entry)
         case CountNodeStart():
             return msgspec.structs.replace(image, node_start_count=image.node_start_count + 1)
+        case TakeLeaderEpoch(leader_epoch=leader_epoch):
+            if leader_epoch <= image.last_leader_epoch:
+                raise CommandRefused(
+                    "leader-epoch-taken",
+                    f"leader epoch {leader_epoch} is not newer than {image.last_leader_epoch}",
+                )
+            return msgspec.structs.replace(image, last_leader_epoch=leader_epoch)
         case _:
             assert_never(command)
 

@@ -105,6 +105,8 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     regions: dict[str, RegionImage] = {}
     domains: dict[str, DomainImage] = {}
     node_start_count: int = 0
+    last_leader_epoch: int = -1
+    """The newest leader epoch that this region took, -1 before its first one: none is taken twice (T1, T19)."""
     deleted: dict[UUID, DeletedTopic] = {}
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:

@@ -84,7 +84,7 @@ deleted_topics = Table(
     Column("deleted_wall_ms", BigInteger, nullable=False),
 )
 
-_COUNTERS: Final = ("version", "node_start_count")
+_COUNTERS: Final = ("version", "node_start_count", "last_leader_epoch")
 _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
 )  # fmt: skip
@@ -102,7 +102,7 @@ def read_image(connection: Connection) -> MetadataImage | None:
         regions={row["name"]: _region(row) for row in _rows(connection, regions)},
         domains={row["name"]: _domain(row) for row in _rows(connection, domains)},
         deleted=_deleted_topics(connection),
-        **{name: counts[name] for name in _COUNTERS},
+        **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
     )
 
 

@@ -129,6 +129,11 @@ class Partition:
         return self.log.state
 
     @property
+    def written_epoch(self) -> int:
+        """Return the newest leader epoch that something in the log was written under, -1 if nothing was."""
+        return self.log.epochs.latest
+
+    @property
     def failed(self) -> str | None:
         """Why the partition has stopped; None while it runs."""
         return self.log.failed

@@ -35,6 +35,7 @@ from geo_replicator.quarantine import CutCause
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
 from region_broker.adapters.takeover.log_surgery import DivergedLogs, key_of
+from region_broker.controller.metadata_commands import TakeLeaderEpoch
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
@@ -300,6 +301,41 @@ async def test_PT8_a_mirror_tells_the_leader_epoch_of_the_term_of_an_idle_log_to
     await until(
         lambda: at_eu.leader_epoch == at_us.leader_epoch, "a restarted mirror knows it, too"
     )
+
+
+async def test_T19_the_counter_grows_only_when_a_region_acts_and_begins_anew_with_a_region_epoch(
+    pair: Pair,
+) -> None:
+    """A crash loop of a mirror uses nothing up, and neither does a long life."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    assert pair.eu.partition().leader_epoch == 8 << 16 | 1
+    for _ in range(2):
+        await pair.us.kill()
+        await pair.us.start()
+    assert pair.us.metadata.image.last_leader_epoch == -1
+    await pair.eu.kill()
+    await fail_over(pair.us)
+    assert pair.us.partition().leader_epoch == 17 << 16 | 1
+    await pair.us.kill()
+    await pair.us.start()
+    await until(lambda: pair.us.role.acting, "us acts again")
+    assert pair.us.partition().leader_epoch == 17 << 16 | 2
+
+
+async def test_T19_a_region_without_leader_epochs_says_so_and_can_be_taken_over(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.metadata.apply(TakeLeaderEpoch(8 << 16 | 0xFFFF))
+    await pair.eu.kill()
+    await pair.eu.start()
+    await until(lambda: "failover" in pair.eu.role.reason_not_acting, "eu says what to do")
+    assert "65535" in pair.eu.role.reason_not_acting
+    await fail_over(pair.us)
+    assert b"first" in pair.us.values()
+    await pair.eu.until(Phase.MIRRORING)
 
 
 async def test_T26_readers_ahead_of_the_cut_wait_until_their_groups_have_rejoined(

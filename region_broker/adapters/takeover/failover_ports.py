@@ -64,6 +64,11 @@ class RegionLog(Protocol):
         ...
 
     @property
+    def written_epoch(self) -> int:
+        """Return the newest leader epoch that something in the log was written under, -1 if nothing was."""
+        ...
+
+    @property
     def failed(self) -> str | None:
         """Return why the partition stopped, None while it works."""
         ...

@@ -61,6 +61,8 @@ from region_broker.adapters.takeover.steps.disputed import (
 from region_broker.adapters.takeover.steps.outlook import Outlook
 from region_broker.controller import metadata_commands, metadata_image
 
+COUNTERS_LEFT_WARNED: Final = 5_000
+"""An operator is told once so few leader epochs are left."""
 _log: Final = logging.getLogger("tidemark.failover")
 
 
@@ -75,7 +77,6 @@ class FailoverSteps:
         self._current = current
         self.drain_deadline_ms: int | None = None
         self.final_point: Callable[[], Awaitable[TidemarkPoint]] = _no_final_point
-        self._acted_epochs: set[int] = set()
 
     async def mirror(self, state: State) -> None:
         """Follow the acting region."""
@@ -90,7 +91,12 @@ class FailoverSteps:
             stopped = await self._confirm(state)
             if stopped is not None:
                 return stopped
-            term = await self._own_term(state.region_epoch)
+            try:
+                term = await self._own_term(state.region_epoch)
+            except fencing.EpochExhausted as error:
+                role.close_gate(f"{error} (tidemark region failover --to another region)")
+                await self._greet_for_ever()
+                return None
             await self._finish_cuts(state.region_epoch, state)
             base = self._base_of(state.region_epoch)
             await role.act(term, adopts=False, base=base, reason="this region loads its ledgers")
@@ -140,13 +146,30 @@ class FailoverSteps:
                 await self._cut_for(record, cut, state, late)
 
     async def _own_term(self, region_epoch: int) -> Term:
-        # T1: rounds of one leader epoch are driven once; a second run in this process needs another.
-        if region_epoch in self._acted_epochs:
-            await self._parts.metadata.apply(metadata_commands.CountNodeStart())
-        self._acted_epochs.add(region_epoch)
-        counter = self._parts.metadata.image.node_start_count
-        leader_epoch = fencing.leader_epoch(region_epoch, counter)
-        return Term(region_epoch, int(leader_epoch), self._outlook.region)
+        """Take the next leader epoch of `region_epoch`, durably.
+
+        T1: rounds of one leader epoch are driven once. T19: its counter begins anew with each region epoch, and
+        grows only when this region acts, not with every start. Raises `EpochExhausted`.
+        """
+        metadata = self._parts.metadata
+        known = [
+            log.written_epoch for log in self._parts.role.logs()
+        ]  # of a folder that did not count yet
+        used = [
+            fencing.leader_counter_of(epoch)
+            for epoch in (metadata.image.last_leader_epoch, *known)
+            if epoch >= 0 and fencing.region_epoch_of(epoch) == region_epoch
+        ]
+        counter = 1 + max(used, default=0)
+        leader_epoch = int(fencing.leader_epoch(region_epoch, counter))
+        if counter > fencing.LEADER_COUNTER_MAX - COUNTERS_LEFT_WARNED:
+            _log.warning(
+                "leader epoch %d of %d in this region epoch: switch to another region and back, each switch begins anew",
+                counter,
+                fencing.LEADER_COUNTER_MAX,
+            )
+        await metadata.apply(metadata_commands.TakeLeaderEpoch(leader_epoch))
+        return Term(region_epoch, leader_epoch, self._outlook.region)
 
     async def _confirm(self, state: State) -> Event | None:
         role, settings = self._parts.role, self._settings

@@ -20,6 +20,7 @@ from region_broker.controller.metadata_commands import (
     PutRegion,
     RecordLineage,
     SetTopicConfigs,
+    TakeLeaderEpoch,
 )
 from region_broker.controller.metadata_image import (
     DeletedTopic,
@@ -54,6 +55,7 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
         PutDomain(MAIN),
         RecordLineage("main", TAKEOVER),
         CountNodeStart(),
+        TakeLeaderEpoch(17 << 16 | 1),
     ]
     store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
     for command in commands:
