@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -35,7 +34,6 @@ from geo_replicator.quarantine import CutCause
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
 from region_broker.adapters.takeover.log_surgery import DivergedLogs, key_of
-from region_broker.controller.metadata_commands import TakeLeaderEpoch
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
@@ -276,87 +274,6 @@ async def test_T25_the_lineage_is_stored_at_both_regions(pair: Pair) -> None:
     await pair.eu.until(Phase.MIRRORING)
     assert operation.region_epoch == 17
     assert pair.us.metadata.image.main_domain == pair.eu.metadata.image.main_domain
-
-
-async def test_PT8_a_mirror_tells_the_leader_epoch_of_the_term_of_an_idle_log_too(
-    pair: Pair,
-) -> None:
-    """KIP-320: a client that comes from the region that took over knows that epoch, and must not see it go back."""
-    await pair.eu.write("first")
-    await pair.reached("first")
-    pair.us.operations.begin_switch()
-    await pair.us.until(Phase.ACTING)
-    await pair.eu.until(Phase.MIRRORING)
-    at_us, at_eu = pair.us.partition(), pair.eu.partition()
-    assert at_us.leader_epoch == 17 << 16 | 1
-    await until(lambda: at_eu.leader_epoch == at_us.leader_epoch, "the mirror knows the term")
-    assert (
-        at_eu.epoch_end_offset(17 << 16 | 1)
-        == at_us.epoch_end_offset(17 << 16 | 1)
-        == (17 << 16 | 1, 1)
-    )
-    await pair.eu.kill()
-    await pair.eu.start()
-    at_eu = pair.eu.partition()
-    await until(
-        lambda: at_eu.leader_epoch == at_us.leader_epoch, "a restarted mirror knows it, too"
-    )
-
-
-async def test_T19_the_counter_grows_only_when_a_region_acts_and_begins_anew_with_a_region_epoch(
-    pair: Pair,
-) -> None:
-    """A crash loop of a mirror uses nothing up, and neither does a long life."""
-    await pair.eu.write("first")
-    await pair.reached("first")
-    assert pair.eu.partition().leader_epoch == 8 << 16 | 1
-    for _ in range(2):
-        await pair.us.kill()
-        await pair.us.start()
-    assert pair.us.metadata.image.last_leader_epoch == -1
-    await pair.eu.kill()
-    await fail_over(pair.us)
-    assert pair.us.partition().leader_epoch == 17 << 16 | 1
-    await pair.us.kill()
-    await pair.us.start()
-    await until(lambda: pair.us.role.acting, "us acts again")
-    assert pair.us.partition().leader_epoch == 17 << 16 | 2
-
-
-async def test_T19_a_region_without_leader_epochs_says_so_and_can_be_taken_over(
-    pair: Pair,
-) -> None:
-    await pair.eu.write("first")
-    await pair.reached("first")
-    await pair.eu.metadata.apply(TakeLeaderEpoch(8 << 16 | 0xFFFF))
-    await pair.eu.kill()
-    await pair.eu.start()
-    await until(lambda: "failover" in pair.eu.role.reason_not_acting, "eu says what to do")
-    assert "65535" in pair.eu.role.reason_not_acting
-    await fail_over(pair.us)
-    assert b"first" in pair.us.values()
-    await pair.eu.until(Phase.MIRRORING)
-
-
-async def test_T26_readers_ahead_of_the_cut_wait_until_their_groups_have_rejoined(
-    pair: Pair,
-) -> None:
-    await pair.eu.write("first")
-    await pair.reached("first")
-    assert not pair.eu.partition().readers_ahead
-    await pair.eu.kill()
-    await fail_over(pair.us)
-    assert pair.us.partition().readers_ahead
-    await pair.us.kill()
-    await pair.us.start()
-    await pair.us.until(Phase.ACTING)
-    await until(lambda: pair.us.role.acting, "us acts again")
-    assert pair.us.partition().readers_ahead
-    await pair.us.kill()
-    pair.us.settings = replace(pair.us.settings, readers_ahead_ms=0, greet_interval_ms=1)
-    await pair.us.start()
-    await until(lambda: pair.us.role.acting, "us acts again")
-    await until(lambda: not pair.us.partition().readers_ahead, "nobody is waited for any more")
 
 
 async def test_T26_groups_are_clamped_to_the_ends_of_the_cut_logs_before_writes_open(

@@ -204,7 +204,7 @@ class FailoverSteps:
             await self._close_history()
         await role.stand_still(f"region {self._outlook.region} is taking over")
         try:
-            cut = self._parts.tidemarks.claim()
+            cut = self._outlook.claim()
         except TidemarkError as error:
             return TakeoverAbandoned(str(error))
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
@@ -288,7 +288,7 @@ class FailoverSteps:
     ) -> LossStatement:
         """Return what acting now would lose at most."""
         parts = self._parts
-        cut = parts.tidemarks.claim()
+        cut = self._outlook.claim()
         logs = parts.role.logs()
         takeover = Takeover(
             domain=parts.domain,

@@ -8,8 +8,10 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from geo_replicator.failover_events import HistoryRefuted
-from geo_replicator.lineage import EMPTY_CUT, Cut
+import msgspec
+
+from geo_replicator.failover_events import EntryRecord, HistoryRefuted
+from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, lowest_base
 from geo_replicator.tidemark import TidemarkError
 from idempotency.ports import Clock
 from region_broker.adapters.peers.peer_protocol import Hello
@@ -94,10 +96,27 @@ class Outlook:
         )
         return dict(answers)
 
+    def claim(self) -> Cut:
+        """Return the cut that this region may act from: its last tidemark, or the lowest base since that voids it.
+
+        1. Another region takes over from a base below it. 2. That one dies before this region has cut its logs. 3. An
+        operator lets this one act. What the lineage has declared lost must not come back (T25): it was told so, and
+        was done again. Raises `TidemarkError` where nothing can be claimed.
+        """
+        claim = self.parts.tidemarks.claim()
+        known = {entry.region_epoch: entry for entry in self.domain.lineage}
+        for hello in self.hellos.values():
+            known.update({entry.region_epoch: entry for entry in hello.lineage})
+        records = (EntryRecord(**msgspec.structs.asdict(known[epoch])) for epoch in sorted(known))
+        lineage = Lineage(tuple(record.entry() for record in records))
+        if not lineage.is_void(claim.point):
+            return claim
+        return lowest_base(lineage.since(claim.point.region_epoch))
+
     def known_claim(self) -> Cut:
         """Return this region's claim, `EMPTY_CUT` where it is not readable."""
         try:
-            return self.parts.tidemarks.claim()
+            return self.claim()
         except TidemarkError as error:
             _log.warning("no tidemark is claimed: %s", error)
             return EMPTY_CUT

@@ -1,6 +1,7 @@
 """The cut leader on a real node: what wakes it."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from geo_replicator.effects import RoundEffect
 from geo_replicator.events import RoundEvent, SomethingChanged
 from geo_replicator.rounds import RoundPhase, RoundsCore
+from region_broker.adapters.tidemarks.mirror_log import key_of
 from tests.geo_world import Site
 from tests.waiting import until
 
@@ -44,6 +46,35 @@ async def test_INV_CL5_a_log_that_moves_again_and_again_wakes_a_resting_leader_o
         await until(
             lambda: leader.published.number > resting_at + 1, what="a round that nobody asked for"
         )
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+async def test_T31_a_final_round_is_repeated_for_what_became_durable_behind_its_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between D and the record of the tidemark a last batch gets durable; it is answered, so it must be covered."""
+    site = Site(tmp_path, "home")
+    async with asyncio.TaskGroup() as tasks:
+        site.start(tasks)
+        leader = await site.act(tasks)
+        await site.create_topic("orders", 1)
+        await leader.final_round()
+        leader.core.interval_ms = REST_MS
+        publish, late = leader._publish, list[int]()
+
+        async def publish_later(number: int, ledger: Mapping[int, int]) -> None:
+            if not late:
+                late.append(await site.produce("orders", b"late"))
+            await publish(number, ledger)
+
+        monkeypatch.setattr(leader, "_publish", publish_later)
+        await site.produce("orders", b"x")
+        await leader.final_round()
+        orders = site.partition("orders")
+        assert late == [1]
+        assert leader.published_cut().position_of(key_of(orders)) == orders.high_watermark == 2
         for task in asyncio.all_tasks():
             if task is not asyncio.current_task():
                 task.cancel()
