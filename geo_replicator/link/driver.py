@@ -52,7 +52,7 @@ from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.comparing import compared
 from geo_replicator.link.core import LinkCore, LinkState
 from geo_replicator.link.cursor import CursorBroken
-from geo_replicator.link.lag import LagBook
+from geo_replicator.link.lag import Lag, LagBook
 from geo_replicator.link.reaching import Reaching
 from geo_replicator.loss import UndoneChange
 from geo_replicator.ports import (
@@ -68,6 +68,8 @@ from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import topic_difference, unnamed_absences
 
 RETRY_HALTED_MS: Final = 5_000
+UNHEARD_MS: Final = 5_000
+"""After so long without an answer this mirror's lag is not known: a waiting fetch is answered every second."""
 _log: Final = logging.getLogger("tidemark.link")
 
 
@@ -94,6 +96,7 @@ class Link:
         self._proven: dict[LogKey, int] = {}
         self._answers: deque[Awaitable[FetchAnswer]] = deque()
         self._retry_at_ms: int | None = None
+        self._started_ms = ports.clock.monotonic_ms()
 
     def restore(self) -> None:
         """Rebuild the tidemarks from the log, and show what was reached before (T16).
@@ -230,6 +233,7 @@ class Link:
                     self.reaching.log_moved(key)
             case LogsReconciled(region_epoch=region_epoch, keys=keys):
                 self.reaching.frontier.reconciled(keys, region_epoch)
+                self.reaching.changed.set()  # home may have been restarted: it knows nothing of this mirror
                 self.reaching.look_again()
             case SendFetch(positions=positions, forgotten=forgotten):
                 self._answers.append(session.fetch(positions, forgotten))
@@ -378,12 +382,21 @@ class Link:
             },
             "known_number": newest.newest.number if newest is not None else 0,
             "heard_ms_ago": None if heard is None else now_ms - heard,
-            "lag": {"records": total.records, "bytes": total.bytes, "ms": total.ms},
+            "silent_ms": now_ms - (self._started_ms if heard is None else heard),
+            "lag": _known(total, heard is not None and now_ms - heard < UNHEARD_MS),
+            "lag_when_heard": _known(total, heard is not None),
             "logs": {
                 key.encode(): {"records": lag.records, "bytes": lag.bytes, "ms": lag.ms}
                 for key, lag in self.lag.by_log(now_ms=now_ms).items()
             },
         }
+
+
+def _known(lag: Lag, known: bool) -> dict[str, int | None]:
+    """Return the lag as JSON-able values: what is not known is None, never 0."""
+    if not known:
+        return {"records": None, "bytes": None, "ms": None}
+    return {"records": lag.records, "bytes": lag.bytes, "ms": lag.ms}
 
 
 def _pause_of(effects: list[LinkEffect]) -> int:

@@ -36,6 +36,7 @@ JSON: Final = "json"
 DIVERGENCE: Final = "divergence"
 POLL_S: Final = 0.05
 _PASSING: Final = {"busy", "starting"}
+_SILENT_MS: Final = 5_000
 
 
 @click.group(
@@ -57,7 +58,8 @@ def status(url: str | None, output: str) -> None:
     names = sorted({*cluster.http, *views})
     if output == JSON:
         regions = [views.get(name) or {"region": name, "reachable": False} for name in names]
-        print_json({"regions": regions, "unreachable": cluster.dead})
+        split = split_brain(views)
+        print_json({"regions": regions, "unreachable": cluster.dead, "split_brain": split})
         return
     rows = [_status_row(name, views.get(name), cluster.http.get(name, "")) for name in names]
     columns = (
@@ -72,14 +74,39 @@ def status(url: str | None, output: str) -> None:
         "",
     )
     print_table("", columns, rows)
+    if both := split_brain(views):
+        click.echo(
+            f"SPLIT BRAIN: {' and '.join(both)} take writes at the same time: follow docs/runbooks/split_brain.md"
+        )
+
+
+def split_brain(views: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the regions that take writes where more than one does, with their epochs."""
+    acting = [name for name, view in sorted(views.items()) if view["acting"]]
+    found = [f"{name} (region epoch {views[name]['region_epoch']})" for name in acting]
+    return found if len(acting) > 1 else []
+
+
+def lag_text(view: Mapping[str, Any]) -> str:
+    """Return a region's lag: its own at a mirror, that of each mirror where the region acts."""
+    known = view.get("lag") or {}
+    if known.get("lag"):
+        return _one_lag(known)
+    mirrors = known.get("mirrors") or {}
+    return "; ".join(f"{name}: {_one_lag(mirror)}" for name, mirror in mirrors.items()) or "-"
+
+
+def _one_lag(known: Mapping[str, Any]) -> str:
+    shown = [f"{value} {name}" for name, value in known["lag"].items() if value is not None]
+    text = ", ".join(shown) or "unknown"
+    silent_ms = known.get("silent_ms", 0)
+    return text if silent_ms < _SILENT_MS else f"{text}, not heard for {silent_ms // 1000} s"
 
 
 def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequence[object]:
     if view is None:
         return (name, "unreachable", "no", "-", "-", "-", "-", address, "does not answer")
     mark = view["tidemark"]
-    lag = (view.get("lag") or {}).get("lag") or {}
-    shown = ", ".join(f"{value} {key}" for key, value in lag.items())
     return (
         name,
         view["role"],
@@ -87,7 +114,7 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
         view["region_epoch"],
         mark["number"],
         mark["age_ms"],
-        shown or "-",
+        lag_text(view),
         address,
         "" if view["acting"] else view["reason_not_acting"],
     )

@@ -5,6 +5,7 @@ INV-HM1  nothing is counted twice: a gauge is what `describe` says at the moment
 Not here: counters of requests and bytes (`region_broker.metrics`).
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -36,9 +37,13 @@ class RegionCollector(Collector):
             "epoch": ("Region epoch of the domain.", view["region_epoch"]),
             "tidemark_number": ("Last tidemark published or reached.", mark["number"]),
             "tidemark_age_ms": ("Milliseconds since it was published.", mark["age_ms"]),
-            "lag_records": ("Records that this mirror has not copied.", lag.get("records", 0)),
-            "lag_bytes": ("Bytes that this mirror has not copied.", lag.get("bytes", 0)),
-            "lag_ms": ("Milliseconds that this mirror is behind.", lag.get("ms", 0)),
+            "lag_records": (
+                "Records that this mirror has not copied; NaN: not known.",
+                lag["records"],
+            ),
+            "lag_bytes": ("Bytes that this mirror has not copied; NaN: not known.", lag["bytes"]),
+            "lag_ms": ("Milliseconds that this mirror is behind; NaN: not known.", lag["ms"]),
+            "home_silent_ms": ("Milliseconds since this mirror heard home.", _silent_ms(view)),
         }
         for name, (help_text, value) in gauges.items():
             family = GaugeMetricFamily(
@@ -47,7 +52,49 @@ class RegionCollector(Collector):
             family.add_metric([view["region"], view["domain"]], value)
             yield family
 
+        yield from self._mirrors(view)
+
+    def _mirrors(self, view: Mapping[str, Any]) -> Iterable[Metric]:
+        """Return what the acting region knows of each mirror: it needs nobody to tell it."""
+        mirrors: Mapping[str, Any] = view["lag"].get("mirrors") or {}
+        gauges = {
+            "lag_records": (
+                "Records that the mirror has not taken; NaN: not known.",
+                ("lag", "records"),
+            ),
+            "lag_bytes": ("Bytes that the mirror has not taken; NaN: not known.", ("lag", "bytes")),
+            "lag_ms": (
+                "Milliseconds since the first tidemark it has not reached; NaN: not known.",
+                ("lag", "ms"),
+            ),
+            "silent_ms": (
+                "Milliseconds since the mirror was heard, or since this node started.",
+                ("silent_ms",),
+            ),
+            "connected": ("1 while the mirror has a link to this region.", ("connected",)),
+        }
+        for name, (help_text, path) in gauges.items():
+            family = GaugeMetricFamily(
+                f"tidemark_mirror_{name}", help_text, labels=["region", "domain", "mirror"]
+            )
+            for mirror, known in mirrors.items():
+                value = known
+                for part in path:
+                    value = value[part]
+                family.add_metric([view["region"], view["domain"], mirror], _number(value))
+            yield family
+
 
 def _lag_of(view: Mapping[str, Any]) -> Mapping[str, float]:
-    lag: Mapping[str, float] = view["lag"].get("lag") or {}
-    return lag
+    """Return a mirror's own lag; nothing is behind where the region acts."""
+    lag: Mapping[str, float | None] = view["lag"].get("lag") or {}
+    return {name: _number(lag.get(name, 0)) for name in ("records", "bytes", "ms")}
+
+
+def _silent_ms(view: Mapping[str, Any]) -> float:
+    silent_ms: float = view["lag"].get("silent_ms", 0)
+    return silent_ms
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

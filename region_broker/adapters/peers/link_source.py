@@ -31,6 +31,7 @@ from region_broker.adapters.peers.history_messages import (
     LogDifference,
     ProveHistory,
 )
+from region_broker.adapters.peers.mirror_lag import COUNTED_BYTES_MAX, MirrorLags, Taken
 from region_broker.adapters.peers.peer_protocol import (
     NOT_ACTING,
     STALE_REGION_EPOCH,
@@ -60,20 +61,15 @@ LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 10_000
 GATHER_MS: Final = 10
-COUNTED_BYTES_MAX: Final = 1 << 40
 _STATE: Final = "link"
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
-    """What a mirror region said last: its reached tidemark and its lag. `heard_ms` is monotonic."""
+    """What a mirror region said last: its reached tidemark."""
 
     region: str
     reached: TidemarkPoint
-    lag_records: int
-    lag_bytes: int
-    lag_ms: int
-    heard_ms: int
 
 
 class LinkSource:
@@ -93,7 +89,7 @@ class LinkSource:
         self._clock = clock
         self._sessions: set[_FetchSession] = set()
         self.reports: dict[str, MirrorReport] = {}
-        self._copied: dict[str, Mapping[LogKey, int]] = {}
+        self.lags = MirrorLags(clock.monotonic_ms())
         self._history = ShownHistory(partitions)
         self.on_refuted: Callable[[str, TidemarkPoint, Sequence[HistoryDifference]], None] = (
             _nobody_hears
@@ -222,10 +218,12 @@ class LinkSource:
             fetching = _FetchSession(self._partitions, self._metadata, self._clock)
             session.state[_STATE] = opened = fetching
             self._sessions.add(fetching)
-            session.on_close(lambda: self._end(opened))
+            session.on_close(lambda: self._end(session.hello.region, opened))
+            self.lags.began(session.hello.region, fetching.positions)
             if self.meet is not None:
                 await self.meet(session.hello.region)
-            self._copied[session.hello.region] = fetching.positions
+        self.lags.heard(session.hello.region, self._clock.monotonic_ms())
+        fetching.taken.asked()
         for topic_id, partition in message.forgotten:
             fetching.forget(LogKey(_topic_id(topic_id), partition))
         for asked in message.positions:
@@ -234,8 +232,9 @@ class LinkSource:
         self._admit(message.region_epoch)
         return reply
 
-    def _end(self, fetching: "_FetchSession") -> None:
+    def _end(self, region: str, fetching: "_FetchSession") -> None:
         fetching.close()
+        self.lags.ended(region)
         self._sessions.discard(fetching)
 
     async def _report_reached(
@@ -246,46 +245,39 @@ class LinkSource:
         self.reports[region] = MirrorReport(
             region=region,
             reached=TidemarkPoint(message.reached_region_epoch, message.number),
-            lag_records=message.lag_records,
-            lag_bytes=message.lag_bytes,
-            lag_ms=message.lag_ms,
-            heard_ms=self._clock.monotonic_ms(),
         )
+        self.lags.heard(region, self._clock.monotonic_ms())
+        self.lags.reached(region, self.reports[region].reached)
         published = self.published()
         return ReachedNoted(region_epoch=published.region_epoch, published_number=published.number)
 
     def positions_of(self, region: str) -> Mapping[LogKey, int] | None:
         """Return how far a mirror has copied each log, None if it has not asked since this node started."""
-        return self._copied.get(region)
+        return self.lags.positions_of(region)
 
     def heard_ms_ago(self, region: str) -> int | None:
-        """Return how long ago a mirror reported last, None if it has not since this node started."""
-        report = self.reports.get(region)
-        return None if report is None else self._clock.monotonic_ms() - report.heard_ms
+        """Return how long ago a mirror was heard, None if it was not since this node started."""
+        return self.lags.heard_ms_ago(region, self._clock.monotonic_ms())
+
+    def note_published(self, point: TidemarkPoint) -> None:
+        """Note a tidemark of this region."""
+        self.lags.published(point, self._clock.monotonic_ms())
 
     def copied_to(self, partition: Partition) -> int | None:
         """Return how far all mirrors have copied `partition`; None where none has asked since this node started."""
         key = LogKey(partition.topic_id, partition.tp.partition)
-        held = [positions[key] for positions in self._copied.values() if key in positions]
-        return min(held, default=None)
+        copied = [self.positions_of(region) or {} for region in self._others()]
+        return min((positions[key] for positions in copied if key in positions), default=None)
+
+    def _others(self) -> list[str]:
+        own = self._identity.hello().region
+        return [region for region in self._metadata.image.regions if region != own]
 
     def status(self) -> dict[str, Any]:
-        """Return what the mirrors reported last, as JSON-able values."""
+        """Return how far each mirror is, as this region knows it (`mirror_lag`), as JSON-able values."""
         now_ms = self._clock.monotonic_ms()
         return {
-            report.region: {
-                "reached": {
-                    "region_epoch": report.reached.region_epoch,
-                    "number": report.reached.number,
-                },
-                "lag": {
-                    "records": report.lag_records,
-                    "bytes": report.lag_bytes,
-                    "ms": report.lag_ms,
-                },
-                "heard_ms_ago": now_ms - report.heard_ms,
-            }
-            for report in self.reports.values()
+            region: self.lags.status(region, self._partitions, now_ms) for region in self._others()
         }
 
 
@@ -315,6 +307,7 @@ class _FetchSession:
         self._metadata = metadata
         self._clock = clock
         self.positions: dict[LogKey, int] = {}
+        self.taken = Taken()
         self._unsubscribe: dict[LogKey, Callable[[], None]] = {}
         self._moved: dict[LogKey, None] = {}
         # `_wakes`: there is something to send. `_hurries`: and it is not to wait for more (INV-SO5).
@@ -355,6 +348,7 @@ class _FetchSession:
 
     def close(self) -> None:
         self._closed = True
+        self.taken.give_up(self.positions)
         for unsubscribe in self._unsubscribe.values():
             unsubscribe()
         self._unsubscribe.clear()
@@ -405,6 +399,7 @@ class _FetchSession:
                     unfinished.append(key)
         for key in unfinished:
             self._mark(key, hurries=True)
+        self.taken.answered({_key_of(part): part.position for part in parts})
         return self._reply(parts, data) if parts or news else None
 
     def _take(
@@ -452,6 +447,10 @@ class _FetchSession:
             partitions=tuple(parts),
         )
         return Reply(message, data)
+
+
+def _key_of(part: FetchedPartition) -> LogKey:
+    return LogKey(_topic_id(part.topic_id), part.partition)
 
 
 def _end_of(data: Buffer, position: int) -> int:

@@ -11,7 +11,7 @@ moved (`moved_logs`).
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol
 from uuid import UUID
@@ -115,6 +115,7 @@ class CutLeaderParts:
     ledgers: LedgerTopics
     clock: Clock
     interval_ms: int = ROUND_INTERVAL_MS
+    on_published: Callable[[TidemarkPoint], None] = lambda _: None
 
 
 class CutLeader:
@@ -347,6 +348,7 @@ class CutLeader:
         self._writer.published(at, record_bytes)
         self._settle(collected)
         self._published_round = number
+        self._parts.on_published(self.published)
         self._events.put_nowait(TidemarkDurable(number))
         await self._announce()
 

@@ -106,6 +106,7 @@ class TidemarkService:
             ledgers=ledgers_of(parts.metadata.image),
             clock=parts.clock,
             interval_ms=parts.interval_ms,
+            on_published=parts.source.note_published,
         )
         self.link = None
         self.cut_leader = CutLeader(leader_parts, term)

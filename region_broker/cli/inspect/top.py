@@ -151,18 +151,25 @@ def _print(views: Mapping[str, Mapping[str, Any] | None], betweens: Mapping[str,
             print_table(name, names, rows)
 
 
+def lag_records(view: Mapping[str, Any]) -> int | None:
+    """Return a mirror's lag; where the region acts, that of its furthest mirror. None: not known."""
+    known = view.get("lag") or {}
+    lags = [known] if "lag" in known else [*(known.get("mirrors") or {}).values()]
+    records = [one["lag"]["records"] for one in lags]
+    return None if None in records else max(records, default=0)
+
+
 def _row(name: str, view: Mapping[str, Any] | None, between: Between | None) -> tuple[object, ...]:
     if view is None or between is None:
         return (name, "does not answer", *["-"] * 11)
     figures = _figures(between)
-    lag = (view.get("lag") or {}).get("lag") or {}
     return (
         name,
         view["role"],
         view["region_epoch"],
         view["tidemark"]["number"],
         view["tidemark"]["age_ms"],
-        lag.get("records", 0),
+        "unknown" if (records := lag_records(view)) is None else records,
         f"{figures['requests_per_s']:.0f}",
         f"{figures['connections']:.0f}",
         f"{figures['open_transactions']:.0f}",

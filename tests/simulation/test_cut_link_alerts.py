@@ -1,0 +1,118 @@
+"""The truth about lag: while a link is cut, both sides say so, and the alerts that operators install fire.
+
+The expressions are read from docs/observability/alerts.yml, and judged by what the nodes export. How long they must hold
+(`for`) is Prometheus' affair.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from region_broker.adapters.takeover.region_view import RegionService
+from region_broker.cli.region import lag_text, split_brain
+from region_broker.http_api.region_metrics import RegionCollector
+from region_broker.ports.clock import SystemClock
+from tests.simulation.kafka_client import Connection, batch_of
+from tests.simulation.region_pair import Pair, Region
+from tests.tidy.tree import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+ALERTS = ROOT / "docs" / "observability" / "alerts.yml"
+ALERT = re.compile(r"- alert: (\w+)\s+expr: '([^']+)'")
+TERM = re.compile(r"^(tidemark_[a-z_]+) > ([0-9]+)$")
+
+
+class MovedClock(SystemClock):
+    """The real clock, moved on by hand."""
+
+    moved_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.moved_ms
+
+
+def exported(region: Region) -> dict[str, list[float]]:
+    """Return the values of every series of the region."""
+    service = RegionService(region.node.failover, region.node.operations)
+    values: dict[str, list[float]] = defaultdict(list)
+    for family in RegionCollector(service).collect():
+        for sample in family.samples:
+            values[sample.name].append(sample.value)
+    return values
+
+
+def firing(region: Region) -> set[str]:
+    """Return the alerts about mirrors that hold, of those that compare with a number."""
+    values = exported(region)
+    found = set()
+    for alert, expression in ALERT.findall(ALERTS.read_text()):
+        for term in expression.split(" or "):
+            match = TERM.match(term)
+            if match and any(value > float(match[2]) for value in values[match[1]]):
+                found.add(alert)
+    return found
+
+
+async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: Path) -> None:
+    pair, clock = Pair(tmp_path, 1), MovedClock()
+    pair.eu.clock = pair.us.clock = clock
+    await pair.start()
+    try:
+        await pair.create_topic("orders", 1)
+        connection = await Connection.open(pair.fabric.site("client"), pair.eu.kafka_port)
+        producer = await connection.init_producer_id(None)
+        sequence = 0
+
+        async def write(count: int) -> None:
+            nonlocal sequence
+            for _ in range(count):
+                batch = batch_of(b"value", producer, sequence, transactional=False)
+                await connection.produce("orders", {0: batch})
+                sequence += 1
+
+        def exports(name: str) -> Callable[[], float]:
+            return lambda: exported(pair.eu)[f"tidemark_mirror_{name}"][0]
+
+        records, lag_ms = exports("lag_records"), exports("lag_ms")
+        await write(1)
+        await pair.until(lambda: pair.us.partition("orders", 0).visible_end == 1, "shown")
+        await pair.until(lambda: records() == lag_ms() == 0, "all is taken and reached")
+        assert not firing(pair.eu) | firing(pair.us)
+
+        pair.fabric.cut("eu", "us")
+        await write(3)
+        assert records() >= 3
+        before = records()
+        await write(4)
+        assert records() >= before + 4
+        assert exports("lag_bytes")() > 0
+        await pair.until(lambda: lag_ms() >= 0, "known")
+        clock.moved_ms += 20_000
+        assert lag_ms() >= 20_000
+        assert {"TidemarkMirrorLags", "TidemarkMirrorNotHeard"} <= firing(pair.eu)
+        assert "TidemarkHomeNotHeard" in firing(pair.us)
+        assert math.isnan(exported(pair.us)["tidemark_region_lag_records"][0])
+        home, mirror = (
+            RegionService(region.node.failover, region.node.operations).describe()
+            for region in (pair.eu, pair.us)
+        )
+        assert re.match(r"us: \d+ records, \d+ bytes, \d+ ms, not heard for 2\d s", lag_text(home))
+        assert lag_text(mirror).startswith("unknown, not heard for 2")
+
+        pair.fabric.heal("eu", "us")
+        await pair.until(lambda: records() == lag_ms() == 0, "all is taken and reached again")
+        assert not firing(pair.eu) | firing(pair.us)
+    finally:
+        await pair.stop()
+
+
+def test_status_says_which_regions_take_writes_at_the_same_time() -> None:
+    views = {
+        name: {"acting": True, "region_epoch": epoch} for name, epoch in (("us", 17), ("eu", 8))
+    }
+    assert split_brain(views) == ["eu (region epoch 8)", "us (region epoch 17)"]
+    assert not split_brain({"eu": views["eu"], "us": {"acting": False, "region_epoch": 8}})
