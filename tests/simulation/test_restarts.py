@@ -12,6 +12,7 @@ import pytest
 
 from chaos.checker import check
 from chaos.history import Attempt, History, seen
+from region_broker.wire.batches import Origin, Record, build_batch
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
@@ -128,7 +129,8 @@ async def test_T14_retention_waits_for_a_mirror_that_was_away_when_home_restarte
         producer = await connection.init_producer_id(None)
 
         def record(number: int) -> bytes:  # old enough to be deleted, and as long as a segment
-            return batch_of(b"x" * 3_000, producer, number, transactional=False)
+            origin = Origin(producer[0], producer[1], number)
+            return build_batch([Record(None, b"x" * 3_000, timestamp_ms=1)], origin=origin)
 
         await connection.produce("stream", {0: record(0)})
         await pair.until(
