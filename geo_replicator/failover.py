@@ -72,6 +72,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     region_epoch: int
     acting_region: str = ""
     promise: Promise = NO_PROMISE
+    promise_before: Promise = NO_PROMISE
+    """What another taker was promised before this region began to take over."""
     takeover: TakeoverBegun | None = None
     entry: EntryRecord | None = None
     unseen: tuple[EntryRecord, ...] = ()
@@ -193,12 +195,21 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
             own = Promise(event.region_epoch, state.region)
             verdict = judge_promise(state.promise, state.region_epoch, own)
             assert verdict in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}, (state, event)
+            others = state.promise.taker not in {"", state.region}
             return msgspec.structs.replace(
-                state, takeover=event, entry=None, promise=own, reason=""
+                state,
+                takeover=event,
+                entry=None,
+                promise=own,
+                promise_before=state.promise if others else state.promise_before,
+                reason="",
             )
         case TakeoverAbandoned(reason=reason):
-            # The promise was to itself, for an epoch that is now never used: it binds nobody.
-            return msgspec.structs.replace(_without_takeover(state, reason), promise=NO_PROMISE)
+            # The promise was to itself, for an epoch that is now never used: it binds nobody. One given to another
+            # taker before still binds: that one may act, and nothing older may be followed meanwhile (T24).
+            return msgspec.structs.replace(
+                _without_takeover(state, reason), promise=state.promise_before
+            )
         case CutChosen(entry=entry):
             assert state.takeover is not None, state
             assert entry.region_epoch == state.takeover.region_epoch, (entry, state.takeover)

@@ -169,3 +169,15 @@ def test_INV_LO3_each_tail_is_cut_by_the_first_missed_entry_below_it() -> None:
     cuts = [(record.region_epoch, cut.position_of(ORDERS)) for record, cut in effect.by_entry()]
     # Offsets from 40 on were lost by region epoch 17 already; what lies from 30 on was lost by 24.
     assert cuts == [(17, 40), (24, 30)]
+
+
+def test_T24_a_takeover_given_up_leaves_an_earlier_promise_to_another_taker_in_force() -> None:
+    """1. ap was promised 18. 2. us tries to take over, twice, and gives up. 3. ap may act all the same."""
+    state = replay([Born("us", acting=False, region_epoch=8), PromiseGiven(18, "ap")])
+    assert state is not None
+    for epoch in (25, 33):
+        state = fold(state, TakeoverBegun(epoch, "eu", "op", planned=False, forced=False))
+        assert state.promise == Promise(epoch, "us")
+        state = fold(state, TakeoverAbandoned("no promise of region eu"))
+        assert state.promise == Promise(18, "ap")
+    assert state.phase is Phase.FENCED
