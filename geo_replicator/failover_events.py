@@ -121,6 +121,8 @@ class HistoryRefuted(msgspec.Struct, frozen=True, tag=True):
     number: int
     log_count: int
     reason: str
+    lost_here: bool = False
+    """The logs are named by this region's own manifest and are gone: there is no end of its own to act on (T36)."""
 
 
 class DrainBegun(msgspec.Struct, frozen=True, tag=True):

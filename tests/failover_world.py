@@ -258,6 +258,7 @@ class Site:
         parts = FailoverParts(
             domain="main", clock=clock, metadata=self.metadata, role=self.role,
             tidemarks=self.tidemarks, quarantine=self.quarantine, peers=peers,
+            manifest=self.table,
             folder=with_history(
                 disk, self.folder, cluster_id=CLUSTER_ID, region=self.region.name,
                 node_id=self.region.node_id, history=birth_at(self.regions[0].name, 0),

@@ -179,6 +179,7 @@ class Node:
             quarantine=storage.quarantine,
             peers=FailoverPeers(ports.network, storage.metadata, config.region),
             folder=storage.folder,
+            manifest=storage.partitions,
         )
         self.failover = FailoverDriver(parts, storage.journal, FailoverSettings())
         self._greeting.driver = self.failover

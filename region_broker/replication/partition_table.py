@@ -4,12 +4,14 @@ INV-T1  the folder says its format version; a newer one is refused before anythi
 INV-T2  a partition lives in `<topic id, 32 hex digits>/<partition>`: a topic that was deleted and created again is
         another topic
 INV-T3  a partition that cannot be opened is there, failed, with the reason; the others go on
+INV-T6  a partition that was made and is gone is named in `lost`, also after an empty one took its place (T36)
 INV-T4  the journal is replayed before any partition is opened
 INV-T5  a drop that a crash or the disk interrupted is finished by the next start, or before; a folder that no topic has
         and that no deletion was begun of is left
 
     <data_dir>/format                        "tidemark-log 2"
     <data_dir>/journal                       small appends of all partitions, synced before they are acknowledged
+    <data_dir>/manifest                      which partitions were made: one that is gone is missed
     <data_dir>/<topic id>/topic.json         name and id, for people and offline tools
     <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start,
                                              <base>.{log,index,txnindex,snapshot,bookmark}
@@ -43,6 +45,7 @@ from region_broker.log.log_setup import LogListener, LogSetup
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.recovery.removal import Removal
 from region_broker.log.segment import SealedCache
+from region_broker.log.side_files.log_manifest import LogEntry, LogManifest
 from region_broker.log.side_files.log_start import LogStart
 from region_broker.replication.partition import Partition
 from region_broker.wire.caps.disk_room import DiskRoom
@@ -113,6 +116,7 @@ class PartitionTable:
         self._removal = Removal(disk)
         check_format(disk, data_dir)
         self._removal.sweep(data_dir)
+        self._manifest = LogManifest(disk, data_dir)
         opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
         self._journal = opened.journal
         self._refused = opened.refused
@@ -159,6 +163,7 @@ class PartitionTable:
         folder = self._data_dir / topic.topic_id.hex
         partitions = self._by_id.setdefault(topic.topic_id, {})
         self._by_name[topic.name] = partitions
+        self._note_lost(topic)
         try:
             self._make_folder(folder)
             self._write_topic_file(folder, topic)
@@ -170,7 +175,43 @@ class PartitionTable:
         for number in [*range(topic.partition_count), *self._folders_beyond(topic)]:
             if number not in partitions:
                 partitions[number] = self._open_partition(topic, number, config)
+        self._note_made(topic.topic_id)
         return list(partitions.values())
+
+    def _note_lost(self, topic: TopicSpec) -> None:
+        """Note which of the topic's partitions were made in an earlier life and have no folder; raises OSError."""
+        held, topic_id = self._by_id[topic.topic_id], topic.topic_id
+        made = (
+            number
+            for number in range(topic.partition_count)
+            if number not in held and self._manifest.of((topic_id, number)) is LogEntry.MADE
+        )
+        gone = [n for n in made if not self._disk.exists(self.folder_of(topic_id, n))]
+        self._manifest.note([(topic_id, number) for number in gone], LogEntry.LOST)
+
+    def _note_made(self, topic_id: UUID) -> None:
+        named = self._manifest.of
+        new = [n for n in self._by_id[topic_id] if named((topic_id, n)) is LogEntry.REMOVED]
+        made = [(topic_id, n) for n in new if self._disk.exists(self.folder_of(topic_id, n))]
+        self._note(made, LogEntry.MADE)
+
+    def _note(self, keys: list[tuple[UUID, int]], entry: LogEntry) -> None:
+        try:
+            self._manifest.note(keys, entry)
+        except (
+            OSError
+        ):  # INV-MF3: they are not missed if they go, and the disk's error is told where it matters
+            logger.exception("%s: the manifest cannot be written", self._data_dir)
+
+    def lost(self) -> list[str]:
+        """Return the names of partitions that were made, and were gone at a start (INV-T6)."""
+        keys = self._manifest.lost()
+        found = [(self.by_id(topic_id, number), topic_id, number) for topic_id, number in keys]
+        return [f"{p.tp}" if p is not None else f"{t.hex}-{n}" for p, t, n in found]
+
+    def take_note_of_lost(self) -> None:
+        """Forget what was lost: who decides who acts has, durably, taken note."""
+        self._note(self._manifest.lost(), LogEntry.MADE)
 
     def _make_folder(self, folder: Path) -> None:
         """Make a topic's folder; what is left there of earlier deletions goes."""
@@ -244,6 +285,8 @@ class PartitionTable:
         A disk that fails here leaves the files to a later try (INV-T5).
         """
         self.mark_beyond(topic_id, partition_count)
+        going = [(topic_id, p.tp.partition) for p in self.beyond(topic_id, partition_count)]
+        self._note(going, LogEntry.REMOVED)
         for partition in self.beyond(topic_id, partition_count):
             number = partition.tp.partition
             del self._by_id[topic_id][number]
@@ -356,6 +399,7 @@ class PartitionTable:
         for name in [name for name, held in self._by_name.items() if held is partitions]:
             del self._by_name[name]
         self._removal.mark(self._data_dir / topic_id.hex)
+        self._note([(topic_id, number) for number in partitions], LogEntry.REMOVED)
         for partition in partitions.values():
             partition.close(f"the topic of {partition.tp} was deleted")
         self._put_away(self._data_dir / topic_id.hex, list(partitions.values()))
@@ -394,6 +438,7 @@ class PartitionTable:
         for partition in self:
             partition.close("the node stops")
         self.cold_reads.close()
+        self._manifest.close()
         self._journal.close()
         self._cache.close()
 

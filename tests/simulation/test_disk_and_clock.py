@@ -107,8 +107,7 @@ async def test_EROFS_a_read_only_file_system_refuses_writes_and_keeps_what_was_a
     assert refused.value.code.name in STORAGE_ERRORS
     await refuse_metadata(region, read_only=True)
     assert await create(client, "new") == "kafka_storage_error"
-    with pytest.raises(Refused, match="coordinator_not_available"):
-        await use_up_ids(client)
+    await use_up_ids(client)  # ids are drawn: they need no disk (C11)
     await refuse_metadata(region, read_only=False)
     committed = await client.call(8, 8, {
         "group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,

@@ -6,19 +6,21 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
+from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.node import NodeRefused
 from tests.simulation.folder_faults import (
     ClockSetBack,
     copy_of,
     empty_folder,
     lose_file,
+    lose_log,
     lose_logs,
     lose_metadata,
     restore,
     restore_part,
 )
-from tests.simulation.region_pair import Region, region_pair, until
-from tests.simulation.test_folders_without_history import shown, three_records, write
+from tests.simulation.region_pair import Pair, Region, region_pair, until
+from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
@@ -121,5 +123,67 @@ async def test_T36_a_clock_set_back_between_starts_does_not_matter(tmp_path: Pat
             region.clock = ClockSetBack(region.clock)
             await region.begin()
         await until(lambda: pair.eu.node.role.acting, "home acts")
+        await write(pair.eu, b"four")
+        await pair.until(lambda: shown(pair.us) == 4, "the mirror follows")
+
+
+async def lost_log_at_home(pair: Pair, topic: str) -> None:
+    """Let home start, alone, without the folder of one log; returns once it says why it does not act."""
+    await three_records(pair)
+    for region in pair.regions.values():
+        await region.kill()
+    lose_log(pair.eu, topic, 0)
+    for _ in range(2):  # nor does it forget over a restart
+        await pair.eu.begin()
+        await until(
+            lambda: f"not on its disk any more (1: {topic}-0)" in reason(pair.eu), "it says which"
+        )
+        assert not pair.eu.node.role.acting
+        await pair.eu.kill()
+
+
+def reason(region: Region) -> str:
+    """Return why a region takes no writes."""
+    return region.node.role.reason_not_acting
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "__tidemarks", "__transaction_state"])
+async def test_T36_home_that_lost_one_log_does_not_act_and_gets_it_back_from_whoever_takes_over(
+    tmp_path: Path, topic: str
+) -> None:
+    async with region_pair(tmp_path, 6) as pair:
+        await lost_log_at_home(pair, topic)
+        await pair.eu.begin()
+        await pair.us.start()
+        await pair.until(
+            lambda: "region failover --to us" in reason(pair.eu), "it says the way out"
+        )
+        assert shown(pair.us) == 3
+        await pair.fail_over()
+        await pair.until(
+            lambda: pair.eu.phase is Phase.MIRRORING and shown(pair.eu) == 3, "it got it back"
+        )
+        await write(pair.us, b"four")
+        await pair.until(lambda: shown(pair.eu) == 4, "and follows")
+
+
+async def test_T36_a_lost_log_is_not_accepted_as_a_loss_and_an_older_whole_folder_is(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 7) as pair:
+        await three_records(pair)
+        for region in pair.regions.values():
+            await region.kill()
+        whole = copy_of(pair.eu)
+        lose_log(pair.eu, TOPIC, 0)
+        await pair.eu.begin()
+        await until(lambda: "give its whole data folder back" in reason(pair.eu), "it says so")
+        with pytest.raises(OperationRefused, match="1 logs went"):
+            pair.eu.node.operations.begin_accept_loss(confirmed=True)
+        await pair.eu.kill()
+        restore(pair.eu, whole)
+        await pair.eu.start()
+        await until(lambda: pair.eu.node.role.acting, "it acts")
+        await pair.us.start()
         await write(pair.eu, b"four")
         await pair.until(lambda: shown(pair.us) == 4, "the mirror follows")

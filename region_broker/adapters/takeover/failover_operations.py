@@ -146,6 +146,8 @@ class FailoverOperations:
                 f"region {self.region} is {state.phase.value}: no mirror has shown what it does not"
                 " hold, so there is no loss to accept",
             )
+        if state.refuted.lost_here:
+            raise OperationRefused("lost-logs", choices(self._driver.outlook, state))
         return state.refuted.region
 
     async def _accept_loss(self, operation: Operation, against: str) -> None:

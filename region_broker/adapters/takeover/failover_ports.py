@@ -258,6 +258,18 @@ class FolderSide(Protocol):
         ...
 
 
+class LostLogs(Protocol):
+    """What the manifest of logs misses (`replication.partition_table.PartitionTable`)."""
+
+    def lost(self) -> Sequence[str]:
+        """Return the names of logs that were made, and were gone at a start (T36)."""
+        ...
+
+    def take_note_of_lost(self) -> None:
+        """Forget them: the journal says by now that this region does not act, or it mirrors."""
+        ...
+
+
 class MetadataSide(Protocol):
     """The metadata store."""
 

@@ -1,6 +1,7 @@
 """History in dispute: a mirror has shown what this region does not hold (T33).
 
 INV-DP1  at a start no write opens before every mirror that answers was asked what it has shown
+INV-DP4  nor where this region's own manifest names logs that are gone (T36)
 INV-DP2  a dispute ends by an operator's word only: a takeover there, or the loss accepted here
 INV-DP3  the statement of an accepted loss names what the mirror itself says that it holds beyond this region
 
@@ -65,9 +66,36 @@ def refutation(
     )
 
 
+def refuted_by_manifest(outlook: Outlook, state: State) -> HistoryRefuted | None:
+    """Return what this region's own disk has lost of its logs; None where all that were made are there (T36)."""
+    lost = outlook.parts.manifest.lost()
+    if not lost:
+        return None
+    others = outlook.parts.peers.names()
+    return HistoryRefuted(
+        region=others[0] if others else outlook.region,
+        region_epoch=state.region_epoch,
+        number=outlook.known_claim().point.number,
+        log_count=len(lost),
+        lost_here=True,
+        reason=(
+            f"region {outlook.region} had logs that are not on its disk any more ({len(lost)}:"
+            f" {', '.join(lost[:NAMED_MAX])})"
+        ),
+    )
+
+
 def choices(outlook: Outlook, state: State) -> str:
     """Return why writes are closed, and what an operator may choose."""
     other = state.refuted.region if state.refuted is not None else "the other region"
+    if state.refuted is not None and state.refuted.lost_here:
+        back = f"stop this node and give its whole data folder back, from a copy made before {state.refuted.log_count} logs went"
+        if other == outlook.region:
+            return f"{state.reason}. Writes are closed: {back}"
+        return (
+            f"{state.reason}. Writes are closed: tidemark region failover --to {other}, from which this region then"
+            f" copies them again; or {back}"
+        )
     return (
         f"{state.reason}. Writes are closed until an operator chooses: tidemark region failover --to"
         f" {other}, which keeps all that was shown there; or tidemark region accept-loss --at"

@@ -56,6 +56,7 @@ from region_broker.adapters.takeover.log_surgery import (
 from region_broker.adapters.takeover.steps.disputed import (
     choices,
     loss_to_accept,
+    refuted_by_manifest,
     refuted_by_mirrors,
 )
 from region_broker.adapters.takeover.steps.outlook import Outlook
@@ -81,11 +82,15 @@ class FailoverSteps:
     async def mirror(self, state: State) -> None:
         """Follow the acting region."""
         acting_region = state.acting_region or self._outlook.domain.acting_region
+        self._parts.manifest.take_note_of_lost()  # a mirror claims no more than its logs hold (T16)
         await self._parts.role.mirror(Term(state.region_epoch, 0, acting_region))
 
     async def act(self, state: State) -> Event | None:
         """Take writes; after a restart only once every site that answers agrees (T27)."""
         role = self._parts.role
+        lost = refuted_by_manifest(self._outlook, state)
+        if lost is not None:
+            return lost
         serving = role.serving
         if serving is None or role.mirrors or serving.region_epoch != state.region_epoch:
             stopped = await self._confirm(state)
@@ -111,6 +116,7 @@ class FailoverSteps:
 
     async def await_operator(self, state: State) -> Event | None:
         """Acknowledge nothing more, also nothing that is under way, until an operator has chosen (T33)."""
+        self._parts.manifest.take_note_of_lost()  # the journal says it from here on
         await self._parts.role.fence(choices(self._outlook, state))
         await self._greet_for_ever()
         return None

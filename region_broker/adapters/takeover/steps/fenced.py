@@ -55,6 +55,8 @@ async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, Sit
     if state.refuted is not None or outlook.is_refuted(state.region_epoch):
         return False  # T33: what a mirror has shown and this region lacks is an operator's choice
     domain = outlook.domain
+    if outlook.parts.manifest.lost():
+        return False  # T36: it does not hold all that it had
     if state.copied:
         return False  # T32: it acted last in another life, and holds nothing of it that it did not copy
     if (domain.acting_region, domain.region_epoch) != (outlook.region, state.region_epoch):

@@ -19,6 +19,7 @@ from region_broker.adapters.takeover.failover_messages import AskStatus, SiteSta
 from region_broker.adapters.takeover.failover_peers import FailoverPeers
 from region_broker.adapters.takeover.failover_ports import (
     FolderSide,
+    LostLogs,
     MetadataSide,
     TidemarkFacts,
 )
@@ -59,6 +60,7 @@ class FailoverParts:
     quarantine: QuarantineStore
     peers: FailoverPeers
     folder: FolderSide
+    manifest: LostLogs
 
 
 class Outlook:
