@@ -1,7 +1,9 @@
 """Rules T33 to T35: a region proves its history to whoever has shown it; what was shown is not taken back."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -10,12 +12,14 @@ import pytest
 from geo_replicator.effects import Diverged
 from geo_replicator.failover import Phase
 from geo_replicator.history import HeldLog, LastBatch, ShownLog, difference_of
-from geo_replicator.lineage import LogKey
+from geo_replicator.lineage import LogKey, TidemarkPoint
+from geo_replicator.link.core import LinkState
 from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import MirrorTopic
 from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.adapters.takeover.log_surgery import key_of
+from region_broker.adapters.tidemarks.reached_store import ReachedFile
 from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
 from tests.waiting import until
@@ -337,3 +341,46 @@ def test_T15_a_shrink_that_waits_is_given_up_when_home_has_the_partitions_again(
     assert [drop.keeps for drop in changes.due(5)] == [2]
     changes.follow((four,))
     assert changes.due(9) == ()
+
+
+async def test_T16_nothing_is_shown_before_the_fact_that_it_was_reached_is_durable(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    asked, go = asyncio.Event(), asyncio.Event()
+    save = ReachedFile.save
+
+    async def held(store: ReachedFile, point: TidemarkPoint) -> None:
+        asked.set()
+        await go.wait()
+        await save(store, point)
+
+    monkeypatch.setattr(ReachedFile, "save", held)
+    await pair.eu.write("second")
+    await asked.wait()
+    assert b"second" in pair.us.raw()
+    assert b"second" not in pair.us.values()
+    go.set()
+    await pair.us.shows("second")
+
+
+async def test_T23_no_log_counts_for_a_tidemark_once_its_session_has_ended(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    link = pair.us.tidemarks.link
+    assert link is not None
+    await until(lambda: link.core.state is LinkState.PAUSED, "the session has ended")
+    floor = link.reaching.book.floor
+    assert floor is not None
+    log = key_of(pair.us.partition())
+    reached, newest = link.reaching.frontier.complete, floor.newest
+    following = replace(
+        newest, number=newest.number + 1, round=newest.round + 1, full=False,
+        moved={log: floor.positions[log]._replace(cut_offset=1)}, removed=(), ledger={},
+    )  # fmt: skip
+    link.reaching.frontier.observe(following)
+    assert link.reaching.frontier.complete == reached
+    link.reaching.frontier.reconciled([log], following.region_epoch)
+    assert link.reaching.frontier.complete == following.point

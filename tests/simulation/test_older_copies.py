@@ -1,0 +1,139 @@
+"""The fault "older copy": a folder is exchanged for what it was earlier, at home and at a mirror (rules T33, T35)."""
+
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from idempotency.record_batch import iter_headers
+from region_broker.wire.batches import Record, build_batch
+from tests.simulation.folder_faults import copy_of, restore
+from tests.simulation.region_pair import Pair, Region, region_pair, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+TOPIC = "orders"
+
+
+async def write(region: Region, value: bytes) -> None:
+    """Append one record as an acknowledged write."""
+    outcome = region.partition(TOPIC, 0).append(build_batch([Record(None, value)]))
+    await region.partition(TOPIC, 0).wait_committed(outcome.next_offset)
+
+
+def shown(region: Region) -> bytes:
+    """Return the bytes of the topic that this region shows."""
+    found = region.node.storage.partitions.get(TOPIC, 0)
+    data, offset = b"", 0 if found is None else found.kept_from
+    while found is not None and offset < found.visible_end:
+        part = found.read_raw(offset, 1 << 20, found.visible_end)
+        offset = list(iter_headers(part))[-1][1].next_offset
+        data += part
+    return data
+
+
+async def shows(pair: Pair, region: Region, value: bytes) -> None:
+    """Return once the region shows a record of that value."""
+    await pair.until(lambda: value in shown(region), f"{region.name} shows {value!r}")
+
+
+async def older(pair: Pair, region: Region) -> None:
+    """Write "kept", copy the region's folder while it is down, write "gone", restore the copy; it is down then."""
+    await pair.create_topic(TOPIC, 1)
+    await write(pair.eu, b"kept")
+    await shows(pair, pair.us, b"kept")
+    await region.kill()
+    copy = copy_of(region)
+    await region.start()
+    await until(lambda: pair.eu.node.role.acting, "home acts")
+    await write(pair.eu, b"gone")
+    await shows(pair, pair.us, b"gone")
+    await region.kill()
+    restore(region, copy)
+
+
+async def test_T33_home_and_the_mirror_is_there(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await older(pair, pair.eu)
+        await pair.eu.start()
+        assert pair.eu.phase is Phase.DISPUTED
+        assert not pair.eu.node.role.acting
+        assert b"gone" in shown(pair.us)
+        await pair.fail_over()
+        await write(pair.us, b"later")
+        await shows(pair, pair.eu, b"later")
+        assert b"gone" in shown(pair.eu)
+
+
+async def test_T33_home_and_the_mirror_comes_later(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 2) as pair:
+        await older(pair, pair.eu)
+        pair.fabric.cut("eu", "us")
+        await pair.eu.start()
+        assert pair.eu.node.role.acting, "nobody can be asked: it acts, as ever"
+        await write(pair.eu, b"other")
+        pair.fabric.heal("eu", "us")
+        await pair.until(lambda: pair.eu.phase is Phase.DISPUTED, "they meet")
+        assert b"gone" in shown(pair.us)
+        assert b"other" in shown(pair.eu)
+        operation = pair.eu.node.operations.begin_accept_loss(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "the loss is accepted")
+        assert operation.status == "succeeded", operation.error
+        await shows(pair, pair.us, b"other")
+        assert b"gone" not in shown(pair.us)
+        store = pair.us.node.storage.quarantine
+        kept = b"".join(chunk for tail in store.tails() for chunk in store.chunks(tail))
+        assert b"gone" in kept
+        await write(pair.eu, b"later")
+        await shows(pair, pair.us, b"later")
+
+
+async def test_T35_a_mirror_is_sent_again_what_its_copy_lacks(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 3) as pair:
+        await older(pair, pair.us)
+        await pair.us.start()
+        await shows(pair, pair.us, b"gone")
+        assert pair.eu.node.role.acting
+        assert not pair.us.node.storage.quarantine.tails()
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["the new home is there", "it comes later"])
+async def test_T33_the_old_home_after_a_failover(tmp_path: Path, *, away: bool) -> None:
+    async with region_pair(tmp_path, 4) as pair:
+        await older(pair, pair.eu)
+        del pair.regions["eu"]
+        await pair.fail_over()
+        await write(pair.us, b"of us")
+        pair.regions["eu"] = pair.eu
+        if away:
+            pair.fabric.cut("eu", "us")
+        await pair.eu.start()
+        if away:
+            await write(pair.eu, b"other")
+            pair.fabric.heal("eu", "us")
+        await shows(pair, pair.eu, b"of us")
+        assert b"gone" in shown(pair.eu)
+        assert b"other" not in shown(pair.eu)
+        assert pair.us.node.role.acting
+
+
+async def test_T33_the_new_home_of_a_time_when_it_mirrored(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 5) as pair:
+        await older(pair, pair.us)
+        await pair.us.start()
+        await shows(pair, pair.us, b"gone")
+        await pair.us.kill()
+        copy = copy_of(pair.us)
+        await pair.us.start()
+        await pair.fail_over()
+        await write(pair.us, b"of us")
+        await shows(pair, pair.eu, b"of us")
+        await pair.us.kill()
+        restore(pair.us, copy)
+        await pair.us.begin()
+        await until(lambda: pair.us.phase is Phase.FENCED, "it hears of its own later life")
+        assert not pair.us.node.role.acting
+        operation = pair.eu.node.operations.begin_failover(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "eu takes over")
+        assert operation.status == "succeeded", operation.error
+        await shows(pair, pair.us, b"of us")
