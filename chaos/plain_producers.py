@@ -36,11 +36,12 @@ def pipelines(number: int) -> bool:
 class PlainJournal:
     """Everything tried and answered. `acked`: value -> (partition, offset); `failed`: value -> error name.
 
-    `bumps`: what librdkafka said when it took new epochs.
+    `acked_s`: value -> when (monotonic). `bumps`: what librdkafka said when it took new epochs.
     """
 
     tried: int = 0
     acked: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    acked_s: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     fatal: list[str] = field(default_factory=list)
     bumps: list[str] = field(default_factory=list)
@@ -144,6 +145,7 @@ class PlainProducer(threading.Thread):
             with self._journal.lock:
                 if error is None:
                     self._journal.acked[value] = (message.partition(), message.offset())
+                    self._journal.acked_s[value] = time.monotonic()
                 else:
                     self._journal.failed[value] = error.name()
 

@@ -66,8 +66,8 @@ def judge_plain(
     anomalies = []
     counts = Counter(record.value for record in records)
     doubled = [value for value, count in counts.items() if count > 1]
-    anomalies += _few("doubled plain record", doubled)
-    anomalies += _few("plain records out of order", _disorder(records))
+    anomalies += few("doubled plain record", doubled)
+    anomalies += few("plain records out of order", _disorder(records))
     there = {record.value: (record.partition, record.offset) for record in sorted(records)}
     by_partition: dict[int, list[LostRange]] = defaultdict(list)
     for each in lost:
@@ -83,8 +83,8 @@ def judge_plain(
         if not any(each.first_offset <= at <= each.last_offset for each in by_partition[partition]):
             where = f"{value!r} acknowledged at {partition}/{offset}"
             (missing if found is None else moved).append(f"{where}, found at {found}")
-    anomalies += _few("acknowledged plain record lost outside the losses", missing)
-    anomalies += _few("acknowledged plain record elsewhere", moved)
+    anomalies += few("acknowledged plain record lost outside the losses", missing)
+    anomalies += few("acknowledged plain record elsewhere", moved)
     return anomalies
 
 
@@ -127,7 +127,7 @@ def judge_shown(
             for each in ours[record.topic, record.partition]
         )
     ]
-    return _few(f"taken back from a reader of {region}", sorted(gone))
+    return few(f"taken back from a reader of {region}", sorted(gone))
 
 
 def judge_losses(losses: Iterable[Mapping[str, Any]], planned_epochs: Iterable[int]) -> list[str]:
@@ -135,7 +135,7 @@ def judge_losses(losses: Iterable[Mapping[str, Any]], planned_epochs: Iterable[i
     planned, anomalies = set(planned_epochs), []
     for found in losses:
         who = f"{found['region']}, region epoch {found['lineage_epoch']}"
-        anomalies += _few(f"outside the loss statement ({who})", list(found["unexplained"]))
+        anomalies += few(f"outside the loss statement ({who})", list(found["unexplained"]))
         count = found["transaction_count"] + found["plain_record_count"]
         # What diverged was cut off while that epoch was followed, not by the switch that began it.
         by_switch = found.get("cause") != "divergence" and found["lineage_epoch"] in planned
@@ -155,7 +155,7 @@ def _disorder(records: Sequence[Record]) -> list[str]:
     return found
 
 
-def _few(what: str, items: Sequence[str]) -> list[str]:
+def few(what: str, items: Sequence[str]) -> list[str]:
     shown = [f"{what}: {item}" for item in items[:LISTED_MAX]]
     if len(items) > LISTED_MAX:
         shown.append(f"{what}: {len(items) - LISTED_MAX} more")

@@ -30,6 +30,7 @@ _INIT: Final = (sys.executable, "-m", "region_broker", "init", "--no-history-els
 _BROKER: Final = (sys.executable, "-m", "region_broker", "broker", "--stop-with-stdin")
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
+_SAID_NOTHING: Final = b""
 
 
 class ClusterError(Exception):
@@ -88,6 +89,7 @@ class LocalCluster:
         self._settings = dict(settings)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._said: dict[str, queue.SimpleQueue[bytes]] = {}
+        self._peer_routes: Mapping[tuple[str, str], int] = {}
 
     @classmethod
     def open(
@@ -143,6 +145,13 @@ class LocalCluster:
         """Return the data folder of region `name`."""
         return self.folder / name
 
+    def route_peers(self, ports: Mapping[tuple[str, str], int]) -> None:
+        """Let regions dial each other at these ports of this machine: (who dials, whom) -> port.
+
+        For what stands between them, and can be cut. Counts from the next start of each.
+        """
+        self._peer_routes = dict(ports)
+
     def start(self, names: Sequence[str] | None = None) -> None:
         """Start these regions (all, when None) and return when each has said that it is up."""
         wanted = [place.name for place in self.plan.regions] if names is None else list(names)
@@ -150,6 +159,18 @@ class LocalCluster:
             self._spawn(name)
         for name in wanted:
             self._await_ready(name)
+
+    def launch(self, name: str) -> None:
+        """Start a region and return at once: one that waits for a peer or an operator is never up (INV-LC2)."""
+        self._spawn(name)
+
+    def why_ended(self, name: str) -> str | None:
+        """Return the last word of a region that was launched and has ended, None while it runs."""
+        process = self._processes[name]
+        if process.poll() is None:
+            return None
+        self._close_pipes(self._processes.pop(name))
+        return _reason(self.data_dir(name) / "node.log")
 
     @property
     def running(self) -> list[str]:
@@ -234,15 +255,24 @@ class LocalCluster:
             "data_dir": str(self.data_dir(name)),
             "home_region": self.plan.regions[0].name,
             **self._settings,
-            "regions": [place.as_config() for place in self.plan.regions],
+            "regions": [self._entry(place, name) for place in self.plan.regions],
         }
+
+    def _entry(self, place: RegionPlace, name: str) -> dict[str, Any]:
+        """Return the `[[regions]]` entry of `place` as region `name` is given it."""
+        routed = self._peer_routes.get((name, place.name))
+        entry = place.as_config()
+        return entry if routed is None else {**entry, "peer": f"127.0.0.1:{routed}"}
 
     def _await_ready(self, name: str) -> None:
         try:
             line = self._said[name].get(timeout=START_TIMEOUT_S)
         except queue.Empty:
-            line = b""
+            line = b"nothing"
         if not line.startswith(b"ready"):
+            if line == _SAID_NOTHING:  # its standard output is closed: it is about to end
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._processes[name].wait(STOP_TIMEOUT_S)
             log = self.data_dir(name) / "node.log"
             raise ClusterError(f"region {name} did not start: {_reason(log)}")
 
@@ -271,8 +301,11 @@ def _listen(process: subprocess.Popen[bytes], said: queue.SimpleQueue[bytes]) ->
 def _reason(log: Path, line_count: int = 15) -> str:
     """Return the node's own last word, or the end of its log where it has none."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    if lines and lines[-1].startswith("tidemark: "):
-        return lines[-1].removeprefix("tidemark: ")
+    said = len(lines) - 1
+    while said >= 0 and lines[said].startswith(" "):  # a word of several lines goes on indented
+        said -= 1
+    if said >= 0 and lines[said].startswith("tidemark: "):
+        return "\n".join([lines[said].removeprefix("tidemark: "), *lines[said + 1 :]])
     return "\n".join([f"the end of {log} says:", *(lines[-line_count:] or ["(nothing)"])])
 
 

@@ -1,0 +1,1 @@
+"""Random sequences of what operators, sites and disks do to regions, judged by what clients saw."""
