@@ -184,6 +184,7 @@ class Node:
         self.failover = FailoverDriver(parts, storage.journal, FailoverSettings())
         self._greeting.driver = self.failover
         self._source.on_refuted = self.failover.refuted
+        self._source.cut_is_owed = self.failover.cut_is_owed
         self.operations = FailoverOperations(self.failover, ports.chance)
 
     def _tidemark_parts(self) -> TidemarkParts:

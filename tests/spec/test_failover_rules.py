@@ -1,7 +1,8 @@
 """T18-T23, T25-T27 and T31 for two sites, each on real logs, links and disks unless it is a pure rule."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -192,6 +193,35 @@ async def test_T20_every_log_ends_at_its_position_and_the_tail_is_in_quarantine_
     assert pair.us.partition(0, TIDEMARK_LEDGER).log_end_offset == cut.position_of(
         LogKey(pair.us.partition(0, TIDEMARK_LEDGER).topic_id, 0)
     )
+
+
+async def test_T20_nobody_copies_from_a_region_that_has_not_cut_its_own_logs_yet(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The taker waits for a region that does not answer; another one has heard of the lineage, and is cut already."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    caplog.set_level(logging.INFO)
+    peers, all_answered = pair.us.driver.parts.peers, asyncio.Event()
+    greet_all = peers.greet_all
+
+    async def waiting_for_a_third(*, timeout_ms: int) -> Sequence[str]:
+        answered = await greet_all(timeout_ms=timeout_ms)
+        await all_answered.wait()
+        return answered
+
+    monkeypatch.setattr(peers, "greet_all", waiting_for_a_third)
+    begin(pair.us)
+    await pair.us.until(Phase.CUTTING)
+    await pair.eu.until(Phase.MIRRORING)
+    shard, cut_end = pair.eu.ledger.shard(0), pair.eu.ledger.shard(0).log_end_offset
+    assert cut_end < pair.us.ledger.shard(0).log_end_offset  # rounds behind the cut are still there
+    await until(lambda: "cuts its logs to where" in caplog.text or shard.log_end_offset > cut_end)
+    assert shard.log_end_offset == cut_end
+    all_answered.set()
+    await pair.us.until(Phase.ACTING)
+    await pair.us.write("second")
+    await pair.eu.shows("second")
 
 
 async def test_T21_writes_open_after_ledgers_groups_and_the_first_tidemark(pair: Pair) -> None:

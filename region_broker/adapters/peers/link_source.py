@@ -1,6 +1,8 @@
 """Home's side of a link: the topic registry, leader epoch checks, what is new in the logs, and reports.
 
 INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like any other log
+INV-SO7  nothing is served before this region's own logs are cut to the base that it took over at (T20): a mirror would
+         copy back what the lineage has taken away, and hold it beside what is written at those offsets next
 INV-SO2  a request of an older region epoch is refused, and so is one that this region does not act for
 INV-SO3  a fetch is answered as soon as a watched log has something new, or the registry changed; a waiting
          fetch costs nothing: logs wake it, nobody polls
@@ -99,6 +101,8 @@ class LinkSource:
         self.hold_offset: Callable[[Partition], int | None] = self.copied_to
         """From where retention must keep a partition for mirrors (T14); `retention_hold.RetentionHold.of` in a node."""
         self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(0, 0)
+        self.cut_is_owed: Callable[[], bool] = lambda: False
+        """Whether this region took over and has not cut its logs yet: then it says it acts, and serves nothing (INV-SO7)."""
 
     def register(self, server: PeerServer) -> None:
         """Answer the link's messages on `server`."""
@@ -126,6 +130,11 @@ class LinkSource:
             raise PeerRefused(
                 NOT_ACTING,
                 f"region {ours.region} does not act under region epoch {region_epoch}",
+            )
+        if self.cut_is_owed():
+            raise PeerRefused(
+                NOT_ACTING,
+                f"region {ours.region} cuts its logs to where region epoch {region_epoch} begins: ask again",
             )
 
     async def _prove_history(

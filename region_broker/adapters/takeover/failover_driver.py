@@ -319,6 +319,10 @@ class FailoverDriver:
             claim_number=claim.point.number,
         )
 
+    def cut_is_owed(self) -> bool:
+        """Return whether this region has recorded that it takes over, and its logs are not cut yet (T20)."""
+        return self.state.phase is Phase.CUTTING
+
     def refuted(
         self, region: str, point: TidemarkPoint, missing: Sequence[HistoryDifference]
     ) -> None:
