@@ -80,6 +80,10 @@ class Folders:
         place.rename(origin)
         return True
 
+    def give_up(self, region: str) -> None:
+        """Leave aside for good what `halve` took."""
+        self._missing.pop(region, None)
+
     def is_half(self, region: str) -> bool:
         """Return whether a part of it stands aside."""
         return region in self._missing

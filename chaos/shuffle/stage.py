@@ -20,7 +20,7 @@ import click
 
 from chaos.shuffle.folders import Folders
 from chaos.shuffle.links import PeerLinks
-from chaos.shuffle.plan import Action, Kind
+from chaos.shuffle.plan import Action, Kind, Part
 from chaos.shuffle.story import Damage, Separation, Story, Word
 from region_broker.cli.local_cluster import START_TIMEOUT_S, LocalCluster
 from region_broker.cli.region_client import ApiError, request
@@ -290,9 +290,15 @@ class Stage:
         if self._swapped is not None:
             return
         self.kill(action.region)
-        if self.folders.halve(action.region, action.part):
-            self.start(action.region, put_back=action.put_back)
-            if self.up(action.region) and self.folders.is_half(action.region):
+        if not self.folders.halve(action.region, action.part):
+            return
+        halved_s = time.monotonic()
+        self.start(action.region, put_back=action.put_back)
+        if self.up(action.region) and self.folders.is_half(action.region):
+            # One log may be fetched again from a region that has it; to open without the rest is a fault.
+            self.story.damages.append(Damage(halved_s, action.region))
+            self.folders.give_up(action.region)
+            if action.part is not Part.PARTITION:
                 self.blame(f"{action.region} starts on half of its folder ({action.part.value})")
 
     def play_cut(self, action: Action) -> None:
