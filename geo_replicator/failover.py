@@ -238,7 +238,9 @@ def _remember_return(
     match event:
         case HistoryJoined(history=history):
             joined = (
-                f"this folder had no history; it joined the one born in region {history.region}"
+                f"this folder had no history; it joined the one born in region {history.region}, and goes on by"
+                " itself when the region that acts answers. If none does: tidemark region failover --to a region"
+                " that has history"
             )
             return msgspec.structs.replace(
                 state, region_epoch=history.region_epoch, reason=joined, copied=True

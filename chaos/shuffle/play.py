@@ -76,7 +76,8 @@ def _play(stage: Stage, clients: Clients, readiness: ReadinessWatch, actions: li
         stage.blame(f"these get nothing through although all is well: {stuck}")
     if hanging := clients.stop_writing(ENDING_S):
         stage.blame(f"these do not end: {hanging}")
-    _read_back(stage)
+    if not _read_back(stage):
+        return
     clients.stop_reading(ENDING_S)
     stage.end_separations()
     stage.story.sightings = clients.sightings()
@@ -90,7 +91,8 @@ def _play(stage: Stage, clients: Clients, readiness: ReadinessWatch, actions: li
     _judge_producers(stage, clients)
 
 
-def _read_back(stage: Stage) -> None:
+def _read_back(stage: Stage) -> bool:
+    """Return whether all regions could be read to the end."""
     views = {name: stage.view(name) for name in stage.names}
     [acting] = [name for name, view in views.items() if view is not None and view["acting"]] or [""]
     try:
@@ -106,6 +108,7 @@ def _read_back(stage: Stage) -> None:
         }
     except (demo_stage.StageError, KafkaException, OSError) as error:
         stage.blame(f"cannot be read back: {error}")
+        return False
     losses: list[Any] = []
     for name in stage.names:
         losses += demo_stage.losses(stage.cluster, name)
@@ -119,6 +122,7 @@ def _read_back(stage: Stage) -> None:
         <= sum(r["record_count"] for r in found["records"])
         for found in losses
     )
+    return True
 
 
 def _judge_transfers(stage: Stage, clients: Clients) -> None:

@@ -179,7 +179,9 @@ class FailoverSteps:
 
     async def _confirm(self, state: State) -> Event | None:
         role, settings = self._parts.role, self._settings
-        await role.stand_still("this region asks the others whether it may still act")
+        await role.stand_still(
+            "this region asks the others whether it may still act; it goes on by itself, when it has heard or waited"
+        )
         attempt = 0
         while attempt < settings.confirm_attempts and self._parts.peers.names():
             statuses = await self._outlook.statuses()
@@ -208,7 +210,9 @@ class FailoverSteps:
         role = self._parts.role
         if takeover.accepts:
             await self._close_history()
-        await role.stand_still(f"region {self._outlook.region} is taking over")
+        await role.stand_still(
+            f"region {self._outlook.region} is taking over; it goes on by itself"
+        )
         try:
             cut = self._outlook.claim()
         except TidemarkError as error:
@@ -326,7 +330,10 @@ class FailoverSteps:
     async def cut(self, state: State, effect: CutLogs) -> Event:
         """Record the lineage here and at every reachable site, then cut every log to the base."""
         parts = self._parts
-        await parts.role.stand_still("this region cuts its logs to a tidemark")
+        await parts.role.stand_still(
+            "this region cuts its logs to a tidemark; it goes on by itself, when each other region has answered or was"
+            " waited for"
+        )
         # T31: what lags behind the base goes on from where it is, and claims no more than it holds.
         held = self._outlook.known_claim()
         for record in effect.entries:
