@@ -223,8 +223,7 @@ class Site:
         self.commit = GroupCommit(config, clock)
         self.table = PartitionTable(disk, self.folder / "logs", clock, config, self.commit)
         self._spawn(self.commit.run())
-        for topic in self.metadata.image.topics.values():
-            self.table.open_topic(topic)
+        self._open_logs()
         network = AsyncioNetwork()
         self.ledger, self.groups = LedgerWriter(self.table), GroupsNote()
         self.quarantine = QuarantineStore(disk, self.folder / "quarantine")
@@ -281,6 +280,11 @@ class Site:
         self._spawn(self.driver.run())
         while not self.driver.running:  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+    def _open_logs(self) -> None:
+        for topic in self.metadata.image.topics.values():
+            self.table.open_topic(topic)
+        self.table.finish_drops()
 
     def _spawn(self, work: object) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))  # type: ignore[arg-type]

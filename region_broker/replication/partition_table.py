@@ -5,6 +5,8 @@ INV-T2  a partition lives in `<topic id, 32 hex digits>/<partition>`: a topic th
         another topic
 INV-T3  a partition that cannot be opened is there, failed, with the reason; the others go on
 INV-T6  a partition that was made and is gone is named in `lost`, also after an empty one took its place (T36)
+INV-T7  only a start misses partitions: one that is made later was not there before, whatever the manifest still says of
+        one of its number whose drop was interrupted
 INV-T4  the journal is replayed before any partition is opened
 INV-T5  a drop that a crash or the disk interrupted is finished by the next start, or before; a folder that no topic has
         and that no deletion was begun of is left
@@ -117,6 +119,7 @@ class PartitionTable:
         check_format(disk, data_dir)
         self._removal.sweep(data_dir)
         self._manifest = LogManifest(disk, data_dir)
+        self._starting = True
         opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
         self._journal = opened.journal
         self._refused = opened.refused
@@ -163,7 +166,8 @@ class PartitionTable:
         folder = self._data_dir / topic.topic_id.hex
         partitions = self._by_id.setdefault(topic.topic_id, {})
         self._by_name[topic.name] = partitions
-        self._note_lost(topic)
+        if self._starting:
+            self._note_lost(topic)
         try:
             self._make_folder(folder)
             self._write_topic_file(folder, topic)
@@ -253,7 +257,7 @@ class PartitionTable:
         return not self._removal.is_away(folder)
 
     def finish_drops(self) -> None:
-        """Once all topics are open: drop those whose deletion was interrupted behind the registry (INV-T5)."""
+        """Once a start has opened all topics: drop those whose deletion was interrupted behind the registry (INV-T5)."""
         topics = {topic_id.hex for topic_id in self._by_id}
         for name in self._disk.list_dir(self._data_dir):
             folder = self._data_dir / name
@@ -263,6 +267,18 @@ class PartitionTable:
                 and not self._finish_drop(folder)
             ):
                 logger.warning("%s belongs to no topic that the registry has: it is left", folder)
+        self._starting = False
+        self._forget_dropped()
+
+    def _forget_dropped(self) -> None:
+        """Name no partition any more that nobody has, and that is gone: its drop was interrupted (INV-T7)."""
+        gone = [
+            (topic_id, number)
+            for topic_id, number in self._manifest.named(LogEntry.MADE)
+            if number not in self._by_id.get(topic_id, {})
+            and not self._disk.exists(self.folder_of(topic_id, number))
+        ]
+        self._note(gone, LogEntry.REMOVED)
 
     def beyond(self, topic_id: UUID, partition_count: int) -> list[Partition]:
         """Return a topic's open partitions that a topic of `partition_count` has not."""

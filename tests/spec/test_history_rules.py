@@ -11,6 +11,7 @@ import pytest
 
 from geo_replicator.effects import Diverged
 from geo_replicator.failover import Phase
+from geo_replicator.failover_events import PromiseGiven
 from geo_replicator.history import HeldLog, LastBatch, ShownLog, difference_of
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.core import LinkState
@@ -226,6 +227,31 @@ async def test_T16_a_claim_does_not_outlive_its_bytes(pair: Pair) -> None:
     base = pair.us.metadata.image.main_domain.lineage[-1].positions
     for log in pair.us.table:
         assert log.log_end_offset >= base.get(key_of(log).encode(), 0), log.tp
+
+
+async def test_T16_a_region_that_had_promised_and_lost_a_log_takes_over_and_acts(
+    pair: Pair,
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.write("second", number=1)
+    await pair.reached("second")
+    shown = pair.us.tidemarks.claim().point
+    folder = pair.us.table.folder_of(pair.us.partition(1).topic_id, 1)
+    await pair.eu.kill()
+    await pair.us.driver.record(PromiseGiven(16, "eu"))
+    await pair.us.kill()
+    shutil.rmtree(folder)
+    await pair.us.start()
+    assert pair.us.driver.state.phase is Phase.FENCED
+    operation = await pair.us.ended(pair.us.operations.begin_failover(confirmed=True))
+    assert operation.status == "succeeded", operation.error
+    assert operation.statement is not None
+    assert f"{shown} was reached and shown here" in operation.statement.open_bound
+    await pair.us.kill()
+    await pair.us.start()
+    await pair.us.until(Phase.ACTING)
+    assert b"first" in pair.us.values()
 
 
 async def test_T16_home_sends_again_what_a_mirror_has_lost(pair: Pair) -> None:

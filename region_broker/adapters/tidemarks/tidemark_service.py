@@ -16,9 +16,10 @@ from uuid import UUID, uuid5
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.driver import Link
+from geo_replicator.link.reaching import lost_text
 from geo_replicator.loss import UndoneChange
 from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts
-from geo_replicator.reading import held_point, read_book
+from geo_replicator.reading import held_point, read_book, shortfalls
 from geo_replicator.rounds import ROUND_INTERVAL_MS
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
@@ -160,7 +161,17 @@ class TidemarkService:
 
     def lost_here(self) -> str:
         """Return what was shown here and is not held any more, for people; empty where nothing is missing."""
-        return "" if self.link is None else self.link.reaching.lost
+        if self.link is not None:
+            return self.link.reaching.lost
+        if self.cut_leader is not None:
+            return ""
+        records = TidemarkLog(self._parts.partitions, ledgers_of(self._parts.metadata.image))
+        point = self._last_point(records)
+        held = self._logged_claim().point
+        if point is None or held == point:
+            return ""
+        cut = self._cut_at(records, point)
+        return lost_text(point, held, [] if cut is None else shortfalls(cut, records.durable_end))
 
     def shown_cut(self) -> Cut:
         """Return what was published or reached here, also where its bytes are gone; raises `TidemarkError`."""
@@ -184,19 +195,30 @@ class TidemarkService:
     def _logged_claim(self) -> Cut:
         ledgers = ledgers_of(self._parts.metadata.image)
         records = TidemarkLog(self._parts.partitions, ledgers)
-        newest = read_book(records, ledgers, None).book.newest
-        if newest is None:
+        point = self._last_point(records)
+        if point is None:
             return EMPTY_CUT
-        point = newest.newest.point
-        if region_ordinal_of(point.region_epoch) != self._parts.ordinal:
-            point = self._parts.reached.point
         point = held_point(records, ledgers, point, records.durable_end)
         if point == BEFORE_ALL:
             return EMPTY_CUT
-        cut = read_book(records, ledgers, point).book.positions(point)
+        cut = self._cut_at(records, point)
         if cut is None:
             raise TidemarkError(f"{point} is claimed here, but __tidemarks does not hold it")
         return cut
+
+    def _last_point(self, records: TidemarkLog) -> TidemarkPoint | None:
+        """Return the last tidemark published or reached here, whether its bytes are there or not; None for none."""
+        newest = read_book(records, ledgers_of(self._parts.metadata.image), None).book.newest
+        if newest is None:
+            return None
+        point = newest.newest.point
+        published_here = region_ordinal_of(point.region_epoch) == self._parts.ordinal
+        return point if published_here else self._parts.reached.point
+
+    def _cut_at(self, records: TidemarkLog, point: TidemarkPoint) -> Cut | None:
+        return read_book(records, ledgers_of(self._parts.metadata.image), point).book.positions(
+            point
+        )
 
     def published_cut(self) -> Cut | None:
         """Return the last tidemark published here, the empty cut if it cannot be read; None where this does not act."""

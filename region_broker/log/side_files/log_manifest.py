@@ -78,9 +78,13 @@ class LogManifest:
         """Return what it says of a log, REMOVED of one that it does not name."""
         return self._entries.get(key, LogEntry.REMOVED)
 
+    def named(self, entry: LogEntry) -> list[Key]:
+        """Return the logs of which it says that, in order."""
+        return sorted(key for key, said in self._entries.items() if said is entry)
+
     def lost(self) -> list[Key]:
         """Return the logs that were lost, in order."""
-        return sorted(key for key, entry in self._entries.items() if entry is LogEntry.LOST)
+        return self.named(LogEntry.LOST)
 
     def note(self, keys: Iterable[Key], entry: LogEntry) -> None:
         """Say so of these logs, durably; raises OSError, and then nothing was said."""

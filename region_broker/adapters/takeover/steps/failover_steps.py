@@ -222,6 +222,8 @@ class FailoverSteps:
             return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")
         statement = await self._statement_of(takeover, cut)
         self._parts.quarantine.keep_statement(statement)
+        # T16: the base is what the logs hold, and the statement says what went. From here on nothing is missing.
+        self._parts.manifest.take_note_of_lost()
         positions = dict(cut.positions)
         for log in role.logs():
             positions.setdefault(key_of(log), log.kept_from)

@@ -1,6 +1,7 @@
 """Topics and partitions that are dropped, made again, or dropped in part only."""
 
 import errno
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -175,3 +176,41 @@ def test_INV_JN2_a_stopped_partition_whose_topic_is_deleted_does_not_keep_the_jo
     some.disk.fault = None
     some.table.drop_topic(TOPIC_ID)
     assert not fill_the_journal()
+
+
+@pytest.mark.parametrize("how", ["killed", "full"])
+def test_INV_T7_a_partition_made_after_an_interrupted_drop_is_not_missed(how: str) -> None:
+    some = world(partition_count=2)
+
+    def fault(operation: str, path: Path) -> None:
+        if operation != "pwrite" or path.name != "manifest":
+            return
+        if how == "full":
+            raise OSError(errno.ENOSPC, "no room", str(path))
+        some.disk.crashed = True
+        raise Crashed
+
+    some.disk.fault = fault
+    with pytest.raises(Crashed) if how == "killed" else nullcontext():
+        some.table.drop_beyond(TOPIC_ID, 1)
+    some.disk.fault = None
+    some.topic = replace(some.topic, partition_count=1)
+    some.kill_and_reopen()
+    some.table.finish_drops()
+    some.topic = replace(some.topic, partition_count=2)
+    some.table.open_topic(some.topic)
+    assert not some.table.lost()
+    some.kill_and_reopen()
+    assert not some.table.lost()
+
+
+def test_INV_T7_a_partition_that_grows_again_in_the_same_life_is_not_missed() -> None:
+    some = world(partition_count=2)
+    some.table.finish_drops()
+    fail_at(some, "pwrite")
+    some.table.drop_beyond(TOPIC_ID, 1)
+    some.disk.fault = None
+    some.table.open_topic(some.topic)
+    assert not some.table.lost()
+    some.kill_and_reopen()
+    assert not some.table.lost()
