@@ -1,0 +1,204 @@
+"""A link session in the model of histories: the real core, and what its driver does for it, at once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+from geo_replicator import topology
+from geo_replicator.effects import (
+    ApplyTopics,
+    CheckEpochs,
+    HandOverDivergence,
+    ReadRegistry,
+    ShowHistory,
+)
+from geo_replicator.events import (
+    DivergenceResolved,
+    Greeted,
+    HistoryShown,
+    HomeLogEnd,
+    LinkEvent,
+    LinkStarted,
+    LogsChecked,
+    MirrorLogEnd,
+    RegistryRead,
+    TopicsApplied,
+)
+from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.lineage import (
+    Cut,
+    LogKey,
+    TidemarkPoint,
+)
+from geo_replicator.link import comparing
+from geo_replicator.link.core import LinkCore
+from tests.property.histories_regions import (
+    Broken,
+    Region,
+    answer,
+    cut_log,
+    differences,
+    epoch_end,
+    evidence,
+)
+
+
+class SessionsWorld(Protocol):
+    """What a session needs of the world around it."""
+
+    mutants: frozenset[str]
+
+    def strangers(self, one: Region, other: Region) -> bool:
+        """Return whether two regions are of different births."""
+        ...
+
+    def drop(self, region: Region, topic_id: UUID) -> None:
+        """Carry out a deletion that a command ordered."""
+        ...
+
+    def refute(self, home: Region, mirror: str, point: TidemarkPoint, logs: int) -> None:
+        """Tell home that a mirror has shown what it lacks."""
+        ...
+
+
+class Session:
+    """What the link's driver does for its core, at once."""
+
+    def __init__(self, world: SessionsWorld, mirror: Region, home: Region) -> None:
+        self.world, self.mirror, self.home = world, mirror, home
+        self.core = LinkCore(mirror.now.region_epoch, home.name)
+        self.proven: Mapping[LogKey, int] = {}
+
+    def run(self) -> None:
+        if self.world.strangers(self.mirror, self.home):
+            return
+        greeted = Greeted(self.home.name, self.home.metadata.region_epoch, self.home.is_home)
+        self.core.step(LinkStarted())
+        event: LinkEvent | None = greeted
+        while event is not None:
+            effects = self.core.step(event)
+            event = None
+            for effect in effects:
+                event = self._perform(effect) or event
+        if self.core.cursor.positions:
+            self._fetch()
+
+    def _perform(self, effect: object) -> LinkEvent | None:
+        match effect:
+            case ShowHistory():
+                return self._show()
+            case ReadRegistry():
+                return self._registry()
+            case ApplyTopics():
+                return TopicsApplied(self._ends())
+            case CheckEpochs(logs=ends):
+                answers = {
+                    key: HomeLogEnd(*epoch_end(self.home.opened[key], end.leader_epoch), 0)
+                    for key, end in ends.items()
+                    if key in self.home.opened
+                }
+                work = comparing.compared(self, self, ends, answers, self.proven)  # type: ignore[arg-type]  # what it asks for is here
+                return LogsChecked(answer(work))
+            case HandOverDivergence(divergences=divergences):
+                return self._resolve(divergences)
+            case _:
+                return None
+
+    def _show(self) -> HistoryShown:
+        cut = self.mirror.shown()
+        shown = evidence(self.mirror, cut, cut.positions)
+        missing = differences(self.home, shown)
+        if "T33 a session proves nothing" in self.world.mutants:
+            missing = []
+        if missing:
+            self.world.refute(self.home, self.mirror.name, cut.point, len(missing))
+        else:
+            self.proven = dict(cut.positions)
+        return HistoryShown(cut.point.region_epoch, tuple(found.reason for found in missing))
+
+    def _registry(self) -> RegistryRead:
+        mirrored, registry = self._topics(self.mirror), self._topics(self.home)
+        difference = topology.topic_difference(mirrored, registry)
+        unnamed = topology.unnamed_absences(
+            difference, self.home.metadata.deleted, lambda key: bool(self.mirror.logs.get(key))
+        )
+        if "T34 absence deletes" in self.world.mutants:
+            unnamed = ()
+        if unnamed:
+            point = TidemarkPoint(self.mirror.now.region_epoch, 0)
+            self.world.refute(self.home, self.mirror.name, point, len(unnamed))
+        else:
+            version = self.home.metadata.version
+            self.mirror.change(drops=tuple((topic.topic_id, version) for topic in difference.gone))
+            topics = self.mirror.metadata.topics | self.home.metadata.topics
+            self.mirror.note(topics=topics, deleted=self.home.metadata.deleted)
+            for key in self.home.opened:
+                if key not in self.mirror.logs:
+                    self.mirror.put(key, ())
+        return RegistryRead(self.home.metadata.version, registry, mirrored, unnamed)
+
+    def _topics(self, region: Region) -> tuple[topology.MirrorTopic, ...]:
+        ids = sorted(region.metadata.topics)
+        return tuple(topology.MirrorTopic(topic, topic.hex, 1) for topic in ids)
+
+    def _ends(self) -> dict[LogKey, MirrorLogEnd]:
+        return {
+            key: MirrorLogEnd(log[-1].leader_epoch if log else -1, len(log))
+            for key, log in self.mirror.logs.items()
+            if key in self.home.opened
+        }
+
+    def _resolve(self, divergences: Iterable[Any]) -> LinkEvent | None:
+        shown = self.mirror.shown()
+        for found in divergences:
+            log = self.mirror.logs[found.key]
+            end = min(epoch_end(log, found.home_leader_epoch)[1], found.home_end_offset)
+            below = end < shown.position_of(found.key)
+            below = below and shown.point.region_epoch == self.mirror.now.region_epoch
+            if below and "T35 divergences are cut anywhere" not in self.world.mutants:
+                self.core.cursor.positions.clear()
+                return None  # INV-LS5
+            cut_log(self.mirror, found.key, end)
+        return DivergenceResolved(self._ends())
+
+    # The two ports of `comparing`.
+
+    async def evidence(self, cut: Cut, keys: Iterable[LogKey]) -> list[ShownLog]:
+        return evidence(self.mirror, cut, keys)
+
+    async def show_history(
+        self, _point: TidemarkPoint, shown: Sequence[ShownLog]
+    ) -> list[HistoryDifference]:
+        return differences(self.home, shown)
+
+    async def first_offset(self, _key: LogKey) -> int:
+        return 0
+
+    async def batch_at(self, _key: LogKey, offset: int) -> tuple[int, int]:
+        return offset, offset + 1
+
+    def _fetch(self) -> None:
+        for key, position in self.core.cursor.positions.items():
+            log, theirs = self.mirror.logs[key], self.home.opened[key]
+            if theirs[: len(log)] != log or position != len(log):
+                raise Broken(f"T23: {self.mirror.name} copies behind another history of {key}")
+            self.mirror.put(key, theirs)
+        self._reach()
+
+    def _reach(self) -> None:
+        mirror, lineage = self.mirror, self.mirror.known_lineage()
+        for cut, version in mirror.tidemarks():
+            whole = all(len(mirror.logs.get(key, ())) >= end for key, end in cut.positions.items())
+            if whole and cut.point > mirror.folder.reached and not lineage.is_void(cut.point):
+                mirror.change(reached=cut.point)
+                for topic_id, needed in mirror.folder.drops:
+                    if needed <= version and topic_id in mirror.metadata.topics:
+                        mirror.note(topics=mirror.metadata.topics - {topic_id})
+                        if topic_id not in mirror.metadata.deleted:
+                            self._drop_unnamed(topic_id)
+                            continue
+                        self.world.drop(mirror, topic_id)
+
+    def _drop_unnamed(self, topic_id: UUID) -> None:
+        logs = {key: log for key, log in self.mirror.logs.items() if key.topic_id != topic_id}
+        self.mirror.change(logs=logs)
