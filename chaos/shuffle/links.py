@@ -94,7 +94,7 @@ class PeerLinks:
         """Nothing is opened before it is entered; `peer_ports`: region -> where it listens."""
         self._peer_ports = peer_ports
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="links", daemon=True)
         self._links: dict[tuple[str, str], _Link] = {}
         self.ports: dict[tuple[str, str], int] = {}
 
@@ -109,6 +109,19 @@ class PeerLinks:
         self._each(self._links, _Link.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CALL_S)
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end_tasks())
+        self._loop.close()
+
+    @staticmethod
+    async def _end_tasks() -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(0)  # transports that were aborted close
 
     def cut(self, one: str, other: str) -> None:
         """Break what is open between the two, refuse what is new."""
