@@ -1,6 +1,7 @@
 """T12, T14, T18: what one partition has to suffer, the others have not: takeovers, returns and links go on."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -109,3 +110,25 @@ async def test_T12_a_stopped_partition_does_not_keep_others_from_being_copied(
     if where == "mirror":
         (reason,) = link.core.waiting.values()
         assert "orders-1 has stopped here" in reason or "EIO: bad sector" in reason
+
+
+async def test_T14_a_home_whose_disk_cannot_note_a_mirror_refuses_it_and_goes_on(
+    pair: Pair,
+) -> None:
+    """Retention would not wait for what it does not know; and no mirror ends its home."""
+    await pair.us.kill()
+    full = True
+
+    async def meet(_region: str) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "no room")
+
+    pair.eu.tidemarks._parts.source.meet = meet
+    await pair.us.start()
+    link = pair.us.tidemarks.link
+    assert link is not None
+    await until(lambda: "cannot be noted" in link.core.last_error, "it is refused")
+    await pair.eu.write("first")
+    assert b"first" not in pair.us.raw()
+    full = False
+    await pair.reached("first")

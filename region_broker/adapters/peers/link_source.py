@@ -97,7 +97,7 @@ class LinkSource:
             _nobody_hears
         )
         self.meet: Callable[[str], Awaitable[None]] | None = None
-        """Told of each mirror that begins to copy, before it is answered."""
+        """Told of each mirror that copies, before it is answered."""
         self.hold_offset: Callable[[Partition], int | None] = self.copied_to
         """From where retention must keep a partition for mirrors (T14); `retention_hold.RetentionHold.of` in a node."""
         self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(0, 0)
@@ -229,8 +229,8 @@ class LinkSource:
             self._sessions.add(fetching)
             session.on_close(lambda: self._end(session.hello.region, opened))
             self.lags.began(session.hello.region, fetching.positions)
-            if self.meet is not None:
-                await self.meet(session.hello.region)
+        if self.meet is not None:
+            await self._known(session.hello.region, self.meet)
         self.lags.heard(session.hello.region, self._clock.monotonic_ms())
         fetching.taken.asked()
         for topic_id, partition in message.forgotten:
@@ -240,6 +240,14 @@ class LinkSource:
         reply = await fetching.answer(message)
         self._admit(message.region_epoch)
         return reply
+
+    async def _known(self, region: str, meet: Callable[[str], Awaitable[None]]) -> None:
+        try:
+            await meet(region)
+        except OSError as error:  # unknown to retention it would lose what it has not copied (T14)
+            raise PeerRefused(
+                "disk", f"region {region} cannot be noted as a mirror: {error}"
+            ) from error
 
     def _end(self, region: str, fetching: "_FetchSession") -> None:
         fetching.close()

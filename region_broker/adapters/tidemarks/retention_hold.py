@@ -4,8 +4,9 @@ INV-RH1  no segment goes that a mirror has not copied whole, or that lies above 
          reached: a takeover may cut there, and this region must be able to go back to it
 INV-RH2  a mirror that has copied once is known durably, before its first answer; while it is away, or has not been heard
          since this node started, everything is held from where it was held last
-INV-RH3  a mirror that was not heard for `MIRROR_HOLD_MS` is forgotten, and retention passes it: a disk is finite, and the
-         mirror is told which of its logs must be copied anew
+INV-RH3  a mirror that was not heard for `MIRROR_HOLD_MS`, of the time that this node has been through, is forgotten, and
+         retention passes it: a disk is finite, and the mirror is told which of its logs must be copied anew
+INV-RH4  a disk that takes no note keeps nobody from deleting: what was noted last holds more, and the next look tries again
 
 The offsets are looked at once in each round of maintenance, and written down before anything is deleted by them.
 Not here: which segments retention would delete (`replication.trimming`), compaction (`clean_bounds`).
@@ -32,9 +33,9 @@ _log: Final = logging.getLogger("tidemark.mirror")
 
 
 class _Held(msgspec.Struct):
-    """The file: when each known mirror was heard last (wall ms), and what is held of each log."""
+    """The file: for how long each known mirror was not heard while this node ran, and what is held of each log."""
 
-    mirrors: dict[str, int] = {}
+    silent_ms: dict[str, int] = {}
     logs: dict[str, int] = {}
 
 
@@ -64,6 +65,9 @@ class RetentionHold:
         self._path = path
         self._clock = clock
         self._held = held
+        self._noted = msgspec.json.encode(held)
+        self._looked_ms = clock.monotonic_ms()
+        self._meeting, self._saving = asyncio.Lock(), asyncio.Lock()
         self._watched: Cut | None = None
         self._confirmed: Cut | None = None
 
@@ -79,42 +83,61 @@ class RetentionHold:
             _log.exception(
                 "%s is not readable: everything is kept for all mirrors: %s", path, error
             )
-            return cls(disk, path, clock, _Held(dict.fromkeys(regions, clock.wall_ms())))
+            return cls(disk, path, clock, _Held(dict.fromkeys(regions, 0)))
 
     @property
     def mirrors(self) -> tuple[str, ...]:
         """Return the mirrors that something is held for."""
-        return tuple(self._held.mirrors)
+        return tuple(self._held.silent_ms)
 
     def of(self, partition: Partition) -> int | None:
         """Return from where everything of `partition` must be kept; None where no mirror is known."""
-        if not self._held.mirrors:
+        if not self._held.silent_ms:
             return None
         return self._held.logs.get(key_of(partition).encode(), 0)
 
     async def meet(self, region: str) -> None:
-        """Know a mirror, durably, before it is answered (INV-RH2)."""
-        if region not in self._held.mirrors:
-            self._held.mirrors[region] = self._clock.wall_ms()
-            await self._save()
+        """Know a mirror, durably, before it is answered (INV-RH2); raises OSError, and then it is not known."""
+        async with self._meeting:
+            if region in self._held.silent_ms:
+                return
+            self._held.silent_ms[region] = 0
+            try:
+                await self._save()
+            except OSError:
+                self._held.silent_ms.pop(region, None)
+                raise
 
     async def look(self, parts: HoldParts) -> None:
         """See how far the mirrors are by now, and write it down; to be called before retention deletes."""
-        before = msgspec.json.encode(self._held)
         self._note_mirrors(parts)
         self._note_logs(parts)
-        if msgspec.json.encode(self._held) != before:
-            await self._save()
+        if msgspec.json.encode(self._held) != self._noted:
+            try:
+                await self._save()
+            except OSError:  # INV-RH4: retention is what makes room on a full disk
+                _log.exception("%s cannot be written", self._path)
 
     def _note_mirrors(self, parts: HoldParts) -> None:
-        now_ms, known, regions = self._clock.wall_ms(), self._held.mirrors, set(parts.regions())
+        """Count for how long each was silent (INV-RH3).
+
+        1. Both regions are off for a week, or a wall clock is set a week ahead. 2. Home's first round of retention comes
+        before the mirror does. Counted by the wall, the mirror would be forgotten, and what it lacks deleted.
+        """
+        now_ms, known, regions = (
+            self._clock.monotonic_ms(),
+            self._held.silent_ms,
+            set(parts.regions()),
+        )
+        passed_ms, self._looked_ms = now_ms - self._looked_ms, now_ms
+        for name in known:
+            known[name] += passed_ms
         for name in parts.acted():
-            known.setdefault(name, now_ms)
+            known.setdefault(name, 0)
         for name in list(known):
             heard_ms_ago = parts.heard_ms_ago(name)
-            if heard_ms_ago is not None:
-                known[name] = max(known[name], now_ms - heard_ms_ago)
-            if name not in regions or now_ms - known[name] > MIRROR_HOLD_MS:
+            known[name] = known[name] if heard_ms_ago is None else heard_ms_ago
+            if name not in regions or known[name] > MIRROR_HOLD_MS:
                 _log.warning(
                     "nothing is kept for region %s any more: it is gone for too long", name
                 )
@@ -122,7 +145,7 @@ class RetentionHold:
 
     def _note_logs(self, parts: HoldParts) -> None:
         cut = self._confirmed_cut(parts)
-        copied = [parts.copied(name) for name in self._held.mirrors]
+        copied = [parts.copied(name) for name in self._held.silent_ms]
         logs: dict[str, int] = {}
         for partition in parts.partitions():
             key = key_of(partition)
@@ -150,9 +173,11 @@ class RetentionHold:
         return self._confirmed
 
     def _all_reached(self, parts: HoldParts, point: TidemarkPoint) -> bool:
-        reached = [parts.reached(name) for name in self._held.mirrors]
+        reached = [parts.reached(name) for name in self._held.silent_ms]
         return all(known is not None and known >= point for known in reached)
 
     async def _save(self) -> None:
-        data = msgspec.json.encode(self._held)
-        await asyncio.to_thread(self._disk.write_file_atomic, self._path, data)
+        async with self._saving:
+            data = msgspec.json.encode(self._held)
+            await asyncio.to_thread(self._disk.write_file_atomic, self._path, data)
+            self._noted = data

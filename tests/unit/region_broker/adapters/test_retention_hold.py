@@ -1,6 +1,9 @@
 """T14: what retention keeps for mirrors, through restarts of home and absences of theirs."""
 
+import errno
 from pathlib import Path
+
+import pytest
 
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from region_broker.adapters.tidemarks.mirror_log import key_of
@@ -100,6 +103,46 @@ async def test_T14_a_mirror_that_is_gone_for_a_week_holds_nothing_any_more() -> 
     assert await home.held() == 2
     home.clock.advance(1)
     assert await home.held() is None
+
+
+async def test_T14_time_in_which_home_was_off_makes_no_mirror_old() -> None:
+    home = Home()
+    await home.mirror_reports(copied=2, reached=POINTS[1])
+    assert await home.held() == 2
+    home.clock.advance(2 * MIRROR_HOLD_MS)
+    home.start()
+    assert await home.held() == 2
+
+
+async def test_INV_RH4_a_disk_that_takes_no_note_ends_no_round_of_retention() -> None:
+    home = Home()
+    await home.mirror_reports(copied=2, reached=POINTS[1])
+
+    def full(_operation: str, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no room", str(path))
+
+    home.disk.fault = full
+    assert await home.held() == 2
+    home.disk.fault = None
+    assert await home.held() == 2
+    home.start()
+    assert home.hold.of(home.some.partition) == 2
+
+
+async def test_INV_RH2_a_mirror_that_could_not_be_noted_is_not_known() -> None:
+    home = Home()
+
+    def full(_operation: str, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no room", str(path))
+
+    home.disk.fault = full
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            await home.hold.meet("us")
+    home.disk.fault = None
+    await home.hold.meet("us")
+    home.start()
+    assert home.hold.mirrors == ("us",)
 
 
 async def test_T14_a_damaged_file_holds_everything_for_every_region() -> None:
