@@ -9,7 +9,8 @@ INV-LK8  a log that cannot go on waits, with the reason, until home's registry i
 INV-LK6  logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15)
 INV-LK7  nothing is asked of home, copied, cut or deleted before home was shown to hold what was reached here under
          this region epoch; where it does not, the mirror stays as it is, and asks again (T33, T35)
-INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX`, and then in a fresh session
+INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX` until an answer is taken whole, and
+         then in a fresh session
 
 Not here: reached tidemarks (`frontier`), I/O (`driver`), what home does (`link_source` in the broker).
 """
@@ -254,7 +255,6 @@ class LinkCore:
 
     def _stream(self, added: Mapping[LogKey, int]) -> list[LinkEffect]:
         self.state = LinkState.STREAMING
-        self._backoff_ms = BACKOFF_MS_MIN
         self.last_error = ""
         forgotten, self._forgotten = self._forgotten, ()
         effects: list[LinkEffect] = []
@@ -269,6 +269,8 @@ class LinkCore:
     def _fetched(self, event: Fetched) -> list[LinkEffect]:
         assert self._in_flight > 0, "an answer that nobody asked for"
         self._in_flight -= 1
+        # Only an answer that was taken: a mirror whose disk is full gets as far as the first one each time.
+        self._backoff_ms = BACKOFF_MS_MIN
         for part in event.slices:
             self.cursor.advance(part)
         if event.metadata_version != self.metadata_version and self.state is LinkState.STREAMING:

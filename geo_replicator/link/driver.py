@@ -136,13 +136,17 @@ class Link:
 
     async def _follow(self) -> None:
         event: LinkEvent = LinkStarted()
+        refused = ""
         while True:
             self.core.step(event)
             wait_ms = await self._hold_session()
             self._session = None
             self._answers.clear()
             self.reaching.frontier.unreconcile()
-            _log.info("link to %s: %s", self._facts.home_region, self.core.last_error)
+            is_news = self.core.refused_history not in ("", refused)
+            refused = self.core.refused_history
+            level = logging.ERROR if is_news else logging.INFO
+            _log.log(level, "link to %s: %s", self._facts.home_region, self.core.last_error)
             await self._ports.clock.sleep_ms(wait_ms * self._ports.chance.uniform(0.5, 1.5))
             event = BackoffOver()
 

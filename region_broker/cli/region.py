@@ -116,8 +116,20 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
         mark["age_ms"],
         lag_text(view),
         address,
-        "" if view["acting"] else view["reason_not_acting"],
+        _remark(view),
     )
+
+
+def _remark(view: Mapping[str, Any]) -> str:
+    """Return why a region does not act, and what its link or its disk suffers from, if anything."""
+    if view["acting"]:
+        return ""
+    reason = str(view["reason_not_acting"])
+    known = view.get("lag") or {}
+    trouble = known.get("stopped_reaching") or known.get("refused_history")
+    if not trouble and known.get("state") != "streaming":
+        trouble = known.get("last_error")
+    return f"{reason}; {trouble}" if trouble else reason
 
 
 @region.command(epilog="Example: tidemark region switch --to us")
@@ -159,6 +171,12 @@ def failover(
     statement = request(address, "GET", f"/v1/region/loss-statement?to={target}")
     if output != JSON:
         _print_statement(statement)
+    if further := further_mirrors(cluster.views(), statement):
+        click.echo(
+            f"WARNING: {'; '.join(further)}: their readers have been shown more than {target} has, and"
+            f" a takeover in {target} cuts it off. One of them loses less, unless you know better.",
+            err=True,
+        )
     if not yes and not _confirmed(target, output, statement):
         fail("nothing was done")
     order = {"to": target, "domain": domain, "confirm": True}
@@ -193,6 +211,20 @@ def accept_loss(
     order = {"to": target, "domain": domain, "confirm": True}
     operation = request(address, "POST", "/v1/region/accept-loss", order)
     _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
+
+
+def further_mirrors(
+    views: Mapping[str, Mapping[str, Any]], statement: Mapping[str, Any]
+) -> list[str]:
+    """Return the mirrors that answer and have reached a later tidemark than the statement takes over at."""
+    at = (statement["tidemark_region_epoch"], statement["tidemark_number"])
+    return [
+        f"region {name} has reached tidemark {mark['number']} of region epoch {mark['region_epoch']}"
+        for name, view in sorted(views.items())
+        if name != statement["to_region"] and view.get("role") == "mirror"
+        for mark in (view["tidemark"],)
+        if (mark["region_epoch"], mark["number"]) > at
+    ]
 
 
 def _print_records(ranges: Sequence[Mapping[str, Any]]) -> None:
@@ -289,7 +321,7 @@ def _print_statement(statement: Mapping[str, Any]) -> None:
                 "tidemark",
                 (
                     f"{statement['tidemark_number']} of region epoch"
-                    f" {statement['tidemark_region_epoch']}, {statement['age_ms']} ms old"
+                    f" {statement['tidemark_region_epoch']}, {_age_text(statement['age_ms'])}"
                 ),
             ),
             ("transactions lost", f"{statement['transaction_count']} known by name"),
@@ -304,6 +336,10 @@ def _print_statement(statement: Mapping[str, Any]) -> None:
     undone = [(change["topic"], change["change"]) for change in statement["topic_changes"]]
     if undone:
         print_table("", ("topic", "change at home that is undone"), undone)
+
+
+def _age_text(age_ms: int) -> str:
+    return f"{age_ms} ms old" if age_ms >= 0 else "of unknown age"
 
 
 def _print_offsets(found: Mapping[str, Any]) -> None:

@@ -324,6 +324,7 @@ def refuses_what_is_no_record(where: tuple[str, str], folder: Path, dev: Dev) ->
         code=2,
     )
     assert "bad.ndjson, line 2: not JSON" in text
+    assert "The transaction was aborted: nothing was written" in text
     assert '"ok"' not in run("consume", "first", "-o", "json", *where)
     for words in (("--partition", "9"), ("--offset", "x"), ("--offset", "1", "--from-time", "2023-01-01"),
                   ("--group", "g", "--offset", "1")):  # fmt: skip

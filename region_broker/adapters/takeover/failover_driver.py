@@ -452,7 +452,10 @@ class FailoverDriver:
             self.steps.drain_deadline_ms = now_ms + message.timeout_ms
             await self.record(DrainBegun(message.operation_id, message.to_region), expected=state)
         if self.state.phase is not Phase.DRAINING:
-            raise PeerRefused(NOT_ACTING, f"this region is {self.state.phase.value}")
+            why = self.parts.role.reason_not_acting
+            raise PeerRefused(
+                NOT_ACTING, f"region {self.outlook.region} is {self.state.phase.value}: {why}"
+            )
         try:
             point = await self._final_point()
             self._drained = self.outlook.known_claim()

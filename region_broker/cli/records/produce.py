@@ -82,7 +82,7 @@ def produce(
         sender.send(_with_common(read, key, common, partition))
     except BadLine as error:
         sender.give_up()
-        fail(f"{error}. {sender.told()}", EXIT_USAGE)
+        fail(f"{error}. {sender.told_given_up()}", EXIT_USAGE)
     sender.conclude()
 
 
@@ -269,6 +269,12 @@ class _Sender:
     def told(self) -> str:
         """Return how much was handed over and written."""
         return f"{self.written} were written to {self._topic}."
+
+    def told_given_up(self) -> str:
+        """Return the same after `give_up`: what an aborted transaction wrote nobody reads."""
+        if self._transactional:
+            return f"The transaction was aborted: nothing was written to {self._topic}."
+        return self.told()
 
 
 def _told_to(handler: logging.Handler) -> logging.Logger:

@@ -175,7 +175,7 @@ def test_T23_only_the_region_that_acts_under_the_followed_epoch_is_followed(
     assert core.session_count == 0
 
 
-def test_pauses_double_up_to_a_bound_and_start_again_after_a_session() -> None:
+def test_pauses_double_up_to_a_bound_and_start_again_after_an_answer_was_taken() -> None:
     core = LinkCore(region_epoch=8, home_region="home")
     core.step(LinkStarted())
     waits = []
@@ -185,6 +185,30 @@ def test_pauses_double_up_to_a_bound_and_start_again_after_a_session() -> None:
     assert waits == [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]
     assert max(waits) == BACKOFF_MS_MAX
     core = streaming()
+    core.step(Fetched(5, (part(P0, 0, 3),)))
+    assert core.step(LinkBroken("x"))[1] == WaitBackoff(50)
+
+
+def reach_streaming(core: LinkCore) -> None:
+    """Take a link that paused through a session up to its first fetch."""
+    core.step(BackoffOver())
+    core.step(Greeted("home", 8, True))
+    core.step(HistoryShown(8))
+    core.step(RegistryRead(5, (ORDERS,), (ORDERS,)))
+    core.step(TopicsApplied({P0: MirrorLogEnd(-1, 0), P1: MirrorLogEnd(-1, 0)}))
+    core.step(LogsChecked({P0: HomeLogEnd(-1, 9, 0), P1: HomeLogEnd(-1, 9, 0)}))
+    assert core.state is LinkState.STREAMING
+
+
+def test_INV_LK5_a_session_of_which_no_answer_could_be_taken_makes_the_next_pause_no_shorter() -> (
+    None
+):
+    core = streaming()
+    assert core.step(LinkBroken("the disk is nearly full"))[1] == WaitBackoff(50)
+    reach_streaming(core)
+    assert core.step(LinkBroken("the disk is nearly full"))[1] == WaitBackoff(100)
+    reach_streaming(core)
+    core.step(Fetched(5, (part(P0, 0, 3),)))
     assert core.step(LinkBroken("x"))[1] == WaitBackoff(50)
 
 

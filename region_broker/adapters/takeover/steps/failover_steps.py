@@ -117,7 +117,9 @@ class FailoverSteps:
     async def await_operator(self, state: State) -> Event | None:
         """Acknowledge nothing more, also nothing that is under way, until an operator has chosen (T33)."""
         self._parts.manifest.take_note_of_lost()  # the journal says it from here on
-        await self._parts.role.fence(choices(self._outlook, state))
+        what_to_do = choices(self._outlook, state)
+        await self._parts.role.fence(what_to_do)
+        _log.error("%s", what_to_do)
         await self._greet_for_ever()
         return None
 

@@ -107,3 +107,34 @@ def test_losses_of_a_switch_in_peace_say_that_nothing_was_lost(
     assert "found in region eu: nothing was lost" in run("losses").output
     lost["plain_record_count"] = 1
     assert "plain records lost" in run("losses").output
+
+
+def view(role: str, number: int, **lag: object) -> dict[str, Any]:
+    return {
+        "role": role, "acting": role == "acting", "region_epoch": 8, "reason_not_acting": "eu acts",
+        "tidemark": {"region_epoch": 8, "number": number, "age_ms": 3}, "lag": lag,
+    }  # fmt: skip
+
+
+def test_T24_a_mirror_that_has_shown_more_than_the_one_that_is_to_act_is_named() -> None:
+    statement = {"to_region": "us", "tidemark_region_epoch": 8, "tidemark_number": 5}
+    views = {"eu": view("acting", 9), "us": view("mirror", 5), "ap": view("mirror", 6)}
+    assert commands.further_mirrors(views, statement) == [
+        "region ap has reached tidemark 6 of region epoch 8"
+    ]
+    views["ap"] = view("mirror", 5)
+    assert commands.further_mirrors(views, statement) == []
+
+
+def test_status_says_what_a_mirrors_link_suffers_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = view("mirror", 5, state="paused", last_error="the disk is nearly full", lag={})
+    sound = view("mirror", 5, state="streaming", last_error="of an hour ago", lag={})
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {"ap": "http://ap:9093", "us": US}
+        return {"ap": sound, "us": full}
+
+    monkeypatch.setattr(Cluster, "views", views)
+    output = run("status").output
+    assert "eu acts; the disk is nearly full" in output
+    assert "of an hour ago" not in output
