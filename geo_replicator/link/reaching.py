@@ -11,7 +11,7 @@ Not here: decisions (`frontier`, `tidemark`, `topic_changes`), fetching (`driver
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from geo_replicator.frontier import Frontier
@@ -153,12 +153,7 @@ class Reaching:
             self._show_all()
         else:
             self._show_logs(changed)
-        for key in changed:
-            position = self.book.floor.positions.get(key)
-            if position is not None and position.log_start_offset > 0:
-                self._ports.logs.delete_below(
-                    key, min(position.log_start_offset, position.cut_offset)
-                )
+            self._delete_below(changed)
         self._shown = point
 
     def _show_all(self) -> None:
@@ -167,7 +162,20 @@ class Reaching:
         cut = self.book.cut_of(floor) if floor is not None and shown else Cut(self.frontier.reached)
         logs = self._ports.logs
         self._show_logs({key: cut.position_of(key) for key in logs.keys()})  # noqa: SIM118 -- a port
+        if floor is not None and shown:
+            # A cut takes log starts back, and an idle log is in no later tidemark's news (T14).
+            self._delete_below(floor.positions)
         self._shown = self.frontier.reached
+
+    def _delete_below(self, keys: Iterable[LogKey]) -> None:
+        """Let logs start where the tidemark that is shown says, and not before (T14)."""
+        assert self.book.floor is not None
+        for key in keys:
+            position = self.book.floor.positions.get(key)
+            if position is not None and position.log_start_offset > 0:
+                self._ports.logs.delete_below(
+                    key, min(position.log_start_offset, position.cut_offset)
+                )
 
     def _show_logs(self, cuts: Mapping[LogKey, int]) -> None:
         self._show_again_ms = self._ports.logs.show(cuts)

@@ -181,3 +181,25 @@ async def test_T14_an_order_beyond_the_cut_is_void_after_a_takeover(pair: Pair) 
     await until(lambda: b"d" in pair.eu._shown())
     assert numbers(pair.eu) == [0, 1, 2]
     assert [tail.first_offset for tail in pair.eu.quarantine.tails() if tail.topic == ORDERS] == [2]
+
+
+async def test_T14_a_cut_takes_back_the_order_beyond_it_and_not_those_that_tidemarks_know(
+    pair: Pair,
+) -> None:
+    for text in ("a", "b", "c"):
+        await pair.eu.write(text)
+    await pair.reached("c")
+    assert await pair.eu.partition().delete_records(2) == 2
+    await until(lambda: pair.us.partition().log_start_offset == 2)
+    await pair.us.kill()
+    await pair.eu.write("d")
+    assert await pair.eu.partition().delete_records(4) == 4
+    await pair.eu.kill()
+    await pair.us.start()
+    await fail_over(pair.us)
+    assert numbers(pair.us) == [2]
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    # Nothing more is written: the log is in no tidemark's news.
+    await until(lambda: pair.eu.partition().log_start_offset == 2)
+    assert numbers(pair.eu) == [2]
