@@ -157,6 +157,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     retention_check_interval_ms: Annotated[
         int, Within(1, DAY_MS, "what is due waits that long for its deletion")
     ] = 60_000
+    deleted_topic_retention_ms: Annotated[
+        int, Within(0, 365 * DAY_MS, "0: removed at once, no deletion can be undone")
+    ] = DAY_MS
     request_memory_bytes: Annotated[
         int, Within(REQUEST_MEMORY_BYTES_MIN, TIB, "less does not hold a batch of the usual size")
     ] = REQUEST_MEMORY_BYTES_DEFAULT

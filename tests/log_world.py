@@ -36,6 +36,7 @@ class ManualClock:
     def __init__(self) -> None:
         """Start at a wall time of 1,000,000 ms."""
         self.now_ms = 1_000_000
+        self.wall_jumped_ms = 0
         self.sleepers: list[tuple[int, Callable[[], None]]] = []
 
     def monotonic_ms(self) -> int:
@@ -44,7 +45,7 @@ class ManualClock:
 
     def wall_ms(self) -> int:
         """See `Clock`."""
-        return self.now_ms
+        return self.now_ms + self.wall_jumped_ms
 
     async def sleep_ms(self, duration_ms: float) -> None:
         """See `Clock`: ends when `pass_ms` has gone far enough."""

@@ -27,8 +27,7 @@ from region_broker.controller.metadata_commands import (
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.topic_names import name_waited_for
-from region_broker.replication.partition import Partition
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.replication.partition_table import PartitionTable, holds_records
 
 _log: Final = logging.getLogger("tidemark.topics")
 
@@ -117,7 +116,7 @@ class TopicRegistry:
         """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
         with self._change():
             topic_id = self._known(name).topic_id
-            self._partitions.mark_topic(topic_id)
+            self._partitions.mark_topic(topic_id, "an order to delete it, in this region")
             try:
                 topic = await self._metadata.delete_topic(name)
             except (CommandRefused, OSError):
@@ -141,16 +140,12 @@ async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) 
     for topic in list(metadata.image.topics.values()):
         strays = partitions.beyond(topic.topic_id, topic.partition_count)
         count = max(
-            (p.tp.partition + 1 for p in strays if _keeps(p)), default=topic.partition_count
+            (p.tp.partition + 1 for p in strays if holds_records(p)), default=topic.partition_count
         )
         if count > topic.partition_count:
             _log.warning("topic %s gets %d partitions: they hold records", topic.name, count)
             await metadata.apply(ResizeTopic(topic.topic_id, count, topic.partition_count))
         partitions.drop_beyond(topic.topic_id, count)
-
-
-def _keeps(partition: Partition) -> bool:
-    return partition.failed is not None or partition.log_end_offset > partition.kept_from
 
 
 async def _settle_names(metadata: MetadataSide, partitions: PartitionTable) -> None:
@@ -170,6 +165,7 @@ async def _settle_names(metadata: MetadataSide, partitions: PartitionTable) -> N
                 _log.error("topics %s and %s both hold records: both stay", topic.name, wanted)
                 continue
             _log.warning("topic %s (%s) has lost its name to another", wanted, loser.topic_id)
+            partitions.mark_topic(loser.topic_id, "a takeover, which found its name with another")
             await metadata.apply(DeleteTopic(loser.topic_id))
             partitions.drop_topic(loser.topic_id)
         if loser is not topic:
@@ -178,7 +174,7 @@ async def _settle_names(metadata: MetadataSide, partitions: PartitionTable) -> N
 
 
 def _is_kept(topic: TopicImage, partitions: PartitionTable) -> bool:
-    return any(_keeps(partition) for partition in partitions.beyond(topic.topic_id, 0))
+    return any(map(holds_records, partitions.beyond(topic.topic_id, 0)))
 
 
 def _without_waiting(image: MetadataImage) -> MetadataImage:

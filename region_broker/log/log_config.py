@@ -42,6 +42,8 @@ class NodeLogConfig:
     """How much of the open segment's end stays in memory where a log is written in bulk; 0: the system decides."""
     disk_free_bytes_min: int = 0
     """While less is free, clients' records are refused (`wire.caps.disk_room`); 0: never."""
+    deleted_topic_retention_ms: int = 0
+    """How long deletions are kept (`log.recovery.kept_deletions`); 0: not at all."""
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3_600_000
     retention_ms: int = 7 * 24 * 3_600_000

@@ -121,6 +121,7 @@ class Storage:
                 flush_interval_ms=config.flush_interval_ms,
                 cached_tail_bytes=config.cached_tail_bytes,
                 disk_free_bytes_min=config.disk_free_bytes_min,
+                deleted_topic_retention_ms=config.deleted_topic_retention_ms,
             )
             group_commit = GroupCommit(log_config, ports.clock, on_sealed=_write_digest)
             partitions = PartitionTable(

@@ -18,6 +18,7 @@ INV-T5  a drop that a crash or the disk interrupted is finished by the next star
     <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start,
                                              <base>.{log,index,txnindex,snapshot,bookmark}
     <data_dir>/<topic id>.deleted            a topic on its way out (`log.recovery.removal`)
+    <data_dir>/<topic id>.kept               a deleted topic, kept for a while (`log.recovery.kept_deletions`)
 
 Not here: which topics there are (`controller.metadata_store`), roles (the node tells each partition).
 """
@@ -45,6 +46,7 @@ from region_broker.log.log_config import (
 )
 from region_broker.log.log_setup import LogListener, LogSetup
 from region_broker.log.partition_log import PartitionLog
+from region_broker.log.recovery.kept_deletions import DeletionNote, KeptDeletions
 from region_broker.log.recovery.removal import Removal
 from region_broker.log.segment import SealedCache
 from region_broker.log.side_files.log_manifest import LogEntry, LogManifest
@@ -115,8 +117,10 @@ class PartitionTable:
         self.room = DiskRoom(config.disk_free_bytes_min)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
-        self._removal = Removal(disk)
+        self._configs: dict[UUID, Mapping[str, str]] = {}
         check_format(disk, data_dir)
+        self.kept = KeptDeletions(disk, data_dir, clock, config.deleted_topic_retention_ms)
+        self._removal = Removal(disk, self.kept)
         self._removal.sweep(data_dir)
         self._manifest = LogManifest(disk, data_dir)
         self._starting = True
@@ -166,6 +170,7 @@ class PartitionTable:
         folder = self._data_dir / topic.topic_id.hex
         partitions = self._by_id.setdefault(topic.topic_id, {})
         self._by_name[topic.name] = partitions
+        self._configs[topic.topic_id] = topic.configs
         if self._starting:
             self._note_lost(topic)
         try:
@@ -288,7 +293,21 @@ class PartitionTable:
     def mark_beyond(self, topic_id: UUID, partition_count: int) -> None:
         """Note that those partitions are about to be dropped: a start finishes that (INV-T5)."""
         for partition in self.beyond(topic_id, partition_count):
-            self._removal.mark(self.folder_of(topic_id, partition.tp.partition))
+            number = partition.tp.partition
+            note = self._note_of(topic_id, "its topic has fewer partitions", number)
+            self._removal.mark(self.folder_of(topic_id, number), note)
+
+    def _note_of(self, topic_id: UUID, why: str, partition: int | None = None) -> DeletionNote:
+        held = self._by_id[topic_id]
+        return DeletionNote(
+            topic_id=str(topic_id),
+            name=next((str(each.tp.topic) for each in held.values()), ""),
+            partition_count=len(held),
+            partition=partition,
+            configs=dict(self._configs.get(topic_id, {})),
+            why=why,
+            deleted_wall_ms=self._clock.wall_ms(),
+        )
 
     def unmark_beyond(self, topic_id: UUID, partition_count: int) -> None:
         """Take `mark_beyond` back: they stay."""
@@ -304,12 +323,12 @@ class PartitionTable:
         going = [(topic_id, p.tp.partition) for p in self.beyond(topic_id, partition_count)]
         self._note(going, LogEntry.REMOVED)
         for partition in self.beyond(topic_id, partition_count):
-            number = partition.tp.partition
+            number, keep = partition.tp.partition, holds_records(partition)
             del self._by_id[topic_id][number]
             partition.close(f"{partition.tp} is no partition of its topic any more")
-            self._put_away(self.folder_of(topic_id, number), [partition])
+            self._put_away(self.folder_of(topic_id, number), [partition], keep=keep)
 
-    def _put_away(self, folder: Path, partitions: Sequence[Partition]) -> None:
+    def _put_away(self, folder: Path, partitions: Sequence[Partition], *, keep: bool) -> None:
         """Take the folder of closed partitions away; once it is, nobody needs what the journal has of them."""
 
         def give_up() -> None:
@@ -317,7 +336,7 @@ class PartitionTable:
                 partition.log.give_up()
                 self._refused.pop((partition.topic_id.bytes, partition.tp.partition), None)
 
-        self._removal.put_away(folder, give_up)
+        self._removal.put_away(folder, give_up, keep=keep)
 
     def config_problem(self, configs: Mapping[str, str]) -> str | None:
         """Return why no topic may get these configs here, None if it may."""
@@ -336,6 +355,7 @@ class PartitionTable:
     def update_config(self, topic: TopicSpec) -> None:
         """Let a topic's open partitions follow its changed configs; raises UnsupportedConfig."""
         config = self._log_config(topic)
+        self._configs[topic.topic_id] = topic.configs
         for partition in self._by_id.get(topic.topic_id, {}).values():
             partition.log.config = config
 
@@ -394,10 +414,10 @@ class PartitionTable:
         if not self._disk.exists(path) or self._disk.read_file(path) != text:
             self._disk.write_file_atomic(path, text)
 
-    def mark_topic(self, topic_id: UUID) -> None:
-        """Note that a topic is about to be deleted, before the registry forgets it (INV-T5)."""
+    def mark_topic(self, topic_id: UUID, why: str) -> None:
+        """Note that a topic is about to be deleted, before the registry forgets it (INV-T5); `why` is for people."""
         if topic_id in self._by_id:
-            self._removal.mark(self._data_dir / topic_id.hex)
+            self._removal.mark(self._data_dir / topic_id.hex, self._note_of(topic_id, why))
 
     def unmark_topic(self, topic_id: UUID) -> None:
         """Take `mark_topic` back: it stays."""
@@ -407,18 +427,20 @@ class PartitionTable:
     def drop_topic(self, topic_id: UUID) -> None:
         """Stop a topic's partitions and delete their files; waiters get PartitionFailed.
 
-        A disk that fails here leaves the files to a later try (INV-T5).
+        What held records is kept for a while (`kept`). A disk that fails here leaves the files to a later try (INV-T5).
         """
-        partitions = self._by_id.pop(topic_id, None)
-        if partitions is None:
+        if topic_id not in self._by_id:
             return
+        self.mark_topic(topic_id, "")
+        partitions = self._by_id.pop(topic_id)
+        self._configs.pop(topic_id, None)
+        keep = any(map(holds_records, partitions.values()))
         for name in [name for name, held in self._by_name.items() if held is partitions]:
             del self._by_name[name]
-        self._removal.mark(self._data_dir / topic_id.hex)
         self._note([(topic_id, number) for number in partitions], LogEntry.REMOVED)
         for partition in partitions.values():
             partition.close(f"the topic of {partition.tp} was deleted")
-        self._put_away(self._data_dir / topic_id.hex, list(partitions.values()))
+        self._put_away(self._data_dir / topic_id.hex, list(partitions.values()), keep=keep)
 
     def maintain(self, hold_of: Callable[[Partition], int | None]) -> int:
         """Apply retention and producer expiry everywhere; return how many segments were deleted.
@@ -427,6 +449,7 @@ class PartitionTable:
         then (a minute).
         """
         self._removal.again()
+        self._removal.purge()
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         deleted = 0
         for partition in self:
@@ -454,9 +477,15 @@ class PartitionTable:
         for partition in self:
             partition.close("the node stops")
         self.cold_reads.close()
+        self.kept.save()
         self._manifest.close()
         self._journal.close()
         self._cache.close()
+
+
+def holds_records(partition: Partition) -> bool:
+    """Return whether a partition has, or may have, bytes of records."""
+    return partition.failed is not None or partition.log_end_offset > partition.kept_from
 
 
 def check_format(disk: Disk, data_dir: Path) -> None:

@@ -356,7 +356,7 @@ class MirrorTopicStore:
     async def delete(self, topic: MirrorTopic) -> None:
         """Delete the topic and its logs; one that is gone already is fine."""
         if self._metadata.image.topic_by_id(topic.topic_id) is not None:
-            self._partitions.mark_topic(topic.topic_id)
+            self._partitions.mark_topic(topic.topic_id, "a tidemark past its deletion at home")
             try:
                 await self._apply(DeleteTopic(topic.topic_id))
             except (LinkFailed, OSError):

@@ -6,10 +6,13 @@ INV-RM2  what is about to be deleted is marked before the registry forgets it, s
         was interrupted from a registry that has lost something: only what is marked goes
 INV-RM4  what could not be put away is marked as deleted, if the disk lets us: a start does not take it for the next topic of
         that id
+INV-RM5  what held records is kept for a while before it is removed, if that is asked for (`kept_deletions`)
 INV-RM3  a disk that fails here is nobody's error: what could not be put away now is left to a later try
 
     <folder>/deleting                      the mark: an empty file, so that it finds room on a full disk
     <folder>/deleted                       it should be away, and could not be put away
+    <folder>/deletion.json                 what is deleted, and why
+    <folder>.kept, <folder>.1.kept         put away, to be removed later
     <folder>.deleted, <folder>.1.deleted   put away, to be removed
 
 Not here: what is to be deleted (`replication.partition_table`).
@@ -22,6 +25,12 @@ from pathlib import Path
 from typing import Final
 
 from region_broker.log.disk import Disk
+from region_broker.log.recovery.kept_deletions import (
+    KEPT_SUFFIX,
+    NOTE_NAME,
+    DeletionNote,
+    KeptDeletions,
+)
 
 OnGone = Callable[[], None]
 
@@ -35,14 +44,25 @@ DELETED_SUFFIX: Final = ".deleted"
 class Removal:
     """Of folders on one disk."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, kept: KeptDeletions) -> None:
         """Nothing is on its way out."""
         self._disk = disk
-        self._left: dict[Path, OnGone] = {}
+        self._kept = kept
+        self._left: dict[Path, tuple[OnGone, bool]] = {}
 
-    def mark(self, folder: Path) -> None:
-        """Say durably that a folder is about to be deleted. Without the mark a crash leaves it, which is logged."""
+    def mark(self, folder: Path, note: DeletionNote) -> None:
+        """Say durably that a folder is about to be deleted. Without the mark a crash leaves it, which is logged.
+
+        The note of the first mark stays.
+        """
         self._mark(folder, MARK_NAME)
+        path = folder / NOTE_NAME
+        if not self._kept.wanted or self._disk.exists(path):
+            return
+        try:
+            self._disk.write_file_atomic(path, note.content())
+        except OSError as error:
+            logger.warning("%s does not say what it is: %s", folder, error)
 
     def _mark(self, folder: Path, name: str) -> None:
         try:
@@ -55,6 +75,8 @@ class Removal:
         """Take that back: it stays."""
         try:
             if self._disk.exists(folder / MARK_NAME):
+                if self._disk.exists(folder / NOTE_NAME):
+                    self._disk.remove(folder / NOTE_NAME)
                 self._disk.remove(folder / MARK_NAME)
                 self._disk.fsync_dir(folder)
         except OSError as error:
@@ -64,21 +86,21 @@ class Removal:
         """Tell whether its deletion was begun."""
         return self._disk.exists(folder / MARK_NAME)
 
-    def put_away(self, folder: Path, on_gone: OnGone = lambda: None) -> bool:
-        """Take a folder out of the way durably and remove it, then call `on_gone`.
+    def put_away(self, folder: Path, on_gone: OnGone = lambda: None, *, keep: bool = True) -> bool:
+        """Take a folder out of the way durably, remove it or keep it for a while, then call `on_gone`.
 
-        False if it is there, or may come back: it is tried again later.
+        False if it is there, or may come back: it is tried again later. `keep` False: it holds nothing.
         """
         try:
-            if self._disk.exists(folder):
-                gone = self._free_name(folder)
-                self._disk.rename(folder, gone)
-                self._remove(gone)
-            else:
+            if not self._disk.exists(folder):
                 self._disk.fsync_dir(folder.parent)
+            elif keep and self._kept.wanted:
+                self._keep(folder)
+            else:
+                self._remove(self._renamed(folder, folder, DELETED_SUFFIX))
         except OSError:
             logger.exception("%s cannot be put away, it is tried again later", folder)
-            self._left[folder] = on_gone
+            self._left[folder] = (on_gone, keep)
             if self._disk.exists(folder):
                 self._mark(folder, DELETED_NAME)
             return False
@@ -86,11 +108,18 @@ class Removal:
         on_gone()
         return True
 
-    def _free_name(self, folder: Path) -> Path:
-        gone = folder.with_name(folder.name + DELETED_SUFFIX)
+    def _keep(self, folder: Path) -> None:
+        kept = self._renamed(folder, folder, KEPT_SUFFIX)
+        self._kept.take(kept)
+        self._disk.fsync_dir(kept.parent)
+
+    def _renamed(self, folder: Path, stem: Path, suffix: str) -> Path:
+        """Give a folder a name that begins as `stem` does; durable after `fsync_dir`."""
+        gone = stem.with_name(stem.name + suffix)
         numbers = count(1)
-        while self._disk.exists(gone):  # an earlier one of that name could not be removed
-            gone = folder.with_name(f"{folder.name}.{next(numbers)}{DELETED_SUFFIX}")
+        while self._disk.exists(gone):  # an earlier one of that name is still there
+            gone = stem.with_name(f"{stem.name}.{next(numbers)}{suffix}")
+        self._disk.rename(folder, gone)
         return gone
 
     def _remove(self, gone: Path) -> None:
@@ -101,6 +130,19 @@ class Removal:
         except OSError as error:
             logger.warning("%s is left for the next start to remove: %s", gone, error)
 
+    def purge(self) -> None:
+        """Remove what was kept long enough (INV-KD1)."""
+        for folder in self._kept.due():
+            try:
+                stem = folder.with_name(folder.name.partition(".")[0])
+                self._remove(self._renamed(folder, stem, DELETED_SUFFIX))
+            except OSError as error:
+                logger.warning("%s was kept long enough, and cannot be removed: %s", folder, error)
+            else:
+                self._kept.gone(folder)
+                logger.info("%s was kept long enough: it is removed", folder)
+        self._kept.save_now_and_then()
+
     def again(self) -> None:
         """Try once more to put away what is left."""
         for folder in list(self._left):
@@ -110,11 +152,14 @@ class Removal:
         """Try once more to put this folder away, if it should be; False if it is still there."""
         if folder not in self._left and not self._disk.exists(folder / DELETED_NAME):
             return True
-        return self.put_away(folder, self._left.get(folder, lambda: None))
+        on_gone, keep = self._left.get(folder, (lambda: None, True))
+        return self.put_away(folder, on_gone, keep=keep)
 
     def sweep(self, parent: Path) -> None:
-        """At a start: remove what was put away in `parent`."""
+        """At a start: remove what was put away in `parent`, go on with what is kept."""
         for name in self._disk.list_dir(parent):
+            if name.endswith(KEPT_SUFFIX):
+                self._kept.found(parent / name)
             if not name.endswith(DELETED_SUFFIX):
                 continue
             try:

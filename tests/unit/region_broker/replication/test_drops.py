@@ -99,7 +99,7 @@ def test_INV_T5_only_what_was_marked_goes_with_a_topic_that_the_registry_has_no_
     some = world()
     other = Topic(topic_id=OTHER, name="other")
     some.table.open_topic(other)
-    some.table.mark_topic(TOPIC_ID)
+    some.table.mark_topic(TOPIC_ID, "an order")
     some.disk.process_killed()
     some.topic = Topic(topic_id=UUID(int=1), name="third")
     some.open()

@@ -1,0 +1,169 @@
+"""What a deletion removes stays on disk for a time that the operator sets (T34)."""
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from region_broker.log.recovery.kept_deletions import KeptDeletion
+from tests.log_world import DATA_DIR, TOPIC_ID, World, batch, world
+from tests.simulation.disk import Crashed
+
+DAY_MS = 86_400_000
+KEPT = DATA_DIR / f"{TOPIC_ID.hex}.kept"
+WHY = "an order"
+
+
+def keeping(partition_count: int = 1, kept_ms: int = DAY_MS) -> World:
+    some = world({"retention.ms": "5"}, partition_count=partition_count)
+    some.table.close()
+    some.config = replace(some.config, deleted_topic_retention_ms=kept_ms)
+    some.open()
+    return some
+
+
+def delete_with_records(some: World) -> None:
+    some.partition.append(batch())
+    some.sync()
+    some.table.mark_topic(TOPIC_ID, WHY)
+    some.table.drop_topic(TOPIC_ID)
+
+
+def maintained_after(some: World, duration_ms: int) -> list[KeptDeletion]:
+    some.clock.now_ms += duration_ms
+    some.table.maintain(lambda _: None)
+    return some.table.kept.listed()
+
+
+def restart_without_the_topic(some: World) -> None:
+    some.disk.process_killed()
+    some.topic = replace(some.topic, topic_id=UUID(int=7), name="other")
+    some.open()
+    some.table.finish_drops()
+
+
+def test_T34_a_deleted_topic_stays_on_disk_for_the_time_that_the_operator_set() -> None:
+    some = keeping(partition_count=2)
+    log_bytes = len(batch())
+    delete_with_records(some)
+    [kept] = maintained_after(some, DAY_MS - 1)
+    assert (kept.note.name, kept.note.partition_count, kept.note.why) == ("orders", 2, WHY)
+    assert dict(kept.note.configs) == {"retention.ms": "5"}
+    assert kept.note.topic_id == str(TOPIC_ID)
+    assert (kept.folder, kept.left_ms) == (str(KEPT), 1)
+    assert kept.size_bytes >= log_bytes
+    assert some.disk.file_size(KEPT / "0" / f"{0:020}.log") >= log_bytes
+    assert maintained_after(some, 1) == []
+    assert not some.disk.exists(KEPT)
+
+
+def test_T34_without_that_time_and_for_a_topic_without_records_a_deletion_leaves_nothing() -> None:
+    at_once, empty = keeping(kept_ms=0), keeping()
+    delete_with_records(at_once)
+    empty.table.drop_topic(TOPIC_ID)
+    for some in (at_once, empty):
+        assert some.table.kept.listed() == []
+        assert some.disk.list_dir(DATA_DIR) == ["format", "journal", "manifest"]
+
+
+def test_INV_KD1_a_wall_clock_that_jumps_removes_nothing_early() -> None:
+    some = keeping()
+    delete_with_records(some)
+    some.clock.wall_jumped_ms += 1000 * DAY_MS
+    assert [kept.left_ms for kept in maintained_after(some, 1)] == [DAY_MS - 1]
+    restart_without_the_topic(some)
+    assert [kept.left_ms for kept in maintained_after(some, 1)] == [DAY_MS - 1]
+
+
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_INV_KD1_a_restart_counts_on_from_what_was_on_disk(cleanly: bool) -> None:
+    some = keeping()
+    delete_with_records(some)
+    maintained_after(some, DAY_MS // 2)  # which is saved
+    some.clock.now_ms += 1000  # which is not
+    if cleanly:
+        some.table.close()
+    some.clock.now_ms += DAY_MS  # the node is down
+    restart_without_the_topic(some)
+    left_ms = DAY_MS // 2 - (1000 if cleanly else 0)
+    assert [kept.left_ms for kept in some.table.kept.listed()] == [left_ms]
+    assert maintained_after(some, left_ms) == []
+
+
+def test_INV_KD1_what_was_counted_for_an_earlier_deletion_of_that_id_counts_for_no_later_one() -> (
+    None
+):
+    some = keeping()
+    delete_with_records(some)
+    maintained_after(some, DAY_MS - 1)
+    assert maintained_after(some, 1) == []
+    some.partitions = some.table.open_topic(some.topic)
+    some.partition.become_leader(5)
+    delete_with_records(some)
+    restart_without_the_topic(some)
+    assert [kept.left_ms for kept in some.table.kept.listed()] == [DAY_MS]
+
+
+@pytest.mark.parametrize("operation", ["rename", "fsync_dir"])
+def test_T34_a_deletion_that_a_crash_interrupted_is_kept_too(operation: str) -> None:
+    some = keeping()
+    some.partition.append(batch())
+    some.sync()  # in the journal only
+    some.table.mark_topic(TOPIC_ID, WHY)
+
+    def die(name: str, path: Path) -> None:
+        if name == operation and path in {DATA_DIR, DATA_DIR / TOPIC_ID.hex}:
+            some.disk.crashed = True
+            raise Crashed
+
+    some.disk.fault = die
+    with pytest.raises(Crashed):
+        some.table.drop_topic(TOPIC_ID)
+    restart_without_the_topic(some)
+    [kept] = some.table.kept.listed()
+    assert (kept.note.name, kept.note.why) == ("orders", WHY)
+    assert some.disk.file_size(KEPT / "0" / f"{0:020}.log") >= len(batch())
+
+
+def test_INV_KD2_a_deletion_on_a_full_disk_is_kept_under_the_name_that_its_folder_has() -> None:
+    some = keeping()
+
+    def full(name: str, path: Path) -> None:
+        if name == "write_file_atomic":
+            raise OSError(errno.ENOSPC, "the disk is full", str(path))
+
+    some.disk.fault = full
+    delete_with_records(some)
+    some.disk.fault = None
+    [kept] = some.table.kept.listed()
+    assert (kept.note.name, kept.note.why) == ("orders", "")
+
+
+def test_INV_KD3_what_was_removed_by_hand_is_forgotten() -> None:
+    some = keeping()
+    delete_with_records(some)
+    some.disk.remove_tree(KEPT)
+    assert maintained_after(some, 1) == []
+
+
+def test_T34_a_stopped_partition_that_its_topic_loses_is_kept() -> None:
+    some = keeping(partition_count=2)
+    some.partitions[1].append(batch())
+    some.sync()
+    some.partitions[1].log.fail("the disk failed")
+    some.table.drop_beyond(TOPIC_ID, 1)
+    [kept] = some.table.kept.listed()
+    assert (kept.note.name, kept.note.partition) == ("orders", 1)
+    assert kept.folder == str(DATA_DIR / TOPIC_ID.hex / "1.kept")
+    some.kill_and_reopen()
+    assert len(some.table.kept.listed()) == 1
+    assert maintained_after(some, DAY_MS) == []
+
+
+def test_T34_a_deletion_that_the_registry_refused_leaves_no_note() -> None:
+    some = keeping()
+    some.table.mark_topic(TOPIC_ID, WHY)
+    some.table.unmark_topic(TOPIC_ID)
+    assert some.disk.list_dir(DATA_DIR / TOPIC_ID.hex) == ["0", "topic.json"]
