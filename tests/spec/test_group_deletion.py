@@ -246,6 +246,21 @@ async def test_INV_GO6_a_transaction_that_ends_after_the_deletion_brings_no_offs
         world.assert_live_is_replay()
 
 
+async def test_INV_GO5_an_offset_in_an_open_transaction_does_not_go_with_that_of_a_deleted_namesake() -> (
+    None
+):
+    world = World()
+    async with running(world):
+        world.topics.put("t", 1, number=1)
+        assert (await world.groups.commit_offsets(commit_of(0))).verdict is V.OK
+        world.topics.put("t", 1, number=2)  # nobody told this shard
+        await world.groups.txn_commit_offsets(commit_of(0), PRODUCER)
+        await world.groups.expire_offsets()
+        world.end_transaction("g", PRODUCER.producer_id, commit=True)
+        assert await committed(world) == [5, 5]
+        world.assert_live_is_replay()
+
+
 @pytest.mark.parametrize("made_again", [False, True])
 async def test_INV_GV4_a_large_commit_is_not_written_behind_the_deletion_of_its_topic(
     made_again: bool,

@@ -9,6 +9,7 @@ from geo_replicator.link.core import LinkState
 from geo_replicator.rounds import RoundPhase
 from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.adapters.tidemarks.cut_leader import CutLeader
+from region_broker.wire.caps.disk_room import DiskRoom
 from tests.geo_world import Site, values_in
 from tests.waiting import until
 
@@ -96,6 +97,30 @@ async def test_link_resumes_exactly_when_the_mirror_stops_and_goes_on(
         await until(lambda: again.reached >= second, what="the second tidemark is reached")
         assert values_in(mirror.partition("orders"), 2) == [b"a", b"b"]
         assert mirror.partition("orders").topic_id == topic.topic_id
+        home.server.close()
+
+
+async def test_INV_DRM1_a_mirror_whose_disk_is_nearly_full_copies_nothing_until_there_is_room(
+    tmp_path: Path,
+) -> None:
+    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        leader = await home.act(tasks)
+        await home.create_topic("orders")
+        await home.produce("orders", b"a")
+        room = mirror.partitions.room = DiskRoom(100)
+        room.note(1_000, 99)
+        _ = mirror.mirror(tasks, await home.listen())
+        link = mirror.tidemarks.link
+        assert link is not None
+        point = await leader.final_round()
+        await until(lambda: "nearly full" in link.core.last_error, what="the link says why")
+        assert not any(log.log_end_offset for log in mirror.partitions)
+        room.note(1_000, 110)
+        await until(lambda: link.reached >= point, what="the tidemark is reached")
+        assert values_in(mirror.partition("orders"), 1) == [b"a"]
         home.server.close()
 
 

@@ -8,10 +8,15 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from geo_replicator.lineage import EMPTY_CUT
+from geo_replicator.loss import Tail, Takeover, make_statement
 from geo_replicator.quarantine import Provenance
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged, QuarantineStore
 from region_broker.log.disk import RealDisk
 from region_broker.wire.batches import Record, build_batch
+from tests.simulation.disk import SimulatedDisk
+from tests.unit.region_broker.adapters.test_facts_after_a_kill import now
+from tests.unit.region_broker.log.test_journal import KeepsNothing
 
 BATCHES = [
     build_batch([Record(None, f"value {offset}".encode() * 10)], base_offset=offset)
@@ -41,6 +46,27 @@ async def test_a_tail_is_kept_verbatim_with_its_provenance(store: QuarantineStor
     assert (moved.byte_count, moved.batch_count) == (len(TAIL), 20)
     assert store.tails() == [moved]
     assert b"".join(store.chunks(moved)) == TAIL
+
+
+async def test_INV_Q2_a_tail_that_was_moved_survives_a_power_loss() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs(Path("/region"))
+    store = QuarantineStore(disk, Path("/region/quarantine"), offload=now)
+    moved = await store.move_in(NAMED, read)
+    disk.power_loss(KeepsNothing())
+    assert store.tails() == [moved]
+    assert b"".join(store.chunks(moved)) == TAIL
+
+
+def test_INV_QS2_the_first_statement_of_a_region_epoch_stays(store: QuarantineStore) -> None:
+    takeover = Takeover("main", "eu", "us", region_epoch=17, planned=False, last_heard_ms=0)
+    first, second = (
+        make_statement(takeover, EMPTY_CUT, [], Tail((), ()), now_wall_ms=wall_ms)
+        for wall_ms in (1, 2)
+    )
+    store.keep_statement(first)
+    store.keep_statement(second)
+    assert store.statement("main", 17) == first
 
 
 def other(offset: int) -> bytes:

@@ -65,6 +65,22 @@ def test_INV_K4_a_log_made_again_under_its_id_gets_nothing_that_the_journal_has_
     assert some.partitions[1].log_end_offset == len(sizes_bytes)
 
 
+@pytest.mark.parametrize("whole_topic", [True, False])
+def test_INV_T6_a_log_that_was_dropped_is_not_missed_when_its_id_is_made_again(
+    whole_topic: bool,
+) -> None:
+    some = world(partition_count=2)
+    if whole_topic:
+        some.table.drop_topic(TOPIC_ID)
+    else:
+        some.table.drop_beyond(TOPIC_ID, 1)
+    some.table.open_topic(some.topic)
+    assert some.table.lost() == []
+    some.disk.remove_tree(FOLDER / "1")
+    some.kill_and_reopen()
+    assert some.table.lost() == [str(some.partitions[1].tp)]
+
+
 @pytest.mark.parametrize("operation", ["rename", "fsync_dir", "remove_tree"])
 def test_INV_T5_a_drop_of_partitions_that_a_crash_interrupted_is_finished_and_can_be_done_again(
     operation: str,

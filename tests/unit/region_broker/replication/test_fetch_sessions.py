@@ -16,6 +16,7 @@ from region_broker.replication.fetch_sessions import (
     Wanted,
     next_epoch,
 )
+from tests.log_world import world
 
 STALE_MS = 120_000
 
@@ -114,3 +115,16 @@ def test_C40_partition_with_data_goes_behind_the_others(sessions: FetchSessions)
 
 def test_C40_epochs_go_round_to_one() -> None:
     assert [next_epoch(1), next_epoch(2**31 - 1)] == [2, 1]
+
+
+def test_INV_FE6_a_late_answer_quietens_nothing_that_was_forgotten_and_added_anew(
+    sessions: FetchSessions,
+) -> None:
+    session = used(sessions, opened(sessions, 1, 0), 1, 0)
+    assert isinstance(session, FetchSession)
+    (before,) = session.wanted.values()
+    session.step([], [before.key])
+    session.step(wants(1), [])
+    session.note_quiet(before, world().partition)
+    assert session.restless == session.wanted
+    assert len(session.restless) == 1
