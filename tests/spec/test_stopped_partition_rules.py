@@ -125,9 +125,13 @@ async def test_T14_a_home_whose_disk_cannot_note_a_mirror_refuses_it_and_goes_on
 
     pair.eu.tidemarks._parts.source.meet = meet
     await pair.us.start()
-    link = pair.us.tidemarks.link
-    assert link is not None
-    await until(lambda: "cannot be noted" in link.core.last_error, "it is refused")
+    await until(
+        lambda: (
+            (link := pair.us.tidemarks.link) is not None
+            and "cannot be noted" in link.core.last_error
+        ),
+        "it is refused",
+    )
     await pair.eu.write("first")
     assert b"first" not in pair.us.raw()
     full = False
