@@ -117,6 +117,11 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _topics_by_id(self) -> dict[UUID, TopicImage]:
         return {topic.topic_id: topic for topic in self.topics.values()}
 
+    def may_have_deleted(self, topic_id: UUID) -> bool:
+        """Return whether a topic that is not here may have been deleted: the oldest deletions are not remembered."""
+        forgets = len(self.deleted) >= DELETED_MAX
+        return topic_id in self.deleted or (forgets and self.topic_by_id(topic_id) is None)
+
     @property
     def main_domain(self) -> DomainImage:
         """Return the default domain; KeyError before the cluster was initialised."""

@@ -21,6 +21,7 @@ from geo_replicator.topology import MirrorTopic
 from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.adapters.takeover.log_surgery import key_of
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
+from region_broker.controller import metadata_commands, metadata_image
 from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
 from tests.waiting import until
@@ -357,6 +358,35 @@ async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(
     held = pair.us.table.by_id(second.topic_id, 0)
     assert held is not None
     assert held.log_end_offset == 1
+
+
+async def test_T34_a_deletion_that_home_may_have_forgotten_does_not_close_its_writes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be told is no difference: a mirror was away, and its topic's deletion is one of too many since."""
+    for module in (metadata_commands, metadata_image):
+        monkeypatch.setattr(module, "DELETED_MAX", 2)
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    await pair.eu.topics.delete_topic(ORDERS)
+    for name in ("a", "b"):
+        await pair.eu.topics.create_topic(name, 1, {})
+        await pair.eu.topics.delete_topic(name)
+    await pair.us.start()
+    await until(
+        lambda: (
+            (link := pair.us.tidemarks.link) is not None
+            and "absence is no deletion" in link.core.refused_history
+        ),
+        "the mirror keeps its topic, and says why",
+    )
+    assert pair.eu.role.acting
+    await pair.us.kill()
+    await pair.eu.kill()
+    await pair.us.start()
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
 
 
 def test_T15_a_shrink_that_waits_is_given_up_when_home_has_the_partitions_again() -> None:

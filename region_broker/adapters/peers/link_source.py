@@ -54,7 +54,7 @@ from region_broker.adapters.peers.peer_protocol import (
 from region_broker.adapters.peers.peer_server import PeerServer, PeerSession, Reply
 from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.adapters.tidemarks.shown_history import ShownHistory
-from region_broker.controller.metadata_image import DEFAULT_DOMAIN, DELETED_MAX, TIDEMARK_LEDGER
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.partition_table import PartitionTable
@@ -146,7 +146,7 @@ class LinkSource:
             shown = [evidence.shown() for evidence in message.logs]
         except ValueError as error:
             raise PeerRefused("malformed", f"a log key is none: {error}") from error
-        found = await self._history.differences(shown, self._metadata.image.deleted)
+        found = await self._history.differences(shown, self._metadata.image.may_have_deleted)
         self._admit(message.region_epoch)
         if found and message.reached_region_epoch == message.region_epoch:
             point = TidemarkPoint(message.reached_region_epoch, message.number)
@@ -167,9 +167,9 @@ class LinkSource:
         missing = [
             HistoryDifference(key, 0, 0, 0, "it holds records there; no deletion of it is known")
             for key in lost
-            if key.topic_id not in told and not self._has(key)
+            if not image.may_have_deleted(key.topic_id) and not self._has(key)
         ]
-        if missing and len(image.deleted) < DELETED_MAX:
+        if missing:
             point = TidemarkPoint(message.region_epoch, self.published().number)
             self.on_refuted(session.hello.region, point, missing)
         return DeletionsTold(topic_ids=tuple(sorted(topic_id.hex for topic_id in told)))

@@ -6,7 +6,7 @@ INV-SH2  a log whose bytes cannot be read is no evidence, neither for nor agains
 Not here: the judgement (`geo_replicator.history`), who asks whom (`region_link`, `link_source`, fail-over).
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -42,12 +42,12 @@ class ShownHistory:
         return ShownLog(key, cut_offset, partition.log_end_offset, last, whole_from)
 
     async def differences(
-        self, shown: Sequence[ShownLog], deleted: Container[UUID]
+        self, shown: Sequence[ShownLog], may_be_deleted: Callable[[UUID], bool]
     ) -> list[HistoryDifference]:
-        """Return what these logs do not hold of what another region has shown; a topic in `deleted` is no loss."""
+        """Return what these logs do not hold of what another region has shown; a deleted topic is no loss."""
         found = []
         for log in shown:
-            if log.key.topic_id in deleted:
+            if may_be_deleted(log.key.topic_id):
                 continue
             difference = difference_of(log, await self._held(log))
             if difference is not None:

@@ -190,7 +190,7 @@ class TidemarkService:
 
     async def differences(self, shown: Sequence[ShownLog]) -> Sequence[HistoryDifference]:
         """Return what the logs here do not hold of what another region has shown (T33)."""
-        return await self._history.differences(shown, self._parts.metadata.image.deleted)
+        return await self._history.differences(shown, self._parts.metadata.image.may_have_deleted)
 
     def _logged_claim(self) -> Cut:
         ledgers = ledgers_of(self._parts.metadata.image)
