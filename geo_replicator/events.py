@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from geo_replicator.lineage import LogKey
+from geo_replicator.lineage import NO_LINEAGE, Lineage, LogKey
 from geo_replicator.topology import MirrorTopic
 
 # Rounds, at home.
@@ -83,6 +83,7 @@ class Greeted:
     home_region: str
     region_epoch: int
     acting: bool
+    lineage: Lineage = NO_LINEAGE
 
 
 @dataclass(frozen=True, slots=True)

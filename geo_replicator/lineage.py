@@ -119,9 +119,22 @@ class Lineage:
         """Return True where a later region acts from a base before `point` (INV-LN2)."""
         return any(point > entry.base for entry in self.since(point.region_epoch))
 
+    def contradicts(self, other: "Lineage", region_epoch: int) -> bool:
+        """Return True where both know who began `region_epoch`, and say it otherwise (T33).
+
+        1. A region takes over and is followed. 2. It is wound back to a time before that, takes over again while nobody
+        is there to tell it of the first time, and takes the same number, from a lower base.
+        """
+        ours = [entry for entry in self.entries if entry.region_epoch == region_epoch]
+        theirs = [entry for entry in other.entries if entry.region_epoch == region_epoch]
+        return bool(ours and theirs) and ours != theirs
+
     def greatest_valid(self, claims: Iterable[TidemarkPoint]) -> TidemarkPoint:
         """Return the greatest claim that is not void, `BEFORE_ALL` when none is valid (T24)."""
         return max((claim for claim in claims if not self.is_void(claim)), default=BEFORE_ALL)
+
+
+NO_LINEAGE: Final = Lineage()
 
 
 def lowest_base(entries: Iterable[LineageEntry]) -> Cut:

@@ -53,7 +53,7 @@ from geo_replicator.events import (
     TopicsApplied,
 )
 from geo_replicator.history import NAMED_MAX
-from geo_replicator.lineage import LogKey
+from geo_replicator.lineage import NO_LINEAGE, Lineage, LogKey
 from geo_replicator.link.comparing import agrees
 from geo_replicator.link.cursor import Cursor
 from geo_replicator.topology import MirrorTopic, topic_difference
@@ -86,6 +86,7 @@ class LinkCore:
 
     region_epoch: int
     home_region: str
+    lineage: Lineage = NO_LINEAGE
     state: LinkState = LinkState.STOPPED
     cursor: Cursor = field(default_factory=Cursor)
     last_error: str = ""
@@ -136,6 +137,13 @@ class LinkCore:
             )
         if not event.acting:
             return self._broken(f"region {event.home_region} does not act (yet)")
+        if self.lineage.contradicts(event.lineage, self.region_epoch):
+            self.refused_history = (
+                f"region {event.home_region} acts under region epoch {self.region_epoch} from another base than the one"
+                " that this region has followed: its data folder was wound back and it took over a second time. Nothing"
+                " is copied, cut or deleted here until an operator chooses: tidemark region failover to this region"
+            )
+            return self._broken(self.refused_history)
         self.state = LinkState.PROVING
         self.session_count += 1
         self.cursor = Cursor()

@@ -88,7 +88,7 @@ class Link:
         """Nothing is read or sent yet."""
         self._ports = ports
         self._facts = facts
-        self.core = LinkCore(region_epoch=facts.region_epoch, home_region=facts.home_region)
+        self.core = LinkCore(facts.region_epoch, facts.home_region, facts.lineage)
         self.lag = LagBook()
         self.reaching = Reaching(ports, facts, self.lag)
         self._restored = False

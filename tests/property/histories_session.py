@@ -27,6 +27,7 @@ from geo_replicator.events import (
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import (
     Cut,
+    Lineage,
     LogKey,
     TidemarkPoint,
 )
@@ -41,6 +42,11 @@ from tests.property.histories_regions import (
     epoch_end,
     evidence,
 )
+
+
+def own_lineage(region: Region) -> Lineage:
+    """Return the entries that a region has recorded itself."""
+    return Lineage(tuple(record.entry() for record in region.metadata.lineage))
 
 
 class SessionsWorld(Protocol):
@@ -66,13 +72,18 @@ class Session:
 
     def __init__(self, world: SessionsWorld, mirror: Region, home: Region) -> None:
         self.world, self.mirror, self.home = world, mirror, home
-        self.core = LinkCore(mirror.now.region_epoch, home.name)
+        self.core = LinkCore(mirror.now.region_epoch, home.name, own_lineage(mirror))
         self.proven: Mapping[LogKey, int] = {}
 
     def run(self) -> None:
         if self.world.strangers(self.mirror, self.home):
             return
-        greeted = Greeted(self.home.name, self.home.metadata.region_epoch, self.home.is_home)
+        greeted = Greeted(
+            self.home.name,
+            self.home.metadata.region_epoch,
+            self.home.is_home,
+            own_lineage(self.home),
+        )
         self.core.step(LinkStarted())
         event: LinkEvent | None = greeted
         while event is not None:

@@ -328,6 +328,26 @@ def test_T32_to_T36_hold_on_long_walks() -> None:
         walk(2 + seed % 2, 60, seed)
 
 
+def test_T35_a_region_epoch_that_was_begun_twice_takes_back_nothing() -> None:
+    """The second taker of one number is the first one, wound back to a time before it took over."""
+    world = newborn(2)
+    for shown in (("show", "eu"), ("copy folder", "us"), ("show", "eu")):
+        world = judged(world, shown, settled=True)
+    for taken in (
+        ("failover", "us"),
+        *[("step", "us")] * 3,
+        ("greet", "eu"),
+        *[("step", "eu")] * 2,
+    ):
+        world = judged(world, taken, settled=False)
+    world = judged(world, ("cut", "eu", "us"), settled=False)
+    for again in (("restore", "us"), ("failover", "us"), ("write", "us"), ("heal", "eu", "us")):
+        world = judged(world, again, settled=True)
+    first, second = world.regions["eu"], world.regions["us"]
+    assert first.metadata.region_epoch == second.metadata.region_epoch
+    assert [batch.value for batch in first.logs[ORDERS]] == [1, 2]
+
+
 UNPROVEN = ("T33 a start asks nobody", "T33 a session proves nothing")
 WIPED: list[Action] = [("wipe", "eu")]
 WOUND_BACK: list[Action] = [("copy folder", "eu"), ("show", "eu"), ("restore", "eu")]

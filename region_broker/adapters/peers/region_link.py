@@ -12,9 +12,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
+
 from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
+from geo_replicator.failover_events import EntryRecord
 from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
-from geo_replicator.lineage import LogKey, TidemarkPoint
+from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
 from geo_replicator.ports import FetchAnswer, HomeSession, LinkFailed, SentSlice
 from geo_replicator.topology import MirrorTopic
@@ -33,6 +36,7 @@ from region_broker.adapters.peers.peer_protocol import (
     FetchedLogs,
     FetchLogs,
     FetchPosition,
+    Hello,
     LogEpochEnd,
     PeerIdentity,
     PeerMessage,
@@ -79,10 +83,22 @@ class PeerHome:
                     home_region=hello.region,
                     region_epoch=hello.region_epoch,
                     acting=hello.acting_region == hello.region,
+                    lineage=_lineage_of(hello),
                 )
                 yield PeerHomeSession(client, self._region_epoch), greeted
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
+
+
+def _lineage_of(hello: Hello) -> Lineage:
+    try:
+        return Lineage(
+            tuple(EntryRecord(**msgspec.structs.asdict(entry)).entry() for entry in hello.lineage)
+        )
+    except ValueError as error:
+        raise LinkFailed(
+            f"the lineage of region {hello.region} is not readable: {error}"
+        ) from error
 
 
 class _FetchUnderWay:
