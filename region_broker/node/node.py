@@ -372,6 +372,10 @@ class Node:
                         ("role", self.role.run()),
                         ("forwarder", self._forwarder.run()),
                         ("failover", self.failover.run()),
+                        (
+                            "peers",
+                            self.peers.wait_closed(),
+                        ),  # raises what a handler raised as a bug
                         ("retention", self._maintain()),
                         ("cleaner", self.cleaner.run()),
                         ("ledger-images", self.ledger_images.run()),
