@@ -93,6 +93,7 @@ class Link:
         self.reaching = Reaching(ports, facts, self.lag)
         self._restored = False
         self._session: HomeSession | None = None
+        self._linked_since_ms = 0
         self._proven: dict[LogKey, int] = {}
         self._answers: deque[Awaitable[FetchAnswer]] = deque()
         self._retry_at_ms: int | None = None
@@ -162,6 +163,7 @@ class Link:
 
     async def _serve(self, session: HomeSession, greeted: Greeted) -> NoReturn:
         self._session = session
+        self._linked_since_ms = self._ports.clock.monotonic_ms()
         event: LinkEvent | None = greeted
         while True:
             effects = self.core.step(event) if event is not None else []
@@ -377,6 +379,7 @@ class Link:
             "stopped_reaching": self.reaching.stopped,
             "lost_here": self.reaching.lost,
             "sessions": self.core.session_count,
+            "link_age_ms": None if self._session is None else now_ms - self._linked_since_ms,
             "region_epoch": self._facts.region_epoch,
             "reached": {
                 "region_epoch": self.reached.region_epoch,

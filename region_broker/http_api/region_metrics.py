@@ -7,13 +7,18 @@ Not here: counters of requests and bytes (`region_broker.metrics`).
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from geo_replicator.link.core import LinkState
 from region_broker.http_api.ports import RegionApi
+
+WAITS: Final = ("history", "dispute", "lost_logs", "home_without_shown")
+"""What a region may wait for that does not end by itself (`waits_for` of its description)."""
+LINK_STATES: Final = tuple(state.name.lower() for state in LinkState)
 
 
 class RegionCollector(Collector):
@@ -44,6 +49,10 @@ class RegionCollector(Collector):
             "lag_bytes": ("Bytes that this mirror has not copied; NaN: not known.", lag["bytes"]),
             "lag_ms": ("Milliseconds that this mirror is behind; NaN: not known.", lag["ms"]),
             "home_silent_ms": ("Milliseconds since this mirror heard home.", _silent_ms(view)),
+            "link_age_ms": (
+                "Milliseconds since this mirror's link to home began; NaN: it has none.",
+                _number(view["link"]["age_ms"]),
+            ),
         }
         for name, (help_text, value) in gauges.items():
             family = GaugeMetricFamily(
@@ -52,6 +61,9 @@ class RegionCollector(Collector):
             family.add_metric([view["region"], view["domain"]], value)
             yield family
 
+        waits_for, state = view["waits_for"], view["link"]["state"]
+        yield _one_of(view, "waits", "1: it waits for this.", "reason", WAITS, waits_for)
+        yield _one_of(view, "link_state", "1: this mirror's link.", "state", LINK_STATES, state)
         yield from self._mirrors(view)
 
     def _mirrors(self, view: Mapping[str, Any]) -> Iterable[Metric]:
@@ -71,6 +83,10 @@ class RegionCollector(Collector):
                 "Milliseconds since the mirror was heard, or since this node started.",
                 ("silent_ms",),
             ),
+            "link_age_ms": (
+                "Milliseconds since the mirror's link began; NaN: it has none.",
+                ("link_age_ms",),
+            ),
             "connected": ("1 while the mirror has a link to this region.", ("connected",)),
         }
         for name, (help_text, path) in gauges.items():
@@ -83,6 +99,22 @@ class RegionCollector(Collector):
                     value = value[part]
                 family.add_metric([view["region"], view["domain"], mirror], _number(value))
             yield family
+
+
+def _one_of(
+    view: Mapping[str, Any],
+    name: str,
+    help_text: str,
+    label: str,
+    values: Iterable[str],
+    present: str | None,
+) -> Metric:
+    """Return a gauge that is 1 for the value that is present, and 0 for the others."""
+    labels = ["region", "domain", label]
+    family = GaugeMetricFamily(f"tidemark_region_{name}", help_text, labels=labels)
+    for value in values:
+        family.add_metric([view["region"], view["domain"], value], int(value == present))
+    return family
 
 
 def _lag_of(view: Mapping[str, Any]) -> Mapping[str, float]:

@@ -7,17 +7,21 @@ The expressions are read from docs/observability/alerts.yml, and judged by what 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from region_broker.adapters.takeover.region_view import RegionService
+from region_broker.cli.inspect.top import lag_of, told_by
 from region_broker.cli.region import lag_text, split_brain
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.ports.clock import SystemClock
+from tests.simulation.folder_faults import empty_folder
 from tests.simulation.kafka_client import Connection, batch_of
-from tests.simulation.region_pair import Pair, Region
+from tests.simulation.region_pair import Pair, Region, region_pair
+from tests.simulation.test_folders_without_history import shown, three_records, waits, write
 from tests.tidy.tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -33,6 +37,11 @@ class MovedClock(SystemClock):
 
     def monotonic_ms(self) -> int:
         return super().monotonic_ms() + self.moved_ms
+
+
+def view_of(region: Region) -> Mapping[str, Any]:
+    """Return what the region tells its operators."""
+    return RegionService(region.node.failover, region.node.operations).describe()
 
 
 def exported(region: Region) -> dict[str, list[float]]:
@@ -55,6 +64,18 @@ def firing(region: Region) -> set[str]:
             if match and any(value > float(match[2]) for value in values[match[1]]):
                 found.add(alert)
     return found
+
+
+def expect_unknown_and_counted(
+    mirror: Mapping[str, Any], home: Mapping[str, Any], records: float
+) -> None:
+    """Expect that `top` says of a cut link what the regions know."""
+    assert lag_of(mirror) == {"records": None, "bytes": None, "ms": None}
+    told = told_by(home)
+    assert (told["role"], told["acting"], told["waits_for"]) == ("acting", True, "")
+    assert told["mirrors"]["us"]["records"] == told["lag"]["records"] == records
+    assert told["mirrors"]["us"]["heard_ms_ago"] >= 20_000
+    assert told["mirrors"]["us"]["link_age_ms"] is None
 
 
 async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: Path) -> None:
@@ -96,18 +117,50 @@ async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: P
         assert {"TidemarkMirrorLags", "TidemarkMirrorNotHeard"} <= firing(pair.eu)
         assert "TidemarkHomeNotHeard" in firing(pair.us)
         assert math.isnan(exported(pair.us)["tidemark_region_lag_records"][0])
-        home, mirror = (
-            RegionService(region.node.failover, region.node.operations).describe()
-            for region in (pair.eu, pair.us)
-        )
+        home, mirror = view_of(pair.eu), view_of(pair.us)
         assert re.match(r"us: \d+ records, \d+ bytes, \d+ ms, not heard for 2\d s", lag_text(home))
         assert lag_text(mirror).startswith("unknown, not heard for 2")
+        expect_unknown_and_counted(mirror, home, records())
 
         pair.fabric.heal("eu", "us")
         await pair.until(lambda: records() == lag_ms() == 0, "all is taken and reached again")
         assert not firing(pair.eu) | firing(pair.us)
     finally:
         await pair.stop()
+
+
+async def test_lag_grows_while_home_publishes_no_tidemark(tmp_path: Path) -> None:
+    """All bytes arrive, and the mirror shows none of them: by the tidemarks alone it would be whole."""
+    async with region_pair(tmp_path, 2) as pair:
+        await three_records(pair)
+
+        def lag_ms() -> float:
+            return exported(pair.eu)["tidemark_mirror_lag_ms"][0]
+
+        await pair.until(lambda: lag_ms() == 0, "all is reached")
+        assert exported(pair.eu)["tidemark_mirror_link_age_ms"][0] >= 0
+        link = view_of(pair.us)["link"]
+        assert (link["state"], link["age_ms"] >= 0) == ("streaming", True)
+        leader = pair.eu.node.tidemarks.cut_leader
+        assert leader is not None
+        leader.core.interval_ms = 3_600_000
+        await leader.final_round()
+        await write(pair.eu, b"four")
+        at = lag_ms()
+        await pair.until(lambda: lag_ms() > at, "it grows")
+        assert shown(pair.us) == 3
+
+
+async def test_a_region_that_waits_for_an_operator_is_a_metric_and_an_alert(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, 3) as pair:
+        await three_records(pair)
+        assert "TidemarkRegionWaits" not in firing(pair.eu) | firing(pair.us)
+        await pair.eu.kill()
+        empty_folder(pair.eu)
+        await pair.eu.begin()
+        await waits(pair.eu)
+        assert view_of(pair.eu)["waits_for"] == "history"
+        assert "TidemarkRegionWaits" in firing(pair.eu)
 
 
 def test_status_says_which_regions_take_writes_at_the_same_time() -> None:

@@ -101,6 +101,8 @@ class LinkSource:
         self.hold_offset: Callable[[Partition], int | None] = self.copied_to
         """From where retention must keep a partition for mirrors (T14); `retention_hold.RetentionHold.of` in a node."""
         self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(0, 0)
+        self.waiting_since_ms: Callable[[], int | None] = lambda: None
+        """Since when something durable here is under no tidemark (INV-CL7)."""
         self.cut_is_owed: Callable[[], bool] = lambda: False
         """Whether this region took over and has not cut its logs yet: then it says it acts, and serves nothing (INV-SO7)."""
 
@@ -228,7 +230,7 @@ class LinkSource:
             session.state[_STATE] = opened = fetching
             self._sessions.add(fetching)
             session.on_close(lambda: self._end(session.hello.region, opened))
-            self.lags.began(session.hello.region, fetching.positions)
+            self.lags.began(session.hello.region, fetching.positions, self._clock.monotonic_ms())
         if self.meet is not None:
             await self._known(session.hello.region, self.meet)
         self.lags.heard(session.hello.region, self._clock.monotonic_ms())
@@ -292,9 +294,12 @@ class LinkSource:
 
     def status(self) -> dict[str, Any]:
         """Return how far each mirror is, as this region knows it (`mirror_lag`), as JSON-able values."""
-        now_ms = self._clock.monotonic_ms()
+        now_ms, waiting_since_ms = self._clock.monotonic_ms(), self.waiting_since_ms()
         return {
-            region: self.lags.status(region, self._partitions, now_ms) for region in self._others()
+            region: self.lags.status(
+                region, self._partitions, now_ms, waiting_since_ms=waiting_since_ms
+            )
+            for region in self._others()
         }
 
 

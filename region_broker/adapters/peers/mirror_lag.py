@@ -2,7 +2,8 @@
 
 INV-MG1  records and bytes are counted from what was sent to the mirror and taken, to this region's own ends: a link that is
          cut shows a lag that grows with every write
-INV-MG2  ms is the time since the first tidemark was published that the mirror has not reached
+INV-MG2  ms is the time since the first tidemark was published that the mirror has not reached, or, where that is longer,
+         since something durable here waits for a tidemark: no mirror reaches what none covers
 INV-MG3  what is not known is None, never 0: of a mirror that has not come since this node started
 INV-MG4  nothing is done per record: positions are kept per answer, times per tidemark, sums are made when they are asked for
 
@@ -50,6 +51,7 @@ class Taken:
 class _Mirror:
     positions: Mapping[LogKey, int] | None = None
     sessions: int = 0
+    linked_since_ms: int = 0
     heard_ms: int | None = None
     reached: TidemarkPoint | None = None
     behind_since_ms: int | None = None
@@ -68,10 +70,11 @@ class MirrorLags:
     def _of(self, region: str) -> _Mirror:
         return self._mirrors.setdefault(region, _Mirror())
 
-    def began(self, region: str, positions: Mapping[LogKey, int]) -> None:
+    def began(self, region: str, positions: Mapping[LogKey, int], now_ms: int) -> None:
         """A mirror's session begins; `positions` follow what it is sent."""
         mirror = self._of(region)
         mirror.positions = positions
+        mirror.linked_since_ms = now_ms
         mirror.sessions += 1
 
     def ended(self, region: str) -> None:
@@ -108,22 +111,34 @@ class MirrorLags:
         heard_ms = self._of(region).heard_ms
         return None if heard_ms is None else now_ms - heard_ms
 
-    def status(self, region: str, partitions: Iterable[Partition], now_ms: int) -> dict[str, Any]:
-        """Return all that is known of one mirror, as JSON-able values."""
+    def status(
+        self,
+        region: str,
+        partitions: Iterable[Partition],
+        now_ms: int,
+        *,
+        waiting_since_ms: int | None = None,
+    ) -> dict[str, Any]:
+        """Return all that is known of one mirror, as JSON-able values.
+
+        `waiting_since_ms`: since when something here is under no tidemark, None if nothing is.
+        """
         mirror = self._of(region)
-        since_ms, reached = mirror.behind_since_ms, mirror.reached
+        reached = mirror.reached
+        began_ms = (mirror.behind_since_ms, waiting_since_ms)
+        since_ms = min((at for at in began_ms if at is not None), default=now_ms)
         records, size_bytes = _behind(mirror.positions, partitions)
         heard_ms_ago = self.heard_ms_ago(region, now_ms)
-        known_ms = 0 if since_ms is None else now_ms - since_ms
         return {
             "connected": mirror.sessions > 0,
+            "link_age_ms": now_ms - mirror.linked_since_ms if mirror.sessions > 0 else None,
             "reached": None
             if reached is None
             else {"region_epoch": reached.region_epoch, "number": reached.number},
             "lag": {
                 "records": records,
                 "bytes": size_bytes,
-                "ms": None if reached is None else known_ms,
+                "ms": None if reached is None else now_ms - since_ms,
             },
             "heard_ms_ago": heard_ms_ago,
             "silent_ms": now_ms - self.started_ms if heard_ms_ago is None else heard_ms_ago,

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from geo_replicator.failover import Phase
+from geo_replicator.failover import Phase, State
 from region_broker.adapters.takeover.failover_driver import FailoverDriver
 from region_broker.adapters.takeover.failover_operations import FailoverOperations, OperationRefused
 from region_broker.adapters.takeover.failover_ports import RegionLog
@@ -60,6 +60,7 @@ class RegionService:
         parts, state = self._driver.parts, self._driver.state
         image = parts.metadata.image
         domain = image.domains[parts.domain]
+        lag = dict(parts.tidemarks.lag())
         return {
             "region": self.region,
             "domain": parts.domain,
@@ -78,10 +79,13 @@ class RegionService:
                 "region": state.promise.taker,
             },
             "tidemark": self._tidemark(),
-            "lag": dict(parts.tidemarks.lag()),
+            "waits_for": _waits_for(state, lag),
+            "lag": lag,
             "link": {
                 "running": parts.role.mirrors,
                 "last_heard_ms": parts.tidemarks.last_heard_ms(),
+                "state": lag.get("state") if parts.role.mirrors else None,
+                "age_ms": lag.get("link_age_ms") if parts.role.mirrors else None,
             },
             "peers": [
                 {
@@ -159,6 +163,16 @@ def _role_of(phase: Phase) -> str:
     if phase is Phase.DISPUTED:
         return "disputed"
     return "mirror" if phase is Phase.MIRRORING else "changing"
+
+
+def _waits_for(state: State, lag: Mapping[str, object]) -> str:
+    """Return what only an operator, or another region, can end, from a fixed set; empty where nothing is."""
+    if state.phase is Phase.UNBORN:
+        return "history"
+    if state.phase is Phase.DISPUTED:
+        lost_here = state.refuted is not None and state.refuted.lost_here
+        return "lost_logs" if lost_here else "dispute"
+    return "home_without_shown" if lag.get("refused_history") else ""
 
 
 def _topics(logs: Sequence[RegionLog]) -> list[dict[str, Any]]:

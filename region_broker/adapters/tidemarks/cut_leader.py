@@ -4,6 +4,7 @@ INV-CL1  one cut leader runs per term, in the region that acts, where `__tidemar
 INV-CL4  a log that has stopped stops the tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever
         publishes nothing any more releases every round of its term: nobody else would
 INV-CL5  while it rests, the first log that moves wakes it and the others do not: that a round is due is known
+INV-CL7  since when something durable waits for a tidemark is known by the first log that moved past the last one
 
 Not here: when rounds start and close (`geo_replicator.rounds`), the record (`geo_replicator.tidemark_writer`), which logs
 moved (`moved_logs`).
@@ -144,6 +145,9 @@ class CutLeader:
             parts.partitions, parts.metadata, parts.ledgers, self._writer.book, self._log_moved
         )
         self._collected: Collection | None = None
+        self._collected_at_ms = 0
+        self.waiting_since_ms: int | None = None
+        """Since when something durable is under no tidemark, monotonic ms; None while all is."""
         self._metadata_version = 0
         self._published = asyncio.Condition()
         self._published_round = 0
@@ -313,6 +317,7 @@ class CutLeader:
         self._metadata_version = image.version
         self._moved.follow_topics()
         asked = self._moved.take()
+        self._collected_at_ms = self._parts.clock.monotonic_ms()
         collection = Collection(
             number, {key: partition.leader_epoch for key, partition in asked.items()}
         )
@@ -387,7 +392,9 @@ class CutLeader:
             partition.state.prune_cut_index(collected.round)
             if partition.high_watermark > position.cut_offset:
                 self._moved.add(key)
-        if self._moved.forget_old():
+        more = self._moved.forget_old()
+        self.waiting_since_ms = self._collected_at_ms if more else None
+        if more:
             self._kick(urgent=False)
 
     def _tidemarks(self) -> Partition:
@@ -405,6 +412,8 @@ class CutLeader:
         return outcome.base_offset, len(batch)
 
     def _log_moved(self) -> None:
+        if self.waiting_since_ms is None:
+            self.waiting_since_ms = self._parts.clock.monotonic_ms()
         # During a round this may be its own ROUND record: judged again when the round is over.
         if self.core.phase is RoundPhase.RESTING:
             self._kick(urgent=False)

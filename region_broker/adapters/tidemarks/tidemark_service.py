@@ -96,6 +96,7 @@ class TidemarkService:
         self.view: MirrorView | None = None
         self._history = ShownHistory(parts.partitions)
         parts.source.published = self._published
+        parts.source.waiting_since_ms = self._waiting_since_ms
 
     def open_cut_leader(self, term: Term) -> CutLeader:
         """Return the cut leader of `term`; it publishes nothing, and says so, if `__tidemarks` is not readable."""
@@ -231,6 +232,9 @@ class TidemarkService:
 
     def _published(self) -> TidemarkPoint:
         return BEFORE_ALL if self.cut_leader is None else self.cut_leader.published
+
+    def _waiting_since_ms(self) -> int | None:
+        return None if self.cut_leader is None else self.cut_leader.waiting_since_ms
 
     async def cut_to(self, cut: Cut) -> None:
         """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25).

@@ -27,6 +27,7 @@ from region_broker.cli.region_client import (
 _CLEAR: Final = "\033[2J\033[H"
 _BYTES_PER_MB: Final = 1_000_000
 _APIS_SHOWN: Final = 12
+_LAG: Final = ("records", "bytes", "ms")
 
 
 @click.command(
@@ -93,8 +94,37 @@ def _document(
         between = betweens.get(name)
         figures = {} if between is None else _figures(between)
         apis = [] if between is None else [_finite(asdict(rate)) for rate in between.apis()]
-        regions.append({"region": name, "reachable": view is not None, **figures, "apis": apis})
+        told = {} if view is None else told_by(view)
+        regions.append(
+            {"region": name, "reachable": view is not None, **told, **figures, "apis": apis}
+        )
     return {"regions": regions}
+
+
+def told_by(view: Mapping[str, Any]) -> dict[str, Any]:
+    """Return role, region epoch, tidemark and lag of a region; what nobody knows is None.
+
+    `lag` is a mirror's own, or that of the furthest mirror where the region acts; `mirrors` are those of a region that acts.
+    """
+    known = view.get("lag") or {}
+    mirrors, mark = known.get("mirrors") or {}, view["tidemark"]
+    shown = (*_LAG, "heard_ms_ago", "silent_ms", "link_age_ms")
+    return {
+        "role": view["role"],
+        "acting": view["acting"],
+        "waits_for": view.get("waits_for", ""),
+        "region_epoch": view["region_epoch"],
+        "tidemark": {
+            "number": mark["number"],
+            "age_ms": None if mark["age_ms"] < 0 else mark["age_ms"],
+        },
+        "lag": lag_of(view),
+        "heard_ms_ago": known.get("heard_ms_ago"),
+        "mirrors": {
+            name: {key: {**one, **one["lag"]}.get(key) for key in shown}
+            for name, one in mirrors.items()
+        },
+    }
 
 
 def _figures(between: Between) -> dict[str, float]:
@@ -120,7 +150,8 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 
 def _print(views: Mapping[str, Mapping[str, Any] | None], betweens: Mapping[str, Between]) -> None:
     columns = (
-        "region", "role", "epoch#", "tidemark#", "age ms#", "lag records#", "requests/s#",
+        "region", "role", "epoch#", "tidemark#", "age ms#", "lag records#", "lag bytes#", "lag ms#",
+        "requests/s#",
         "connections#", "open txns#", "held back ms#", "log MB#", "memory MB#", "cpu %#",
     )  # fmt: skip
     print_table("", columns, [_row(name, view, betweens.get(name)) for name, view in views.items()])
@@ -151,17 +182,20 @@ def _print(views: Mapping[str, Mapping[str, Any] | None], betweens: Mapping[str,
             print_table(name, names, rows)
 
 
-def lag_records(view: Mapping[str, Any]) -> int | None:
+def lag_of(view: Mapping[str, Any]) -> dict[str, int | None]:
     """Return a mirror's lag; where the region acts, that of its furthest mirror. None: not known."""
     known = view.get("lag") or {}
     lags = [known] if "lag" in known else [*(known.get("mirrors") or {}).values()]
-    records = [one["lag"]["records"] for one in lags]
-    return None if None in records else max(records, default=0)
+    furthest: dict[str, int | None] = {}
+    for name in _LAG:
+        values = [one["lag"][name] for one in lags]
+        furthest[name] = None if None in values else max(values, default=0)
+    return furthest
 
 
 def _row(name: str, view: Mapping[str, Any] | None, between: Between | None) -> tuple[object, ...]:
     if view is None or between is None:
-        return (name, "does not answer", *["-"] * 11)
+        return (name, "does not answer", *["-"] * 13)
     figures = _figures(between)
     return (
         name,
@@ -169,7 +203,7 @@ def _row(name: str, view: Mapping[str, Any] | None, between: Between | None) -> 
         view["region_epoch"],
         view["tidemark"]["number"],
         view["tidemark"]["age_ms"],
-        "unknown" if (records := lag_records(view)) is None else records,
+        *("unknown" if value is None else value for value in lag_of(view).values()),
         f"{figures['requests_per_s']:.0f}",
         f"{figures['connections']:.0f}",
         f"{figures['open_transactions']:.0f}",

@@ -78,3 +78,29 @@ async def test_T31_a_final_round_is_repeated_for_what_became_durable_behind_its_
         for task in asyncio.all_tasks():
             if task is not asyncio.current_task():
                 task.cancel()
+
+
+async def test_INV_CL7_since_when_something_waits_for_a_tidemark_is_known(tmp_path: Path) -> None:
+    site = Site(tmp_path, "home")
+    async with asyncio.TaskGroup() as tasks:
+        site.start(tasks)
+        leader = await site.act(tasks)
+        await site.create_topic("orders", 1)
+        await leader.final_round()
+        leader.core.interval_ms = REST_MS
+        await until(lambda: leader.core.phase is RoundPhase.RESTING, what="rest")
+
+        def waiting_since_ms() -> int | None:
+            return leader.waiting_since_ms
+
+        assert waiting_since_ms() is None
+        await site.produce("orders", b"x")
+        since_ms = waiting_since_ms()
+        assert since_ms is not None
+        await site.produce("orders", b"y")
+        assert waiting_since_ms() == since_ms, "the first one counts"
+        await leader.final_round()
+        assert waiting_since_ms() is None
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()

@@ -52,6 +52,27 @@ def test_INV_MG2_ms_goes_on_growing_when_more_tidemarks_came_than_are_remembered
     assert lag_ms(lags, 1_000_000) == 1_000_000 - 2
 
 
+def test_INV_MG2_ms_grows_while_something_waits_for_a_tidemark_that_is_not_published() -> None:
+    lags = MirrorLags(started_ms=0)
+    lags.published(point(1), 1_000)
+    lags.reached("us", point(1))
+
+    def ms(now_ms: int) -> object:
+        return lags.status("us", [], now_ms, waiting_since_ms=4_000)["lag"]["ms"]
+
+    assert (ms(5_000), ms(65_000)) == (1_000, 61_000)
+    lags.published(point(2), 3_000)
+    assert ms(5_000) == 2_000, "the older of both counts"
+
+
+def test_a_link_is_as_old_as_its_session_and_has_no_age_without_one() -> None:
+    lags = MirrorLags(started_ms=0)
+    lags.began("us", {}, 2_000)
+    assert lags.status("us", [], 7_000)["link_age_ms"] == 5_000
+    lags.ended("us")
+    assert lags.status("us", [], 8_000)["link_age_ms"] is None
+
+
 def test_INV_MG3_nothing_is_known_of_a_mirror_that_has_not_come() -> None:
     known = MirrorLags(started_ms=1_000).status("us", [], 31_000)
     assert known["lag"] == {"records": None, "bytes": None, "ms": None}
