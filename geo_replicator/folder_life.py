@@ -4,9 +4,12 @@ INV-FX1  a folder has one history for life: the one born in it, or the one that 
 INV-FX2  each start draws an incarnation at random and links it to the one before: no clock orders them
 INV-FX3  a chain keeps its newest `INCARNATIONS_KEPT` ids, how many there were, and a hash over all of them
 
+INV-FX4  a start that speaks again after a later heard one of its region has spoken is alive: two nodes run as that region
+
 Not here: where it is kept (`adapters.birth.identity_file`), what a region without history does (`failover`).
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
 from typing import Final
@@ -15,6 +18,11 @@ from uuid import UUID, uuid5
 import msgspec
 
 INCARNATIONS_KEPT: Final = 64
+TWICE_MS: Final = 15_000
+"""How long after its last word a start of another region counts as one that runs."""
+LATE_MS: Final = 1_000
+"""How long what a process said before its end may be on its way."""
+LIVES_HEARD_MAX: Final = 8
 _BIRTHS_OF_OLDER_FOLDERS: Final = UUID("b0a5c5f6-5d5c-4c8e-9e8c-3d1a6f0e7a10")
 
 
@@ -86,6 +94,81 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
             incarnations=identity.chain.newest,
             incarnation_count=identity.chain.count,
         )
+
+
+class LifeVerdict(Enum):
+    """How one start of a region stands to another."""
+
+    SAME = "the same start"
+    LATER = "a later start of the same folder"
+    PARTED = "an older copy of the folder, or one that has parted from it"
+    OTHER_FOLDER = "another folder"
+
+
+def judge_lives(first: Shown, second: Shown) -> LifeVerdict:
+    """Say what `second` is to `first`; a start that fell out of a longer chain counts as continued."""
+    if first.folder_id != second.folder_id:
+        return LifeVerdict.OTHER_FOLDER
+    if first.incarnations[-1:] == second.incarnations[-1:]:
+        return LifeVerdict.SAME
+    fell_out = second.incarnation_count - first.incarnation_count >= INCARNATIONS_KEPT
+    if fell_out or first.incarnations[-1] in second.incarnations:
+        return LifeVerdict.LATER
+    return LifeVerdict.PARTED
+
+
+@dataclass(slots=True)
+class _Heard:
+    shown: Shown
+    first_ms: int
+    last_ms: int
+
+
+class HeardLives:
+    """The starts of other regions that were heard of late; times are monotonic ms."""
+
+    def __init__(self) -> None:
+        """Nothing was heard yet."""
+        self._heard: dict[str, list[_Heard]] = {}
+
+    def hear(self, region: str, shown: Shown | None, now_ms: int) -> None:
+        """Note a greeting."""
+        if shown is None or not shown.incarnations:
+            return
+        lives = self._running(region, now_ms)
+        for life in lives:
+            if judge_lives(life.shown, shown) is LifeVerdict.SAME:
+                life.last_ms = now_ms
+                break
+        else:
+            lives.append(_Heard(shown, now_ms, now_ms))
+        self._heard[region] = lives[-LIVES_HEARD_MAX:]
+
+    def twice(self, now_ms: int) -> dict[str, str]:
+        """Return the regions that two nodes run as, with what is known of both (INV-FX4)."""
+        return {
+            region: text
+            for region in self._heard
+            if (text := _two_of(region, self._running(region, now_ms)))
+        }
+
+    def _running(self, region: str, now_ms: int) -> list[_Heard]:
+        return [one for one in self._heard.get(region, ()) if now_ms - one.last_ms <= TWICE_MS]
+
+
+def _two_of(region: str, lives: list[_Heard]) -> str:
+    """Say which start is heard still after a later one came; empty where none is."""
+    for at, first in enumerate(lives):
+        for second in lives[at + 1 :]:
+            if first.last_ms > second.first_ms + LATE_MS:
+                verdict = judge_lives(first.shown, second.shown)
+                return (
+                    f"two nodes run as region {region}: start {first.shown.incarnations[-1]} (number"
+                    f" {first.shown.incarnation_count} of folder {first.shown.folder_id}) is heard still, and since"
+                    f" then start {second.shown.incarnations[-1]} (number {second.shown.incarnation_count} of folder"
+                    f" {second.shown.folder_id}), {verdict.value}. Stop the one that is not region {region}'s own"
+                )
+    return ""
 
 
 class BirthVerdict(Enum):

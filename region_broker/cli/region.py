@@ -74,6 +74,8 @@ def status(url: str | None, output: str) -> None:
         "",
     )
     print_table("", columns, rows)
+    for text in runs_twice(views):
+        click.echo(f"RUNS TWICE: {text}")
     if both := split_brain(views):
         click.echo(
             f"SPLIT BRAIN: {' and '.join(both)} take writes at the same time: follow docs/runbooks/split_brain.md"
@@ -85,6 +87,11 @@ def split_brain(views: Mapping[str, Mapping[str, Any]]) -> list[str]:
     acting = [name for name, view in sorted(views.items()) if view["acting"]]
     found = [f"{name} (region epoch {views[name]['region_epoch']})" for name in acting]
     return found if len(acting) > 1 else []
+
+
+def runs_twice(views: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what the regions say of others that two nodes run as."""
+    return sorted({text for view in views.values() for text in view.get("runs_twice", {}).values()})
 
 
 def lag_text(view: Mapping[str, Any]) -> str:

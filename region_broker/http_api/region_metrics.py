@@ -48,6 +48,10 @@ class RegionCollector(Collector):
             ),
             "lag_bytes": ("Bytes that this mirror has not copied; NaN: not known.", lag["bytes"]),
             "lag_ms": ("Milliseconds that this mirror is behind; NaN: not known.", lag["ms"]),
+            "others_run_twice": (
+                "Other regions that two nodes run as, by what this one hears.",
+                len(view["runs_twice"]),
+            ),
             "home_silent_ms": ("Milliseconds since this mirror heard home.", _silent_ms(view)),
             "link_age_ms": (
                 "Milliseconds since this mirror's link to home began; NaN: it has none.",

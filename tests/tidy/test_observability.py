@@ -26,7 +26,7 @@ class Region:
         """See `RegionApi`."""
         return {
             "region": "eu", "domain": "main", "acting": True, "region_epoch": 8,
-            "tidemark": {"number": 1, "age_ms": 1}, "lag": {}, "waits_for": "",
+            "tidemark": {"number": 1, "age_ms": 1}, "lag": {}, "waits_for": "", "runs_twice": {},
             "link": {"state": None, "age_ms": None},
         }  # fmt: skip
 

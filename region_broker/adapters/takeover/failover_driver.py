@@ -118,6 +118,7 @@ class FailoverDriver:
         self._journal = journal
         self._state: State | None = None
         self._drained: Cut = EMPTY_CUT
+        self._twice: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._write_lock = asyncio.Lock()
         self._learned: asyncio.Queue[Hello] = asyncio.Queue()
@@ -187,12 +188,24 @@ class FailoverDriver:
         ours = Shown.of(self.parts.folder.identity)
         if judge_births(ours, hello.folder) is BirthVerdict.OTHER:
             return  # T32: what a region of another birth says concerns another cluster
+        self._hear_life(hello)
         if hello.lineage:
             self.outlook.hellos[hello.region] = hello
         if self._is_news(hello):
             reason = f"region {hello.acting_region} acts under region epoch {hello.region_epoch}"
             self.parts.role.close_gate(reason)
             self._learned.put_nowait(hello)
+
+    def _hear_life(self, hello: Hello) -> None:
+        now_ms, lives = self.parts.clock.monotonic_ms(), self.outlook.lives
+        lives.hear(hello.region, hello.folder, now_ms)
+        told, self._twice = self._twice, lives.twice(now_ms)
+        for region in self._twice.keys() - told.keys():
+            _log.error("%s", self._twice[region])
+
+    def runs_twice(self) -> dict[str, str]:
+        """Return the other regions that two nodes run as, with what is known of both (T36)."""
+        return self.outlook.lives.twice(self.parts.clock.monotonic_ms())
 
     def _is_news(self, hello: Hello) -> bool:
         state = self.state

@@ -80,6 +80,7 @@ class RegionService:
             },
             "tidemark": self._tidemark(),
             "waits_for": _waits_for(state, lag),
+            "runs_twice": self._driver.runs_twice(),
             "lag": lag,
             "link": {
                 "running": parts.role.mirrors,

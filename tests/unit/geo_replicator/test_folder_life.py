@@ -1,13 +1,20 @@
 """What a folder says of itself: one history for life, and a chain of its starts."""
 
+import pytest
+
 from geo_replicator.folder_life import (
     INCARNATIONS_KEPT,
+    LATE_MS,
+    TWICE_MS,
     Birth,
     BirthVerdict,
     Chain,
+    HeardLives,
+    LifeVerdict,
     Shown,
     birth_of_older_folder,
     judge_births,
+    judge_lives,
 )
 
 
@@ -37,3 +44,52 @@ def test_T32_all_regions_derive_one_birth_for_folders_of_an_older_version() -> N
     here, there = (birth_of_older_folder("cluster", region, 8) for region in ("eu", "us"))
     assert here.birth_id == there.birth_id
     assert here.birth_id != birth_of_older_folder("another cluster", "eu", 8).birth_id
+
+
+def life(names: str, *, count: int = 0, folder_id: str = "f") -> Shown:
+    return Shown(
+        folder_id=folder_id, incarnations=tuple(names), incarnation_count=count or len(names)
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (life("abc"), life("abc"), LifeVerdict.SAME),
+        (life("abc"), life("abcd"), LifeVerdict.LATER),
+        (life("abc"), life("abcdef"), LifeVerdict.LATER),
+        (life("abc"), life("abx"), LifeVerdict.PARTED),
+        (life("abc"), life("abxyz"), LifeVerdict.PARTED),
+        (life("abc"), life("ab"), LifeVerdict.PARTED),
+        (life("abc"), life("xyz", count=3 + INCARNATIONS_KEPT), LifeVerdict.LATER),
+        (life("abc"), life("xyz", count=2 + INCARNATIONS_KEPT), LifeVerdict.PARTED),
+        (life("abc"), life("abcd", folder_id="g"), LifeVerdict.OTHER_FOLDER),
+    ],
+)
+def test_T36_what_a_start_is_to_another(first: Shown, second: Shown, verdict: LifeVerdict) -> None:
+    assert judge_lives(first, second) is verdict
+
+
+@pytest.mark.parametrize("copy", [life("abx"), life("abcd"), life("ab")])
+def test_INV_FX4_a_start_that_speaks_after_a_later_heard_one_shows_that_two_run(
+    copy: Shown,
+) -> None:
+    lives = HeardLives()
+    lives.hear("eu", life("abc"), 0)
+    lives.hear("eu", copy, 500)
+    assert not lives.twice(500), "it may have ended: a restart looks so, too"
+    lives.hear("eu", life("abc"), 500 + LATE_MS)
+    assert not lives.twice(500 + LATE_MS), "said before its end, perhaps"
+    lives.hear("eu", life("abc"), 501 + LATE_MS)
+    assert "region eu" in lives.twice(501 + LATE_MS)["eu"]
+    assert not lives.twice(501 + TWICE_MS), "the copy is silent"
+
+
+def test_INV_FX4_restarts_and_versions_that_do_not_tell_are_no_copies() -> None:
+    lives = HeardLives()
+    names = "abcdefghijklmnop"
+    for at in range(len(names)):
+        lives.hear("eu", life(names[: at + 1]), at * 100)
+        lives.hear("eu", None, at * 100)
+        lives.hear("us", life("abc"), at * 100)
+    assert not lives.twice(len(names) * 100)

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.failover_events import EntryRecord, HistoryRefuted
+from geo_replicator.folder_life import HeardLives
 from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, lowest_base
 from geo_replicator.tidemark import TidemarkError
 from idempotency.ports import Clock
@@ -75,6 +76,7 @@ class Outlook:
         self.settings: Final = settings
         self.hellos: dict[str, Hello] = {}
         self.refuted: HistoryRefuted | None = None
+        self.lives: Final = HeardLives()
 
     def is_refuted(self, region_epoch: int) -> bool:
         """Return whether a mirror has shown what this region does not hold of that epoch (T33)."""
