@@ -31,7 +31,7 @@ from region_broker.cli.records.lines import (
 
 _PROGRESS_INTERVAL_S: Final = 1.0
 _ANSWER_TIMEOUT_S: Final = 30.0
-_REFUSED: Final = re.compile(r"encountered error: (?P<why>.*?) \(actions")
+_REFUSED: Final = re.compile(r"encountered error: (?P<why>Broker: .*?) \(actions")
 _STORAGE_HINT: Final = (
     "; the broker's disk is full or failing: see its /readyz, and docs/runbooks/disk_full.md"
 )
