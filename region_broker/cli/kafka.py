@@ -149,7 +149,15 @@ def kafka_errors(what: str) -> Iterator[None]:
         code = _exit_code(inner.code())
         if code == EXIT_UNKNOWN_OUTCOME and what.startswith("no broker"):
             code = EXIT_FAILED
-        fail(f"{what}: {inner.str()} ({inner.name()})", code)
+        fail(f"{what}: {inner.str()} ({inner.name()}){_hint(inner.code())}", code)
+
+
+def _hint(error_code: int) -> str:
+    """Return where to look for what an error of the protocol has no words for."""
+    from confluent_kafka import KafkaError
+
+    standing_still = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
+    return ". Does a region act? See tidemark region status" if error_code in standing_still else ""
 
 
 def _exit_code(error_code: int) -> int:

@@ -47,17 +47,26 @@ Example:
 """,
 )
 @click.argument("name")
-@click.option("--bootstrap", help=f"Kafka addresses, with commas. New ones: {DEFAULT_BOOTSTRAP}.")
-@click.option("--url", help=f"HTTP addresses, with commas. New ones: {DEFAULT_URL}.")
+@click.option("--bootstrap", help=f"Kafka addresses, with commas, such as {DEFAULT_BOOTSTRAP}.")
+@click.option("--url", help=f"HTTP addresses, with commas, such as {DEFAULT_URL}.")
 @_tells
 def context_set(name: str, bootstrap: str | None, url: str | None) -> None:
-    """Make the context NAME, or change what is given; the first one is the current one."""
+    """Make the context NAME from both addresses, or change what is given; the first one is the current one."""
     if not _NAME.fullmatch(name):
         fail(
             f"{name!r} is no name: letters, digits, dot, dash and underscore, 64 at most",
             EXIT_USAGE,
         )
     contexts = Contexts.load()
+    if name not in contexts.named and not (bootstrap and url):
+        fail(
+            f"{name} is a new context: give both --bootstrap and --url, so that no order goes to another cluster",
+            EXIT_USAGE,
+        )
+    for address in (bootstrap or "").split(",") if bootstrap else ():
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdecimal():
+            fail(f"--bootstrap: {address!r} is not host:port", EXIT_USAGE)
     before = contexts.named.get(name, Context())
     try:
         addresses = ",".join(parse_urls(url)) if url else before.url

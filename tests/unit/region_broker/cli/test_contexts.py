@@ -40,10 +40,11 @@ def test_without_contexts_commands_mean_both_regions_of_the_development_cluster(
 
 def test_the_first_context_counts_until_another_is_used(file: Path) -> None:
     assert ask("set", "live", "--bootstrap", "k:1", "--url", "http://k:2").exit_code == 0
-    assert ask("set", "test", "--bootstrap", "t:1").exit_code == 0
+    assert ask("set", "test", "--bootstrap", "t:1", "--url", "http://t:2").exit_code == 0
     assert chosen() == Context(bootstrap="k:1", url="http://k:2")
     assert ask("use", "test").exit_code == 0
-    assert chosen() == Context(bootstrap="t:1", url=DEFAULT_URL)
+    assert ask("set", "test", "--bootstrap", "t:3").exit_code == 0
+    assert chosen() == Context(bootstrap="t:3", url="http://t:2")
     rows = json.loads(ask("list", "-o", "json").stdout)
     assert [(row["context"], row["current"]) for row in rows] == [("live", False), ("test", True)]
     assert ask("delete", "test").exit_code == 0
@@ -51,8 +52,8 @@ def test_the_first_context_counts_until_another_is_used(file: Path) -> None:
 
 
 def test_INV_CTX1_option_environment_context(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask("set", "live", "--url", "http://context:1")
-    ask("set", "other", "--url", "http://other:1")
+    ask("set", "live", "--bootstrap", "k:1", "--url", "http://context:1")
+    ask("set", "other", "--bootstrap", "k:1", "--url", "http://other:1")
     assert parse_urls(None) == ["http://context:1"]
     monkeypatch.setenv("TIDEMARK_CONTEXT", "other")
     assert parse_urls(None) == ["http://other:1"]
@@ -67,7 +68,7 @@ def test_INV_CTX2_a_file_that_cannot_be_read_is_left_alone(file: Path, text: str
     file.write_text(text)
     with pytest.raises(ContextError, match="does not hold contexts"):
         chosen()
-    assert ask("set", "live", "--bootstrap", "k:1").exit_code == 2
+    assert ask("set", "live", "--bootstrap", "k:1", "--url", "http://k:2").exit_code == 2
     assert file.read_text() == text
 
 
@@ -77,11 +78,13 @@ def test_INV_CTX2_a_file_that_cannot_be_read_is_left_alone(file: Path, text: str
         (("use", "gone"), 3, "there is no context 'gone'; there are: live"),
         (("delete", "gone"), 3, "there is no context"),
         (("set", "a b"), 2, "is no name"),
-        (("set", "x", "--url", "nothing"), 2, "is not http://host:port"),
+        (("set", "live", "--url", "nothing"), 2, "is not http://host:port"),
+        (("set", "live", "--bootstrap", "nothing"), 2, "'nothing' is not host:port"),
+        (("set", "x", "--bootstrap", "k:1"), 2, "give both --bootstrap and --url"),
     ],
 )
 def test_mistakes_change_nothing(file: Path, words: tuple[str, ...], code: int, says: str) -> None:
-    ask("set", "live", "--bootstrap", "k:1")
+    ask("set", "live", "--bootstrap", "k:1", "--url", "http://k:2")
     before = file.read_text()
     result = ask(*words)
     assert (result.exit_code, says in result.output) == (code, True), result.output
