@@ -32,6 +32,7 @@ from geo_replicator.failover_events import (
     Event,
     FollowResumed,
     HigherEpochLearned,
+    HistoryRefuted,
     LogsCut,
     PromiseGiven,
     ReturnBegun,
@@ -75,6 +76,14 @@ def test_the_way_to_acting_is_the_documented_one() -> None:
 def test_the_way_back_is_the_documented_one() -> None:
     phases = [after(*RETURN_STEPS[: n + 1]).phase for n in range(len(RETURN_STEPS))]
     assert phases == [Phase.ACTING, Phase.FENCED, Phase.RETURNING, Phase.MIRRORING]
+
+
+def test_INV_FA8_a_refuted_region_is_so_until_it_came_back_to_the_history_of_another() -> None:
+    born, *steps = RETURN_STEPS
+    refuted = HistoryRefuted("us", 8, 5, 1, "us has shown more")
+    states = [after(born, refuted, *steps[:n]) for n in range(len(steps) + 1)]
+    assert [state.refuted for state in states] == [refuted, refuted, refuted, None]
+    assert not any(state.may_act for state in states)
 
 
 def test_each_phase_has_one_effect_to_go_on_with() -> None:

@@ -1,6 +1,7 @@
 """The durable reached tidemark: it survives restarts, torn tails and cancellation (T16)."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from geo_replicator.lineage import BEFORE_ALL, TidemarkPoint
 from region_broker.adapters.tidemarks import reached_store
 from region_broker.adapters.tidemarks.reached_store import FILE_NAME, ReachedFile
 from region_broker.log.disk import RealDisk
+from tests.simulation.disk import SimulatedDisk
+from tests.unit.region_broker.log.test_journal import KeepsNothing
 
 
 async def test_T16_the_last_saved_point_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -64,3 +67,22 @@ async def test_a_lower_point_may_be_saved_when_a_lineage_takes_it_back(tmp_path:
     await store.save(TidemarkPoint(8, 9))
     await store.save(TidemarkPoint(8, 7))
     assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 7)
+
+
+def test_INV_RS2_a_save_behind_a_failed_sync_writes_a_new_file() -> None:
+    disk, folder = SimulatedDisk(), Path("/region")
+    disk.make_dirs(folder)
+    store = ReachedFile.open(disk, folder)
+    store._write(TidemarkPoint(8, 1))
+
+    def fail(operation: str, path: Path) -> None:
+        if operation == "fdatasync":
+            raise OSError(errno.EIO, "the disk fails", str(path))
+
+    disk.fault = fail
+    with pytest.raises(OSError, match="the disk fails"):
+        store._write(TidemarkPoint(8, 2))
+    disk.fault = None
+    store._write(TidemarkPoint(8, 3))
+    disk.power_loss(KeepsNothing())
+    assert ReachedFile.open(disk, folder).point == TidemarkPoint(8, 3)

@@ -420,10 +420,12 @@ def test_INV_JB5_a_client_cannot_write_what_a_start_takes_for_a_block(whole_bloc
     forged = encode_block(
         serial + 1, 9, [Piece((TOPIC, 3), 0, 0, 10, 4, [b"data"])]
     )  # as of a later life
-    if not whole_block:
-        forged = forged[:20]
-    for pad in range(4):  # one of four places may fit the pages
-        value = (forged + bytes(-len(forged) % 4)) * (60_000 // len(forged))
+    forged = forged.rstrip(b"\0") if whole_block else forged[:20]  # padding is not looked at
+    forged += bytes(-len(forged) % 4)
+    if len(forged) % 8 == 0:
+        forged += bytes(4)  # so that copies begin at every fourth byte of a page
+    for pad in range(4):  # one of four places fits the pages
+        value = forged * (60_000 // len(forged))
         some.partition.append(build_batch([Record(None, b"p" * pad + value, timestamp_ms=1)]))
         some.sync()
     acknowledged = all_bytes(some.partition)
