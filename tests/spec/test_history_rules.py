@@ -46,6 +46,7 @@ def shown(*, end: int = 100, last: LastBatch | None = None, whole_from: int = 0)
     [
         (None, 0),
         (HeldLog(0, 60, LastBatch(FIRST, 50, 3), epoch_end=60), 60),
+        (HeldLog(0, 60, None, epoch_end=60, readable=False), 60),
         (HeldLog(0, 99, LastBatch(SECOND, 80, 7), epoch_end=40), 40),
         (HeldLog(0, 99, LastBatch(FIRST, 80, 8), epoch_end=99), 80),
         (HeldLog(0, 99, None, epoch_end=99), 90),
@@ -53,6 +54,7 @@ def shown(*, end: int = 100, last: LastBatch | None = None, whole_from: int = 0)
     ids=[
         "no log",
         "shorter",
+        "shorter and not readable",
         "written again by a later life",
         "other bytes",
         "other batch borders",

@@ -240,3 +240,15 @@ def test_INV_LG3_a_log_that_is_no_longer_copied_is_not_behind() -> None:
     assert lag.total(now_ms=1_000).records == 6
     lag.forget(P0)
     assert lag.total(now_ms=1_000) == Lag()
+
+
+@pytest.mark.parametrize(("shown_under", "is_followed"), [(8, False), (1, True)])
+def test_T33_what_an_older_region_epoch_has_shown_is_for_the_lineage_to_judge(
+    shown_under: int, is_followed: bool
+) -> None:
+    core = LinkCore(region_epoch=8, home_region="home")
+    core.step(LinkStarted())
+    core.step(Greeted("home", 8, True))
+    effects = core.step(HistoryShown(shown_under, ("orders-0",)))
+    assert (effects == [ReadRegistry()]) is is_followed
+    assert (core.refused_history == "") is is_followed
