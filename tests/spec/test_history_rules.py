@@ -20,6 +20,7 @@ from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import MirrorTopic
 from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.adapters.takeover.log_surgery import key_of
+from region_broker.adapters.takeover.region_role import RegionRole
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.wire.batches import Record, build_batch
@@ -116,10 +117,21 @@ async def older_copy(pair: Pair) -> None:
     copy.restore()
 
 
-async def test_T33_home_with_an_older_folder_asks_before_it_takes_a_write(pair: Pair) -> None:
+async def test_T33_home_with_an_older_folder_asks_before_it_takes_a_write(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await older_copy(pair)
+    opened: list[str] = []
+    open_gate = RegionRole.open_gate
+
+    def noting(role: RegionRole) -> None:
+        opened.append(role.region)
+        open_gate(role)
+
+    monkeypatch.setattr(RegionRole, "open_gate", noting)
     await pair.eu.start()
     await pair.eu.until(Phase.DISPUTED)
+    assert opened == [], "not for a moment"
     assert not pair.eu.role.acting
     assert b"gone" in pair.us.values()
     await pair.eu.kill()
