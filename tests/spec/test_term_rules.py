@@ -64,10 +64,13 @@ async def test_T19_the_counter_grows_only_when_a_region_acts_and_begins_anew_wit
     await pair.eu.kill()
     await fail_over(pair.us)
     assert pair.us.partition().leader_epoch == 17 << 16 | 1
+    # Taken durably before anything is written under it: a start that wrote nothing has used it up, too (T1).
+    assert pair.us.metadata.image.last_leader_epoch == 17 << 16 | 1
     await pair.us.kill()
     await pair.us.start()
     await until(lambda: pair.us.role.acting, "us acts again")
     assert pair.us.partition().leader_epoch == 17 << 16 | 2
+    assert pair.us.metadata.image.last_leader_epoch == 17 << 16 | 2
 
 
 async def test_T19_a_region_without_leader_epochs_says_so_and_can_be_taken_over(
