@@ -266,7 +266,7 @@ class Site:
         self.journal = FailoverJournal(disk, self.folder / "failover" / "journal")
         self.driver = FailoverDriver(parts, self.journal, self.settings)
         self.operations = FailoverOperations(self.driver, chance)
-        self.service = RegionService(self.driver, self.operations)
+        self.service = RegionService(self.driver, self.operations, self.table.kept)
         if self.on_built is not None:
             self.on_built(self)
         await self.driver.recover()

@@ -23,7 +23,7 @@ _COMMANDS: Final = {
     "doctor": ("doctor:doctor", "Say what is missing on this machine and how to mend it."),
     "group": ("admin.group:group", "Consumer groups: list, describe, reset offsets, delete."),
     "init": ("init:init", "Give birth to a cluster at its home region, once."),
-    "log": ("inspect.log_dump:log", "Log files: dump batches and records."),
+    "log": ("inspect.log_export:log", "Log files: dump batches, export records."),
     "produce": (
         "records.produce:produce",
         "Send records from lines of standard input or of files.",
@@ -31,7 +31,10 @@ _COMMANDS: Final = {
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
     "top": ("inspect.top:top", "Watch the regions live: requests, latency, tidemarks, lag."),
-    "topic": ("admin.topic:topic", "Topics: create, alter, list, describe, delete."),
+    "topic": (
+        "admin.topic:topic",
+        "Topics: create, alter, list, describe, delete; what is deleted.",
+    ),
     "txn": ("txn.command:txn", "Transactions: list, describe, abort, verdict."),
 }
 

@@ -61,6 +61,10 @@ class RegionApi(Protocol):
         """Return an operation and its progress, None if it is not known here."""
         ...
 
+    async def deleted_topics(self) -> Sequence[Mapping[str, Any]]:
+        """Return which deletions are kept here, and until when."""
+        ...
+
     async def losses(self) -> Sequence[Mapping[str, Any]]:
         """Return what each take-over lost."""
         ...

@@ -11,6 +11,7 @@ INV-HO3  a fail-over, or a loss accepted, without `confirm: true` changes nothin
     GET  /v1/region/loss-to-accept?to=eu   in a dispute: what `eu` gives up if it acts with what it holds
     POST /v1/region/accept-loss            {"to": "eu", "domain": "main", "confirm": true}
     GET  /v1/region/losses                 what take-overs lost, from this region's quarantine
+    GET  /v1/region/deleted-topics         which deletions this region keeps on disk, and until when
     GET  /v1/operations/{id}               progress
 
 Not here: the orders' execution (`region_broker.adapters.takeover.failover_operations`).
@@ -46,6 +47,7 @@ def add_region_routes(app: web.Application, api: RegionApi) -> None:
     app.router.add_get("/v1/region/loss-to-accept", routes.loss_to_accept)
     app.router.add_post("/v1/region/accept-loss", routes.accept_loss)
     app.router.add_get("/v1/region/losses", routes.losses)
+    app.router.add_get("/v1/region/deleted-topics", routes.deleted_topics)
     app.router.add_get("/v1/operations/{operation_id}", routes.operation)
 
 
@@ -89,6 +91,9 @@ class _RegionRoutes:
             return answer({"region": self._api.region, "losses": await self._api.losses()})
         except self._api.refusal as error:
             return _refused(error)
+
+    async def deleted_topics(self, _request: web.Request) -> web.Response:
+        return answer({"region": self._api.region, "deleted": await self._api.deleted_topics()})
 
     async def operation(self, request: web.Request) -> web.Response:
         operation_id = request.match_info["operation_id"]

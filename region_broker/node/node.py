@@ -291,7 +291,7 @@ class Node:
     def _compose_http(self) -> None:
         storage = self.storage
         app = make_app(
-            RegionService(self.failover, self.operations),
+            RegionService(self.failover, self.operations, storage.partitions.kept),
             {
                 "partitions": self._partition_check,
                 "tidemarks": self._tidemark_check,

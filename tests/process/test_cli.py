@@ -337,6 +337,51 @@ def refuses_what_is_no_record(where: tuple[str, str], folder: Path, dev: Dev) ->
     )
 
 
+def test_T34_a_deleted_topic_comes_back_from_a_mirror_after_home_is_gone(
+    dev: Dev, tmp_path: Path
+) -> None:
+    where = ("--bootstrap", dev.bootstrap)
+    run("topic", "create", "orders", "--partitions", "2", *where)
+    run("produce", "orders", "--key-separator", ":", *where, stdin="a:1\nb:2\nc:3\n")
+    run("produce", "orders", "--transactional-id", "import", *where, stdin="4\n5\n")
+    aborted = Producer({"bootstrap.servers": dev.bootstrap, "transactional.id": "gives-up"})
+    aborted.init_transactions(TIMEOUT_S)
+    aborted.begin_transaction()
+    aborted.produce("orders", b"never", partition=0)
+    assert aborted.flush(TIMEOUT_S) == 0
+    aborted.abort_transaction(TIMEOUT_S)
+    before = run("consume", "orders", "-o", "json", *where).splitlines()
+    run("topic", "delete", "orders", "--yes", *where)
+
+    def kept() -> list[dict[str, Any]]:
+        listed = document("topic", "deleted", url=dev.url)["deleted"]
+        return sorted(listed, key=lambda each: str(each["region"]))
+
+    wait_until("both regions keep it", TIMEOUT_S, lambda: len(kept()) == 2)
+    assert {(each["name"], each["partition_count"]) for each in kept()} == {("orders", 2)}
+    assert [each["region"] for each in kept()] == [each["name"] for each in dev.regions]
+    folder = kept()[1]["folder"]  # the mirror's
+    assert "orders" in run("topic", "deleted", TIDEMARK_URL=dev.url)
+    assert dev.stop()[0] == 0  # no node is needed to read it
+    file = tmp_path / "orders.ndjson"
+    file.write_text(run("log", "export", folder))
+    assert sorted(file.read_text().splitlines()) == sorted(before)
+
+    again = Dev("--regions", "1", "--data-dir", str(tmp_path / "another"))
+    where = ("--bootstrap", again.bootstrap)
+    run("topic", "create", "orders", "--partitions", "2", *where)
+    run("produce", "orders", "--format", "json", "--file", str(file), *where)
+    back = run("consume", "orders", "-o", "json", *where).splitlines()
+    assert sorted(map(without_offset, back)) == sorted(map(without_offset, before))
+    again.stop()
+
+
+def without_offset(line: str) -> str:
+    record = json.loads(line)
+    del record["offset"]
+    return json.dumps(record)
+
+
 def test_records_travel_through_files_whole(tmp_path: Path) -> None:
     """Key, headers, partition, time and bytes of a record survive consume, a file, and produce."""
     dev = Dev("--regions", "1", "--data-dir", str(tmp_path / "cluster"))

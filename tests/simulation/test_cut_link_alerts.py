@@ -41,12 +41,18 @@ class MovedClock(SystemClock):
 
 def view_of(region: Region) -> Mapping[str, Any]:
     """Return what the region tells its operators."""
-    return RegionService(region.node.failover, region.node.operations).describe()
+    return service_of(region).describe()
+
+
+def service_of(region: Region) -> RegionService:
+    """Return the region as its operators reach it."""
+    node = region.node
+    return RegionService(node.failover, node.operations, node.storage.partitions.kept)
 
 
 def exported(region: Region) -> dict[str, list[float]]:
     """Return the values of every series of the region."""
-    service = RegionService(region.node.failover, region.node.operations)
+    service = service_of(region)
     values: dict[str, list[float]] = defaultdict(list)
     for family in RegionCollector(service).collect():
         for sample in family.samples:

@@ -1,11 +1,12 @@
 """A region as its operators see it: what HTTP and the CLI are told, and the orders they give.
 
 INV-RV1  everything returned is plain JSON: no object of ours leaves here
-INV-RV2  it is read from memory; only losses and loss statements read logs or quarantine
+INV-RV2  it is read from memory; only losses, loss statements and deletions read the disk
 
 Not here: routes and status codes (`http_api`), orders' execution (`failover_operations`).
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,14 +16,18 @@ from geo_replicator.failover import Phase, State
 from region_broker.adapters.takeover.failover_driver import FailoverDriver
 from region_broker.adapters.takeover.failover_operations import FailoverOperations, OperationRefused
 from region_broker.adapters.takeover.failover_ports import RegionLog
+from region_broker.log.recovery.kept_deletions import KeptDeletions
 
 
 class RegionService:
     """Implements what `http_api` needs of a region."""
 
-    def __init__(self, driver: FailoverDriver, operations: FailoverOperations) -> None:
+    def __init__(
+        self, driver: FailoverDriver, operations: FailoverOperations, kept: KeptDeletions
+    ) -> None:
         """Speak for the region of `driver`."""
         self._driver = driver
+        self._kept = kept
         self._operations = operations
 
     @property
@@ -145,6 +150,21 @@ class RegionService:
         """Return an operation and its progress, None if this node knows none of that id."""
         operation = self._operations.operation(operation_id)
         return None if operation is None else _plain(operation)
+
+    async def deleted_topics(self) -> Sequence[Mapping[str, Any]]:
+        """Return which deletions are kept here, and until when by the wall clock, if the node keeps running."""
+        kept = await asyncio.to_thread(self._kept.listed)
+        now_ms = self._driver.parts.clock.wall_ms()
+        return [
+            {
+                **_plain(each.note),
+                "folder": each.folder,
+                "size_bytes": each.size_bytes,
+                "left_ms": each.left_ms,
+                "kept_until_wall_ms": now_ms + each.left_ms,
+            }
+            for each in kept
+        ]
 
     async def losses(self) -> Sequence[Mapping[str, Any]]:
         """Return what each take-over lost, as far as this region's quarantine knows."""

@@ -4,6 +4,8 @@ INV-CTO1  `alter` has the broker check all that is asked before it changes any o
 Not here: what a change comes to (`topic_changes`), groups (`group`).
 """
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -30,14 +32,16 @@ from region_broker.cli.output import (
     EXIT_USAGE,
     fail,
     output_option,
+    print_json,
     print_rows,
 )
+from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, request, url_option
 from region_broker.limits import PARTITION_COUNT_MAX
 
 
 @click.group(epilog="Example: tidemark topic create orders --partitions 8")
 def topic() -> None:
-    """Create, alter, list, describe and delete topics."""
+    """Create, alter, list, describe and delete topics; see which deletions can be undone."""
 
 
 @topic.command(
@@ -194,6 +198,54 @@ def topic_delete(name: str, yes: bool, dry_run: bool, bootstrap: str) -> None:
         click.confirm(f"delete topic {name} and all its records in every region?", abort=True)
     wait_for(client.delete_topics([name])[name], f"topic {name} was not deleted")
     click.echo(f"topic {name} was deleted")
+
+
+@topic.command("deleted", epilog="Example: tidemark topic deleted -o json")
+@url_option
+@output_option
+@reports_errors
+def topic_deleted(url: str | None, output: str) -> None:
+    """List deleted topics whose records are still on disk, in every region that answers, and until when.
+
+    `tidemark log export FOLDER` prints their records, on the machine that has the folder.
+    """
+    cluster = Cluster(parse_urls(url))
+    found: list[dict[str, Any]] = []
+    for region in sorted(cluster.views()):
+        answer = request(cluster.http[region], "GET", "/v1/region/deleted-topics")
+        found.extend({"region": region, **each} for each in answer["deleted"])
+    if output == "json":
+        print_json({"deleted": found, "unreachable": cluster.dead})
+        return
+    rows = [
+        {
+            "topic": _deleted_name(each),
+            "id": each["topic_id"],
+            "region": each["region"],
+            "partitions": each["partition_count"],
+            "bytes": each["size_bytes"],
+            "deleted": _time(each["deleted_wall_ms"]),
+            "by": each["why"] or "?",
+            "kept until": _time(each["kept_until_wall_ms"]),
+            "folder": each["folder"],
+        }
+        for each in found
+    ]
+    if not rows:
+        click.echo("no region that answers keeps a deleted topic")
+        return
+    print_rows(rows, output, title="deleted topics")
+
+
+def _deleted_name(kept: Mapping[str, Any]) -> str:
+    name = str(kept["name"] or "?")
+    return name if kept["partition"] is None else f"{name}, partition {kept['partition']}"
+
+
+def _time(wall_ms: int) -> str:
+    if not wall_ms:
+        return "?"
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 @topic.command("list", epilog="Example: tidemark topic list -o json")

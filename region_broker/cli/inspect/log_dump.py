@@ -58,7 +58,7 @@ Examples:
 @output_option
 def dump(path: Path, records: bool, start: int, limit: int | None, output: str) -> None:
     """Print the batches of a segment file, or of all segments in a partition's folder PATH."""
-    segments = _segments(path)
+    segments = segments_of(path)
     printed = 0
     document = _Document(output)
     for segment in segments:
@@ -78,7 +78,8 @@ def dump(path: Path, records: bool, start: int, limit: int | None, output: str) 
     document.end()
 
 
-def _segments(path: Path) -> list[Path]:
+def segments_of(path: Path) -> list[Path]:
+    """Return the segments of a partition's folder in order, or the one file; ends the command where there is none."""
     if path.is_dir():
         found = sorted(each for each in path.glob("*.log") if _SEGMENT.fullmatch(each.name))
         if not found:

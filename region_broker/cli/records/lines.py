@@ -124,17 +124,27 @@ def _number(name: str, value: Any, lowest: int, highest: int) -> int:
 def to_json(message: Any) -> bytes:
     """Return a `confluent_kafka.Message` as one line of JSON, without the line's end."""
     _kind, timestamp_ms = message.timestamp()
-    headers = message.headers()
-    fields = {
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
+    return json_line(
+        message.topic(), message.partition(), message.offset(), timestamp_ms,
+        message.key(), message.value(), message.headers() or (),
+    )  # fmt: skip
+
+
+def json_line(
+    topic: str, partition: int, offset: int, timestamp_ms: int,
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]],
+) -> bytes:  # fmt: skip
+    """Return a record as one line of JSON, without the line's end."""
+    fields: dict[str, Any] = {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
         "timestamp_ms": max(timestamp_ms, 0),
-        "key": _shown(message.key()),
-        "value": _shown(message.value()),
+        "key": _shown(key),
+        "value": _shown(value),
     }
     if headers:
-        fields["headers"] = [[name, _shown(value)] for name, value in headers]
+        fields["headers"] = [[name, _shown(each)] for name, each in headers]
     return json.dumps(fields, ensure_ascii=False).encode()
 
 

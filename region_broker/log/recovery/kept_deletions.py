@@ -15,7 +15,7 @@ INV-KD3  nothing here is needed by a log that is served: folders may be removed 
     <data_dir>/kept                  how long each was kept so far, in ms
 
 A disk that is nearly full shortens nothing: whoever deletes by mistake would else lose it to a coincidence.
-Not here: putting folders away (`removal`), reading their records (`cli.records.export`).
+Not here: putting folders away (`removal`), reading their records (`cli.inspect.log_export`).
 """
 
 import logging
@@ -44,6 +44,7 @@ class DeletionNote(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     partition_count: int = 0
     partition: int | None = None
+    internal: bool = False
     configs: Mapping[str, str] = {}
     why: str = ""
     deleted_wall_ms: int = 0

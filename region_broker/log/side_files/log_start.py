@@ -37,7 +37,7 @@ class LogStart:
         self._lock = threading.Lock()
         self.cuts = 0
         """How often the log was cut."""
-        self.offset = self._read()
+        self.offset = read_log_start(disk, folder)
         if self.offset > log_end_offset:
             self._write(log_end_offset)
 
@@ -48,17 +48,6 @@ class LogStart:
         start._disk, start._path, start._lock = disk, folder / LOG_START_NAME, threading.Lock()
         start.offset = start.cuts = 0
         return start
-
-    def _read(self) -> int:
-        if not self._disk.exists(self._path):
-            return 0
-        try:
-            payload = unpack_frame(_MAGIC, _VERSION, self._disk.read_file(self._path))
-            (offset,) = _OFFSET.unpack(payload)
-        except (FrameError, struct.error) as error:
-            logger.warning("%s is ignored, deleted records are back: %s", self._path, error)
-            return 0
-        return int(offset)
 
     def raise_to(self, offset: int, cuts: int) -> bool:
         """Move the start up, durably; a lower one changes nothing. Raises OSError.
@@ -86,3 +75,16 @@ class LogStart:
         data = pack_frame(_MAGIC, _VERSION, _OFFSET.pack(offset))
         self._disk.write_file_atomic(self._path, data)
         self.offset = offset
+
+
+def read_log_start(disk: Disk, folder: Path) -> int:
+    """Return what the file of a log says, 0 if there is none; raises OSError."""
+    path = folder / LOG_START_NAME
+    if not disk.exists(path):
+        return 0
+    try:
+        (offset,) = _OFFSET.unpack(unpack_frame(_MAGIC, _VERSION, disk.read_file(path)))
+    except (FrameError, struct.error) as error:
+        logger.warning("%s is ignored, deleted records are back: %s", path, error)
+        return 0
+    return int(offset)

@@ -1,0 +1,109 @@
+"""`tidemark log export`: what a kept topic's folder comes to, line by line, as `consume -o json` would have printed it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from idempotency.record_batch import ControlType, MarkerFacts, build_marker, read_header
+from region_broker.cli.inspect.log_export import log
+from region_broker.cli.records.lines import from_json
+from region_broker.log.disk import RealDisk
+from region_broker.log.recovery.kept_deletions import NOTE_NAME, DeletionNote
+from region_broker.log.side_files.log_start import LogStart
+from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch
+
+NOTE = DeletionNote(
+    topic_id="6f", name="orders", partition_count=2, configs={"retention.ms": "5"}, why="an order"
+)
+
+
+def data(value: bytes, producer_id: int = -1, sequence: int = 0) -> bytes:
+    origin = NO_ORIGIN if producer_id < 0 else Origin(producer_id, 1, sequence, transactional=True)
+    return build_batch([Record(b"k", value, timestamp_ms=7)], origin=origin)
+
+
+def end(producer_id: int, how: ControlType) -> bytes:
+    return build_marker(MarkerFacts(producer_id, 1, how, 4, None, 9))
+
+
+def kept_folder(tmp_path: Path, *partitions: list[bytes], tail: bytes = b"") -> Path:
+    folder = tmp_path / f"{'8' * 32}.kept"
+    for number, batches in enumerate(partitions):
+        (folder / str(number)).mkdir(parents=True)
+        content, offset = b"", 0
+        for batch in batches:
+            content += offset.to_bytes(8, "big") + batch[8:]
+            offset += read_header(batch).last_offset_delta + 1
+        (folder / str(number) / f"{0:020}.log").write_bytes(content + tail)
+    (folder / NOTE_NAME).write_bytes(NOTE.content())
+    return folder
+
+
+def exported(folder: Path) -> tuple[int, list[dict[str, Any]], str]:
+    result = CliRunner().invoke(log, ["export", str(folder)])
+    return (
+        result.exit_code,
+        [json.loads(line) for line in result.stdout.splitlines()],
+        result.stderr,
+    )
+
+
+def test_INV_EX2_only_records_of_committed_transactions_and_plain_ones_are_exported(
+    tmp_path: Path,
+) -> None:
+    folder = kept_folder(
+        tmp_path,
+        [
+            data(b"plain"), data(b"aborted", 5), data(b"committed", 6), end(5, ControlType.ABORT),
+            data(b"then committed", 5, 1), end(6, ControlType.COMMIT), end(5, ControlType.COMMIT),
+            data(b"open", 6, 1), data(b"last"),
+        ],
+        [data(b"other")],
+    )  # fmt: skip
+    code, lines, told = exported(folder)
+    assert code == 0
+    assert [(line["partition"], line["offset"], line["value"]) for line in lines] == [
+        (0, 0, "plain"), (0, 2, "committed"), (0, 4, "then committed"), (0, 8, "last"),
+        (1, 0, "other"),
+    ]  # fmt: skip
+    assert {line["topic"] for line in lines} == {"orders"}
+    assert "tidemark topic create orders --partitions 2 --config retention.ms=5" in told
+
+
+def test_INV_CLI1_a_line_gives_the_record_back_whatever_its_bytes_are(tmp_path: Path) -> None:
+    record = Record(b"\xff", None, (("h", b"\x00\xfe"), ("n", None)), timestamp_ms=1_234)
+    folder = kept_folder(tmp_path, [build_batch([record])])
+    [line] = CliRunner().invoke(log, ["export", str(folder)]).stdout_bytes.splitlines()
+    back = from_json(line)
+    assert (back.key, back.value, back.headers) == (record.key, None, list(record.headers))
+    assert (back.partition, back.timestamp_ms) == (0, 1_234)
+
+
+def test_INV_EX2_what_DeleteRecords_took_is_not_exported(tmp_path: Path) -> None:
+    folder = kept_folder(tmp_path, [data(b"a"), data(b"b"), data(b"c")])
+    LogStart(RealDisk(), folder / "0", 3).raise_to(2, 0)
+    assert [line["value"] for line in exported(folder)[1]] == ["c"]
+
+
+def test_INV_EX3_damage_is_named_and_what_lies_before_it_and_beside_it_is_exported(
+    tmp_path: Path,
+) -> None:
+    folder = kept_folder(tmp_path, [data(b"a"), data(b"b")], [data(b"c")])
+    path = folder / "0" / f"{0:020}.log"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    code, lines, told = exported(folder)
+    assert code == 1
+    assert [line["value"] for line in lines] == ["a", "c"]
+    assert f"at byte {len(content) // 2}" in told
+
+
+def test_a_ledger_and_a_folder_without_partitions_are_refused(tmp_path: Path) -> None:
+    assert exported(tmp_path)[0] == 3
+    assert exported(tmp_path / "none")[0] == 3
+    folder = kept_folder(tmp_path, [data(b"a")])
+    (folder / NOTE_NAME).write_bytes(DeletionNote(name="__offsets", internal=True).content())
+    assert exported(folder)[:2] == (2, [])
