@@ -78,6 +78,7 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
     `planned`: the old region was drained, and only the tidemark `final` (epoch, number) will do.
     `forced`: the operator's word stands for promises that cannot be had.
     `accepts`: the region whose history the operator gave up, where this one takes over from itself (T33).
+    `accepts_behind`: what other regions have reached beyond this one is given up by the operator's word (T24).
     """
 
     region_epoch: int
@@ -87,6 +88,7 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
     forced: bool
     final: tuple[int, int] | None = None
     accepts: str = ""
+    accepts_behind: bool = False
 
 
 class TakeoverAbandoned(msgspec.Struct, frozen=True, tag=True):

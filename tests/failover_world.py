@@ -274,6 +274,7 @@ class Site:
         source.register(self.server)
         source.on_refuted = self.driver.refuted
         source.cut_is_owed = self.driver.cut_is_owed
+        source.promised_to = self.driver.promised_to
         if listens:
             await self.server.start(self.region.peer_host, self.region.peer_port)
         self._spawn(self.role.run())

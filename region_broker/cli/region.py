@@ -160,17 +160,29 @@ def switch(target: str, domain: str, timeout_s: float, url: str | None, output: 
 @click.option("--to", "target", required=True, metavar="REGION", help="The region that is to act.")
 @click.option("--domain", default="main", show_default=True, help="What fails over.")
 @click.option("--yes", is_flag=True, help="Do not ask: accept the loss statement.")
+@click.option(
+    "--accept-behind",
+    is_flag=True,
+    help="Give up what a third region has reached beyond this one, if it cannot be copied from there.",
+)
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
 @url_option
 @output_option
 @reports_errors
 def failover(
-    target: str, domain: str, yes: bool, timeout_s: float, url: str | None, output: str
+    target: str,
+    domain: str,
+    *,
+    yes: bool,
+    accept_behind: bool,
+    timeout_s: float,
+    url: str | None,
+    output: str,
 ) -> None:
     """Let another region act although the acting one may be lost.
 
-    Prints what that loses at most, and asks, unless --yes is given. Ends when the new region takes
-    writes.
+    Prints what that loses at most, and asks, unless --yes is given. What a third region has reached beyond the
+    new one is copied from there first. Ends when the new region takes writes.
     """
     cluster = Cluster(parse_urls(url))
     address = cluster.address_of(target)
@@ -186,7 +198,7 @@ def failover(
         )
     if not yes and not _confirmed(target, output, statement):
         fail("nothing was done")
-    order = {"to": target, "domain": domain, "confirm": True}
+    order = {"to": target, "domain": domain, "confirm": True, "accept_behind": accept_behind}
     operation = _ordered(address, "/v1/region/failover", order, timeout_s, quiet=output == JSON)
     _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
 

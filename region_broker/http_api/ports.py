@@ -41,8 +41,11 @@ class RegionApi(Protocol):
         """Return what a fail-over to this region would lose at most."""
         ...
 
-    def begin_failover(self, *, confirmed: bool) -> Mapping[str, Any]:
-        """Begin a fail-over to this region and return the operation; raises `refusal`."""
+    def begin_failover(self, *, confirmed: bool, accept_behind: bool) -> Mapping[str, Any]:
+        """Begin a fail-over to this region and return the operation; raises `refusal`.
+
+        `accept_behind`: give up what another region has reached beyond this one, if it cannot be copied.
+        """
         ...
 
     async def loss_to_accept(self) -> Mapping[str, Any]:

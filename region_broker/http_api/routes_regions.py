@@ -35,6 +35,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: str
     domain: str = "main"
     confirm: bool = False
+    accept_behind: bool = False
 
 
 def add_region_routes(app: web.Application, api: RegionApi) -> None:
@@ -76,7 +77,10 @@ class _RegionRoutes:
             return _refused(error)
 
     async def failover(self, request: web.Request) -> web.Response:
-        return await self._order(request, lambda o: self._api.begin_failover(confirmed=o.confirm))
+        return await self._order(
+            request,
+            lambda o: self._api.begin_failover(confirmed=o.confirm, accept_behind=o.accept_behind),
+        )
 
     async def switch(self, request: web.Request) -> web.Response:
         return await self._order(request, lambda _order: self._api.begin_switch())

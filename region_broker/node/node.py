@@ -185,6 +185,7 @@ class Node:
         self._greeting.driver = self.failover
         self._source.on_refuted = self.failover.refuted
         self._source.cut_is_owed = self.failover.cut_is_owed
+        self._source.promised_to = self.failover.promised_to
         self.operations = FailoverOperations(self.failover, ports.chance)
 
     def _tidemark_parts(self) -> TidemarkParts:

@@ -126,7 +126,7 @@ class Region:
     @property
     def kafka_port(self) -> int:
         """Return the Kafka port."""
-        return 10_000 + NAMES.index(self.name)
+        return 10_000 + self.names.index(self.name)
 
     def config(self) -> NodeConfig:
         """Return the node's configuration."""
@@ -230,20 +230,25 @@ class Region:
 
 
 class Pair:
-    """Both regions."""
+    """Both regions, and a third one where `names` has one."""
 
-    def __init__(self, folder: Path, seed: int, *, delay_ms_max: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, seed: int, *, delay_ms_max: float = 0.0,
+        names: tuple[str, ...] = NAMES,
+    ) -> None:  # fmt: skip
         """Nothing runs yet."""
         self.chance = random.Random(seed)
         self.fabric = Fabric(random.Random(self.chance.random()), delay_ms_max=delay_ms_max)
         self.regions = {
-            name: Region(name, folder / name, self.fabric, random.Random(self.chance.random()))
-            for name in NAMES
+            name: Region(
+                name, folder / name, self.fabric, random.Random(self.chance.random()), names
+            )
+            for name in names
         }
         self.eu, self.us = self.regions["eu"], self.regions["us"]
 
     async def start(self) -> None:
-        """Start both."""
+        """Start all."""
         for region in self.regions.values():
             await region.open()  # one after the other: Alembic migrates once at a time in a process
         async with asyncio.TaskGroup() as tasks:
@@ -288,9 +293,11 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def region_pair(folder: Path, seed: int, *, delay_ms_max: float = 0.0) -> AsyncIterator[Pair]:
-    """Run two regions."""
-    pair = Pair(folder, seed, delay_ms_max=delay_ms_max)
+async def region_pair(
+    folder: Path, seed: int, *, delay_ms_max: float = 0.0, names: tuple[str, ...] = NAMES
+) -> AsyncIterator[Pair]:
+    """Run two regions, or as many as `names` has."""
+    pair = Pair(folder, seed, delay_ms_max=delay_ms_max, names=names)
     await pair.start()
     try:
         yield pair

@@ -3,6 +3,7 @@
 INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like any other log
 INV-SO7  nothing is served before this region's own logs are cut to the base that it took over at (T20): a mirror would
          copy back what the lineage has taken away, and hold it beside what is written at those offsets next
+INV-SO8  a region that stands fenced by its promise serves the taker, and nobody else, what it has reached (T24)
 INV-SO2  a request of an older region epoch is refused, and so is one that this region does not act for
 INV-SO3  a fetch is answered as soon as a watched log has something new, or the registry changed; a waiting
          fetch costs nothing: logs wake it, nobody polls
@@ -105,6 +106,8 @@ class LinkSource:
         """Since when something durable here is under no tidemark (INV-CL7)."""
         self.cut_is_owed: Callable[[], bool] = lambda: False
         """Whether this region took over and has not cut its logs yet: then it says it acts, and serves nothing (INV-SO7)."""
+        self.promised_to: Callable[[], str] = lambda: ""
+        """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all (INV-SO8)."""
 
     def register(self, server: PeerServer) -> None:
         """Answer the link's messages on `server`."""
@@ -120,7 +123,8 @@ class LinkSource:
         for session in self._sessions:
             session.wake()
 
-    def _admit(self, region_epoch: int) -> None:
+    def _admit(self, region_epoch: int, reader: str = "") -> None:
+        """Raise `PeerRefused` unless this region acts, or stands fenced for `reader` (INV-SO8)."""
         ours = self._identity.hello()
         if region_epoch < ours.region_epoch:
             raise PeerRefused(
@@ -128,6 +132,8 @@ class LinkSource:
                 f"the mirror follows region epoch {region_epoch}, the domain is at"
                 f" {ours.region_epoch}: follow that lineage first",
             )
+        if region_epoch == ours.region_epoch and reader and reader == self.promised_to():
+            return
         if region_epoch > ours.region_epoch or ours.acting_region != ours.region:
             raise PeerRefused(
                 NOT_ACTING,
@@ -143,14 +149,15 @@ class LinkSource:
         self, session: PeerSession, message: ProveHistory, _attachment: memoryview
     ) -> HistoryJudged:
         """Compare what a mirror has shown with what is here; what is not must stop the writes (T33)."""
-        self._admit(message.region_epoch)
+        self._admit(message.region_epoch, session.hello.region)
         try:
             shown = [evidence.shown() for evidence in message.logs]
         except ValueError as error:
             raise PeerRefused("malformed", f"a log key is none: {error}") from error
         found = await self._history.differences(shown, self._metadata.image.may_have_deleted)
-        self._admit(message.region_epoch)
-        if found and message.reached_region_epoch == message.region_epoch:
+        self._admit(message.region_epoch, session.hello.region)
+        acts = self._acts()
+        if acts and found and message.reached_region_epoch == message.region_epoch:
             point = TidemarkPoint(message.reached_region_epoch, message.number)
             self.on_refuted(session.hello.region, point, found)
         return HistoryJudged(differences=tuple(map(LogDifference.of, found)))
@@ -176,14 +183,18 @@ class LinkSource:
             self.on_refuted(session.hello.region, point, missing)
         return DeletionsTold(topic_ids=tuple(sorted(topic_id.hex for topic_id in told)))
 
+    def _acts(self) -> bool:
+        ours = self._identity.hello()
+        return ours.acting_region == ours.region and not self.promised_to()
+
     def _has(self, key: LogKey) -> bool:
         topic = self._metadata.image.topic_by_id(key.topic_id)
         return topic is not None and key.partition < topic.partition_count
 
     async def _sync_topics(
-        self, _session: PeerSession, message: SyncTopics, _attachment: memoryview
+        self, session: PeerSession, message: SyncTopics, _attachment: memoryview
     ) -> TopicRegistry:
-        self._admit(message.region_epoch)
+        self._admit(message.region_epoch, session.hello.region)
         image = self._metadata.image
         topics = tuple(
             SyncedTopic(
@@ -200,9 +211,9 @@ class LinkSource:
         return TopicRegistry(metadata_version=image.version, topics=topics)
 
     async def _check_logs(
-        self, _session: PeerSession, message: CheckLogs, _attachment: memoryview
+        self, session: PeerSession, message: CheckLogs, _attachment: memoryview
     ) -> CheckedLogs:
-        self._admit(message.region_epoch)
+        self._admit(message.region_epoch, session.hello.region)
         answers = []
         for asked in message.logs:
             partition = self._partitions.by_id(_topic_id(asked.topic_id), asked.partition)
@@ -223,7 +234,7 @@ class LinkSource:
     async def _fetch_logs(
         self, session: PeerSession, message: FetchLogs, _attachment: memoryview
     ) -> Reply:
-        self._admit(message.region_epoch)
+        self._admit(message.region_epoch, session.hello.region)
         fetching: _FetchSession | None = session.state.get(_STATE)
         if fetching is None:
             fetching = _FetchSession(self._partitions, self._metadata, self._clock)
@@ -231,7 +242,7 @@ class LinkSource:
             self._sessions.add(fetching)
             session.on_close(lambda: self._end(session.hello.region, opened))
             self.lags.began(session.hello.region, fetching.positions, self._clock.monotonic_ms())
-        if self.meet is not None:
+        if self.meet is not None and self._acts():
             await self._known(session.hello.region, self.meet)
         self.lags.heard(session.hello.region, self._clock.monotonic_ms())
         fetching.taken.asked()
@@ -240,7 +251,7 @@ class LinkSource:
         for asked in message.positions:
             fetching.begin(LogKey(_topic_id(asked.topic_id), asked.partition), asked.position)
         reply = await fetching.answer(message)
-        self._admit(message.region_epoch)
+        self._admit(message.region_epoch, session.hello.region)
         return reply
 
     async def _known(self, region: str, meet: Callable[[str], Awaitable[None]]) -> None:

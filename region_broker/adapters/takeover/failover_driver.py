@@ -53,7 +53,7 @@ from geo_replicator.failover_events import (
 )
 from geo_replicator.folder_life import BirthVerdict, Shown, judge_births
 from geo_replicator.history import HistoryDifference
-from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail
 from geo_replicator.tidemark import TidemarkError
 from region_broker.adapters.peers.history_messages import AskBeyond, AskHistory, HistoryPiece
@@ -394,13 +394,29 @@ class FailoverDriver:
                 refusal = refused.reason
         if not refusal and verdict not in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}:
             refusal = f"region {self.parts.role.region} {verdict.value}"
-        claim = self.outlook.known_claim().point
+        if not refusal:
+            await self._copied_its_last()
+        # T33: what a region in dispute has published is no history that a taker should go up to.
+        disputed = self.state.refuted is not None or self.outlook.is_refuted(state.region_epoch)
+        claim = BEFORE_ALL if disputed else self.outlook.known_claim().point
         return PromiseAnswer(
             granted=not refusal,
             reason=refusal,
             claim_region_epoch=claim.region_epoch,
             claim_number=claim.number,
         )
+
+    async def _copied_its_last(self) -> None:
+        """Wait until the link has ended: what it reached behind the answer would be cut off by the taker (T24)."""
+        while self.running and self.state.phase is Phase.FENCED and self.parts.role.mirrors:
+            await self.parts.clock.sleep_ms(1)
+
+    def promised_to(self) -> str:
+        """Return the region that this one stands fenced for, empty where it does not: it may copy what is here (T24)."""
+        state = self.state
+        own = self.parts.role.region
+        fenced = state.phase is Phase.FENCED and state.promise.taker != own
+        return state.promise.taker if fenced else ""
 
     async def _promise(self, state: State, asked: Promise, *, planned: bool) -> PromiseVerdict:
         if planned and state.phase is Phase.ACTING:

@@ -170,8 +170,11 @@ class FailoverOperations:
             self._driver.spawn(self._guard(operation, self._switch(operation)), name)
         return operation
 
-    def begin_failover(self, *, confirmed: bool) -> Operation:
-        """Begin an unplanned fail-over to this region; raises `OperationRefused`."""
+    def begin_failover(self, *, confirmed: bool, accept_behind: bool = False) -> Operation:
+        """Begin an unplanned fail-over to this region; raises `OperationRefused`.
+
+        `accept_behind`: go on also where another region has reached more, and it cannot be copied from there (T24).
+        """
         if not confirmed:
             raise OperationRefused(
                 "not-confirmed",
@@ -181,7 +184,9 @@ class FailoverOperations:
         operation = self._begin("failover")
         if operation.status == "running":
             name = f"operation-{operation.operation_id}"
-            self._driver.spawn(self._guard(operation, self._failover(operation)), name)
+            self._driver.spawn(
+                self._guard(operation, self._failover(operation, accept_behind)), name
+            )
         return operation
 
     def _begin(self, kind: str) -> Operation:
@@ -261,7 +266,7 @@ class FailoverOperations:
         await self._take_over(operation, takeover)
         operation.writes_paused_ms = self._parts.clock.monotonic_ms() - paused_at_ms
 
-    async def _failover(self, operation: Operation) -> None:
+    async def _failover(self, operation: Operation, accept_behind: bool) -> None:
         statuses = await self._driver.outlook.statuses()
         old = statuses.get(operation.from_region)
         if old is not None and old.acting and self._driver.state.phase is Phase.MIRRORING:
@@ -279,6 +284,7 @@ class FailoverOperations:
             operation_id=operation.operation_id,
             planned=False,
             forced=True,
+            accepts_behind=accept_behind,
         )
         await self._take_over(operation, takeover)
 

@@ -1,7 +1,8 @@
 """What fail-over needs of the rest of the node: small protocols, implemented elsewhere, joined by `node`.
 
 A *term* is one stretch in which a region holds one role: who acts, under which region epoch, and the leader
-epoch that this node writes with if it acts.
+epoch that this node writes with if it acts. `from_claimant`: `acting_region` does not act; it promised this region to
+stand still, and is copied from before this one takes over (T24).
 Not here: any behaviour.
 """
 
@@ -26,6 +27,7 @@ class Term(NamedTuple):
     region_epoch: int
     leader_epoch: int
     acting_region: str
+    from_claimant: bool = False
 
 
 OrphanCandidate = tuple[TopicPartition, OpenTxn]

@@ -130,9 +130,11 @@ class RegionService:
         """Return what a fail-over to this region would lose at most."""
         return _plain(await self._operations.statement())
 
-    def begin_failover(self, *, confirmed: bool) -> Mapping[str, Any]:
+    def begin_failover(self, *, confirmed: bool, accept_behind: bool) -> Mapping[str, Any]:
         """Begin a fail-over to this region; raises `OperationRefused`."""
-        return _plain(self._operations.begin_failover(confirmed=confirmed))
+        return _plain(
+            self._operations.begin_failover(confirmed=confirmed, accept_behind=accept_behind)
+        )
 
     async def loss_to_accept(self) -> Mapping[str, Any]:
         """Return what accepting the loss here would give up; raises `OperationRefused`."""

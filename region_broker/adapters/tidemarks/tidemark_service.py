@@ -18,13 +18,14 @@ from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, 
 from geo_replicator.link.driver import Link
 from geo_replicator.link.reaching import lost_text
 from geo_replicator.loss import UndoneChange
-from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts
+from geo_replicator.ports import DivergenceHandler, Home, LinkFacts, LinkPorts
 from geo_replicator.reading import held_point, read_book, shortfalls
 from geo_replicator.rounds import ROUND_INTERVAL_MS
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
 from idempotency.fencing import region_ordinal_of
 from idempotency.ports import Chance, Clock
+from region_broker.adapters.peers.claimant import ClaimantHome
 from region_broker.adapters.peers.link_source import LinkSource
 from region_broker.adapters.peers.peer_protocol import PeerIdentity
 from region_broker.adapters.peers.region_link import PeerHome
@@ -94,6 +95,9 @@ class TidemarkService:
         self.cut_leader: CutLeader | None = None
         self.link: Link | None = None
         self.view: MirrorView | None = None
+        self._copies_claimant = False
+        self._heard_at_ms: int | None = None
+        self._changes_at_home: tuple[UndoneChange, ...] = ()
         self._history = ShownHistory(parts.partitions)
         parts.source.published = self._published
         parts.source.waiting_since_ms = self._waiting_since_ms
@@ -111,6 +115,7 @@ class TidemarkService:
             on_published=parts.source.note_published,
         )
         self.link = None
+        self._keep_from_home(term)
         self.cut_leader = CutLeader(leader_parts, term)
         return self.cut_leader
 
@@ -125,8 +130,11 @@ class TidemarkService:
             home = parts.metadata.image.regions[term.acting_region]
             return home.peer_host, home.peer_port
 
+        home: Home = PeerHome(parts.network, address, parts.identity, term.region_epoch)
+        if term.from_claimant:
+            home = ClaimantHome(home, logs)
         ports = LinkPorts(
-            home=PeerHome(parts.network, address, parts.identity, term.region_epoch),
+            home=home,
             logs=logs,
             topics=MirrorTopicStore(parts.metadata, parts.partitions, logs),
             reached=parts.reached,
@@ -140,11 +148,21 @@ class TidemarkService:
             lineage=parts.lineage(),
             ledgers=ledgers,
         )
+        self._keep_from_home(term)
         link = Link(ports, facts)
         link.restore()
         self.cut_leader = None
         self.link = link
         return link
+
+    def _keep_from_home(self, term: Term) -> None:
+        """Keep what the link to home knew: a loss statement speaks of home, not of who is copied from meanwhile (T24)."""
+        if not term.from_claimant:
+            self._heard_at_ms, self._changes_at_home = None, ()
+        elif self.link is not None and not self._copies_claimant:
+            self._heard_at_ms = self.link.lag.heard_at_ms
+            self._changes_at_home = tuple(self.link.waiting_topic_changes())
+        self._copies_claimant = term.from_claimant
 
     def notice_topics(self) -> None:
         """Say that topics were created, changed or deleted: cut leader and mirrors look again."""
@@ -253,7 +271,8 @@ class TidemarkService:
 
     def waiting_topic_changes(self) -> Sequence[UndoneChange]:
         """See `TidemarkFacts`."""
-        return () if self.link is None else self.link.waiting_topic_changes()
+        waiting = () if self.link is None else self.link.waiting_topic_changes()
+        return (*self._changes_at_home, *(c for c in waiting if c not in self._changes_at_home))
 
     def follows_topics(self) -> bool:
         """Return whether a mirror's topics, with their configs, are those of home at the tidemark it reached (T15)."""
@@ -262,6 +281,7 @@ class TidemarkService:
     def last_heard_ms(self) -> int:
         """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
         heard = None if self.link is None else self.link.lag.heard_at_ms
+        heard = self._heard_at_ms if self._copies_claimant else heard
         return -1 if heard is None else self._parts.clock.monotonic_ms() - heard
 
     def lag(self) -> Mapping[str, object]:

@@ -10,7 +10,7 @@ until it is known who acts (`steps.fenced`).
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -53,6 +53,7 @@ from region_broker.adapters.takeover.log_surgery import (
     uncut_logs,
     with_tails,
 )
+from region_broker.adapters.takeover.steps.catching_up import behind_text, reach_claims
 from region_broker.adapters.takeover.steps.disputed import (
     choices,
     loss_to_accept,
@@ -205,8 +206,11 @@ class FailoverSteps:
         return None
 
     async def collect_promises(self, takeover: TakeoverBegun) -> Event:
-        """Ask for promises, stop copying, state the loss, and choose the base (T24, T25)."""
-        refusal = await self._ask_promises(takeover)
+        """Ask for promises, reach the greatest claim, stop copying, state the loss, and choose the base (T24, T25)."""
+        answers = await self._ask_promises(takeover)
+        if isinstance(answers, str):
+            return TakeoverAbandoned(answers)
+        refusal = await reach_claims(self._outlook, self._current(), takeover, answers)
         if refusal is not None:
             return TakeoverAbandoned(refusal)
         role = self._parts.role
@@ -222,7 +226,7 @@ class FailoverSteps:
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
             final = TidemarkPoint(*takeover.final)
             return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")
-        statement = await self._statement_of(takeover, cut)
+        statement = await self._statement_of(takeover, cut, answers)
         self._parts.quarantine.keep_statement(statement)
         # T16: the base is what the logs hold, and the statement says what went. From here on nothing is missing.
         self._parts.manifest.take_note_of_lost()
@@ -238,12 +242,15 @@ class FailoverSteps:
         )
         return CutChosen(EntryRecord.of(entry))
 
-    async def _statement_of(self, takeover: TakeoverBegun, cut: Cut) -> LossStatement:
+    async def _statement_of(
+        self, takeover: TakeoverBegun, cut: Cut, answers: Mapping[str, PromiseAnswer]
+    ) -> LossStatement:
         if takeover.accepts:
             return await loss_to_accept(self._outlook, takeover.accepts, takeover.region_epoch, cut)
-        return await self.state_loss(
+        stated = await self.state_loss(
             takeover.old_region, takeover.region_epoch, planned=takeover.planned
         )
+        return _with_bound(stated, behind_text(self._outlook, cut.point, answers))
 
     async def _close_history(self) -> None:
         """Publish what was acknowledged here and is under no tidemark yet, with the gate closed (T33).
@@ -263,8 +270,8 @@ class FailoverSteps:
         except (RoundFailed, TimeoutError) as error:
             _log.warning("no last tidemark before the loss is accepted: %s", error)
 
-    async def _ask_promises(self, takeover: TakeoverBegun) -> str | None:
-        """Return why the take-over must be given up, None to go on."""
+    async def _ask_promises(self, takeover: TakeoverBegun) -> Mapping[str, PromiseAnswer] | str:
+        """Return the promises that were given, or why the take-over must be given up."""
         attempts = self._settings.promise_attempts if takeover.planned else 1
         message = AskPromise(
             domain=self._parts.domain,
@@ -283,14 +290,14 @@ class FailoverSteps:
             missing = dict(silent)
             # A planned switch needs the old region's word only; others learn from the lineage.
             if not missing or (takeover.planned and takeover.old_region not in missing):
-                return None
+                return answers
             if takeover.forced:
-                break
+                for name, why in missing.items():
+                    _log.warning(
+                        "no promise of region %s (%s): the operator's word stands", name, why
+                    )
+                return answers
             await self._parts.clock.sleep_ms(self._settings.poll_ms)
-        if takeover.forced:
-            for name, why in missing.items():
-                _log.warning("no promise of region %s (%s): the operator's word stands", name, why)
-            return None
         return "; ".join(f"no promise of region {name}: {why}" for name, why in missing.items())
 
     def _promise_timeout_ms(self) -> int:
@@ -324,12 +331,7 @@ class FailoverSteps:
             now_wall_ms=parts.clock.wall_ms(),
             topic_changes=parts.tidemarks.waiting_topic_changes(),
         )
-        lost = parts.tidemarks.lost_here()
-        return (
-            msgspec.structs.replace(statement, open_bound=f"{statement.open_bound}. And: {lost}")
-            if lost
-            else statement
-        )
+        return _with_bound(statement, parts.tidemarks.lost_here())
 
     async def cut(self, state: State, effect: CutLogs) -> Event:
         """Record the lineage here and at every reachable site, then cut every log to the base."""
@@ -426,6 +428,12 @@ class FailoverSteps:
         if left_ms > 0:
             await self._parts.clock.sleep_ms(left_ms)
         return DrainRolledBack("nobody took over in time")
+
+
+def _with_bound(statement: LossStatement, more: str) -> LossStatement:
+    if not more:
+        return statement
+    return msgspec.structs.replace(statement, open_bound=f"{statement.open_bound}. And: {more}")
 
 
 async def _no_final_point() -> TidemarkPoint:

@@ -65,6 +65,9 @@ async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, Sit
         return False
     if not all(_gave_up(status, state) for status in statuses.values()):
         return False
+    own = outlook.known_claim().point
+    if any(status.claim > own for status in statuses.values()):
+        return False  # T24: to act from here would take back what another one has reached
     tail = await tail_beyond(outlook.parts.role.logs(), outlook.known_claim())
     if tail.unreadable:
         _log.warning("this region does not act again by itself: %s", "; ".join(tail.unreadable))

@@ -45,6 +45,9 @@ class FailoverSettings:
     final_round_attempts: int = 5
     switch_timeout_ms: int = 20_000
     promise_attempts: int = 10
+    catch_up_poll_ms: int = 20
+    catch_up_stall_ms: int = 5_000
+    """How long a taker waits, without anything new, for what a region that promised has reached beyond it (T24)."""
     readers_ahead_ms: int = 300_000
     """How long readers beyond a cut wait for their groups: a client polls that often (max.poll.interval.ms)."""
 
@@ -108,14 +111,18 @@ class Outlook:
         was done again. Raises `TidemarkError` where nothing can be claimed.
         """
         claim = self.parts.tidemarks.claim()
+        lineage = self.lineage()
+        if not lineage.is_void(claim.point):
+            return claim
+        return lowest_base(lineage.since(claim.point.region_epoch))
+
+    def lineage(self) -> Lineage:
+        """Return all entries that are known here or were heard of."""
         known = {entry.region_epoch: entry for entry in self.domain.lineage}
         for hello in self.hellos.values():
             known.update({entry.region_epoch: entry for entry in hello.lineage})
         records = (EntryRecord(**msgspec.structs.asdict(known[epoch])) for epoch in sorted(known))
-        lineage = Lineage(tuple(record.entry() for record in records))
-        if not lineage.is_void(claim.point):
-            return claim
-        return lowest_base(lineage.since(claim.point.region_epoch))
+        return Lineage(tuple(record.entry() for record in records))
 
     def known_claim(self) -> Cut:
         """Return this region's claim, `EMPTY_CUT` where it is not readable."""

@@ -1,0 +1,122 @@
+"""Rule T24 over three regions: what a third region has shown is not taken back by a taker that had reached less."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from region_broker.adapters.takeover.failover_operations import Operation
+from region_broker.wire.batches import Record, build_batch
+from tests.simulation.kafka_client import Connection, Reader
+from tests.simulation.region_pair import Pair, Region, region_pair
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+TOPIC = "orders"
+OTHER = "old-orders"
+VALUES = (b"one", b"two", b"three")
+
+
+async def write(region: Region, value: bytes, topic: str = TOPIC) -> None:
+    """Append one record as an acknowledged write."""
+    outcome = region.partition(topic, 0).append(build_batch([Record(None, value)]))
+    await region.partition(topic, 0).wait_committed(outcome.next_offset)
+
+
+def shown(region: Region, topic: str = TOPIC) -> int:
+    """Return how many records of the topic this region shows, -1 where there is no such topic."""
+    found = region.node.storage.partitions.get(topic, 0)
+    return -1 if found is None else found.visible_end
+
+
+async def values_at(pair: Pair, region: Region) -> list[bytes]:
+    """Return what a reader of this region gets."""
+    reader = Reader(TOPIC, 1, committed=True)
+    connection = await Connection.open(pair.fabric.site("reader"), region.kafka_port)
+    while await reader.read(connection):
+        pass
+    return [value for *_, value in reader.records]
+
+
+@asynccontextmanager
+async def one_behind(
+    tmp_path: Path, seed: int, *, deletes: str = ""
+) -> AsyncIterator[tuple[Pair, Region]]:
+    """Run eu, us and ap; ap has shown two records more than us, and the deletion of a topic, when eu is lost."""
+    async with region_pair(tmp_path, seed, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        for topic in (TOPIC, OTHER):
+            await pair.create_topic(topic, 1)
+            await write(pair.eu, VALUES[0], topic)
+        await pair.until(
+            lambda: all(shown(r, t) == 1 for r in (pair.us, ap) for t in (TOPIC, OTHER)),
+            "both show",
+        )
+        pair.fabric.cut("eu", "us")
+        for value in VALUES[1:]:
+            await write(pair.eu, value)
+        if deletes:
+            await pair.eu.node.topics.delete_topic(deletes)
+            await pair.until(lambda: shown(ap, deletes) == -1, "ap has no such topic any more")
+        await pair.until(lambda: shown(ap) == 3, "ap shows all")
+        await pair.eu.kill()
+        del pair.regions["eu"]
+        yield pair, ap
+
+
+async def ended(pair: Pair, operation: Operation) -> Operation:
+    """Return the operation when it has ended."""
+    await pair.until(lambda: operation.status != "running", "the take-over ends")
+    return operation
+
+
+async def test_T24_a_taker_first_copies_what_another_region_that_promised_has_reached(
+    tmp_path: Path,
+) -> None:
+    async with one_behind(tmp_path, 1) as (pair, ap):
+        claimed = ap.node.tidemarks.claim().point
+        operation = await pair.fail_over()
+        assert operation.statement is not None
+        base = operation.statement.tidemark_region_epoch, operation.statement.tidemark_number
+        assert base >= claimed
+        await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap follows us")
+        assert await values_at(pair, ap) == list(VALUES)
+        assert await values_at(pair, pair.us) == list(VALUES)
+        await write(pair.us, b"four")
+        await pair.until(lambda: shown(ap) == 4, "and goes on")
+
+
+async def test_T24_a_taker_that_cannot_copy_it_cuts_nothing_and_names_the_way_out(
+    tmp_path: Path,
+) -> None:
+    async with one_behind(tmp_path, 2, deletes=OTHER) as (pair, ap):
+        # ap has carried out a deletion that us has not heard of: us will not drop what it holds for that.
+        operation = await ended(pair, pair.us.node.operations.begin_failover(confirmed=True))
+        assert operation.status == "failed"
+        assert "region ap has reached" in operation.error
+        assert "tidemark region failover --to ap" in operation.error
+        assert "--accept-behind" in operation.error
+        assert await values_at(pair, pair.us) == [VALUES[0]]
+        assert await values_at(pair, ap) == list(VALUES)
+        operation = await ended(pair, ap.node.operations.begin_failover(confirmed=True))
+        assert operation.status == "succeeded", operation
+        await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows ap")
+        await pair.until(lambda: shown(pair.us) == 3, "us has all")
+        assert await values_at(pair, pair.us) == await values_at(pair, ap) == list(VALUES)
+
+
+async def test_T24_only_the_operators_word_takes_back_what_another_region_has_shown(
+    tmp_path: Path,
+) -> None:
+    async with one_behind(tmp_path, 3) as (pair, ap):
+        claimed = ap.node.tidemarks.claim().point
+        operation = await ended(
+            pair, pair.us.node.operations.begin_failover(confirmed=True, accept_behind=True)
+        )
+        assert operation.status == "succeeded", operation
+        assert operation.statement is not None
+        assert f"region ap has reached {claimed}" in operation.statement.open_bound
+        await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap follows us")
+        assert await values_at(pair, ap) == await values_at(pair, pair.us) == [VALUES[0]]
