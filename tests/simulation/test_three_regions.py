@@ -1,5 +1,6 @@
 """Rule T24 over three regions: what a third region has shown is not taken back by a taker that had reached less."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
+from geo_replicator.failover_events import HigherEpochLearned
 from region_broker.adapters.takeover.failover_operations import Operation
 from region_broker.wire.batches import Record, build_batch
 from tests.simulation.kafka_client import Connection, Reader
@@ -120,3 +122,20 @@ async def test_T24_only_the_operators_word_takes_back_what_another_region_has_sh
         assert f"region ap has reached {claimed}" in operation.statement.open_bound
         await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap follows us")
         assert await values_at(pair, ap) == await values_at(pair, pair.us) == [VALUES[0]]
+
+
+async def test_T31_a_silent_region_does_not_keep_a_fenced_one_from_what_the_living_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited for the silent one would wait for ever here: its questions have no time-out to speak of."""
+    async with region_pair(tmp_path, 4, names=("eu", "us", "ap")) as pair:
+        await pair.create_topic(TOPIC, 1)
+        driver = pair.us.node.failover
+        patient = dataclasses.replace(driver.settings, ask_timeout_ms=10**9)
+        monkeypatch.setattr(driver.outlook, "settings", patient)
+        pair.fabric.cut("us", "ap", silent=True)
+        await driver.record(HigherEpochLearned(driver.state.region_epoch, "eu"))
+        assert pair.us.phase is Phase.FENCED
+        await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows eu again")
+        await write(pair.eu, VALUES[0])
+        await pair.until(lambda: shown(pair.us) == 1, "and copies")

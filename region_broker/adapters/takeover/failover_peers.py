@@ -2,12 +2,13 @@
 
 INV-FP1  every question ends within its time-out: with an answer, `PeerRefused` or `PeerUnreachable`
 INV-FP2  a greeting is learnt from even if the peer then refuses to talk
+INV-FP3  regions are asked side by side; `as_answered` tells what came before the silent ones have run into their time-outs
 
 Not here: what is asked (`failover_messages`), long-lived connections (the link, the forwarder).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from region_broker.adapters.peers.peer_client import opened
 from region_broker.adapters.peers.peer_protocol import (
@@ -97,6 +98,39 @@ class FailoverPeers:
             if isinstance(result, str)
         }
         return answers, missing
+
+    async def as_answered(
+        self, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
+    ) -> AsyncGenerator[Mapping[str, AnyMessage], None]:
+        """Ask every other region at once; yield all answers so far whenever a region answered or gave none (INV-FP3).
+
+        Close it (`contextlib.aclosing`): what is still asked is given up then.
+        """
+        asked = {
+            asyncio.get_running_loop().create_task(
+                self._ask_one(name, message, answer_type, timeout_ms), name=f"ask-{name}"
+            ): name
+            for name in self.names()
+        }
+        answers: dict[str, AnyMessage] = {}
+        waiting = set(asked)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    result = task.result()
+                    if not isinstance(result, str):
+                        answers[asked[task]] = result
+                yield dict(answers)
+        finally:
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                await asyncio.wait(waiting)
+
+    async def greet_one(self, region: str, *, timeout_ms: int) -> bool:
+        """Greet a region; return whether it answered."""
+        return await self._greet_one(region, timeout_ms)
 
     async def _ask_one(
         self, region: str, message: PeerMessage, answer_type: type[AnyMessage], timeout_ms: int

@@ -9,6 +9,7 @@ Not here: which step is next (`geo_replicator.failover.next_effect`), journallin
 until it is known who acts (`steps.fenced`).
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
@@ -130,13 +131,18 @@ class FailoverSteps:
         1. This region is cut off and goes on acting. 2. Another one takes over. 3. The regions reach each
         other again: neither mirrors the other, so without a greeting both would act for ever.
         """
-        clock = self._parts.clock
-        wait_until_ms = clock.monotonic_ms() + self._settings.readers_ahead_ms
+        async with asyncio.TaskGroup() as tasks:
+            for region in self._parts.peers.names():
+                tasks.create_task(self._greet_again(region), name=f"greet-{region}")
+            await self._parts.clock.sleep_ms(self._settings.readers_ahead_ms)
+            self._parts.role.readers_are_back()
+
+    async def _greet_again(self, region: str) -> None:
+        # Each for itself: one that is silent does not delay the greetings of the others.
         while True:
-            await clock.sleep_ms(self._settings.greet_interval_ms)
-            await self._parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
-            if clock.monotonic_ms() >= wait_until_ms:
-                self._parts.role.readers_are_back()
+            await self._parts.clock.sleep_ms(self._settings.greet_interval_ms)
+            timeout_ms = self._settings.ask_timeout_ms
+            await self._parts.peers.greet_one(region, timeout_ms=timeout_ms)
 
     def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
         for entry in self._outlook.domain.lineage:

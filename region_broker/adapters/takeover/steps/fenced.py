@@ -8,6 +8,7 @@ Not here: cutting the logs on the way back (`steps.failover_steps`).
 
 import logging
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Final
 
 import msgspec
@@ -29,21 +30,43 @@ _log: Final = logging.getLogger("tidemark.failover")
 
 
 async def learn_lineage(outlook: Outlook, state: State) -> Event:
-    """Stand still and ask until it is known who acts (T31)."""
+    """Stand still and ask until it is known who acts (T31). A region that is silent delays no answer of another one."""
     await outlook.parts.role.fence(state.reason or "another region may act")
     while True:
-        await outlook.parts.peers.greet_all(timeout_ms=outlook.settings.ask_timeout_ms)
-        unseen = _unseen_entries(outlook, state)
-        if unseen and unseen[-1].acting_region != outlook.region:
-            return ReturnBegun(unseen)
-        statuses = await outlook.statuses()
-        if state.promise.region_epoch <= state.region_epoch:
-            for name, status in statuses.items():
-                if status.is_home and status.region_epoch == state.region_epoch:
-                    return FollowResumed(name)
-        if not unseen and await may_reclaim(outlook, state, statuses):
+        statuses: Mapping[str, SiteStatus] = {}
+        async with aclosing(outlook.statuses_as_told()) as told:
+            async for statuses in told:
+                found = _whom_to_follow(outlook, state, statuses)
+                if found is not None:
+                    return found
+        if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):
             return _reclaim(outlook, state, statuses)
+        _say_who_is_silent(outlook, state, statuses)
         await outlook.parts.clock.sleep_ms(outlook.settings.poll_ms)
+
+
+def _whom_to_follow(
+    outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]
+) -> Event | None:
+    unseen = _unseen_entries(outlook, state)
+    if unseen and unseen[-1].acting_region != outlook.region:
+        return ReturnBegun(unseen)
+    if state.promise.region_epoch <= state.region_epoch:
+        for name, status in statuses.items():
+            if status.is_home and status.region_epoch == state.region_epoch:
+                return FollowResumed(name)
+    return None
+
+
+def _say_who_is_silent(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> None:
+    """Name what an operator can do: with one region gone for good, no region acts again by itself (INV-FS5)."""
+    silent = [name for name in outlook.parts.peers.names() if name not in statuses]
+    if silent and not any(status.is_home for status in statuses.values()):
+        outlook.parts.role.close_gate(
+            f"{state.reason or 'another region may act'}. No region that answers acts, and {', '.join(silent)} does not"
+            " answer: it may act, or be about to. If it is lost: tidemark region failover --to the region with the"
+            " highest tidemark"
+        )
 
 
 async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> bool:

@@ -5,6 +5,7 @@ Not here: what follows from it (`steps.failover_steps`, `steps.fenced`, `geo_rep
 """
 
 import logging
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,6 +95,12 @@ class Outlook:
     def domain(self) -> DomainImage:
         """The domain as the metadata has it now."""
         return self.parts.metadata.image.domains[self.parts.domain]
+
+    def statuses_as_told(self) -> AsyncGenerator[Mapping[str, SiteStatus], None]:
+        """Yield the statuses known so far whenever a region answered, or did not in time; each greets, too."""
+        return self.parts.peers.as_answered(
+            AskStatus(region=self.region), SiteStatus, timeout_ms=self.settings.ask_timeout_ms
+        )
 
     async def statuses(self) -> dict[str, SiteStatus]:
         """Return the status of every region that answers in time."""
