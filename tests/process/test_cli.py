@@ -63,6 +63,15 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         running.stop()
 
 
+@pytest.fixture
+def lone(tmp_path: Path) -> Iterator[Dev]:
+    """One region, stopped whatever becomes of the test."""
+    running = Dev("--regions", "1", "--data-dir", str(tmp_path / "cluster"))
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
 def run(*arguments: str, stdin: str = "", code: int = 0, **environment: str) -> str:
     """Run a command, check its exit code, and return what it printed (stderr where it failed)."""
     done = subprocess.run(
@@ -382,13 +391,12 @@ def without_offset(line: str) -> str:
     return json.dumps(record)
 
 
-def test_records_travel_through_files_whole(tmp_path: Path) -> None:
+def test_records_travel_through_files_whole(tmp_path: Path, lone: Dev) -> None:
     """Key, headers, partition, time and bytes of a record survive consume, a file, and produce."""
-    dev = Dev("--regions", "1", "--data-dir", str(tmp_path / "cluster"))
-    where = ("--bootstrap", dev.bootstrap)
+    where = ("--bootstrap", lone.bootstrap)
     for topic in ("first", "second"):
         run("topic", "create", topic, "--partitions", "3", *where)
-    producer = Producer({"bootstrap.servers": dev.bootstrap})
+    producer = Producer({"bootstrap.servers": lone.bootstrap})
     for partition, value in ((2, b"\xff\x00"), (0, b"plain"), (0, None), (1, b"line\nbreak")):
         producer.produce(
             "first", value, key=b"\xfek" if partition else b"k", partition=partition,
@@ -433,20 +441,18 @@ def test_records_travel_through_files_whole(tmp_path: Path) -> None:
     )
     assert shown.startswith("2023-11-14T22:13:20.000Z\t0@0\t")
     assert shown.endswith("\tplain\n")
-    refuses_what_is_no_record(where, tmp_path, dev)
-    dev.stop()
+    refuses_what_is_no_record(where, tmp_path, lone)
 
 
-def test_a_development_cluster_makes_topics_that_clients_ask_for(tmp_path: Path) -> None:
-    dev = Dev("--regions", "1", "--data-dir", str(tmp_path / "cluster"))
-    producer = Producer({"bootstrap.servers": dev.bootstrap})
+def test_a_development_cluster_makes_topics_that_clients_ask_for(lone: Dev) -> None:
+    producer = Producer({"bootstrap.servers": lone.bootstrap})
     producer.produce("asked-for", b"x")
     assert producer.flush(TIMEOUT_S) == 0
-    where = ("--bootstrap", dev.bootstrap)
+    where = ("--bootstrap", lone.bootstrap)
     assert run("consume", "asked-for", *where) == "x\n"
     run("consume", "looked-for", *where, code=3)
     assert document("topic", "list", *where) == [{"topic": "asked-for", "partitions": 1}]
-    waiting = Consumer({"bootstrap.servers": dev.bootstrap, "group.id": "g", "client.id": "idle"})
+    waiting = Consumer({"bootstrap.servers": lone.bootstrap, "group.id": "g", "client.id": "idle"})
     waiting.subscribe(["asked-for"])
     wait_until(
         "the consumer has its partition",
@@ -461,7 +467,6 @@ def test_a_development_cluster_makes_topics_that_clients_ask_for(tmp_path: Path)
         None,
     )
     waiting.close()
-    dev.stop()
 
 
 def test_dev_keeps_the_ports_it_was_given(tmp_path: Path) -> None:

@@ -132,8 +132,12 @@ async def _cut_one(
 ) -> Provenance:
     # Only durable bytes are read back: the tail must not be shorter in quarantine than in the log.
     await log.wait_committed(provenance.last_offset + 1)
-    moved = await quarantine.move_in(provenance, _reader(log))
-    log.truncate_to(provenance.first_offset)
+    read = _reader(log)
+    # Where histories parted, the cut of the other one may lie within a batch of this one: all of that batch goes.
+    headers = iter_headers(read(provenance.first_offset))
+    first = min([provenance.first_offset, *(header.base_offset for _, header in headers)])
+    moved = await quarantine.move_in(msgspec.structs.replace(provenance, first_offset=first), read)
+    log.truncate_to(first)
     return moved
 
 
