@@ -31,6 +31,7 @@ from region_broker.client.serializers import Serializer, serialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transaction import Record
 from region_broker.client.verdicts import Position
+from region_broker.client.waiting_calls import reach
 
 _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
 _log: Final = logging.getLogger("tidemark.client")
@@ -81,15 +82,7 @@ class Producer:
         """Connect; raises `Unreachable` if no broker answers in time."""
         self._loop = asyncio.get_running_loop()
         kafka = KafkaProducer(dict(self._config), logger=_QUIET)
-        try:
-            await asyncio.to_thread(kafka.list_topics, timeout=self._timeouts.connect_s)
-        except KafkaException as error:
-            inner = kafka_error(error)
-            raise Unreachable(
-                f"no broker answers at {self._brokers} within {self._timeouts.connect_s:g} s: {inner.str()}."
-                " Give the addresses of regions that are up: `tidemark region status` shows them.",
-                code=inner.name(),
-            ) from error
+        await asyncio.to_thread(reach, kafka, self._brokers, self._timeouts.connect_s)
         self._kafka = kafka
         self._ending.clear()
         self._polling = threading.Thread(

@@ -34,6 +34,7 @@ from region_broker.client.read_batches import ReadBatch, process, read_in_transa
 from region_broker.client.serializers import Deserializer, deserialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.verdicts import Position
+from region_broker.client.waiting_calls import reach
 
 if TYPE_CHECKING:
     from region_broker.client.transactional_producer import TransactionalProducer
@@ -109,15 +110,10 @@ class ReadCommittedConsumer:
         """Subscribe; partitions arrive with the first polls. Raises `Unreachable` if no broker answers (INV-CP16)."""
         kafka = Consumer(self._config, logger=_QUIET)
         try:
-            await self._in_thread(lambda: kafka.list_topics(timeout=self._timeouts.connect_s))
-        except KafkaException as error:
+            await self._in_thread(lambda: reach(kafka, self._brokers, self._timeouts.connect_s))
+        except Unreachable:
             await self._in_thread(kafka.close)
-            inner = kafka_error(error)
-            raise Unreachable(
-                f"no broker answers at {self._brokers} within {self._timeouts.connect_s:g} s: {inner.str()}."
-                " Give the addresses of regions that are up: `tidemark region status` shows them.",
-                code=inner.name(),
-            ) from error
+            raise
         kafka.subscribe(self._topics, on_revoke=self._taken_away, on_lost=self._taken_away)
         self._kafka = kafka
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from region_broker.client.errors import REFUSALS, Refused, Unreachable, kafka_error, unmasked
 
@@ -48,6 +48,19 @@ def initialised(config: Mapping[str, Any], timeout_s: float, call_timeout_s: flo
             time.sleep(_BACKOFF_FIRST_S)
         else:
             return kafka
+
+
+def reach(kafka: Producer | Consumer, brokers: str, timeout_s: float) -> None:
+    """Return once one of `brokers` has answered; raises `Unreachable`."""
+    try:
+        kafka.list_topics(timeout=timeout_s)
+    except KafkaException as error:
+        inner = kafka_error(error)
+        raise Unreachable(
+            f"no broker answers at {brokers} within {timeout_s:g} s: {inner.str()}."
+            " Give the addresses of regions that are up: `tidemark region status` shows them.",
+            code=inner.name(),
+        ) from error
 
 
 def most_telling(error: KafkaError, of_records: Sequence[KafkaError]) -> KafkaError:
