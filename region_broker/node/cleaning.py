@@ -68,9 +68,7 @@ def compose_hold(
 
     return HoldParts(
         partitions=lambda: storage.partitions,
-        published_cut=lambda: (
-            None if tidemarks.cut_leader is None else tidemarks.cut_leader.published_cut()
-        ),
+        published_cut=tidemarks.published_cut,
         regions=lambda: regions.keys() - {own},
         acted=acted,
         copied=source.positions_of,
