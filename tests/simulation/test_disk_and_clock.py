@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from geo_replicator.tidemark import TidemarkError
 from tests.simulation.disk import SimulatedDisk
+from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region, region_pair
@@ -245,7 +246,7 @@ async def test_a_wall_clock_that_jumps_ends_no_transaction_and_no_member_and_sto
 
 
 def loses_its_tidemarks(region: Region) -> None:
-    folder = region.partition("__tidemarks", 0).topic_id.hex
+    folder = region.node.storage.metadata.image.topics["__tidemarks"].topic_id.hex
 
     def fault(_operation: str, path: Path) -> None:
         if folder in path.parts:
@@ -305,3 +306,24 @@ async def test_T16_a_mirror_without_readable_tidemarks_shows_nothing_and_tells_t
             TidemarkError
         ):  # T25: nobody may cut a log at what seems to be no tidemark
             pair.us.node.tidemarks.claim()
+
+
+async def test_T16_an_old_home_without_readable_tidemarks_returns_and_copies_them_again(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await pair.create_topic("t", 1)
+        await commit(await connect(pair.eu), "before")
+        await pair.until(lambda: pair.us.partition("t", 0).last_stable_offset == 2, "it is shown")
+        await pair.eu.kill()
+        await pair.fail_over()
+        await commit(await connect(pair.us), "after")
+        loses_its_tidemarks(pair.eu)
+        await pair.eu.start()
+        await pair.until(lambda: pair.eu.node._tidemark_check() is not None, "eu says why")
+        assert "remove that folder" in (pair.eu.node._tidemark_check() or "")
+        await pair.eu.kill()
+        pair.eu.disk.fault = None
+        lose_log(pair.eu, "__tidemarks", 0)
+        await pair.eu.start()
+        await pair.until(lambda: pair.eu.partition("t", 0).last_stable_offset == 4, "it shows all")

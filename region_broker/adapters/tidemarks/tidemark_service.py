@@ -257,11 +257,16 @@ class TidemarkService:
     async def cut_to(self, cut: Cut) -> None:
         """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25).
 
-        A region that never got so far has reached what it had reached: its logs are shorter than the cut.
+        A region that never got so far has reached what it had reached: its logs are shorter than the cut. Where
+        `__tidemarks` cannot be read, that is what it had written down of its time as a mirror.
         """
         self.link = None
         self.cut_leader = None
-        await self._parts.reached.save(min(cut.point, self._logged_claim().point))
+        try:
+            held = self._logged_claim().point
+        except TidemarkError:  # `_tidemark_check` of the node says why
+            held = self._parts.reached.point
+        await self._parts.reached.save(min(cut.point, held))
 
     def held_back(self) -> dict[str, int]:
         """Return what the whole cut holds back from readers of this mirror (`MirrorView.status`)."""

@@ -347,7 +347,7 @@ class FailoverSteps:
             " waited for"
         )
         # T31: what lags behind the base goes on from where it is, and claims no more than it holds.
-        held = self._outlook.known_claim()
+        reached = self._reached_of(effect.cut)
         for record in effect.entries:
             await self._record_lineage(record)
         for log in parts.role.logs():
@@ -359,10 +359,20 @@ class FailoverSteps:
             await self._fetch_statements(effect.entries)
         for record, cut in effect.by_entry():
             await self._cut_for(record, cut, state, parts.role.logs())
-        await parts.tidemarks.cut_to(effect.cut if held.point >= effect.cut.point else held)
+        await parts.tidemarks.cut_to(reached)
         if state.phase is Phase.CUTTING:
             return LogsCut(effect.lineage_epoch)
         return Returned(effect.lineage_epoch)
+
+    def _reached_of(self, base: Cut) -> Cut:
+        try:
+            held = self._outlook.claim()
+        except TidemarkError as error:
+            _log.warning(
+                "what this region holds of tidemark %s is not known: %s", base.point, error
+            )
+            return base
+        return base if held.point >= base.point else held
 
     async def _cut_for(
         self, record: EntryRecord, cut: Cut, state: State, logs: Iterable[RegionLog]
