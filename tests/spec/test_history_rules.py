@@ -5,6 +5,7 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,17 +13,21 @@ import pytest
 from geo_replicator.effects import Diverged
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import PromiseGiven
-from geo_replicator.history import HeldLog, LastBatch, ShownLog, difference_of
+from geo_replicator.history import HeldLog, HistoryDifference, LastBatch, ShownLog, difference_of
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.core import LinkState
 from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import MirrorTopic
 from region_broker.adapters.takeover.failover_operations import OperationRefused
+from region_broker.adapters.takeover.failover_ports import Term
 from region_broker.adapters.takeover.log_surgery import key_of
 from region_broker.adapters.takeover.region_role import RegionRole
 from region_broker.adapters.tidemarks.reached_store import ReachedFile
 from region_broker.controller import metadata_commands, metadata_image
+from region_broker.controller.metadata_commands import Command
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_store import MetadataStore
 from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
 from tests.waiting import until
@@ -117,10 +122,8 @@ async def older_copy(pair: Pair) -> None:
     copy.restore()
 
 
-async def test_T33_home_with_an_older_folder_asks_before_it_takes_a_write(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await older_copy(pair)
+def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the name of each region that opens its writes."""
     opened: list[str] = []
     open_gate = RegionRole.open_gate
 
@@ -129,6 +132,14 @@ async def test_T33_home_with_an_older_folder_asks_before_it_takes_a_write(
         open_gate(role)
 
     monkeypatch.setattr(RegionRole, "open_gate", noting)
+    return opened
+
+
+async def test_T33_home_with_an_older_folder_asks_before_it_takes_a_write(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await older_copy(pair)
+    opened = openings(monkeypatch)
     await pair.eu.start()
     await pair.eu.until(Phase.DISPUTED)
     assert opened == [], "not for a moment"
@@ -164,6 +175,38 @@ async def test_T33_writes_close_whenever_a_mirror_comes_that_has_shown_more(pair
     assert b"gone" in pair.us.values()
     assert b"other" not in pair.us.raw()
     assert not pair.us.quarantine.tails()
+
+
+LACKS = HistoryDifference(LOG, 90, 100, 60, "it is shorter here")
+
+
+def hear_refutation(site: Site) -> None:
+    epoch = site.driver.state.region_epoch
+    site.driver.refuted("us", TidemarkPoint(epoch, 1_000), [LACKS])
+
+
+async def test_INV_DP5_writes_close_in_the_very_call_that_hears_of_a_refutation(pair: Pair) -> None:
+    hear_refutation(pair.eu)
+    assert not pair.eu.role.acting, "before anything is awaited"
+    assert "has shown" in pair.eu.role.reason_not_acting
+    await pair.eu.until(Phase.DISPUTED)
+
+
+async def test_INV_FS3_what_is_refuted_while_it_loads_opens_no_writes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.eu.kill()
+    opened = openings(monkeypatch)
+    loads = RegionRole.act
+
+    async def refuted_at_the_end(role: RegionRole, term: Term, **how: Any) -> None:
+        await loads(role, term, **how)
+        hear_refutation(pair.eu)
+
+    monkeypatch.setattr(RegionRole, "act", refuted_at_the_end)
+    await pair.eu.start()
+    await pair.eu.until(Phase.DISPUTED)
+    assert opened == []
 
 
 async def test_T33_a_loss_is_accepted_by_name_and_the_mirrors_tail_goes_to_quarantine(
@@ -336,6 +379,34 @@ async def test_T15_a_takeover_before_that_tidemark_has_the_old_topic_again(pair:
     assert b"of the old one" in pair.us.raw()
     (tail,) = [tail for tail in pair.us.quarantine.tails() if tail.topic_id == new]
     assert b"of the new one" in b"".join(pair.us.quarantine.chunks(tail))
+
+
+async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_taker_is_killed_meanwhile(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, new = await made_again(pair)
+    await pair.eu.kill()
+    deleted = asyncio.Event()
+    apply = MetadataStore.apply
+
+    async def killed_behind_the_deletion(store: MetadataStore, command: Command) -> MetadataImage:
+        image = await apply(store, command)
+        if isinstance(command, metadata_commands.DeleteTopic):
+            deleted.set()
+            await asyncio.Event().wait()
+        return image
+
+    folder = pair.us.table.folder_of(new, 0).parent
+    with monkeypatch.context() as patched:
+        patched.setattr(MetadataStore, "apply", killed_behind_the_deletion)
+        pair.us.operations.begin_failover(confirmed=True)
+        async with asyncio.timeout(20):
+            await deleted.wait()
+        await pair.us.kill()
+    assert folder.exists()
+    await pair.us.start()
+    await pair.us.until(Phase.ACTING)
+    assert not folder.exists(), "the start has finished the deletion"
 
 
 async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(pair: Pair) -> None:

@@ -4,6 +4,7 @@ INV-DP1  at a start no write opens before every mirror that answers was asked wh
 INV-DP4  nor where this region's own manifest names logs that are gone (T36)
 INV-DP2  a dispute ends by an operator's word only: a takeover there, or the loss accepted here
 INV-DP3  the statement of an accepted loss names what the mirror itself says that it holds beyond this region
+INV-DP5  while a region acts, its writes close in the very call that hears of a refutation, before the journal has it
 
 Not here: the judgement (`geo_replicator.history`), what a mirror does by itself (`geo_replicator.link`).
 """

@@ -8,9 +8,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from geo_replicator.lineage import EMPTY_CUT
+from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import Tail, Takeover, make_statement
-from geo_replicator.quarantine import Provenance
+from geo_replicator.quarantine import CutCause, Provenance
+from region_broker.adapters.takeover.log_surgery import given_up_tails
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged, QuarantineStore
 from region_broker.log.disk import RealDisk
 from region_broker.wire.batches import Record, build_batch
@@ -152,3 +153,29 @@ async def test_tails_of_different_lineage_entries_stand_side_by_side(
     await store.move_in(NAMED, read)
     await store.move_in(msgspec.structs.replace(NAMED, lineage_epoch=24), read)
     assert [tail.lineage_epoch for tail in store.tails()] == [17, 24]
+
+
+@pytest.mark.parametrize(
+    "other_one",
+    [
+        {"cause": CutCause.DIVERGENCE},
+        {"region": "us"},
+        {"acting_region": "us"},
+        {"lineage_epoch": 8},
+        {"first_offset": 39},
+    ],
+    ids=["diverged", "cut elsewhere", "of another's takeover", "of a takeover that acted", "begins below the cut"],
+)  # fmt: skip
+async def test_T25_only_what_own_takeovers_since_cut_off_and_gave_up_is_named_again(
+    store: QuarantineStore, other_one: dict[str, object]
+) -> None:
+    given_up = msgspec.structs.replace(NAMED, acting_region="eu")
+    logs = (given_up.key.log, LogKey(given_up.topic_id, 4))
+    cut = Cut(TidemarkPoint(8, 5), dict.fromkeys(logs, 40))
+
+    def batches(offset: int) -> bytes:
+        return b"".join(other(at) for at in range(offset, 60))
+
+    moved = await store.move_in(given_up, batches)
+    await store.move_in(msgspec.structs.replace(given_up, partition=4, **other_one), batches)
+    assert given_up_tails(store, cut, "eu", 8) == [moved]
