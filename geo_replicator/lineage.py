@@ -11,7 +11,7 @@ Not here: where entries are stored (the metadata image, the failover journal), n
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 
@@ -120,14 +120,8 @@ class Lineage:
         return any(point > entry.base for entry in self.since(point.region_epoch))
 
     def contradicts(self, other: "Lineage", region_epoch: int) -> bool:
-        """Return True where both know who began `region_epoch`, and say it otherwise (T33).
-
-        1. A region takes over and is followed. 2. It is wound back to a time before that, takes over again while nobody
-        is there to tell it of the first time, and takes the same number, from a lower base.
-        """
-        ours = [entry for entry in self.entries if entry.region_epoch == region_epoch]
-        theirs = [entry for entry in other.entries if entry.region_epoch == region_epoch]
-        return bool(ours and theirs) and ours != theirs
+        """Return True where both know who began `region_epoch`, and say it otherwise (T35)."""
+        return begun_twice(self.entries, other.entries, region_epoch)
 
     def greatest_valid(self, claims: Iterable[TidemarkPoint]) -> TidemarkPoint:
         """Return the greatest claim that is not void, `BEFORE_ALL` when none is valid (T24)."""
@@ -135,6 +129,26 @@ class Lineage:
 
 
 NO_LINEAGE: Final = Lineage()
+
+
+class Beginning(Protocol):
+    """A lineage entry, in whichever form it is kept."""
+
+    @property
+    def region_epoch(self) -> int:
+        """Return the region epoch that begins with it."""
+        ...
+
+
+def begun_twice(ours: Iterable[Beginning], theirs: Iterable[Beginning], region_epoch: int) -> bool:
+    """Return True where both know how `region_epoch` began, and know it otherwise (T35).
+
+    1. A region takes over and is followed. 2. It is wound back to a time before that, takes over again while nobody
+    is there to tell it of the first time, and takes the same number, from a lower base.
+    """
+    here = [entry for entry in ours if entry.region_epoch == region_epoch]
+    there = [entry for entry in theirs if entry.region_epoch == region_epoch]
+    return bool(here and there) and here != there
 
 
 def lowest_base(entries: Iterable[LineageEntry]) -> Cut:

@@ -141,7 +141,8 @@ class LinkCore:
             self.refused_history = (
                 f"region {event.home_region} acts under region epoch {self.region_epoch} from another base than the one"
                 " that this region has followed: its data folder was wound back and it took over a second time. Nothing"
-                " is copied, cut or deleted here until an operator chooses: tidemark region failover to this region"
+                " is copied, cut or deleted here until an operator chooses: tidemark region failover to this region, or"
+                f" tidemark region accept-loss at {event.home_region}"
             )
             return self._broken(self.refused_history)
         self.state = LinkState.PROVING

@@ -137,3 +137,42 @@ async def test_T33_the_new_home_of_a_time_when_it_mirrored(tmp_path: Path) -> No
         await pair.until(lambda: operation.status != "running", "eu takes over")
         assert operation.status == "succeeded", operation.error
         await shows(pair, pair.us, b"of us")
+
+
+@pytest.mark.parametrize("accepted", [False, True], ids=["failover", "loss accepted"])
+async def test_T35_who_has_begun_a_region_epoch_twice_closes_its_writes(
+    tmp_path: Path, *, accepted: bool
+) -> None:
+    async with region_pair(tmp_path, 6) as pair:
+        await pair.create_topic(TOPIC, 1)
+        await write(pair.eu, b"kept")
+        await shows(pair, pair.us, b"kept")
+        await pair.us.kill()
+        copy = copy_of(pair.us)
+        await pair.us.start()
+        await pair.fail_over()
+        await write(pair.us, b"of the first time")
+        await shows(pair, pair.eu, b"of the first time")
+        await pair.us.kill()
+        restore(pair.us, copy)
+        pair.fabric.cut("eu", "us")
+        await pair.us.start()
+        await pair.fail_over()
+        await write(pair.us, b"of the second time")
+        pair.fabric.heal("eu", "us")
+        await pair.until(lambda: pair.us.phase is Phase.DISPUTED, "they meet")
+        assert not pair.us.node.role.acting
+        assert "has begun region epoch 17 twice" in pair.us.node.role.reason_not_acting
+        assert b"of the first time" in shown(pair.eu)
+        loser, winner = (pair.eu, pair.us) if accepted else (pair.us, pair.eu)
+        operations = winner.node.operations
+        begin = operations.begin_accept_loss if accepted else operations.begin_failover
+        operation = begin(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "the operator's word is done")
+        assert operation.status == "succeeded", operation.error
+        await write(winner, b"later")
+        await shows(pair, loser, b"later")
+        assert shown(loser) == shown(winner)
+        store = loser.node.storage.quarantine
+        kept = b"".join(chunk for tail in store.tails() for chunk in store.chunks(tail))
+        assert (b"of the first time" if accepted else b"of the second time") in kept

@@ -82,7 +82,12 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.failover_ports import RoundFailed
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
-from region_broker.adapters.takeover.steps.disputed import refutation, shown_here, state_beyond
+from region_broker.adapters.takeover.steps.disputed import (
+    refutation,
+    refuted_by_lineage,
+    shown_here,
+    state_beyond,
+)
 from region_broker.adapters.takeover.steps.failover_steps import FailoverSteps
 from region_broker.adapters.takeover.steps.fenced import learn_lineage
 from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings, Outlook
@@ -191,6 +196,8 @@ class FailoverDriver:
         self._hear_life(hello)
         if hello.lineage:
             self.outlook.hellos[hello.region] = hello
+            if self.state.phase in {Phase.ACTING, Phase.DRAINING}:
+                self._refute(refuted_by_lineage(self.outlook, self.state, [hello]))
         if self._is_news(hello):
             reason = f"region {hello.acting_region} acts under region epoch {hello.region_epoch}"
             self.parts.role.close_gate(reason)
@@ -343,7 +350,12 @@ class FailoverDriver:
         state = self.state
         if point.region_epoch != state.region_epoch or state.refuted is not None:
             return
-        event = refutation(self.outlook, region, point, missing)
+        self._refute(refutation(self.outlook, region, point, missing))
+
+    def _refute(self, event: HistoryRefuted | None) -> None:
+        state = self.state
+        if event is None or state.refuted is not None:
+            return
         known = self.outlook.is_refuted(state.region_epoch)
         self.outlook.refuted = event
         if state.phase in {Phase.ACTING, Phase.DRAINING}:

@@ -5,12 +5,12 @@ INV-DP4  nor where this region's own manifest names logs that are gone (T36)
 INV-DP2  a dispute ends by an operator's word only: a takeover there, or the loss accepted here
 INV-DP3  the statement of an accepted loss names what the mirror itself says that it holds beyond this region
 INV-DP5  while a region acts, its writes close in the very call that hears of a refutation, before the journal has it
-
+INV-DP6  a region whose epoch another one has followed from another beginning does not act (T35)
 Not here: the judgement (`geo_replicator.history`), what a mirror does by itself (`geo_replicator.link`).
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ import msgspec
 from geo_replicator.failover import State
 from geo_replicator.failover_events import HistoryRefuted
 from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, in_pieces
-from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint, begun_twice
 from geo_replicator.loss import LossStatement, Tail, Takeover, make_statement
 from region_broker.adapters.peers.history_messages import (
     AskBeyond,
@@ -28,7 +28,7 @@ from region_broker.adapters.peers.history_messages import (
     HistoryPiece,
     LogEvidence,
 )
-from region_broker.adapters.peers.peer_protocol import PeerRefused, PeerUnreachable
+from region_broker.adapters.peers.peer_protocol import Hello, PeerRefused, PeerUnreachable
 from region_broker.adapters.peers.peer_server import Reply
 from region_broker.adapters.takeover.failover_messages import SiteStatus
 from region_broker.adapters.takeover.log_surgery import bounds_of, key_of, tail_beyond
@@ -86,6 +86,26 @@ def refuted_by_manifest(outlook: Outlook, state: State) -> HistoryRefuted | None
     )
 
 
+def refuted_by_lineage(
+    outlook: Outlook, state: State, hellos: Iterable[Hello]
+) -> HistoryRefuted | None:
+    """Return which region has followed another beginning of this region's epoch than the one here (INV-DP6)."""
+    for hello in hellos:
+        if begun_twice(outlook.domain.lineage, hello.lineage, state.region_epoch):
+            return HistoryRefuted(
+                region=hello.region,
+                region_epoch=state.region_epoch,
+                number=0,
+                log_count=0,
+                reason=(
+                    f"region {outlook.region} has begun region epoch {state.region_epoch} twice: region {hello.region}"
+                    " has followed another beginning of it than the one here, so this data folder was wound back to a"
+                    " time before"
+                ),
+            )
+    return None
+
+
 def choices(outlook: Outlook, state: State) -> str:
     """Return why writes are closed, and what an operator may choose."""
     other = state.refuted.region if state.refuted is not None else "the other region"
@@ -134,6 +154,8 @@ async def refuted_by_mirrors(
     outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]
 ) -> HistoryRefuted | None:
     """Return what the first mirror says that has shown more than is here; None if none has (INV-DP1)."""
+    if outlook.is_refuted(state.region_epoch):
+        return outlook.refuted
     for name, status in sorted(statuses.items()):
         if status.claim.region_epoch != state.region_epoch:
             continue

@@ -58,6 +58,7 @@ from region_broker.adapters.takeover.steps.catching_up import behind_text, reach
 from region_broker.adapters.takeover.steps.disputed import (
     choices,
     loss_to_accept,
+    refuted_by_lineage,
     refuted_by_manifest,
     refuted_by_mirrors,
 )
@@ -90,7 +91,10 @@ class FailoverSteps:
     async def act(self, state: State) -> Event | None:
         """Take writes; after a restart only once every site that answers agrees (T27)."""
         role = self._parts.role
-        lost = refuted_by_manifest(self._outlook, state)
+        heard = self._outlook.hellos.values()
+        lost = refuted_by_manifest(self._outlook, state) or refuted_by_lineage(
+            self._outlook, state, heard
+        )
         if lost is not None:
             return lost
         serving = role.serving
