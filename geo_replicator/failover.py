@@ -165,7 +165,7 @@ def _remember(state: State, event: Event) -> State:
         return _remember_takeover(state, event)
     match event:
         case DrainBegun(to_region=to_region):
-            reason = f"draining: region {to_region} is about to take over"
+            reason = f"draining: region {to_region} is about to take over; where it does not, this one goes on by itself"
             return msgspec.structs.replace(state, reason=reason)
         case HistoryRefuted(reason=reason):
             return msgspec.structs.replace(state, refuted=event, reason=reason)

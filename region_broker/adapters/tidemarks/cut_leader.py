@@ -68,6 +68,9 @@ from region_broker.wire.batches import Record, build_batch
 from txn_coordinator.ports import LedgerFailed
 
 _log: Final = logging.getLogger("tidemark.cut_leader")
+_NOT_ACTING: Final = (
+    "this region publishes no tidemarks while it does not act; it goes on when a region acts"
+)
 
 
 class EnteredShard(Protocol):
@@ -222,7 +225,7 @@ class CutLeader:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._drive_or_wait(tasks), name="rounds")
         finally:
-            self._failed = self._failed or "this region publishes no tidemarks any more"
+            self._failed = self._failed or _NOT_ACTING
             self._moved.close()
             await self._announce()
 

@@ -110,7 +110,8 @@ class FailoverSteps:
                 return None
             await self._finish_cuts(state.region_epoch, state)
             base = self._base_of(state.region_epoch)
-            await role.act(term, adopts=False, base=base, reason="this region loads its ledgers")
+            loading = "this region loads its ledgers; it goes on by itself"
+            await role.act(term, adopts=False, base=base, reason=loading)
         if (
             self._current() is state
             and state.may_act
@@ -273,7 +274,7 @@ class FailoverSteps:
             term,
             adopts=False,
             base=self._base_of(region_epoch),
-            reason="this region closes its history with a last tidemark",
+            reason="this region closes its history with a last tidemark; it goes on by itself",
         )
         try:
             await self.final_point()
@@ -435,7 +436,10 @@ class FailoverSteps:
         await self._finish_cuts(effect.entry.region_epoch, self._current())
         base = dict(effect.entry.entry().positions)
         await self._parts.role.act(
-            term, adopts=True, base=base, reason="this region adopts the cut it took over at"
+            term,
+            adopts=True,
+            base=base,
+            reason="this region adopts the cut it took over at; it goes on by itself",
         )
         return Adopted(effect.entry.region_epoch)
 

@@ -27,6 +27,7 @@ from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, ta
 from region_broker.adapters.takeover.steps.outlook import Outlook
 
 _log: Final = logging.getLogger("tidemark.failover")
+_TAKING_OVER: Final = frozenset({Phase.FENCING, Phase.CUTTING, Phase.ADOPTING})
 
 
 async def learn_lineage(outlook: Outlook, state: State) -> Event:
@@ -41,7 +42,7 @@ async def learn_lineage(outlook: Outlook, state: State) -> Event:
                     return found
         if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):
             return _reclaim(outlook, state, statuses)
-        _say_who_is_silent(outlook, state, statuses)
+        _say_who_is_awaited(outlook, state, statuses)
         await outlook.parts.clock.sleep_ms(outlook.settings.poll_ms)
 
 
@@ -58,15 +59,25 @@ def _whom_to_follow(
     return None
 
 
-def _say_who_is_silent(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> None:
+def _say_who_is_awaited(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> None:
     """Name what an operator can do: with one region gone for good, no region acts again by itself (INV-FS5)."""
+    if any(status.is_home for status in statuses.values()):
+        return
     silent = [name for name in outlook.parts.peers.names() if name not in statuses]
-    if silent and not any(status.is_home for status in statuses.values()):
-        outlook.parts.role.close_gate(
-            f"{state.reason or 'another region may act'}. No region that answers acts, and {', '.join(silent)} does not"
-            " answer: it may act, or be about to. If it is lost: tidemark region failover --to the region with the"
-            " highest tidemark"
+    takers = [name for name, status in statuses.items() if status.phase in _TAKING_OVER]
+    if takers:
+        found = f"Region {', '.join(takers)} is taking over: this one goes on by itself, when it acts or gives up"
+    elif silent:
+        found = (
+            f"No region that answers acts, and {', '.join(silent)} does not answer: it may act, or be about to. If it"
+            " is lost: tidemark region failover --to the region with the highest tidemark"
         )
+    else:
+        found = (
+            "No region acts, and none is about to: where that stays so, tidemark region failover --to the region with"
+            " the highest tidemark"
+        )
+    outlook.parts.role.close_gate(f"{state.reason or 'another region may act'}. {found}")
 
 
 async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> bool:

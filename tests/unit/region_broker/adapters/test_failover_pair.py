@@ -301,6 +301,10 @@ async def test_T31_home_does_not_act_again_while_the_taker_is_away(pair: Pair) -
     await pair.us.start()
     statuses = await pair.eu.driver.outlook.statuses()
     assert not await may_reclaim(pair.eu.driver.outlook, pair.eu.driver.state, statuses)
+    await until(lambda: "none is about to" in pair.eu.role.reason_not_acting, "eu says what it is")
+    assert "tidemark region failover --to" in pair.eu.role.reason_not_acting
+    await pair.us.driver.record(TakeoverBegun(17, "eu", "op-1", planned=False, forced=True))
+    await pair.eu.until(Phase.MIRRORING)
 
 
 @pytest.mark.parametrize("work", ["a record", "a commit", "a group's offsets"])
