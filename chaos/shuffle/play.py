@@ -26,6 +26,7 @@ from chaos.shuffle.story import Gone, Place
 from chaos.soak_judge import few
 from chaos.transfers import TOPIC as ACCOUNTS_TOPIC
 from region_broker.cli.demo import stage as demo_stage
+from region_broker.cli.local_cluster import StartsProcess
 
 PROGRESS_S: Final = 40.0
 ENDING_S: Final = 30.0
@@ -38,9 +39,10 @@ _IN_EVERY_HISTORY: Final = frozenset(
 )  # fmt: skip
 
 
-def play(seed: int, regions: int, folder: Path) -> list[str]:
+def play(seed: int, regions: int, folder: Path, starts: StartsProcess) -> list[str]:
     """Play the sequence of `seed`; return its anomalies."""
     stage = Stage(folder, regions, seed)
+    stage.cluster.start_by(starts)
     actions = draw(seed, stage.names)
     bootstraps = {name: stage.cluster.place(name).bootstrap for name in stage.names}
     clients = Clients(bootstraps, folder, seed)

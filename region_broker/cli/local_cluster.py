@@ -2,6 +2,8 @@
 
 INV-LC1  only processes started here are ever signalled
 INV-LC3  a cluster is born once, by who made its folder: before its home region starts for the first time (T32)
+INV-LC4  a port that a region is given is none that the system takes for what it dials: while the region is down, its port
+         stays free
 INV-LC2  a region is up when its process has said so on its standard output; nobody polls or guesses
 
 The folder holds one sub-folder per region and `cluster.json` with the cluster id and the ports, so that the
@@ -14,20 +16,27 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Protocol, Self
 from uuid import UUID
 
 import msgspec
 
+from region_broker.ports.chance import SystemChance
+
 REGION_NAMES: Final = ("eu", "us", "ap", "sa", "af", "me", "oc", "an")
 FIRST_PORT: Final = 9092
+# Below what systems use for ports of their own choice (Linux: 32768 on), above FIRST_PORT and its like.
+PORTS_OF_OUR_OWN: Final = (20_000, 32_768)
+_PORTS_TRIED_MAX: Final = 1_000
 PORTS_PER_REGION: Final = 10
 PLAN_FILE: Final = "cluster.json"
-_INIT: Final = (sys.executable, "-m", "region_broker", "init", "--no-history-elsewhere")
-_BROKER: Final = (sys.executable, "-m", "region_broker", "broker", "--stop-with-stdin")
+_TIDEMARK: Final = (sys.executable, "-m", "region_broker")
+_INIT: Final = ("init", "--no-history-elsewhere")
+_BROKER: Final = ("broker", "--stop-with-stdin")
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
 _SAID_NOTHING: Final = b""
@@ -76,6 +85,34 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     born: bool = True
 
 
+class NodeProcess(Protocol):
+    """What is needed of a `subprocess.Popen`."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; raises `subprocess.TimeoutExpired`."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        ...
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal."""
+        ...
+
+
+StartsProcess = Callable[[Sequence[str], IO[bytes]], NodeProcess]
+"""Starts `tidemark` with these arguments and this standard error, in a session of its own, with pipes for the rest."""
+
+
 class LocalCluster:
     """A context manager: leaving it stops what was started. Not thread-safe.
 
@@ -87,9 +124,10 @@ class LocalCluster:
         self.folder = folder
         self.plan = plan
         self._settings = dict(settings)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, NodeProcess] = {}
         self._said: dict[str, queue.SimpleQueue[bytes]] = {}
         self._peer_routes: Mapping[tuple[str, str], int] = {}
+        self._starts: StartsProcess = _start
 
     @classmethod
     def open(
@@ -151,6 +189,10 @@ class LocalCluster:
         For what stands between them, and can be cut. Counts from the next start of each.
         """
         self._peer_routes = dict(ports)
+
+    def start_by(self, starts: StartsProcess) -> None:
+        """Start processes in another way from now on."""
+        self._starts = starts
 
     def start(self, names: Sequence[str] | None = None) -> None:
         """Start these regions (all, when None) and return when each has said that it is up."""
@@ -227,24 +269,22 @@ class LocalCluster:
         if not self.plan.born and name == self.plan.regions[0].name:
             self._be_born(config_path)
         with (folder / "node.log").open("ab") as log:
-            process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [*_BROKER, "--config", str(config_path)],
-                stdin=subprocess.PIPE,  # closes with this process: no orphan is left behind
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
+            process = self._starts([*_BROKER, "--config", str(config_path)], log)
         said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(process, said), daemon=True).start()
         self._processes[name] = process
         self._said[name] = said
 
     def _be_born(self, config_path: Path) -> None:
-        done = subprocess.run(  # noqa: S603 -- our own interpreter and module
-            [*_INIT, "--config", str(config_path)], capture_output=True, check=False
-        )
-        if done.returncode != 0:
-            raise ClusterError(f"the cluster was not born: {done.stderr.decode(errors='replace')}")
+        with tempfile.TemporaryFile() as said:
+            process = self._starts([*_INIT, "--config", str(config_path)], said)
+            code = process.wait()
+            self._close_pipes(process)
+            said.seek(0)
+            if code != 0:
+                raise ClusterError(
+                    f"the cluster was not born: {said.read().decode(errors='replace')}"
+                )
         self.plan = msgspec.structs.replace(self.plan, born=True)
         (self.folder / PLAN_FILE).write_bytes(msgspec.json.encode(self.plan))
 
@@ -277,7 +317,7 @@ class LocalCluster:
             raise ClusterError(f"region {name} did not start: {_reason(log)}")
 
     @staticmethod
-    def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    def _close_pipes(process: NodeProcess) -> None:
         for pipe in (process.stdout, process.stdin):
             if pipe is not None:
                 pipe.close()
@@ -292,7 +332,17 @@ def _read_plan(path: Path) -> ClusterPlan:
         ) from error
 
 
-def _listen(process: subprocess.Popen[bytes], said: queue.SimpleQueue[bytes]) -> None:
+def _start(command: Sequence[str], errors: IO[bytes]) -> NodeProcess:
+    return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+        [*_TIDEMARK, *command],
+        stdin=subprocess.PIPE,  # closes with this process: no orphan is left behind
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,
+    )
+
+
+def _listen(process: NodeProcess, said: queue.SimpleQueue[bytes]) -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     said.put(line)
@@ -339,8 +389,19 @@ def _moved(plan: ClusterPlan, port: int) -> ClusterPlan:
 
 
 def _free_ports(count: int) -> list[int]:
+    """Return ports that are free now and that the system gives to no connection that is dialled (INV-LC4)."""
+    chance = SystemChance()
+    first, last = PORTS_OF_OUR_OWN
+    found: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for _ in range(_PORTS_TRIED_MAX):
+            one = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                one.bind(("127.0.0.1", int(chance.uniform(first, last))))
+                found.append(one.getsockname()[1])
+            if len(found) == count:
+                return found
+    raise ClusterError(
+        f"of {_PORTS_TRIED_MAX} ports of this machine from {first} to {last} not {count} are free: name free ones"
+        " by --port"
+    )

@@ -1,0 +1,113 @@
+"""Starts nodes as forks of a process that has imported all of a node: the imports are most of what a start costs.
+
+INV-STS1  a node started so is killed, stopped and waited for as any other process
+
+Not here: the process that forks (`chaos.starting.forks`).
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Final, Self
+
+import msgspec
+
+from region_broker.cli.local_cluster import NodeProcess
+
+REQUEST_BYTES: Final = 1 << 16
+_REPLY_S: Final = 60.0
+
+
+class ForkedProcess:
+    """What `subprocess.Popen` is to a child, for a process that the starter forked (INV-STS1)."""
+
+    def __init__(
+        self, connection: socket.socket, stdin: IO[bytes] | None, stdout: IO[bytes] | None
+    ) -> None:
+        """Wait until it is forked."""
+        self.stdin = stdin
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._connection = connection
+        connection.settimeout(_REPLY_S)
+        self.pid: int = msgspec.json.decode(connection.recv(REQUEST_BYTES))
+
+    def poll(self) -> int | None:
+        """Return its exit code, negative for a signal; None while it runs."""
+        return self._take(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code; raises `subprocess.TimeoutExpired`."""
+        code = self._take(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"node {self.pid}", timeout or 0.0)
+        return code
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _take(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None:
+            self._connection.settimeout(timeout_s)
+            try:
+                told = self._connection.recv(REQUEST_BYTES)
+            except (TimeoutError, BlockingIOError):
+                return None
+            self._connection.close()
+            code: int = msgspec.json.decode(told)
+            self.returncode = code
+        return self.returncode
+
+
+class Starter:
+    """A context manager: the starter's process. `path`: where it listens."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is started before it is entered."""
+        self.path = path
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Start it; return when it listens."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "chaos.starting.forks", str(self.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise OSError(f"the starter at {self.path} did not start")
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        """End it."""
+        assert self._process is not None
+        self._process.communicate()
+        self.path.unlink(missing_ok=True)
+
+
+def start_by(path: Path, command: Sequence[str], errors: IO[bytes]) -> NodeProcess:
+    """Let the starter at `path` start `command`, which is `tidemark` and its arguments."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(_REPLY_S)
+    connection.connect(str(path))
+    from_here, to_node = os.pipe()
+    from_node, to_here = os.pipe()
+    try:
+        socket.send_fds(
+            connection, [msgspec.json.encode(command)], [from_here, to_here, errors.fileno()]
+        )
+        return ForkedProcess(connection, os.fdopen(to_node, "wb"), os.fdopen(from_node, "rb"))
+    finally:
+        os.close(from_here)
+        os.close(to_here)
