@@ -5,7 +5,8 @@ INV-CRB1  what a batch read counts as read if, and only if, what was written in 
 INV-CRB2  whatever ends a transaction otherwise (an abort, a failover, a rebalance, an outcome that nobody knows), the
           consumer goes back to the committed position, and what is read there decides what comes next: nothing is
           skipped, nothing done twice
-INV-CRB3  a batch that was handed out and not used is an error, never a commit; an exception of the block aborts
+INV-CRB3  a batch that was handed out and not used is an error, never a commit; an exception of the block aborts, and where
+          the loop goes on all the same, it goes on from the committed position
 
 An unknown outcome needs no verdict here: the next producer id decides whatever was open, and the committed position is
 part of it.
@@ -115,12 +116,17 @@ class ReadBatch:
         try:
             if error is None:
                 await self._transaction.send_offsets(self._reader)
+        except BaseException as refused:
+            await self._context.__aexit__(type(refused), refused, refused.__traceback__)
+            raise
+        try:
             await self._context.__aexit__(kind, error, trace)
         except _PASSING as passing:
             if passing is error:
                 raise
             self._patience.note(passing)
-        else:
+            return
+        if error is None:
             self.committed = True
             self._patience.over()
 

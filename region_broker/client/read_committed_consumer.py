@@ -93,6 +93,8 @@ class ReadCommittedConsumer:
         self._paused: set[Place] = set()
         self._held: deque[Message] = deque()
         """Fetched of a partition that was paused then."""
+        self._refused: Refused | None = None
+        """What stands behind the records that `poll_many` has returned."""
         self._fetching: asyncio.Future[None] | None = None
         self._found: list[Message | _TakenAway] = []
         self._position: dict[Place, int] = {}
@@ -130,30 +132,42 @@ class ReadCommittedConsumer:
         """Return the next record, or None when none came in time.
 
         Raises `Refused` on an error that reading on will not mend (unknown topic, no authority, bytes that a
-        deserializer does not take).
+        deserializer does not take: again at each call, until a `seek` behind that record).
         """
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            raise refused
         if not self._fetched:
             await self._wait_for_records(timeout_s)
         while self._fetched:
-            message = self._fetched.popleft()
+            message = self._fetched[0]
             error = message.error()
-            if error is not None:
-                self._check(error)
-            elif _place(message) in self._paused:
+            if error is None and _place(message) not in self._paused:
+                return self._handed_out(message)
+            self._fetched.popleft()
+            if error is None:
                 self._held.append(message)
             else:
-                return self._handed_out(message)
+                self._check(error)
         return None
 
     async def poll_many(
         self, count_max: int = _BATCH_COUNT, timeout_s: float = _POLL_TIMEOUT_S
     ) -> list[Message]:
-        """Return up to `count_max` records: waits for the first one only, an empty list when none came in time."""
-        found: list[Message] = []
+        """Return up to `count_max` records: waits for the first one only, an empty list when none came in time.
+
+        What `poll` would raise for the first one is raised; records before an error are returned first (INV-CP5).
+        """
         message = await self.poll(timeout_s)
-        while message is not None:
-            found.append(message)
-            message = await self.poll() if self._fetched and len(found) < count_max else None
+        found = [] if message is None else [message]
+        while message is not None and self._fetched and len(found) < count_max:
+            try:
+                message = await self.poll()
+            except Refused as refused:
+                self._refused = refused
+                break
+            if message is not None:
+                found.append(message)
         return found
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -198,12 +212,13 @@ class ReadCommittedConsumer:
         assert offset is not None
         of_key, of_value = self._deserializers
         where = f"{topic}-{partition} at offset {offset}"
+        key = deserialized(_raw(message.key()), of_key, f"the key of {where}")
+        value = deserialized(_raw(message.value()), of_value, f"the value of {where}")
         if of_key is not None:
-            message.set_key(deserialized(_raw(message.key()), of_key, f"the key of {where}"))
+            message.set_key(key)
         if of_value is not None:
-            message.set_value(
-                deserialized(_raw(message.value()), of_value, f"the value of {where}")
-            )
+            message.set_value(value)
+        self._fetched.popleft()
         self._position[topic, partition] = offset + 1
         return message
 
@@ -251,6 +266,7 @@ class ReadCommittedConsumer:
 
     def _forget(self, places: Iterable[Place] | None) -> None:
         """Drop what was fetched of these partitions, None: of all, and where they stand (INV-CP12)."""
+        self._refused = None
         if places is None:
             self._position.clear()
             self._fetched.clear()

@@ -217,3 +217,23 @@ async def test_values_are_deserialized_and_what_is_not_readable_is_named(
             Refused, match="the value of orders-0 at offset 0 cannot be deserialized: no"
         ):
             await consumer.poll(20.0)
+
+
+async def test_INV_CP5_what_cannot_be_read_stands_until_a_seek_and_hides_nothing_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def but_two(data: bytes) -> Any:
+        if data == b"2":
+            raise ValueError("no")
+        return from_json(data)
+
+    async with reading(monkeypatch, value_deserializer=but_two) as (consumer, kafka):
+        kafka.ends[0] = 4
+        found = await consumer.poll_many(10, 20.0)
+        assert [message.offset() for message in found] == [0, 1]
+        assert [each.offset for each in consumer.position()] == [2]
+        for _ in range(2):
+            with pytest.raises(Refused, match="orders-0 at offset 2"):
+                await consumer.poll_many(10, 20.0)
+        await consumer.seek(Position("orders", 0, 3))
+        assert await told(consumer, 1) == [(0, 3)]

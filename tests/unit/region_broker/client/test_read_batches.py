@@ -139,6 +139,49 @@ async def test_INV_CRB3_an_exception_of_the_block_aborts_and_is_raised() -> None
     assert world.written == [0, 1, 2, 3]
 
 
+def _fail() -> None:
+    raise KeyError
+
+
+async def test_INV_CRB3_a_loop_that_goes_on_behind_an_exception_skips_nothing() -> None:
+    world = World(4)
+    failed: list[object] = []
+    with pytest.raises(Done):  # noqa: PT012
+        async for batch in read_in_transactions(world, world, 2, None):  # type: ignore[arg-type]  # played
+            try:
+                async with batch as txn:
+                    for order in batch:
+                        await txn.send(order)  # type: ignore[call-arg,arg-type]  # played
+                    if not failed:
+                        _fail()
+            except KeyError:
+                failed += list(batch)
+    assert failed == [0, 1]
+    assert world.written == [0, 1, 2, 3]
+
+
+async def test_INV_CRB3_a_position_that_cannot_be_committed_aborts_and_is_raised() -> None:
+    ended: list[Refused] = []
+
+    class Closed(World):
+        def position(self) -> list[Any]:
+            raise Refused("the consumer was closed")
+
+        @asynccontextmanager
+        async def transaction(self) -> AsyncIterator["Txn"]:
+            try:
+                yield Txn()
+            except Refused as refused:
+                ended.append(refused)
+                raise
+
+    closed = Closed(2)
+    with pytest.raises(Refused, match="was closed"):
+        await invoice_all(closed)
+    assert len(ended) == 1
+    assert closed.written == []
+
+
 async def test_INV_CRB3_records_without_a_block_are_an_error_and_not_committed() -> None:
     world = World(4)
     with pytest.raises(Refused, match="async with batch as txn"):
