@@ -2,7 +2,8 @@
 
 INV-SN1  bytes between two sites arrive in the order written, in chunks of any size, or not at all from some
          moment on: a stream that breaks loses what is still under way
-INV-SN2  a site that is dead, or cut off, answers nobody: refused at once, or (`silent`) never
+INV-SN2  a site that is dead, or cut off, answers nobody: refused at once, or (`silent`) never; where two sites are
+         hushed, connections that stand stay, too, and nothing arrives on them
 INV-SN3  `drain` pushes back once WRITE_HIGH_WATER_BYTES are unread on the other side
 
 Chance is handed in; time is the event loop's. Not here: what is sent.
@@ -87,7 +88,7 @@ class SimulatedStream:
 
     def write(self, *buffers: Buffer) -> None:
         """See `ByteStream`: the bytes travel in chunks, each a little later than the one before."""
-        if self._closed or self._error is not None:
+        if self._closed or self._error is not None or self._fabric.hushed(self):
             return
         data = b"".join(buffers)
         self.other._unread_bytes += len(data)
@@ -131,7 +132,7 @@ class SimulatedStream:
             return
         self._closed = True
         self._readable.set()
-        if self._error is None:
+        if self._error is None and not self._fabric.hushed(self):
             self._later(self.other._end)
         if self._eof or self._error is not None or self.other._closed:
             self._gone.set()
@@ -221,6 +222,7 @@ class Fabric:
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._streams: list[SimulatedStream] = []
         self._cuts: dict[frozenset[str], bool] = {}
+        self._hushed: set[frozenset[str]] = set()
         self._lives: dict[str, int] = {}
         self._next_port = 20_000
 
@@ -245,9 +247,21 @@ class Fabric:
         self._cuts[frozenset((a, b))] = silent
         self._break(lambda stream: {stream.site, stream.peer_site} == {a, b})
 
+    def hush(self, a: str, b: str) -> None:
+        """Let nothing more arrive between two sites, and nobody be told: as where one of them stands still."""
+        self._cuts[frozenset((a, b))] = True
+        self._hushed.add(frozenset((a, b)))
+
+    def hushed(self, stream: SimulatedStream) -> bool:
+        """Return whether nothing of it arrives."""
+        return frozenset((stream.site, stream.peer_site)) in self._hushed
+
     def heal(self, a: str, b: str) -> None:
-        """Let two sites talk again."""
+        """Let two sites talk again, over new connections."""
         self._cuts.pop(frozenset((a, b)), None)
+        if frozenset((a, b)) in self._hushed:
+            self._hushed.discard(frozenset((a, b)))
+            self.drop(a, b)
 
     def drop(self, a: str, b: str) -> None:
         """Break the connections between two sites; new ones can be made at once."""

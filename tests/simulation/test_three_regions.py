@@ -1,5 +1,6 @@
 """Rule T24 over three regions: what a third region has shown is not taken back by a taker that had reached less."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,9 +10,11 @@ import pytest
 
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import HigherEpochLearned
+from region_broker.adapters.peers import forwarder
+from region_broker.adapters.takeover import failover_peers
 from region_broker.adapters.takeover.failover_operations import Operation
 from region_broker.wire.batches import Record, build_batch
-from tests.simulation.kafka_client import Connection, Reader
+from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.region_pair import Pair, Region, region_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -139,3 +142,27 @@ async def test_T31_a_silent_region_does_not_keep_a_fenced_one_from_what_the_livi
         await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows eu again")
         await write(pair.eu, VALUES[0])
         await pair.until(lambda: shown(pair.us) == 1, "and copies")
+
+
+@pytest.mark.parametrize("address", ["us", "ap"])
+async def test_INV_FW6_a_client_does_not_wait_for_a_home_that_stands_still_and_acts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """At the address of the region that takes over, and of one that follows it; nothing else would end its request."""
+    monkeypatch.setattr(forwarder, "FORWARD_TIMEOUT_S", 10.0**9)
+    monkeypatch.setattr(failover_peers, "GREET_TIMEOUT_MS", 300)
+    async with region_pair(tmp_path, 5, names=("eu", "us", "ap")) as pair:
+        await pair.create_topic(TOPIC, 1)
+        port = pair.regions[address].kafka_port
+        client = await Connection.open(pair.fabric.site("client"), port)
+        await client.init_producer_id("billing")
+        for other in ("us", "ap"):
+            pair.fabric.hush("eu", other)
+        asking = asyncio.ensure_future(client.init_producer_id("billing"))
+        await pair.fail_over()
+        with pytest.raises(Refused, match="coordinator_not_available"):
+            async with asyncio.timeout(30):
+                await asking
+        standing = {Phase.ACTING, Phase.MIRRORING}
+        await pair.until(lambda: pair.regions[address].phase in standing, "it acts, or follows")
+        assert (await client.init_producer_id("billing"))[0] >= 0

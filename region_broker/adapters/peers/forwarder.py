@@ -7,6 +7,7 @@ INV-FW3  the acting side executes a forwarded request only while it acts, under 
          sender knows; it never forwards again
 INV-FW4  no produce request is sent or executed behind one of the same connection that was not (INV-HD4)
 INV-FW5  a request that the acting side fails at ends its own client connection, never the acting node
+INV-FW6  no request waits for a region that acts no more: `follow` ends what is under way there, outcome unknown
 
 Not here: Kafka errors (`handlers.dispatch`), who acts (`PeerIdentity`), the requests themselves.
 """
@@ -101,6 +102,17 @@ class PeerForwarder:
         self._tasks: asyncio.TaskGroup | None = None
         self._failed_at_ms: int | None = None
         self._failure = ""
+        self._channels: weakref.WeakSet[_Channel] = weakref.WeakSet()
+
+    def follow(self, acting_region: str, region_epoch: int) -> None:
+        """End what was forwarded to anyone else (INV-FW6): it acts no more, or under another region epoch.
+
+        1. A commit is forwarded. 2. Home stands still, its connections stay. 3. Another region takes over. 4. The client
+        would wait for the old home's answer until a time-out, with a region beside it that could give one.
+        """
+        for channel in list(self._channels):
+            if (channel.acting_region, channel.region_epoch) != (acting_region, region_epoch):
+                channel.close()
 
     async def run(self) -> None:
         """Own the peer connections until cancelled."""
@@ -119,6 +131,7 @@ class PeerForwarder:
         lease = ctx.connection_state.get(_STATE)
         if lease is None:
             lease = ctx.connection_state[_STATE] = _Lease(_Channel())
+            self._channels.add(lease.channel)
         channel = lease.channel
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
         try:

@@ -3,14 +3,20 @@
 INV-FP1  every question ends within its time-out: with an answer, `PeerRefused` or `PeerUnreachable`
 INV-FP2  a greeting is learnt from even if the peer then refuses to talk
 INV-FP3  regions are asked side by side; `as_answered` tells what came before the silent ones have run into their time-outs
+INV-FP4  whoever does not greet within `GREET_TIMEOUT_MS` is silent; a question's own time-out is for its answer
+
+A region that greets is up, and may need seconds for a tidemark before it promises. One that stands still, or lies behind a
+link that swallows everything, does not greet: whoever takes over need not wait for it as long.
 
 Not here: what is asked (`failover_messages`), long-lived connections (the link, the forwarder).
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
 
-from region_broker.adapters.peers.peer_client import opened
+from region_broker.adapters.peers.peer_client import PeerClient, opened
 from region_broker.adapters.peers.peer_protocol import (
     AnyMessage,
     Hello,
@@ -22,6 +28,9 @@ from region_broker.adapters.peers.peer_protocol import (
 from region_broker.adapters.takeover.failover_ports import MetadataSide
 from region_broker.ports.network import Network
 
+GREET_TIMEOUT_MS: Final = 2_500
+"""Longer than a busy region's loop is held up."""
+
 
 class FailoverPeers:
     """The other regions of the cluster, by name, as the metadata knows them."""
@@ -31,6 +40,7 @@ class FailoverPeers:
         self._network = network
         self._metadata = metadata
         self._region = region
+        self._silent: set[str] = set()
         self.identity: PeerIdentity | None = None
 
     def names(self) -> list[str]:
@@ -54,11 +64,11 @@ class FailoverPeers:
         self, region: str, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
     ) -> tuple[AnyMessage, bytes]:
         """Return the answer and what is attached to it; raises as `ask`."""
-        assert self.identity is not None, "the driver sets it at construction"
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
             async with (
-                asyncio.timeout(timeout_ms / 1000),
-                opened(self._network, self._address(region), self.identity) as (client, _),
+                self._greeted(region, timeout_ms) as (client, _),
+                asyncio.timeout_at(deadline_s),
             ):
                 answer, attachment = await client.begin(message, answer_type)
                 return answer, bytes(attachment)
@@ -68,15 +78,30 @@ class FailoverPeers:
 
     async def greet(self, region: str, *, timeout_ms: int) -> Hello:
         """Exchange greetings, so that both sides know what the other knows; raises as `ask`."""
+        async with self._greeted(region, timeout_ms) as (_, hello):
+            return hello
+
+    @asynccontextmanager
+    async def _greeted(
+        self, region: str, timeout_ms: int
+    ) -> AsyncIterator[tuple[PeerClient, Hello]]:
+        """Yield a connection that is greeted, and notes who is silent (INV-FP4); raises as `ask`."""
         assert self.identity is not None, "the driver sets it at construction"
+        bound_ms = min(timeout_ms, GREET_TIMEOUT_MS)
+        greeting = asyncio.timeout(bound_ms / 1000)
         try:
             async with (
-                asyncio.timeout(timeout_ms / 1000),
-                opened(self._network, self._address(region), self.identity) as (_, hello),
+                greeting,
+                opened(self._network, self._address(region), self.identity) as both,
             ):
-                return hello
+                greeting.reschedule(None)
+                self._silent.discard(region)
+                yield both
         except TimeoutError as error:
-            reason = f"region {region} did not greet within {timeout_ms} ms"
+            if not greeting.expired():
+                raise
+            self._silent.add(region)
+            reason = f"region {region} did not greet within {bound_ms} ms"
             raise PeerUnreachable(reason, sent=True) from error
 
     async def ask_all(
@@ -156,8 +181,12 @@ class FailoverPeers:
             return str(error) or type(error).__name__
 
     async def greet_all(self, *, timeout_ms: int) -> Sequence[str]:
-        """Greet every other region at once; return the names of those that answered."""
-        names = self.names()
+        """Greet every other region at once; return the names of those that answered.
+
+        Not those that were silent when they were asked last: nothing is begun that waits for them. They hear when they are
+        back, from whoever acts then.
+        """
+        names = [name for name in self.names() if name not in self._silent]
         greeted = await asyncio.gather(*(self._greet_one(name, timeout_ms) for name in names))
         return [name for name, answered in zip(names, greeted, strict=True) if answered]
 

@@ -7,6 +7,7 @@ INV-RR3  a sequence that is cancelled half-way leaves the gate closed; the next 
          so every sequence may be run again
 INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
          taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
+INV-RR5  whoever waits for the region that acted before hears of a new term as soon as it begins (`on_term`)
 
 Handlers see this object as their `RegionView`. Tasks belong to `run`: an error of any service ends the node,
 loudly.
@@ -14,7 +15,7 @@ Not here: when a role changes (`failover_driver`), what the services do.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,7 @@ class RegionRole:
         self._tasks: asyncio.TaskGroup | None = None
         self._running: list[asyncio.Task[None]] = []
         self._ready_to_run = asyncio.Event()
+        self.on_term: Callable[[Term], None] = _nobody_waits
 
     @property
     def acting(self) -> bool:
@@ -202,6 +204,7 @@ class RegionRole:
         """
         await self.stand_still(reason)
         self._region_epoch = term.region_epoch
+        self.on_term(term)
         await self._services.settle_logs()
         logs = self.logs()
         for log in logs:
@@ -238,6 +241,7 @@ class RegionRole:
         """Follow the acting region of `term`."""
         await self.stand_still(f"region {term.acting_region} acts; this one mirrors it")
         self._region_epoch = term.region_epoch
+        self.on_term(term)
         for log in self.logs():
             log.become_mirror()
         self._link_runs = True
@@ -269,6 +273,10 @@ class RegionRole:
             task.cancel()
         if stopping:
             await asyncio.wait(stopping)
+
+
+def _nobody_waits(_term: Term) -> None:
+    """Nothing is forwarded here."""
 
 
 def orphan_candidates(logs: list[RegionLog]) -> list[OrphanCandidate]:

@@ -252,6 +252,22 @@ async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
         made.answers.hangs.set()
 
 
+async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_have_happened() -> None:
+    async with world() as made:
+        made.answers.hangs = asyncio.Event()
+        forwarding = asyncio.get_running_loop().create_task(
+            made.forwarder.forward(context(1, {}), request(1))
+        )
+        await until(lambda: len(made.answers.seen) == 1, what="it is executed")
+        made.forwarder.follow(made.mirror.acting_region, made.mirror.region_epoch)
+        assert not forwarding.done()
+        made.forwarder.follow("another", made.mirror.region_epoch + 1)
+        with pytest.raises(ForwardingFailed) as failed:
+            await forwarding
+        assert failed.value.may_have_happened
+        made.answers.hangs.set()
+
+
 async def test_what_could_not_be_sent_has_not_happened() -> None:
     async with world() as made:
         made.server.close()
