@@ -28,7 +28,7 @@ ACT_PATIENCE_S: Final = 30.0
 class SoakStage:
     """A cluster of two regions in `folder`. `anomalies` holds what was found, in words."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, region_count: int = len(REGIONS)) -> None:
         """Plan the cluster; nothing is started."""
         self.seed = seed
         self.folder = folder
@@ -38,7 +38,10 @@ class SoakStage:
         self.paused: set[str] = set()
         self.planned: set[int] = set()
         self.cluster = LocalCluster.open(
-            folder, region_count=2, port=0, new_cluster_id=UUID(int=self.random.getrandbits(128))
+            folder,
+            region_count=region_count,
+            port=0,
+            new_cluster_id=UUID(int=self.random.getrandbits(128)),
         )
 
     def tell(self, text: str) -> None:

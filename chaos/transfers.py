@@ -9,13 +9,15 @@ Not here: who breaks what and when (`tests/process`), the verdict (`chaos.checke
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from chaos.history import Attempt, Outcome, Seen, record_value, seen
 from region_broker.client.retirement import retire
+from region_broker.client.waiting_calls import until_answered
 
 TOPIC = "accounts"
 ACCOUNTS = 4
@@ -52,9 +54,17 @@ class Journal:
 class Teller(threading.Thread):
     """One transactional id, from start to `stop`."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Journal, seed: int) -> None:
-        """Nothing is connected before `start`."""
+    def __init__(
+        self, name: str, bootstrap: str, journal: Journal, seed: int,
+        config: Mapping[str, Any] | None = None, patience_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Nothing is connected before `start`. `config` is given to librdkafka beside the teller's own.
+
+        `patience_s`: how long a call that librdkafka names retriable is repeated before the teller starts anew.
+        """
         super().__init__(name=name, daemon=True)
+        self._config = dict(config or {})
+        self._patience_s = patience_s
         self._brokers, self._journal = bootstrap, journal
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
@@ -78,10 +88,10 @@ class Teller(threading.Thread):
         producer = Producer(
             {"bootstrap.servers": self._brokers, "transactional.id": self.name, "linger.ms": 0,
              "log_level": 0, "reconnect.backoff.max.ms": 250, "transaction.timeout.ms": 20_000,
-             "message.timeout.ms": 8_000}
+             "message.timeout.ms": 8_000, **self._config}
         )  # fmt: skip
         try:
-            producer.init_transactions(CALL_S)
+            until_answered(self._patience_s, lambda: producer.init_transactions(CALL_S))
         except KafkaException:
             return None
         return producer
@@ -98,10 +108,10 @@ class Teller(threading.Thread):
                 value = record_value(f"{self.name}.{number}", change)
                 producer.produce(TOPIC, value, partition=partition)
             if self._chance.random() < 0.1:
-                producer.abort_transaction(CALL_S)
+                until_answered(self._patience_s, lambda: producer.abort_transaction(CALL_S))
             else:
                 outcome = Outcome.UNKNOWN
-                producer.commit_transaction(CALL_S)
+                until_answered(self._patience_s, lambda: producer.commit_transaction(CALL_S))
                 outcome = Outcome.COMMITTED
         except KafkaException:
             return False

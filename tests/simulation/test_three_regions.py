@@ -158,7 +158,7 @@ async def test_INV_FW6_a_client_does_not_wait_for_a_home_that_stands_still_and_a
         await client.init_producer_id("billing")
         for other in ("us", "ap"):
             pair.fabric.hush("eu", other)
-        asking = asyncio.ensure_future(client.init_producer_id("billing"))
+        asking = asyncio.get_running_loop().create_task(client.init_producer_id("billing"))
         await pair.fail_over()
         with pytest.raises(Refused, match="coordinator_not_available"):
             async with asyncio.timeout(30):

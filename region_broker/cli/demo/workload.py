@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -112,8 +112,14 @@ def produce_input(bootstrap: str, transfers: Iterable[Transfer], partition_count
 class Worker(threading.Thread):
     """One instance of the application; `stop` ends it after the transaction in hand."""
 
-    def __init__(self, number: int, bootstrap: str, journal: Journal, *, life: str = "1") -> None:
-        """Nothing is connected before `start`. `life` tells attempts of a restarted worker apart."""
+    def __init__(
+        self, number: int, bootstrap: str, journal: Journal, *, life: str = "1",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Nothing is connected before `start`. `life` tells attempts of a restarted worker apart.
+
+        `config` is given to librdkafka, for both clients, beside the worker's own.
+        """
         super().__init__(name=f"worker-{number}", daemon=True)
         self._number = number
         self._addresses = bootstrap
@@ -121,6 +127,7 @@ class Worker(threading.Thread):
         self._stopping = threading.Event()
         self._life = life
         self._attempts = 0
+        self._config = dict(config or {})
 
     def stop(self) -> None:
         """Ask the thread to end."""
@@ -148,7 +155,7 @@ class Worker(threading.Thread):
              "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500,
              "heartbeat.interval.ms": 500,
              # A worker that librdkafka never lets go (issue 5511 there) must not keep its partitions.
-             "max.poll.interval.ms": 20_000}
+             "max.poll.interval.ms": 20_000, **self._config}
         )  # fmt: skip
         consumer.subscribe([INPUT_TOPIC])
         return consumer
@@ -158,7 +165,8 @@ class Worker(threading.Thread):
             {"bootstrap.servers": self._addresses, "transactional.id": transactional_id_of(f"{self._number}"),
              "linger.ms": 0, "log_level": 0, "reconnect.backoff.max.ms": 500,
              "transaction.timeout.ms": 20_000, "message.timeout.ms": 10_000,
-             "connections.max.idle.ms": 5_000},  # what frees a call that librdkafka forgot (5511)
+             "connections.max.idle.ms": 5_000,  # what frees a call that librdkafka forgot (5511)
+             **self._config},
             logger=_QUIET,
         )  # fmt: skip
 
@@ -228,9 +236,14 @@ class Fleet:
     workers: list[Worker]
 
     @classmethod
-    def start(cls, count: int, bootstrap: str, journal: Journal, *, first: int = 0) -> "Fleet":
+    def start(
+        cls, count: int, bootstrap: str, journal: Journal, *, first: int = 0,
+        config: Mapping[str, Any] | None = None,
+    ) -> "Fleet":  # fmt: skip
         """Start `count` workers, numbered from `first`."""
-        workers = [Worker(first + number, bootstrap, journal) for number in range(count)]
+        workers = [
+            Worker(first + number, bootstrap, journal, config=config) for number in range(count)
+        ]
         for worker in workers:
             worker.start()
         return cls(workers)

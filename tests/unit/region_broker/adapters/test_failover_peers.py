@@ -70,9 +70,7 @@ def test_INV_FP4_a_region_that_does_not_greet_is_given_up_long_before_one_that_t
         with pytest.raises(PeerUnreachable, match="did not greet"):
             await peers.ask("mute", AskStatus(region="asking"), SiteStatus, timeout_ms=LONG_MS)
         assert passed_ms(began_s) < 2 * GREET_TIMEOUT_MS
-        found = await peers.ask(
-            "awake", AskStatus(region="asking"), SiteStatus, timeout_ms=LONG_MS
-        )
+        found = await peers.ask("awake", AskStatus(region="asking"), SiteStatus, timeout_ms=LONG_MS)
         assert found.region == "awake"
 
     played(play)

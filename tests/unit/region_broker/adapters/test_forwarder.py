@@ -252,7 +252,9 @@ async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
         made.answers.hangs.set()
 
 
-async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_have_happened() -> None:
+async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_have_happened() -> (
+    None
+):
     async with world() as made:
         made.answers.hangs = asyncio.Event()
         forwarding = asyncio.get_running_loop().create_task(

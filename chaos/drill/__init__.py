@@ -1,0 +1,1 @@
+"""Drills: failovers over three regions, timed from the side of transactional clients."""
