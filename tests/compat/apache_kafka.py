@@ -69,11 +69,11 @@ def main(arguments: Sequence[str]) -> int:
             f"an Apache Kafka needs {', '.join(missing)} on the path: install it", file=sys.stderr
         )
         return 2
-    jars = _jars()
-    if jars is None:
+    found = jars()
+    if found is None:
         return 2
     with tempfile.TemporaryDirectory(prefix="apache-kafka-") as name:
-        return _serve(Path(name), jars, options)
+        return _serve(Path(name), found, options)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -87,30 +87,31 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _jars() -> Path | None:
+def jars() -> Path | None:
+    """Return the folder of Kafka's jars, fetched where it is not there; None if it cannot be."""
     home = os.environ.get("TIDEMARK_COMPAT_CACHE") or Path.home() / ".cache" / "tidemark-compat"
-    jars = Path(home) / "apache-kafka" / VERSION / "jars"
-    if jars.exists():
-        return jars
-    jars.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(home) / "apache-kafka" / VERSION / "jars"
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
     fetched = subprocess.run(
         ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies",
-         f"-DoutputDirectory={jars}"], timeout=FETCH_S, check=False,
+         f"-DoutputDirectory={folder}"], timeout=FETCH_S, check=False,
     )  # fmt: skip
     if fetched.returncode != 0:
         print("Kafka's jars were not fetched: is Maven Central within reach?", file=sys.stderr)
-        shutil.rmtree(jars, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         return None
-    return jars
+    return folder
 
 
-def _serve(folder: Path, jars: Path, options: argparse.Namespace) -> int:
+def _serve(folder: Path, found: Path, options: argparse.Namespace) -> int:
     config = folder / "server.properties"
     text = PROPERTIES.format(
         port=options.port, controller_port=options.controller_port, folder=folder / "logs"
     )
     config.write_text(text + ("log.flush.interval.messages=1\n" if options.sync else ""))
-    java = ["java", *JVM_FLAGS, "-cp", f"{jars}/*"]
+    java = ["java", *JVM_FLAGS, "-cp", f"{found}/*"]
     subprocess.run(
         [*java, "kafka.tools.StorageTool", "format", "-t", "dGlkZW1hcmstYmVuY2gtMQ", "-c", str(config)],
         stdout=subprocess.DEVNULL, check=True,

@@ -1,5 +1,8 @@
 """How `tests.compat.run` judges what the programs in other languages print (no download, no broker)."""
 
+import pytest
+
+from tests.compat.kafka_dump import names_topic, not_understood
 from tests.compat.run import Outcome, outcomes_of, table
 
 
@@ -41,3 +44,31 @@ def test_the_table_names_each_check_once_with_a_result_for_each_place() -> None:
         ["produce", "passed", "failed", "a\\|b |"],
         ["the region lives on", "not run", "failed", "ended |"],
     ]
+
+
+# As Kafka 4.1.1 prints them.
+BATCH = "baseOffset: 1 lastOffset: 2 count: 2 magic: 2 compresscodec: none crc: 2673522999 isvalid: true"
+OFFSET = '| offset: 1 payload: {"version":"4","data":{"offset":5,"commitTimestamp":7,"topicId":"nylzcFJTQIOAySuRCVNzzw"}}'
+TOMBSTONE = "| offset: 2 keySize: 9 valueSize: -1 payload: <DELETE>"
+ROUND = "| offset: 0 keySize: 2 valueSize: 14 key: Unknown record type 21072 at offset 0, skipping."
+
+
+def test_what_kafka_reads_from_a_ledger_is_understood_or_named() -> None:
+    assert not_understood(["Log starting offset: 0", BATCH, OFFSET, TOMBSTONE, ROUND]) == []
+    topic_folder = "9f2973705253408380c92b91095373cf"
+    assert names_topic([BATCH, OFFSET, TOMBSTONE], topic_folder)
+    assert not names_topic([BATCH, OFFSET.replace("nylz", "AAAA")], topic_folder)
+    assert not names_topic([BATCH, TOMBSTONE], topic_folder)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        BATCH.replace("true", "false"),
+        ROUND.replace("21072", "99"),
+        "| Exception in thread main java.lang.IllegalStateException",
+    ],
+)
+def test_what_kafka_cannot_read_in_a_ledger_is_told(wrong: str) -> None:
+    assert not_understood([BATCH, OFFSET, wrong]) == [wrong]
+    assert not_understood([]) != []
