@@ -10,6 +10,7 @@ INV-LO3  `unexplained` is empty, or the statement was wrong. In the region that 
          is listed as not arrived
 INV-LO4  what was cut off twice is counted once, and what lay at the same offsets under other bytes is counted, too
 INV-LO5  a tail that diverged is no loss of the takeover that was followed at the time: it is listed by itself
+INV-LO6  but for what an accepted loss named: there both histories part below the base, and the tail is found by its bytes
 
 Words: a *plain* record is one outside any transaction. Not here: reading logs and quarantine (drivers).
 """
@@ -93,7 +94,8 @@ class UndoneChange(msgspec.Struct, frozen=True, kw_only=True):
 class LogBound(msgspec.Struct, frozen=True, kw_only=True):
     """One log at the moment of the statement: covered below `cut`, known below `copied_end`, open behind.
 
-    `stopped` says why it cannot be read here: then nothing of it is known by name.
+    `stopped` says why it cannot be read here: then nothing of it is known by name. `shown_end` is how far of it was
+    shown to readers, -1 where that is not told: behind it lies what was copied and confirmed by no tidemark.
     """
 
     topic: str
@@ -102,6 +104,7 @@ class LogBound(msgspec.Struct, frozen=True, kw_only=True):
     cut: int
     copied_end: int
     stopped: str = ""
+    shown_end: int = -1
 
     @property
     def trouble(self) -> str:
@@ -120,7 +123,8 @@ class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
     """What acting now at this tidemark would lose, at most.
 
     `age_ms` is how long ago the tidemark was published, by the two regions' wall clocks.
-    `last_heard_ms` is how long this region has not heard the old one; -1 if it never did.
+    `last_heard_ms` is how long this region has not heard the old one; -1 if it never did. `accepted`: it is what
+    `from_region` holds beyond `to_region`, as it said itself, and an operator gave that up (T33).
     """
 
     domain: str
@@ -142,6 +146,19 @@ class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
     offsets: tuple[LostOffsets, ...] = ()
     offset_commit_count: int = 0
     topic_changes: tuple[UndoneChange, ...] = ()
+    accepted: bool = False
+
+    def names_diverged(self, region: str, log: LogKey, first_offset: int) -> bool:
+        """Return whether this is what `region` held beyond a region that accepted its loss (INV-LO6)."""
+        return (
+            self.accepted
+            and self.from_region == region
+            and any(
+                (bound.topic_id, bound.partition) == (log.topic_id.hex, log.partition)
+                and bound.cut <= first_offset < bound.copied_end
+                for bound in self.bounds
+            )
+        )
 
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
@@ -380,14 +397,15 @@ def make_statement(
         transaction_count=len(transactions),
         plain=plain[:LISTED_MAX],
         plain_record_count=sum(known.record_count for known in plain),
-        open_bound="; ".join([_open_bound(takeover, cut), *_troubles(bounds)]),
+        open_bound="; ".join([_open_bound(takeover, cut), *troubles(bounds), *tail.unreadable]),
         topic_changes=tuple(topic_changes),
         offsets=offsets[:LISTED_MAX],
         offset_commit_count=sum(known.commit_count for known in offsets),
     )
 
 
-def _troubles(bounds: Sequence[LogBound]) -> list[str]:
+def troubles(bounds: Iterable[LogBound]) -> list[str]:
+    """Return what is wrong with these logs, so that they cannot be stated whole."""
     return [bound.trouble for bound in bounds if bound.trouble]
 
 

@@ -1,4 +1,4 @@
-"""Where the mirror's logs leave home's, by bytes: what leader epochs alone cannot tell (T33).
+"""Where one region's logs leave another's, by bytes: what leader epochs alone cannot tell (T33).
 
 INV-LB1  a log that agrees by leader epochs is reconciled only if its last batch is home's, too
 INV-LB2  where it is not, the end of what both share is found by halving: a question for each doubling of the log
@@ -10,13 +10,39 @@ offsets: leader epochs and ends agree, the bytes do not.
 Not here: what follows from a difference (`core`), reading batches (`ports.MirrorLogs`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from geo_replicator.events import HomeLogEnd, MirrorLogEnd
-from geo_replicator.history import HistoryDifference, in_pieces
-from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey
-from geo_replicator.ports import HomeSession, MirrorLogs
+from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
+from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
+
+
+class OtherRegion(Protocol):
+    """Who is asked what it holds."""
+
+    async def show_history(
+        self, point: TidemarkPoint, shown: Sequence[ShownLog]
+    ) -> Sequence[HistoryDifference]:
+        """Return what the other region does not hold of this."""
+        ...
+
+
+class OwnLogs(Protocol):
+    """The logs that are compared."""
+
+    async def evidence(self, cut: Cut, keys: Sequence[LogKey]) -> Sequence[ShownLog]:
+        """Return what shows that these logs hold `cut`."""
+        ...
+
+    async def first_offset(self, key: LogKey) -> int:
+        """Return where the log's bytes begin; raises `LinkFailed`."""
+        ...
+
+    async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
+        ...
 
 
 def agrees(mirror: MirrorLogEnd, home: HomeLogEnd) -> bool:
@@ -35,8 +61,8 @@ class _Search:
 
 
 async def compared(
-    session: HomeSession,
-    logs: MirrorLogs,
+    session: OtherRegion,
+    logs: OwnLogs,
     ends: Mapping[LogKey, MirrorLogEnd],
     answers: Mapping[LogKey, HomeLogEnd],
     proven: Mapping[LogKey, int],
@@ -64,8 +90,16 @@ async def compared(
     return {**answers, **corrected}
 
 
+async def shared_ends(
+    session: OtherRegion, logs: OwnLogs, ends: Mapping[LogKey, int]
+) -> dict[LogKey, int]:
+    """Return up to where the other region holds each of these logs, which end at `ends` here; raises `LinkFailed`."""
+    differing = await _differences(session, logs, ends)
+    return {**ends, **await _shared_ends(session, logs, differing)}
+
+
 async def _differences(
-    session: HomeSession, logs: MirrorLogs, positions: Mapping[LogKey, int]
+    session: OtherRegion, logs: OwnLogs, positions: Mapping[LogKey, int]
 ) -> dict[LogKey, HistoryDifference]:
     found: dict[LogKey, HistoryDifference] = {}
     for keys in in_pieces(positions):
@@ -76,7 +110,7 @@ async def _differences(
 
 
 async def _shared_ends(
-    session: HomeSession, logs: MirrorLogs, differing: Mapping[LogKey, HistoryDifference]
+    session: OtherRegion, logs: OwnLogs, differing: Mapping[LogKey, HistoryDifference]
 ) -> dict[LogKey, int]:
     searches = {
         key: _Search(await logs.first_offset(key), difference.agreed_end)

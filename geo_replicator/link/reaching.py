@@ -83,8 +83,9 @@ class Reaching:
         if cut is not None and not lacking:
             return reached
         held = held_point(logs, ledgers, reached, logs.durable_end)
-        self.lost = lost_text(reached, held, lacking)
-        _log.error("%s", self.lost)
+        self.lost = lost_text(reached, held, lacking, self._facts.lineage)
+        is_new_base = bool(self._facts.lineage.since(reached.region_epoch))
+        _log.log(logging.INFO if is_new_base else logging.ERROR, "%s", self.lost)
         return held
 
     def log_moved(self, key: LogKey) -> None:
@@ -255,13 +256,25 @@ class Reaching:
         return cut
 
 
-def lost_text(stored: TidemarkPoint, held: TidemarkPoint, lacking: Sequence[Shortfall]) -> str:
-    """Return, for people, why a region holds less than what it has reached before."""
+def lost_text(
+    stored: TidemarkPoint, held: TidemarkPoint, lacking: Sequence[Shortfall], lineage: Lineage
+) -> str:
+    """Return, for people, why a region holds less than what it has reached before.
+
+    The base of a new region epoch counts as reached by whom it cuts, also by who never held all of it: no disk is to blame
+    then.
+    """
     named = "; ".join(
         f"{found.key.encode()} ends at {found.end_offset}, below {found.position}"
         for found in lacking[:NAMED_MAX]
     )
     why = f"{len(lacking)} logs: {named}" if lacking else "__tidemarks does not hold its record"
+    later = lineage.since(stored.region_epoch)
+    if later:
+        return (
+            f"region epoch {later[0].region_epoch} begins at {stored}, which is not here whole yet ({why}): only {held} is"
+            " claimed until the acting region has sent the rest"
+        )
     return (
         f"{stored} was reached and shown here, but the disk has lost a part of it ({why}): only {held} is held"
         " whole, and only that is claimed until the acting region has sent the rest again"

@@ -36,6 +36,7 @@ JSON: Final = "json"
 DIVERGENCE: Final = "divergence"
 POLL_S: Final = 0.05
 _PASSING: Final = {"busy", "starting"}
+_FOLLOWS: Final = {"mirroring", "acting"}
 _SILENT_MS: Final = 5_000
 
 
@@ -401,7 +402,8 @@ def losses(url: str | None, output: str) -> None:
     """List what take-overs lost, from the quarantine of every region that answers."""
     cluster = Cluster(parse_urls(url))
     found: list[Mapping[str, Any]] = []
-    for name in sorted(cluster.views()):
+    views = cluster.views()
+    for name in sorted(views):
         found.extend(request(cluster.http[name], "GET", "/v1/region/losses")["losses"])
     if output == JSON:
         print_json({"losses": found, "unreachable": cluster.dead})
@@ -411,7 +413,7 @@ def losses(url: str | None, output: str) -> None:
     exact = {_cut_of(lost) for lost in found if lost["exact"]}
     for lost in found:
         if lost["exact"] or _cut_of(lost) not in exact:
-            _print_losses(lost)
+            _print_losses(lost, views)
 
 
 def _cut_of(lost: Mapping[str, Any]) -> tuple[object, ...]:
@@ -428,7 +430,7 @@ def _compared(lost: Mapping[str, Any]) -> str:
     return "yes" if lost["exact"] else "yes, as far as known"
 
 
-def _print_losses(lost: Mapping[str, Any]) -> None:
+def _print_losses(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]]) -> None:
     stated = lost["statement"] is not None
     base = f"tidemark {lost['base_number']} of region epoch {lost['base_region_epoch']}"
     title = (
@@ -447,7 +449,7 @@ def _print_losses(lost: Mapping[str, Any]) -> None:
     print_pairs(
         title,
         [
-            ("counted", _counted(lost)),
+            ("counted", _counted(lost, views)),
             ("base", base),
             ("transactions lost", lost["transaction_count"]),
             ("plain records lost", lost["plain_record_count"]),
@@ -495,10 +497,18 @@ def _lost_nothing(lost: Mapping[str, Any]) -> bool:
     return bool(explained and not lost["unreadable"] and not any(lost[name] for name in counts))
 
 
-def _counted(lost: Mapping[str, Any]) -> str:
+def _counted(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]]) -> str:
     if lost["unreadable"]:
         return "not whole: some of it cannot be read"
-    return "exactly" if lost["exact"] else "so far: the old region is not back"
+    if lost["exact"]:
+        return "exactly"
+    if lost["statement"] is None:
+        return "so far: whose tail it is part of is not known here"
+    old = lost["statement"]["from_region"]
+    back = views.get(old, {})
+    if back.get("phase") in _FOLLOWS and back["region_epoch"] >= lost["lineage_epoch"]:
+        return f"finally: region {old} is back, and holds nothing more of it"
+    return f"so far: region {old} is not back"
 
 
 def _print_rest(what: str, count: int) -> None:

@@ -108,7 +108,7 @@ class Session:
                     for key, end in ends.items()
                     if key in self.home.opened
                 }
-                work = comparing.compared(self, self, ends, answers, self.proven)  # type: ignore[arg-type]  # what it asks for is here
+                work = comparing.compared(self, self, ends, answers, self.proven)
                 return LogsChecked(answer(work))
             case HandOverDivergence(divergences=divergences):
                 return self._resolve(divergences)

@@ -4,7 +4,7 @@ INV-HY1  evidence goes in pieces of at most `geo_replicator.history.LOGS_PER_PIE
          number of partitions
 
 Not here: framing (`peer_protocol`), the judgement (`geo_replicator.history`), who answers (`link_source`,
-`region_broker.adapters.takeover.disputes`).
+`region_broker.adapters.takeover.steps`).
 """
 
 from typing import Self
@@ -114,6 +114,12 @@ class HistoryPiece(PeerMessage, frozen=True, kw_only=True):
     number: int
     logs: tuple[LogEvidence, ...]
     after: str = ""
+
+
+class AskHeld(PeerMessage, frozen=True, kw_only=True):
+    """Do your logs hold these batches? Answered by `HistoryJudged`; nothing follows from it."""
+
+    logs: tuple[LogEvidence, ...]
 
 
 class AskBeyond(PeerMessage, frozen=True, kw_only=True):

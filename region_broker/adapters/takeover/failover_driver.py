@@ -56,7 +56,13 @@ from geo_replicator.history import HistoryDifference
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail
 from geo_replicator.tidemark import TidemarkError
-from region_broker.adapters.peers.history_messages import AskBeyond, AskHistory, HistoryPiece
+from region_broker.adapters.peers.history_messages import (
+    AskBeyond,
+    AskHeld,
+    AskHistory,
+    HistoryJudged,
+    HistoryPiece,
+)
 from region_broker.adapters.peers.peer_protocol import (
     NOT_ACTING,
     UNBORN,
@@ -82,11 +88,11 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.failover_ports import RoundFailed
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.adapters.takeover.steps.accepting import held_here, state_beyond
 from region_broker.adapters.takeover.steps.disputed import (
     refutation,
     refuted_by_lineage,
     shown_here,
-    state_beyond,
 )
 from region_broker.adapters.takeover.steps.failover_steps import FailoverSteps
 from region_broker.adapters.takeover.steps.fenced import learn_lineage
@@ -166,6 +172,7 @@ class FailoverDriver:
         """Answer the other regions' questions through `table`."""
         table.register(AskStatus, self._on_status)
         table.register(AskHistory, self._on_history)
+        table.register(AskHeld, self._on_held)
         table.register(AskBeyond, self._on_beyond)
         table.register(AskPromise, self._on_promise)
         table.register(AskDrain, self._on_drain)
@@ -381,6 +388,11 @@ class FailoverDriver:
             return await shown_here(self.outlook, message)
         except TidemarkError as error:
             raise PeerRefused("unreadable", str(error)) from error
+
+    async def _on_held(
+        self, _session: PeerSession, message: AskHeld, _attachment: memoryview
+    ) -> HistoryJudged:
+        return await held_here(self.outlook, message)
 
     async def _on_beyond(
         self, _session: PeerSession, message: AskBeyond, _attachment: memoryview

@@ -36,7 +36,8 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.log_surgery import quarantined_tail
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
-from region_broker.adapters.takeover.steps.disputed import choices, loss_to_accept
+from region_broker.adapters.takeover.steps.accepting import loss_to_accept
+from region_broker.adapters.takeover.steps.disputed import choices
 
 _log: Final = logging.getLogger("tidemark.failover")
 OPERATIONS_KEPT: Final = 100
@@ -121,7 +122,9 @@ class FailoverOperations:
         against = self._refuted_by()
         epoch = await self._next_epoch({})
         claim = self._driver.outlook.known_claim()
-        return await loss_to_accept(self._driver.outlook, against, epoch, claim)
+        stated = await loss_to_accept(self._driver.outlook, against, epoch, claim)
+        base = f"It acts from one more tidemark, which it publishes behind {claim.point} first"
+        return msgspec.structs.replace(stated, open_bound=f"{stated.open_bound}. {base}")
 
     def begin_accept_loss(self, *, confirmed: bool) -> Operation:
         """Begin to act under a new region epoch with what is held here; raises `OperationRefused`."""
@@ -398,8 +401,17 @@ class FailoverOperations:
     async def _count_losses(self) -> list[Losses]:
         found: dict[tuple[str, int, CutCause], list[Provenance]] = {}
         for tail in self._parts.quarantine.tails():
-            found.setdefault((tail.domain, tail.lineage_epoch, tail.cause), []).append(tail)
+            key = tail.domain, tail.lineage_epoch, self._cause_of(tail)
+            found.setdefault(key, []).append(tail)
         return [await self._losses_of(*key, found[key]) for key in sorted(found)]
+
+    def _cause_of(self, tail: Provenance) -> CutCause:
+        if tail.cause is CutCause.LINEAGE:
+            return tail.cause
+        statement = self._parts.quarantine.statement(tail.domain, tail.lineage_epoch)
+        if statement and statement.names_diverged(self.region, tail.key.log, tail.first_offset):
+            return CutCause.LINEAGE
+        return tail.cause
 
     async def _losses_of(
         self, domain: str, epoch: int, cause: CutCause, tails: Sequence[Provenance]

@@ -226,6 +226,14 @@ class TidemarkFacts(Protocol):
         """Return what the logs here do not hold of what another region has shown (T33)."""
         ...
 
+    async def first_offset(self, key: LogKey) -> int:
+        """Return where the log's bytes begin; raises `LinkFailed`."""
+        ...
+
+    async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
+        ...
+
     async def cut_to(self, cut: Cut) -> None:
         """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25)."""
         ...

@@ -173,14 +173,11 @@ class MirrorPartitions(TidemarkLog):
 
     async def first_offset(self, key: LogKey) -> int:
         """Return where the log's bytes begin; raises `LinkFailed`."""
-        return self._of(key).kept_from
+        return ShownHistory(self._partitions).first_offset(key)
 
     async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
         """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
-        found = await ShownHistory(self._partitions).batch_at(self._of(key), offset)
-        if found is None:
-            raise LinkFailed(f"{key.encode()} cannot be read at {offset}, so it is not compared")
-        return found
+        return await ShownHistory(self._partitions).batch_at(key, offset)
 
     def whole_from(self, key: LogKey) -> int:
         """Return below which offset others may be missing; 0 for a log that is not open."""

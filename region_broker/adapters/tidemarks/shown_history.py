@@ -13,6 +13,7 @@ from uuid import UUID
 
 from geo_replicator.history import HeldLog, HistoryDifference, LastBatch, ShownLog, difference_of
 from geo_replicator.lineage import Cut, LogKey
+from geo_replicator.ports import LinkFailed
 from idempotency.record_batch import BatchError, iter_headers
 from region_broker.log.failures import CorruptRange, LogError, PartitionFailed
 from region_broker.replication.partition import Partition
@@ -76,12 +77,26 @@ class ShownHistory:
             readable=readable,
         )
 
-    async def batch_at(self, partition: Partition, offset: int) -> tuple[int, int] | None:
-        """Return (base offset, end) of the batch that holds `offset`, or of the next one; None: not readable."""
+    def first_offset(self, key: LogKey) -> int:
+        """Return where the log's bytes begin; raises `LinkFailed`."""
+        return self._of(key).kept_from
+
+    async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
+        partition = self._of(key)
         try:
-            return await self._partitions.cold_reads.read(partial(_extent_at, partition, offset))
-        except (LogError, BatchError):
-            return None
+            found = await self._partitions.cold_reads.read(partial(_extent_at, partition, offset))
+        except (LogError, BatchError) as error:
+            raise LinkFailed(f"{partition.tp} cannot be read at {offset}: {error}") from error
+        if found is None:
+            raise LinkFailed(f"{partition.tp} cannot be read at {offset}, so it is not compared")
+        return found
+
+    def _of(self, key: LogKey) -> Partition:
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is None:
+            raise LinkFailed(f"there is no log {key.encode()} here")
+        return partition
 
     async def _last_below(self, partition: Partition, end: int) -> tuple[LastBatch | None, bool]:
         """Return the batch that ends at `end`, None where none does, and whether the bytes could be read."""

@@ -190,7 +190,8 @@ class TidemarkService:
         if point is None or held == point:
             return ""
         cut = self._cut_at(records, point)
-        return lost_text(point, held, [] if cut is None else shortfalls(cut, records.durable_end))
+        lacking = [] if cut is None else shortfalls(cut, records.durable_end)
+        return lost_text(point, held, lacking, self._parts.lineage())
 
     def shown_cut(self) -> Cut:
         """Return what was published or reached here, also where its bytes are gone; raises `TidemarkError`."""
@@ -210,6 +211,14 @@ class TidemarkService:
     async def differences(self, shown: Sequence[ShownLog]) -> Sequence[HistoryDifference]:
         """Return what the logs here do not hold of what another region has shown (T33)."""
         return await self._history.differences(shown, self._parts.metadata.image.may_have_deleted)
+
+    async def first_offset(self, key: LogKey) -> int:
+        """Return where the log's bytes begin; raises `LinkFailed`."""
+        return self._history.first_offset(key)
+
+    async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
+        return await self._history.batch_at(key, offset)
 
     def _logged_claim(self) -> Cut:
         ledgers = ledgers_of(self._parts.metadata.image)

@@ -3,10 +3,12 @@
 INV-DP1  at a start no write opens before every mirror that answers was asked what it has shown
 INV-DP4  nor where this region's own manifest names logs that are gone (T36)
 INV-DP2  a dispute ends by an operator's word only: a takeover there, or the loss accepted here
-INV-DP3  the statement of an accepted loss names what the mirror itself says that it holds beyond this region
+INV-DP3  a mirror answers for every log that it holds, also for those that no tidemark covers yet
 INV-DP5  while a region acts, its writes close in the very call that hears of a refutation, before the journal has it
 INV-DP6  a region whose epoch another one has followed from another beginning does not act (T35)
-Not here: the judgement (`geo_replicator.history`), what a mirror does by itself (`geo_replicator.link`).
+
+Not here: the judgement (`geo_replicator.history`), what a mirror does by itself (`geo_replicator.link`), what accepting
+the loss gives up (`steps.accepting`).
 """
 
 import logging
@@ -14,28 +16,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from geo_replicator.failover import State
 from geo_replicator.failover_events import HistoryRefuted
 from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, in_pieces
-from geo_replicator.lineage import Cut, LogKey, TidemarkPoint, begun_twice
-from geo_replicator.loss import LossStatement, Tail, Takeover, make_statement
-from region_broker.adapters.peers.history_messages import (
-    AskBeyond,
-    AskHistory,
-    BeyondStated,
-    HistoryPiece,
-    LogEvidence,
-)
+from geo_replicator.lineage import TidemarkPoint, begun_twice
+from region_broker.adapters.peers.history_messages import AskHistory, HistoryPiece, LogEvidence
 from region_broker.adapters.peers.peer_protocol import Hello, PeerRefused, PeerUnreachable
-from region_broker.adapters.peers.peer_server import Reply
 from region_broker.adapters.takeover.failover_messages import SiteStatus
-from region_broker.adapters.takeover.log_surgery import bounds_of, key_of, tail_beyond
+from region_broker.adapters.takeover.log_surgery import key_of
 from region_broker.adapters.takeover.steps.outlook import Outlook
-from region_broker.log.failures import LogError
 
-_NO_TAIL: Final = Tail((), ())
 _log: Final = logging.getLogger("tidemark.failover")
 
 
@@ -170,9 +160,10 @@ async def refuted_by_mirrors(
 
 
 async def shown_here(outlook: Outlook, message: AskHistory) -> HistoryPiece:
-    """Answer what this region has shown, from the log behind `message.after` on."""
+    """Answer what this region has shown, from the log behind `message.after` on, and where every log ends (INV-DP3)."""
     cut = outlook.parts.tidemarks.shown_cut()
-    keys = [key for key in sorted(cut.positions) if key.encode() > message.after]
+    held = {key_of(log) for log in outlook.parts.role.logs()}
+    keys = [key for key in sorted(held | cut.positions.keys()) if key.encode() > message.after]
     piece = next(in_pieces(keys), [])
     shown = await outlook.parts.tidemarks.evidence(cut, piece)
     return HistoryPiece(
@@ -182,89 +173,3 @@ async def shown_here(outlook: Outlook, message: AskHistory) -> HistoryPiece:
         logs=tuple(map(LogEvidence.of, shown)),
         after=piece[-1].encode() if len(piece) < len(keys) else "",
     )
-
-
-async def loss_to_accept(
-    outlook: Outlook, against: str, region_epoch: int, claim: Cut
-) -> LossStatement:
-    """Return what region `against` holds beyond this one, as it says itself (INV-DP3)."""
-    takeover = Takeover(
-        domain=outlook.parts.domain,
-        from_region=against,
-        to_region=outlook.region,
-        region_epoch=region_epoch,
-        planned=False,
-        last_heard_ms=0,
-    )
-    try:
-        there = await ask_history(outlook, against)
-        stated = await _beyond(outlook, there, takeover)
-    except (PeerRefused, PeerUnreachable) as error:
-        unknown = make_statement(
-            takeover, claim, [], _NO_TAIL, now_wall_ms=outlook.parts.clock.wall_ms()
-        )
-        text = (
-            f"everything that region {against} has shown beyond this region, which cannot be named now:"
-            f" {error}. It goes to quarantine there, and is then listed by: tidemark region losses"
-        )
-        return msgspec.structs.replace(unknown, open_bound=text)
-    text = f"what region {against} holds beyond this region: all of it is named here, and goes to quarantine there"
-    return msgspec.structs.replace(
-        stated,
-        tidemark_region_epoch=claim.point.region_epoch,
-        tidemark_number=claim.point.number,
-        open_bound=text,
-    )
-
-
-async def _beyond(outlook: Outlook, there: ShownElsewhere, takeover: Takeover) -> LossStatement:
-    agreed = {found.key: found.agreed_end for found in there.missing}
-    ends = {key_of(log): log.high_watermark for log in outlook.parts.role.logs()}
-    positions = {
-        log.key.encode(): agreed.get(
-            log.key, min(log.end_offset, ends.get(log.key, log.end_offset))
-        )
-        for log in there.shown
-    }
-    _, attached = await outlook.parts.peers.ask_attached(
-        takeover.from_region,
-        AskBeyond(
-            domain=takeover.domain,
-            region_epoch=takeover.region_epoch,
-            for_region=takeover.to_region,
-            positions=positions,
-        ),
-        BeyondStated,
-        timeout_ms=outlook.settings.final_round_timeout_ms,
-    )
-    try:
-        return msgspec.json.decode(attached, type=LossStatement)
-    except msgspec.MsgspecError as error:
-        raise PeerRefused("malformed", f"the statement is not readable: {error}") from error
-
-
-async def state_beyond(outlook: Outlook, message: AskBeyond) -> Reply:
-    """Answer what this region holds at and beyond the positions, as a loss statement."""
-    parts = outlook.parts
-    try:
-        positions = {LogKey.decode(key): end for key, end in message.positions.items()}
-    except ValueError as error:
-        raise PeerRefused("malformed", f"a log key is none: {error}") from error
-    logs = [log for log in parts.role.logs() if key_of(log) in positions]
-    cut = Cut(TidemarkPoint(0, 0), positions)
-    try:
-        tail = await tail_beyond(logs, cut)
-    except LogError as error:
-        raise PeerRefused("log-failed", f"what lies beyond cannot be read: {error}") from error
-    takeover = Takeover(
-        domain=message.domain,
-        from_region=outlook.region,
-        to_region=message.for_region,
-        region_epoch=message.region_epoch,
-        planned=False,
-        last_heard_ms=0,
-    )
-    statement = make_statement(
-        takeover, cut, bounds_of(logs, cut), tail, now_wall_ms=parts.clock.wall_ms()
-    )
-    return Reply(BeyondStated(), [msgspec.json.encode(statement)])

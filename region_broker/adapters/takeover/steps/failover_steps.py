@@ -54,10 +54,10 @@ from region_broker.adapters.takeover.log_surgery import (
     uncut_logs,
     with_tails,
 )
+from region_broker.adapters.takeover.steps.accepting import loss_to_accept
 from region_broker.adapters.takeover.steps.catching_up import behind_text, reach_claims
 from region_broker.adapters.takeover.steps.disputed import (
     choices,
-    loss_to_accept,
     refuted_by_lineage,
     refuted_by_manifest,
     refuted_by_mirrors,

@@ -1,13 +1,21 @@
 """What `tidemark region losses` prints: which cut, how exact, and where a list stops."""
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from geo_replicator.lineage import LogKey
-from geo_replicator.loss import Quarantined, Tail, TailBatch, count_losses
+from geo_replicator.lineage import EMPTY_CUT, LogKey
+from geo_replicator.loss import (
+    Quarantined,
+    Tail,
+    TailBatch,
+    Takeover,
+    count_losses,
+    make_statement,
+)
 from geo_replicator.quarantine import CutCause
 from region_broker.cli.region import _print_losses
 from tests.kernel_batches import data
@@ -25,7 +33,7 @@ def tail(*, unreadable: tuple[str, ...] = ()) -> Tail:
 
 def printed(capsys: pytest.CaptureFixture[str], found: Quarantined, **changes: Any) -> str:
     losses = msgspec.to_builtins(count_losses(found, None))
-    _print_losses({**losses, **changes})
+    _print_losses({**losses, **changes}, {})
     return capsys.readouterr().out
 
 
@@ -56,3 +64,25 @@ def test_a_list_that_stops_says_how_many_more_there_are(
     assert "... and 2 more records that are not listed" in printed(
         capsys, found, records=msgspec.to_builtins(count_losses(found, None).records[:1])
     )
+
+
+@pytest.mark.parametrize(
+    ("views", "counted"),
+    [
+        ({}, "so far: region us is not back"),
+        ({"us": {"phase": "returning", "region_epoch": 8}}, "so far: region us is not back"),
+        (
+            {"us": {"phase": "mirroring", "region_epoch": 17}},
+            "finally: region us is back, and holds nothing more of it",
+        ),
+    ],
+    ids=["away", "on its way", "back, with an empty folder"],
+)
+def test_a_loss_is_final_when_who_had_the_rest_is_back_without_it(
+    capsys: pytest.CaptureFixture[str], views: Mapping[str, Any], counted: str
+) -> None:
+    takeover = Takeover("main", "us", "eu", 17, planned=False, last_heard_ms=0)
+    statement = make_statement(takeover, EMPTY_CUT, [], tail(), now_wall_ms=1)
+    found = Quarantined("main", 17, "eu", 8, 5, tail(), exact=False)
+    _print_losses(msgspec.to_builtins(count_losses(found, statement)), views)
+    assert counted in capsys.readouterr().out

@@ -1,0 +1,246 @@
+"""What accepting a loss gives up: a statement of what other regions hold beyond this one (T33 b).
+
+INV-AL1  the statement names all that the mirror holds beyond this region, as it says itself: what it has shown, and what
+         it had copied behind that, which this region's lost life had acknowledged, too
+INV-AL2  where both histories part is found by bytes, not by lengths or leader epochs: a region that was wound back writes
+         other records under the same numbers
+INV-AL3  what cannot be named is told: a region that does not answer, a log that cannot be read
+
+Not here: who is in dispute, and why (`steps.disputed`), where the mirror cuts (`log_surgery`, `geo_replicator.link`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog
+from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
+from geo_replicator.link.comparing import shared_ends
+from geo_replicator.loss import (
+    LogBound,
+    LossStatement,
+    Tail,
+    Takeover,
+    make_statement,
+    troubles,
+)
+from geo_replicator.ports import LinkFailed
+from geo_replicator.tidemark import TidemarkError
+from region_broker.adapters.peers.history_messages import (
+    AskBeyond,
+    AskHeld,
+    BeyondStated,
+    HistoryJudged,
+    LogDifference,
+    LogEvidence,
+)
+from region_broker.adapters.peers.peer_protocol import PeerRefused, PeerUnreachable
+from region_broker.adapters.peers.peer_server import Reply
+from region_broker.adapters.takeover.log_surgery import bounds_of, key_of, tail_beyond
+from region_broker.adapters.takeover.steps.disputed import ask_history
+from region_broker.adapters.takeover.steps.outlook import Outlook
+from region_broker.controller.metadata_image import INTERNAL_TOPICS
+from region_broker.log.failures import LogError
+
+_UNNAMED: Final = (PeerRefused, PeerUnreachable, LinkFailed)
+
+
+async def loss_to_accept(
+    outlook: Outlook, against: str, region_epoch: int, claim: Cut
+) -> LossStatement:
+    """Return what region `against` holds beyond this one, as it says itself (INV-AL1), and who else does."""
+    takeover = Takeover(
+        domain=outlook.parts.domain,
+        from_region=against,
+        to_region=outlook.region,
+        region_epoch=region_epoch,
+        planned=False,
+        last_heard_ms=0,
+    )
+    try:
+        stated = await _stated_by(outlook, takeover)
+        said = [
+            (
+                f"what region {against} holds beyond this region: all of it that can be read is named here, and goes to"
+                " quarantine there"
+            ),
+            *_never_shown(stated),
+            *_unreadable(stated),
+        ]
+    except _UNNAMED as error:
+        stated = make_statement(
+            takeover, claim, [], Tail((), ()), now_wall_ms=outlook.parts.clock.wall_ms()
+        )
+        said = [
+            (
+                f"everything that region {against} holds beyond this region, which cannot be named now:"
+                f" {error}. It goes to quarantine there, and is then listed by: tidemark region losses"
+            )
+        ]
+    for other in outlook.parts.peers.names():
+        if other != against:
+            said += await _also_held(outlook, takeover, other)
+    return msgspec.structs.replace(
+        stated,
+        tidemark_region_epoch=claim.point.region_epoch,
+        tidemark_number=claim.point.number,
+        open_bound="; ".join(said),
+        accepted=True,
+    )
+
+
+def _never_shown(stated: LossStatement) -> list[str]:
+    """Return what of a mirror's tail no tidemark had confirmed to its readers."""
+    held = [
+        (bound, max(bound.cut, bound.shown_end))
+        for bound in stated.bounds
+        if bound.topic not in INTERNAL_TOPICS and bound.copied_end > max(bound.cut, bound.shown_end)
+    ]
+    if not held:
+        return []
+    named = _named(f"{_place(bound)} from {start} to {bound.copied_end}" for bound, start in held)
+    return [
+        f"of it, region {stated.from_region} has copied what it has not shown to its readers yet: {named}"
+    ]
+
+
+async def _also_held(outlook: Outlook, takeover: Takeover, other: str) -> list[str]:
+    """Return what a further region holds beyond this one; its tail goes to quarantine there, too."""
+    listed = (
+        f"It goes to quarantine there, and is then listed by: tidemark region losses at {other}"
+    )
+    try:
+        stated = await _stated_by(outlook, replace(takeover, from_region=other))
+    except _UNNAMED as error:
+        return [
+            f"what region {other} holds beyond this region cannot be named now: {error}. {listed}"
+        ]
+    held = [
+        f"{_place(bound)} from {bound.cut} to {bound.copied_end}"
+        for bound in stated.bounds
+        if bound.topic not in INTERNAL_TOPICS and bound.copied_end > bound.cut
+    ]
+    commits = stated.transaction_count
+    if not held and not commits:
+        return _unreadable(stated)
+    return [
+        f"region {other} holds beyond this region, too: {commits} committed transactions, {_named(held)}. {listed}",
+        *_unreadable(stated),
+    ]
+
+
+def _unreadable(stated: LossStatement) -> list[str]:
+    return [stated.open_bound] if stated.open_bound else []
+
+
+def _named(held: Iterable[str]) -> str:
+    places = list(held)
+    more = len(places) - NAMED_MAX
+    return ", ".join(places[:NAMED_MAX]) + (f" and {more} logs more" if more > 0 else "")
+
+
+def _place(bound: LogBound) -> str:
+    return f"{bound.topic}-{bound.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A region that is asked which of these logs it holds (`link.comparing.OtherRegion`)."""
+
+    outlook: Outlook
+    region: str
+
+    async def show_history(
+        self, _point: TidemarkPoint, shown: Sequence[ShownLog]
+    ) -> Sequence[HistoryDifference]:
+        """Return what it does not hold; raises `PeerRefused`, `PeerUnreachable`."""
+        judged = await self.outlook.parts.peers.ask(
+            self.region,
+            AskHeld(logs=tuple(map(LogEvidence.of, shown))),
+            HistoryJudged,
+            timeout_ms=self.outlook.settings.ask_timeout_ms,
+        )
+        try:
+            return [found.difference() for found in judged.differences]
+        except ValueError as error:
+            raise PeerRefused(
+                "malformed", f"region {self.region} sent a log key that is none"
+            ) from error
+
+
+async def _parting(outlook: Outlook, region: str) -> dict[LogKey, int]:
+    """Return where each log that `region` holds goes on beyond what is held here (INV-AL2)."""
+    there = {log.key: log.end_offset for log in (await ask_history(outlook, region)).shown}
+    here = {key_of(log): log for log in outlook.parts.role.logs() if key_of(log) in there}
+    ends = {key: log.high_watermark for key, log in here.items()}
+    readable = {key: end for key, end in ends.items() if here[key].failed is None}
+    shared = await shared_ends(_Asked(outlook, region), outlook.parts.tidemarks, readable)
+    deleted = outlook.parts.metadata.image.may_have_deleted
+    return {
+        key: shared.get(key, min(end, ends.get(key, 0)))
+        for key, end in there.items()
+        if key in here or not deleted(key.topic_id)
+    }
+
+
+async def _stated_by(outlook: Outlook, takeover: Takeover) -> LossStatement:
+    positions = await _parting(outlook, takeover.from_region)
+    _, attached = await outlook.parts.peers.ask_attached(
+        takeover.from_region,
+        AskBeyond(
+            domain=takeover.domain,
+            region_epoch=takeover.region_epoch,
+            for_region=takeover.to_region,
+            positions={key.encode(): end for key, end in positions.items()},
+        ),
+        BeyondStated,
+        timeout_ms=outlook.settings.final_round_timeout_ms,
+    )
+    try:
+        return msgspec.json.decode(attached, type=LossStatement)
+    except msgspec.MsgspecError as error:
+        raise PeerRefused("malformed", f"the statement is not readable: {error}") from error
+
+
+async def held_here(outlook: Outlook, message: AskHeld) -> HistoryJudged:
+    """Answer which of these logs this region does not hold so far."""
+    try:
+        logs = [evidence.shown() for evidence in message.logs]
+    except ValueError as error:
+        raise PeerRefused("malformed", f"a log key is none: {error}") from error
+    found = await outlook.parts.tidemarks.differences(logs)
+    return HistoryJudged(differences=tuple(map(LogDifference.of, found)))
+
+
+async def state_beyond(outlook: Outlook, message: AskBeyond) -> Reply:
+    """Answer what this region holds at and beyond the positions, as a loss statement; `open_bound`: what is unreadable."""
+    parts = outlook.parts
+    try:
+        positions = {LogKey.decode(key): end for key, end in message.positions.items()}
+    except ValueError as error:
+        raise PeerRefused("malformed", f"a log key is none: {error}") from error
+    logs = [log for log in parts.role.logs() if key_of(log) in positions]
+    cut = Cut(BEFORE_ALL, positions)
+    try:
+        tail = await tail_beyond(logs, cut)
+        shown = parts.tidemarks.shown_cut()
+    except (LogError, TidemarkError) as error:
+        raise PeerRefused("log-failed", f"what lies beyond cannot be read: {error}") from error
+    takeover = Takeover(
+        domain=message.domain,
+        from_region=outlook.region,
+        to_region=message.for_region,
+        region_epoch=message.region_epoch,
+        planned=False,
+        last_heard_ms=0,
+    )
+    bounds = [
+        msgspec.structs.replace(bound, shown_end=shown.position_of(key_of(log)))
+        for log, bound in zip(logs, bounds_of(logs, cut), strict=True)
+    ]
+    stated = make_statement(takeover, cut, bounds, tail, now_wall_ms=parts.clock.wall_ms())
+    unreadable = "; ".join([*troubles(bounds), *tail.unreadable])
+    stated = msgspec.structs.replace(stated, open_bound=unreadable)
+    return Reply(BeyondStated(), [msgspec.json.encode(stated)])

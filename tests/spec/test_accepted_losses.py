@@ -1,0 +1,145 @@
+"""Rule T33 (b): what an operator accepts as lost is named, wherever it is held, and up to its last record."""
+
+import logging
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from geo_replicator.loss import LogBound, LossStatement
+from region_broker.wire.batches import Record, build_batch
+from tests.failover_world import ORDERS, Pair
+from tests.waiting import until
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with Pair(tmp_path) as running:
+        yield running
+
+
+async def wound_back(pair: Pair, *, shown: list[str], copied: list[str], again: list[str]) -> None:
+    """Home, restored from a copy that holds "kept", has written `again` in partition 0, where the mirror holds others.
+
+    The mirror has `shown` of them, and behind these `copied`, which no tidemark covers; partition 1 tells of the dispute.
+    """
+    await pair.eu.write("kept")
+    await pair.reached("kept")
+    await pair.eu.kill()
+    copy = pair.eu.folder.with_name("copy")
+    shutil.copytree(pair.eu.folder, copy)
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    for value in shown:
+        await pair.eu.write(value)
+    await pair.eu.write("proof", number=1)
+    for value in (*shown, "proof"):
+        await pair.reached(value)
+    leader = pair.eu.tidemarks.cut_leader
+    assert leader is not None
+    await until(lambda: pair.us.tidemarks.claim().point == leader.published, "nothing is under way")
+    pair.eu.ledger.answers.clear()
+    for value in copied:
+        await pair.eu.write(value)
+    end = 1 + len(shown) + len(copied)
+    await until(lambda: pair.us.partition().high_watermark == end, "all is copied")
+    await pair.eu.kill()
+    await pair.us.kill()
+    shutil.rmtree(pair.eu.folder)
+    shutil.copytree(copy, pair.eu.folder)
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    for value in again:
+        await pair.eu.write(value)
+    await pair.us.start()
+    await pair.eu.until(Phase.DISPUTED)
+
+
+def bound_of(statement: LossStatement, number: int) -> LogBound:
+    (bound,) = [b for b in statement.bounds if (b.topic, b.partition) == (ORDERS, number)]
+    return bound
+
+
+@pytest.mark.parametrize(
+    ("shown", "copied", "again"),
+    [
+        ([], ["unconfirmed", "also"], ["other", "another", "a third", "a fourth"]),
+        (["gone", "also gone", "gone as well"], ["unconfirmed"], ["other"]),
+    ],
+    ids=[
+        "only what was copied differs",
+        "they part far below",
+    ],
+)
+async def test_T33_the_statement_names_all_that_the_mirror_holds_beyond_the_region(
+    pair: Pair,
+    caplog: pytest.LogCaptureFixture,
+    shown: list[str],
+    copied: list[str],
+    again: list[str],
+) -> None:
+    caplog.set_level(logging.INFO)
+    await wound_back(pair, shown=shown, copied=copied, again=again)
+    stated = await pair.eu.operations.loss_to_accept()
+    shown_end, end = 1 + len(shown), 1 + len(shown) + len(copied)
+    assert [(r.partition, r.first_offset, r.last_offset) for r in stated.plain] == [
+        (0, 1, end - 1),
+        (1, 0, 0),
+    ]
+    bound = bound_of(stated, 0)
+    assert (bound.cut, bound.shown_end, bound.copied_end) == (1, shown_end, end)
+    told = f"has not shown to its readers yet: {ORDERS}-0 from {shown_end} to {end}"
+    assert told in stated.open_bound
+    operation = await pair.eu.ended(pair.eu.operations.begin_accept_loss(confirmed=True))
+    assert operation.status == "succeeded", (operation.error, operation.steps)
+    assert operation.statement is not None
+    assert operation.statement.plain == stated.plain
+    await pair.us.until(Phase.MIRRORING)
+    await until(lambda: pair.us.raw() == pair.eu.raw(), "the mirror follows")
+    held = {
+        (tail.partition, offset)
+        for tail in pair.us.quarantine.tails()
+        if tail.topic == ORDERS
+        for offset in range(tail.first_offset, tail.last_offset + 1)
+    }
+    assert held == {(1, 0), *((0, offset) for offset in range(1, end))}
+    (losses,) = await pair.us.operations.losses()
+    assert losses.exact
+    assert not losses.unexplained
+    assert losses.plain_record_count == end
+    assert "the disk has lost" not in caplog.text, "it was given up, by a word"
+
+
+async def test_T33_a_topic_that_no_tidemark_covers_is_named_too(pair: Pair) -> None:
+    await pair.eu.write("kept")
+    await pair.reached("kept")
+    await pair.eu.kill()
+    copy = pair.eu.folder.with_name("copy")
+    shutil.copytree(pair.eu.folder, copy)
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    leader = pair.eu.tidemarks.cut_leader
+    assert leader is not None
+    await until(lambda: pair.us.tidemarks.claim().point == leader.published, "nothing is under way")
+    pair.eu.ledger.answers.clear()
+    made = await pair.eu.topics.create_topic("second", 1, {})
+    log = pair.eu.partition(0, "second")
+    outcome = log.append(build_batch([Record(None, b"precious")]))
+    await log.wait_committed(outcome.next_offset)
+    await until(
+        lambda: (
+            (held := pair.us.table.by_id(made.topic_id, 0)) is not None and held.high_watermark == 1
+        ),
+        "it is copied",
+    )
+    await pair.eu.kill()
+    shutil.rmtree(pair.eu.folder)
+    shutil.copytree(copy, pair.eu.folder)
+    await pair.eu.start()
+    await pair.eu.until(Phase.DISPUTED)
+    stated = await pair.eu.operations.loss_to_accept()
+    assert [(r.topic_id, r.first_offset, r.last_offset) for r in stated.plain] == [
+        (made.topic_id.hex, 0, 0)
+    ]
