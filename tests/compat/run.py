@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     names = options.clients or list(CLIENTS)
     found: Found = {}
     try:
-        commands = {name: _prepared(name, options.log) for name in names}
+        commands = {name: prepared(name, options.log) for name in names}
     except (MissingToolError, subprocess.TimeoutExpired) as error:
         print(error, file=sys.stderr)
         return 2
@@ -109,7 +109,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _prepared(name: str, log_level: str) -> list[str]:
+def prepared(name: str, log_level: str) -> list[str]:
+    """Fetch and build a client; return its command. Raises `MissingToolError`."""
     client = CLIENTS[name]
     missing = [tool for tool in client.tools if shutil.which(tool) is None]
     if missing:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.compat.kafka_dump import names_topic, not_understood
 from tests.compat.run import Outcome, outcomes_of, table
+from tests.compat.through_failover import judged
 
 
 def test_a_line_per_check_is_an_outcome() -> None:
@@ -72,3 +73,16 @@ def test_what_kafka_reads_from_a_ledger_is_understood_or_named() -> None:
 def test_what_kafka_cannot_read_in_a_ledger_is_told(wrong: str) -> None:
     assert not_understood([BATCH, OFFSET, wrong]) == [wrong]
     assert not_understood([]) != []
+
+
+def test_what_a_client_saw_through_a_failover_is_held_against_the_log() -> None:
+    acknowledged = list(range(60))
+
+    def read(*lost: int) -> list[str]:
+        return 2 * [str(number) for number in acknowledged if number not in lost]
+
+    assert judged(acknowledged, read()) == []
+    assert judged(acknowledged, read(18, 19)) == [], "the end of what home had acknowledged"
+    assert judged(acknowledged, [*read(), "77", "77"]) == [], "committed, and the answer was lost"
+    for wrong in (read(3, 19), read(59), read()[1:], [*read(), "7"]):
+        assert judged(acknowledged, wrong), wrong

@@ -1,4 +1,5 @@
 // The checks of franz-go against one bootstrap address: main HOST:PORT PREFIX [CHECK ...]
+// or of one producer through the loss of a region: main HOST:PORT,HOST:PORT TOPIC --through-failover
 // Prints "ok|FAIL <tab> check <tab> reason" a line; exits with 1 when a check failed.
 package main
 
@@ -19,6 +20,13 @@ type check struct {
 }
 
 func main() {
+	if len(os.Args) > 3 && os.Args[3] == "--through-failover" {
+		if err := throughFailover(os.Args[1], os.Args[2]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
 	w := world{bootstrap: os.Args[1], prefix: os.Args[2]}
 	wanted := os.Args[3:]
 	failed := false
