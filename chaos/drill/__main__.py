@@ -21,8 +21,19 @@ from chaos.drill.gaps import gaps_s
 from chaos.drill.play import Drill, Third
 from region_broker.cli.demo.stage import StageError
 from region_broker.cli.local_cluster import ClusterError
+from region_broker.client import ACROSS_REGIONS
 
 DRILL_S: Final = 600.0
+# What librdkafka does where nobody has set anything.
+_BARE: Final = {
+    "metadata.recovery.rebootstrap.trigger.ms": 300_000,
+    "socket.timeout.ms": 60_000,
+    "socket.connection.setup.timeout.ms": 30_000,
+    "api.version.request.timeout.ms": 10_000,
+    "connections.max.idle.ms": 0,
+    "reconnect.backoff.max.ms": 10_000,
+    "transaction.timeout.ms": 60_000,
+}
 _TRACE: Final = {"debug": "eos,broker,protocol,metadata", "log_level": 7}
 
 
@@ -38,20 +49,24 @@ _TRACE: Final = {"debug": "eos,broker,protocol,metadata", "log_level": 7}
 @click.option("--workers", default=3, show_default=True, help="Consume-process-produce clients.")
 @click.option("--tolerated", default=10.0, show_default=True, help="Seconds of standstill.")
 @click.option("--patience", default=100.0, show_default=True, help="Seconds to wait for a client.")
-@click.option("--set", "settings", multiple=True, help="librdkafka's key=value for producers.")
+@click.option("--set", "settings", multiple=True, help="librdkafka's key=value for all clients.")
+@click.option("--bare", is_flag=True, help="As librdkafka ships: without ACROSS_REGIONS.")
 @click.option("--trace", is_flag=True, help="Keep what librdkafka logs.")
 @click.option("--keep", is_flag=True, help="Leave the folders of good drills, too.")
 @click.option("--in-this-process", type=click.Path(path_type=Path), hidden=True)
 def main(  # noqa: PLR0913 -- one for each option
     *, seed: int, drills: int, third: str | None, tellers: int, workers: int, tolerated: float,
-    patience: float, settings: tuple[str, ...], trace: bool, keep: bool,
+    patience: float, settings: tuple[str, ...], bare: bool, trace: bool, keep: bool,
     in_this_process: Path | None,
 ) -> None:  # fmt: skip
     """Fail over twice, and print a line for each drill: the longest standstill of each phase, and whose it was."""
     if in_this_process is not None:
         state = Third[third.upper()] if third else list(Third)[seed % len(Third)]
         drill = Drill(seed, in_this_process, state, patience)
-        config = dict(each.split("=", maxsplit=1) for each in settings)
+        config = {
+            **(_BARE if bare else ACROSS_REGIONS),
+            **dict(each.split("=", maxsplit=1) for each in settings),
+        }
         clients = DrillClients(
             drill.cluster.bootstrap, seed, tellers=tellers, workers=workers,
             config={**config, **(_TRACE if trace else {})},

@@ -6,8 +6,9 @@ Not here: the clients (`chaos.drill.clients`), the sums (`chaos.drill.gaps`).
 """
 
 import enum
+import faulthandler
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -116,6 +117,13 @@ class Drill(SoakStage):
     def _taker(self) -> str:
         return THIRD if self.third in (Third.HOME_STAYS_DEAD, Third.HOME_RETURNS) else HOME
 
+    def _blame_hanging(self, phase: str, late: Sequence[str]) -> None:
+        """Keep in which calls they wait: it is gone when all is stopped."""
+        hang = self.folder / f"hang-{len(self.anomalies)}.txt"
+        with hang.open("w") as out:
+            faulthandler.dump_traceback(file=out, all_threads=True)
+        self.blame(f"{phase}: {', '.join(late)} did not get on in {self._patience_s:.0f} s: {hang}")
+
     def _phase(self, name: str, act: Callable[[], None], *, outage: bool = False) -> None:
         began_s = time.monotonic()
         self.tell(name)
@@ -133,9 +141,7 @@ class Drill(SoakStage):
                 act()
             while late := clients.behind(began_s, SETTLED_COMMITS):
                 if time.monotonic() - began_s > self._patience_s:
-                    self.blame(
-                        f"{name}: {', '.join(late)} did not get on in {self._patience_s:.0f} s"
-                    )
+                    self._blame_hanging(name, late)
                     return
                 time.sleep(0.05)
             time.sleep(SETTLE_S)

@@ -17,6 +17,7 @@ transaction is repeated where it was not written, and never where it was. Everyt
 imported from here.
 """
 
+from region_broker.client.across_regions import ACROSS_REGIONS, across_regions
 from region_broker.client.errors import (
     Fenced,
     OutcomeUnknown,
@@ -36,6 +37,7 @@ from region_broker.client.transactional_producer import TransactionalProducer
 from region_broker.client.verdicts import Position, Verdict, VerdictClient
 
 __all__ = [
+    "ACROSS_REGIONS",
     "Fenced",
     "OutcomeUnknown",
     "Position",
@@ -51,6 +53,7 @@ __all__ = [
     "Unreachable",
     "Verdict",
     "VerdictClient",
+    "across_regions",
     "from_json",
     "from_text",
     "retire",

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
+from region_broker.client.across_regions import ACROSS_REGIONS
 from region_broker.client.errors import (
     REFUSALS,
     OutcomeUnknown,
@@ -57,7 +58,7 @@ class Producer:
             "acks": "all",
             "linger.ms": 0,
             "message.timeout.ms": int(timeouts.recovery_s * 1000),
-            "reconnect.backoff.max.ms": 1_000,
+            **ACROSS_REGIONS,
             "error_cb": self._on_error,
             "log_level": 2,
             **(config or {}),

@@ -29,6 +29,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from region_broker.client.across_regions import ACROSS_REGIONS
 from region_broker.client.errors import MEMBERSHIP_LOST, REFUSALS, Refused, Unreachable, kafka_error
 from region_broker.client.read_batches import ReadBatch, process, read_in_transactions
 from region_broker.client.serializers import Deserializer, deserialized
@@ -82,7 +83,7 @@ class ReadCommittedConsumer:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest" if from_beginning else "latest",
-            "reconnect.backoff.max.ms": 1_000,
+            **ACROSS_REGIONS,
             "error_cb": self._on_error,
             "log_level": 2,
             **(config or {}),

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from region_broker.client.across_regions import across_regions
 from region_broker.client.errors import (
     MEMBERSHIP_LOST,
     REFUSALS,
@@ -87,10 +88,7 @@ class TransactionalProducer:
             "transaction.timeout.ms": transaction_timeout_ms,
             "linger.ms": 0,
             "topic.metadata.propagation.max.ms": 10_000,
-            "reconnect.backoff.max.ms": 1_000,
-            # librdkafka waits for ever, past every time-out, for a group coordinator that is no longer in the
-            # metadata (its issues 5511, 5456), until any of its connections changes: idle ones do, then.
-            "connections.max.idle.ms": 5_000,
+            **across_regions(transaction_timeout_ms),
             "log_level": 2,
             **(config or {}),
         }

@@ -19,6 +19,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from region_broker.cli.demo.dataset import Transfer
+from region_broker.client.across_regions import ACROSS_REGIONS
 from region_broker.client.retirement import retire
 
 INPUT_TOPIC: Final = "transfers"
@@ -152,7 +153,7 @@ class Worker(threading.Thread):
             {"bootstrap.servers": self._addresses, "group.id": GROUP_ID, "log_level": 0,
              "isolation.level": "read_committed", "enable.auto.commit": False,
              "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
-             "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500,
+             **ACROSS_REGIONS, "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500,
              "heartbeat.interval.ms": 500,
              # A worker that librdkafka never lets go (issue 5511 there) must not keep its partitions.
              "max.poll.interval.ms": 20_000, **self._config}
@@ -163,9 +164,8 @@ class Worker(threading.Thread):
     def _producer(self) -> Producer:
         return Producer(
             {"bootstrap.servers": self._addresses, "transactional.id": transactional_id_of(f"{self._number}"),
-             "linger.ms": 0, "log_level": 0, "reconnect.backoff.max.ms": 500,
+             **ACROSS_REGIONS, "linger.ms": 0, "log_level": 0, "reconnect.backoff.max.ms": 500,
              "transaction.timeout.ms": 20_000, "message.timeout.ms": 10_000,
-             "connections.max.idle.ms": 5_000,  # what frees a call that librdkafka forgot (5511)
              **self._config},
             logger=_QUIET,
         )  # fmt: skip
