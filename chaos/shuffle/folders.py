@@ -4,7 +4,9 @@ INV-SHF1  a node's log and configuration stay where they are: they are what tell
 INV-SHF2  what is taken away is moved aside, never deleted, while the sequence runs
 """
 
+import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -22,7 +24,7 @@ class Folders:
         self._root = root
         self._chance = chance
         self._aside = 0
-        self._copies: dict[str, list[Path]] = {}
+        self._copies: dict[str, list[tuple[float, Path]]] = {}
         self._missing: dict[str, tuple[Path, Path]] = {}
 
     def empty(self, region: str) -> None:
@@ -30,23 +32,22 @@ class Folders:
         _move_all(self._root / region, self._new_place())
         self._missing.pop(region, None)
 
-    def copy(self, region: str) -> None:
-        """Keep a copy as it is now."""
+    def copy(self, region: str, at_s: float) -> None:
+        """Keep a copy as it is now, at `at_s`."""
         place = self._new_place()
         shutil.copytree(
             self._root / region, place, ignore=shutil.ignore_patterns(*_STAY), dirs_exist_ok=True
         )
-        self._copies.setdefault(region, []).append(place)
+        self._copies.setdefault(region, []).append((at_s, place))
 
-    def has_copy(self, region: str) -> bool:
-        """Return whether `restore` has something to restore."""
-        return region in self._copies
+    def copies(self, region: str, before_s: float = math.inf) -> Sequence[Path]:
+        """Return its copies from before that time, oldest first: what `restore` can take."""
+        return [place for at_s, place in self._copies.get(region, ()) if at_s < before_s]
 
-    def restore(self, region: str, *, newest: bool = False) -> None:
-        """Put one of its copies in its place, any or the newest."""
+    def restore(self, region: str, copies: Sequence[Path]) -> None:
+        """Put one of these copies in its place."""
         self.empty(region)
-        copies = self._copies[region]
-        copy = copies[-1] if newest else self._chance.choice(copies)
+        copy = self._chance.choice(copies)
         shutil.copytree(copy, self._root / region, dirs_exist_ok=True)
 
     def swap(self, one: str, other: str) -> None:

@@ -2,7 +2,9 @@
 
 INV-SHS1  only processes of its own cluster are ever signalled
 INV-SHS2  a folder is touched only while its region does not run, or stands still
-INV-SHS3  the last region with history is never emptied: that loses a cluster, and nothing can be shown by it
+INV-SHS3  the last region with history is never emptied, and one that has been alone since before its copy was made is not
+          wound back to it: no other one can know what is lost, and nothing can be shown by it
+INV-SHS5  damage to a folder counts from when the clients of its region have noticed that it is down
 INV-SHS4  every explicit word of the operator is noted, from when it is given; an order that is accepted counts
 
 Not here: which actions (`chaos.shuffle.plan`), the operator's choices (`chaos.shuffle.operator`).
@@ -27,6 +29,7 @@ from region_broker.cli.region_client import ApiError, request
 
 ACT_ALONE_S: Final = 20.0
 ORDER_S: Final = 15.0
+QUIET_S: Final = 0.5
 _ASK_S: Final = 0.1
 _NOT_YET: Final = float("inf")
 
@@ -161,6 +164,12 @@ class Stage:
         """Empty its folder; it does not run."""
         self.tell(f"  the folder of {name} is emptied")
         self.folders.empty(name)
+        self._note_damage(name)
+
+    def _note_damage(self, name: str) -> None:
+        time.sleep(
+            QUIET_S
+        )  # INV-SHS5: what a client still had in its buffers is older than the damage
         self.story.damages.append(Damage(time.monotonic(), name))
 
     def _others_have_history(self, name: str) -> bool:
@@ -240,6 +249,11 @@ class Stage:
                     since_s = self._apart_since_s.pop(pair)
                     self.story.separations.append(Separation(since_s, now_s, *sorted(pair)))
 
+    def _alone_since_s(self, name: str) -> float:
+        """Return since when it could talk to no other one, `inf` if it can."""
+        pairs = [frozenset((name, other)) for other in self.names if other != name]
+        return max(self._apart_since_s.get(pair, _NOT_YET) for pair in pairs)
+
     # One method per kind of action.
 
     def play_kill(self, action: Action) -> None:
@@ -263,16 +277,20 @@ class Stage:
         running = self.up(action.region)
         if running:
             self.cluster.signal(action.region, signal.SIGSTOP)
-        self.folders.copy(action.region)
+        self.folders.copy(action.region, time.monotonic())
         if running:
             self.cluster.signal(action.region, signal.SIGCONT)
 
     def play_restore(self, action: Action) -> None:
-        if not self.folders.has_copy(action.region) or self._swapped is not None:
+        if not self.folders.copies(action.region) or self._swapped is not None:
+            return
+        copies = self.folders.copies(action.region, self._alone_since_s(action.region))
+        if not copies:
+            self.tell("  not done: nobody else can know what it did since its copy was made")
             return
         self.kill(action.region)
-        self.folders.restore(action.region)
-        self.story.damages.append(Damage(time.monotonic(), action.region))
+        self.folders.restore(action.region, copies)
+        self._note_damage(action.region)
         self.start(action.region)
 
     def play_swap(self, action: Action) -> None:

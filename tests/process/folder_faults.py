@@ -209,12 +209,12 @@ def older_mirror(pair: Pair) -> None:
     """A mirror comes back with an older copy of its folder: it copies what it lacks."""
     mirror = pair.roles()[1]
     pair.stage.kill(mirror)
-    pair.stage.folders.copy(mirror)
+    pair.stage.folders.copy(mirror, time.monotonic())
     pair.stage.start(mirror)
     pair.write()
     pair.be_whole()
     pair.stage.kill(mirror)
-    pair.stage.folders.restore(mirror, newest=True)
+    pair.stage.folders.restore(mirror, pair.stage.folders.copies(mirror)[-1:])
     pair.stage.start(mirror)
 
 
@@ -247,12 +247,12 @@ def _make_home_older(pair: Pair) -> tuple[str, str, set[str]]:
     """Return home, its mirror, and what home's folder lacks now; the mirror shows it."""
     home, mirror = pair.roles()
     pair.stage.kill(home)
-    pair.stage.folders.copy(home)
+    pair.stage.folders.copy(home, time.monotonic())
     pair.stage.start(home)
     newer = pair.write()
     pair.be_whole()
     pair.stage.kill(home)
-    pair.stage.folders.restore(home, newest=True)
+    pair.stage.folders.restore(home, pair.stage.folders.copies(home)[-1:])
     return home, mirror, newer
 
 

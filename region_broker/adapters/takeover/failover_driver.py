@@ -240,7 +240,8 @@ class FailoverDriver:
                 return False
             after = fold(self.state, event)
             if not after.may_act:
-                reason = after.reason or f"this region is {after.phase.value}"
+                passing = f"this region is {after.phase.value}; it goes on by itself"
+                reason = after.reason or passing
                 self.parts.role.close_gate(reason)
             await self._journal.append(event)
             _log.info("%s: %s -> %s", type(event).__name__, self.state.phase, after.phase)

@@ -33,11 +33,12 @@ def test_INV_SHF1_an_emptied_folder_keeps_its_log(tmp_path: Path) -> None:
 def test_a_copy_can_be_restored_again_and_again(tmp_path: Path) -> None:
     folders = world(tmp_path)
     before = files(tmp_path / "eu")
-    folders.copy("eu")
+    folders.copy("eu", 1.0)
     for _ in range(2):
         (tmp_path / "eu" / "metadata.db").write_text("newer")
-        folders.restore("eu")
+        folders.restore("eu", folders.copies("eu"))
         assert files(tmp_path / "eu") == before
+    assert folders.copies("eu", before_s=1.0) == []
 
 
 def test_swapping_twice_is_not_swapping(tmp_path: Path) -> None:
