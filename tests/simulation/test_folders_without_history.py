@@ -231,3 +231,32 @@ async def test_T32_a_new_cluster_waits_for_its_birth_and_a_second_one_is_refused
             await born(elsewhere)
     finally:
         await pair.stop()
+
+
+async def test_T32_what_a_former_life_told_an_emptied_region_voids_nothing_that_it_reaches(
+    tmp_path: Path,
+) -> None:
+    """1. us takes over, and is emptied. 2. It hears of that from eu. 3. eu gets an older folder, and acts; us joins."""
+    async with region_pair(tmp_path, 30) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        older = copy_of(pair.eu)
+        await pair.eu.start()
+        await pair.until(lambda: pair.eu.node.role.acting, "home acts again")
+        await pair.take_over(planned=True)
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "eu follows")
+        base = pair.eu.node.failover.outlook.domain.lineage[-1].base_number
+        await pair.us.kill()
+        empty_folder(pair.us)
+        await pair.us.begin()
+        await until(lambda: "region eu has history" in pair.us.node.role.reason_not_acting, "told")
+        await pair.eu.kill()
+        restore(pair.eu, older)
+        await pair.eu.start()
+        await pair.until(lambda: shown(pair.us) == 3, "us joins eu")
+        written = 3
+        while pair.us.node.tidemarks.claim().point.number <= base:
+            await write(pair.eu, b"more")
+            written += 1
+            await pair.until(lambda count=written: shown(pair.us) == count, "us shows it")  # type: ignore[misc]
+        assert pair.us.node.failover.outlook.claim().point.number > base

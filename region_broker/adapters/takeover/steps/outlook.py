@@ -69,7 +69,8 @@ class FailoverParts:
 
 
 class Outlook:
-    """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting of each region.
+    """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting with a
+    lineage of each region.
 
     `refuted`: what a mirror proved last, also while it is not in the journal yet.
     """
@@ -81,6 +82,17 @@ class Outlook:
         self.hellos: dict[str, Hello] = {}
         self.refuted: HistoryRefuted | None = None
         self.lives: Final = HeardLives()
+
+    def forget_former_lives(self, greeted: Mapping[str, Hello]) -> None:
+        """Let what these regions say now replace what lives of theirs said that no folder knows of any more.
+
+        1. An emptied region hears of a takeover. 2. Whoever told it is given a folder from before that, and acts. 3. The
+        emptied one joins it: the entry that it heard of must not void what it is to reach (INV-UB3).
+        """
+        for name, hello in greeted.items():
+            self.hellos.pop(name, None)
+            if hello.lineage:
+                self.hellos[name] = hello
 
     def is_refuted(self, region_epoch: int) -> bool:
         """Return whether a mirror has shown what this region does not hold of that epoch (T33)."""

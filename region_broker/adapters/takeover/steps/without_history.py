@@ -1,6 +1,7 @@
 """A region whose folder has no history: it asks who acts, joins it as a mirror, or waits and says why (T32).
 
 INV-UB1  it joins a region that acts, under the highest region epoch that anybody who answers knows, and nothing else
+INV-UB3  what it heard before from the regions that answer counts no more: it takes the lineage as they tell it now
 INV-UB2  the metadata and the identity name the history before the journal does: after a crash between, it asks again
 
 Not here: following the lineage from there on (`steps.fenced`, `steps.failover_steps`), birth (`node.birth`).
@@ -33,6 +34,7 @@ async def seek_history(outlook: Outlook) -> Event:
         statuses = await outlook.statuses()
         acting = _acting(greeted, statuses)
         if acting is not None:
+            outlook.forget_former_lives(greeted)
             return await _join(outlook, acting)
         found = _why_it_waits(outlook, greeted, silent)
         if found != reason:
