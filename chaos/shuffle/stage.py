@@ -2,8 +2,9 @@
 
 INV-SHS1  only processes of its own cluster are ever signalled
 INV-SHS2  a folder is touched only while its region does not run, or stands still
-INV-SHS3  the last region with history is never emptied, and one that has been alone since before its copy was made is not
-          wound back to it: no other one can know what is lost, and nothing can be shown by it
+INV-SHS3  no folder is emptied or wound back that alone knows what clients saw: nothing can be shown by it. So another region
+          must have a folder that is whole, or has become so by mirroring; one that acts is not emptied while another acts
+          out of its reach; and one that was alone since before its copy was made is not wound back to it
 INV-SHS5  damage to a folder counts from when the clients of its region have noticed that it is down
 INV-SHS4  every explicit word of the operator is noted, from when it is given; an order that is accepted counts
 
@@ -55,6 +56,8 @@ class Stage:
         self._cut: set[frozenset[str]] = set()
         self._apart_since_s: dict[frozenset[str], float] = {}
         self._swapped: tuple[str, str] | None = None
+        self._acted: set[str] = set()
+        self._damaged: set[str] = set()
 
     def tell(self, text: str) -> None:
         """Print with the time since the start."""
@@ -106,6 +109,7 @@ class Stage:
     def kill(self, name: str) -> None:
         """SIGKILL it if it runs."""
         if self.up(name):
+            self._note_who_acts([name])
             self.cluster.kill(name)
             self._note_contacts()
 
@@ -143,7 +147,7 @@ class Stage:
             self.swap_back()
         elif put_back and self.folders.make_whole(name):
             self.tell(f"  what {name} lacks is put back")
-        elif self.folders.is_half(name) and self._others_have_history(name):
+        elif self.folders.is_half(name) and self._others_know(name):
             self.empty(name)
         elif not self.folders.make_whole(name):
             self.blame(f"{name} refuses its own folder: {reason}")
@@ -170,15 +174,49 @@ class Stage:
         time.sleep(
             QUIET_S
         )  # INV-SHS5: what a client still had in its buffers is older than the damage
-        self.story.damages.append(Damage(time.monotonic(), name))
+        self._damage(name, time.monotonic())
 
-    def _others_have_history(self, name: str) -> bool:
-        """Return whether another region, up and whole, shows tidemarks (INV-SHS3)."""
-        views = [self.view(other) for other in self.names if other != name]
+    def _damage(self, name: str, at_s: float) -> None:
+        self._damaged.add(name)
+        self.story.damages.append(Damage(at_s, name))
+
+    def _others_know(self, name: str) -> bool:
+        """Return whether another region, up and whole, shows tidemarks, and none acts out of reach (INV-SHS3)."""
+        views = {each: view for each in self.names if (view := self.view(each)) is not None}
+        self._note_who_acts(list(views), views)
+        self._note_who_is_whole(views)
+        alone = self._alone_since_s(name) < _NOT_YET
+        if alone and name in self._acted and self._acted & (views.keys() - {name}):
+            return False
         return any(
-            view is not None and view["phase"] != "unborn" and view["tidemark"]["number"] > 0
-            for view in views
+            view["phase"] != "unborn" and view["tidemark"]["number"] > 0
+            for other, view in views.items()
+            if other != name and other not in self._damaged
         )
+
+    def _note_who_acts(
+        self, names: Sequence[str], views: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        for name in names:
+            view = self.view(name) if views is None else views[name]
+            if view is not None:
+                (self._acted.add if view["acting"] else self._acted.discard)(name)
+
+    def _note_who_is_whole(self, views: Mapping[str, Mapping[str, Any]]) -> None:
+        """A region that acts and those that have reached what it published know the same."""
+        for name, acting in views.items():
+            mark = acting["tidemark"]
+            if acting["acting"] and mark["number"] > 0:
+                alike = {name} | {
+                    other
+                    for other in views.keys() - {name}
+                    if (view := self.view(other)) is not None
+                    and view["role"] == "mirror"
+                    and view["tidemark"]["region_epoch"] == mark["region_epoch"]
+                    and view["tidemark"]["number"] >= mark["number"]
+                }
+                if alike - self._damaged:
+                    self._damaged -= alike
 
     def order(self, kind: str, name: str) -> str:
         """Order what makes region `name` act; return why it did not work, empty if it did."""
@@ -264,8 +302,8 @@ class Stage:
             self.start(name, put_back=action.put_back)
 
     def play_wipe(self, action: Action) -> None:
-        if self._swapped is not None or not self._others_have_history(action.region):
-            self.tell("  not done: no other region has history")
+        if self._swapped is not None or not self._others_know(action.region):
+            self.tell("  not done: nobody else knows what it knows")
             return
         self.kill(action.region)
         self.empty(action.region)
@@ -285,8 +323,8 @@ class Stage:
         if not self.folders.copies(action.region) or self._swapped is not None:
             return
         copies = self.folders.copies(action.region, self._alone_since_s(action.region))
-        if not copies:
-            self.tell("  not done: nobody else can know what it did since its copy was made")
+        if not copies or not self._others_know(action.region):
+            self.tell("  not done: nobody else knows what it did since its copy was made")
             return
         self.kill(action.region)
         self.folders.restore(action.region, copies)
@@ -314,7 +352,7 @@ class Stage:
         self.start(action.region, put_back=action.put_back)
         if self.up(action.region) and self.folders.is_half(action.region):
             # One log may be fetched again from a region that has it; to open without the rest is a fault.
-            self.story.damages.append(Damage(halved_s, action.region))
+            self._damage(action.region, halved_s)
             self.folders.give_up(action.region)
             if action.part is not Part.PARTITION:
                 self.blame(f"{action.region} starts on half of its folder ({action.part.value})")
