@@ -88,6 +88,7 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.failover_ports import RoundFailed
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
 from region_broker.adapters.takeover.steps.accepting import held_here, state_beyond
 from region_broker.adapters.takeover.steps.disputed import (
     refutation,
@@ -551,7 +552,10 @@ class FailoverDriver:
     async def _on_statement(
         self, _session: PeerSession, message: AskStatement, _attachment: memoryview
     ) -> Reply:
-        found = self.parts.quarantine.statement(message.domain, message.region_epoch)
+        try:
+            found = self.parts.quarantine.statement(message.domain, message.region_epoch)
+        except QuarantineDamaged as error:
+            raise PeerRefused("unreadable", str(error)) from error
         attached = [] if found is None else [msgspec.json.encode(found)]
         return Reply(StatementAnswer(found=found is not None), attached)
 

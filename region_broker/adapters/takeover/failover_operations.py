@@ -372,9 +372,12 @@ class FailoverOperations:
             if not operation.steps or operation.steps[-1] != state.phase.value:
                 operation.steps.append(state.phase.value)
             state = await self._next_state(state)
-        operation.statement = self._parts.quarantine.statement(
-            self._parts.domain, takeover.region_epoch
-        )
+        try:
+            operation.statement = self._parts.quarantine.statement(
+                self._parts.domain, takeover.region_epoch
+            )
+        except QuarantineDamaged as error:
+            operation.steps.append(f"the loss statement cannot be shown: {error}")
         if not (state.phase is Phase.ACTING and state.region_epoch == takeover.region_epoch):
             raise OperationFailed(
                 f"the take-over was given up: {state.reason}. Region {self.region} is"

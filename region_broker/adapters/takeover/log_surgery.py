@@ -85,7 +85,7 @@ async def cut_logs(
 
     A log that starts above the cut is emptied; where another region acts, it is copied anew, from the beginning.
 
-    Raises `QuarantineDamaged`, OSError; running it again goes on where it stopped.
+    A log whose tail cannot be read whole stops, uncut (INV-LS4). Raises OSError; running it again goes on where it stopped.
     """
     by_key = {key_of(log): log for log in logs}
     moved = []
@@ -102,7 +102,7 @@ async def cut_logs(
                 _copy_anew(log, cut)
             else:
                 log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
-        except LogError as error:
+        except (LogError, QuarantineDamaged) as error:
             log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
         log.rewind_cut(step.position)
         await asyncio.sleep(0)

@@ -4,6 +4,7 @@ INV-QS1  a tail is complete and durable before its provenance is there; a tail w
          quarantined yet, and is written again
 INV-QS2  a file that is there is never changed: moving a tail again finds it, or one that holds the same bytes
 INV-QS3  every read checks the CRC that the provenance promises
+INV-QS4  what is damaged here costs itself only: a tail beside it is kept under a name of its own, and nobody's start waits
 
 Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>[-<edition>].{batches,json}``,
 ``<root>/<domain>/statements/<lineage epoch>.json``.
@@ -60,14 +61,14 @@ class QuarantineStore:
         `provenance` names the tail; `edition`, `byte_count`, `batch_count` and `crc32c` are filled in here. The log
         is not touched: truncate it afterwards (INV-Q2). Raises `QuarantineDamaged`, OSError.
         """
-        kept = self._in(self._folder(provenance.key))
+        folder = self._folder(provenance.key)
+        kept = self._readable_in(folder)
         for known in kept:
             if await self._holds(known, provenance, read):
                 self._disk.fsync_dir(
                     self._folder(known.key)
                 )  # its names may be of a life that was killed
                 return known
-        folder = self._folder(provenance.key)
         self._disk.make_dirs(folder)
         partial = folder / f"{_stem(provenance)}.partial"
         if self._disk.exists(partial):
@@ -78,8 +79,8 @@ class QuarantineStore:
             await self._offload(file.fdatasync)
         finally:
             file.close()
-        editions = [known.edition for known in kept if known.key == complete.key]
-        complete = msgspec.structs.replace(complete, edition=max(editions, default=-1) + 1)
+        while self._disk.exists(folder / f"{_stem(complete)}{_PROVENANCE}"):
+            complete = msgspec.structs.replace(complete, edition=complete.edition + 1)
         stem = _stem(complete)
         self._disk.rename(partial, folder / f"{stem}{_BATCHES}")
         self._disk.fsync_dir(folder)
@@ -140,17 +141,34 @@ class QuarantineStore:
         try:
             return msgspec.json.decode(self._disk.read_file(path), type=LossStatement)
         except msgspec.MsgspecError as error:
-            raise QuarantineDamaged(f"{path} is not a loss statement: {error}") from error
+            raise QuarantineDamaged(
+                f"{path} is not a loss statement: {error}. Give that file back from a copy, or move it away: the losses"
+                " of that takeover are listed then, and held against no statement"
+            ) from error
 
     def _in(self, folder: Path) -> list[Provenance]:
+        return [self._read(folder / name) for name in self._provenances(folder)]
+
+    def _readable_in(self, folder: Path) -> list[Provenance]:
         found = []
-        for name in self._names(folder):
-            if name.endswith(_PROVENANCE):
-                try:
-                    found.append(decode_provenance(self._disk.read_file(folder / name)))
-                except ProvenanceUnreadable as error:
-                    raise QuarantineDamaged(f"{folder / name}: {error}") from error
+        for name in self._provenances(folder):
+            try:
+                found.append(self._read(folder / name))
+            except QuarantineDamaged as error:
+                _log.error("what is kept beside this tail is damaged: %s", error)
         return found
+
+    def _provenances(self, folder: Path) -> list[str]:
+        return [name for name in self._names(folder) if name.endswith(_PROVENANCE)]
+
+    def _read(self, path: Path) -> Provenance:
+        try:
+            return decode_provenance(self._disk.read_file(path))
+        except ProvenanceUnreadable as error:
+            raise QuarantineDamaged(
+                f"{path}: {error}. Give that file back from a copy, or move it away with the .batches beside it, which"
+                " hold the records: the other tails are listed then"
+            ) from error
 
     def _names(self, folder: Path) -> list[str]:
         return self._disk.list_dir(folder) if self._disk.exists(folder) else []

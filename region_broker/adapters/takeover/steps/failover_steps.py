@@ -54,6 +54,7 @@ from region_broker.adapters.takeover.log_surgery import (
     uncut_logs,
     with_tails,
 )
+from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
 from region_broker.adapters.takeover.steps.accepting import loss_to_accept
 from region_broker.adapters.takeover.steps.catching_up import behind_text, reach_claims
 from region_broker.adapters.takeover.steps.disputed import (
@@ -413,7 +414,11 @@ class FailoverSteps:
 
     async def _fetch_statements(self, entries: tuple[EntryRecord, ...]) -> None:
         for record in entries:
-            known = self._parts.quarantine.statement(self._parts.domain, record.region_epoch)
+            try:
+                known = self._parts.quarantine.statement(self._parts.domain, record.region_epoch)
+            except QuarantineDamaged as error:  # it is never written over; `losses` says so, too
+                _log.error("a loss statement is kept, and damaged: %s", error)
+                continue
             if known is not None or record.acting_region == self._outlook.region:
                 continue
             try:
