@@ -45,7 +45,9 @@ def parse_header(text: str) -> tuple[str, str | bytes | None]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise BadLine(f"{text!r} is not NAME=VALUE")
-    return name, value.encode()
+    if not _is_text(name):
+        raise BadLine(f"{text!r} has a name that is not UTF-8")
+    return name, value.encode(errors="surrogateescape")  # as the command line came
 
 
 def from_text(line: bytes, separator: str | None) -> Outgoing:
@@ -88,14 +90,25 @@ def from_json(line: bytes) -> Outgoing:
 def _bytes(name: str, value: Any) -> bytes | None:
     if value is None:
         return None
-    if isinstance(value, str):
+    if isinstance(value, str) and _is_text(value):
         return value.encode()
     if isinstance(value, dict) and set(value) == {"base64"} and isinstance(value["base64"], str):
         try:
             return base64.b64decode(value["base64"], validate=True)
         except binascii.Error as error:
             raise BadLine(f"{name}: not base64 ({error})") from error
-    raise BadLine(f'{name}: neither a string, nor null, nor {{"base64": "..."}}')
+    raise BadLine(
+        f'{name}: neither a string of whole characters, nor null, nor {{"base64": "..."}}'
+    )
+
+
+def _is_text(value: str) -> bool:
+    """Whether it has a form as UTF-8; half of a surrogate pair has none, and JSON may hold one."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _headers(listed: Any) -> Headers | None:
@@ -107,7 +120,12 @@ def _headers(listed: Any) -> Headers | None:
         raise BadLine("headers: neither a list of [name, value] nor an object")
     headers: Headers = []
     for each in listed:
-        if not isinstance(each, Sequence) or len(each) != 2 or not isinstance(each[0], str):
+        if (
+            not isinstance(each, Sequence)
+            or len(each) != 2
+            or not isinstance(each[0], str)
+            or not _is_text(each[0])
+        ):
             raise BadLine(f"headers: {each!r} is not [name, value]")
         headers.append((each[0], _bytes(f"header {each[0]}", each[1])))
     return headers

@@ -31,6 +31,7 @@ from region_broker.cli.records.lines import (
 
 _PROGRESS_INTERVAL_S: Final = 1.0
 _ANSWER_TIMEOUT_S: Final = 30.0
+_NOT_READ: Final = " What came behind them was not read any more."
 _REFUSED: Final = re.compile(r"encountered error: (?P<why>Broker: .*?) \(actions")
 _STORAGE_HINT: Final = (
     "; the broker's disk is full or failing: see its /readyz, and docs/runbooks/disk_full.md"
@@ -125,7 +126,7 @@ def _with_common(
     for each in records:
         yield Outgoing(
             value=each.value,
-            key=each.key if key is None else key.encode(),
+            key=each.key if key is None else os.fsencode(key),
             headers=[*(each.headers or []), *headers] or None,
             partition=each.partition if partition is None else partition,
             timestamp_ms=each.timestamp_ms,
@@ -156,6 +157,7 @@ class _Sender:
         self._topic = topic
         self._transactional = bool(transactional_id)
         self.handed_over = self.written = 0
+        self._stopped = False
         self._first_error: Any = None
         self._refusal = _LastRefusal()
         config = client_config(
@@ -180,6 +182,7 @@ class _Sender:
         shown_s = time.monotonic()
         for record in records:
             if self._first_error is not None or not self._hand_over(record):
+                self._stopped = True
                 return
             if time.monotonic() - shown_s > _PROGRESS_INTERVAL_S:
                 shown_s = time.monotonic()
@@ -205,6 +208,7 @@ class _Sender:
                 if self.written > written:
                     written, deadline_s = self.written, time.monotonic() + _ANSWER_TIMEOUT_S
                 if time.monotonic() > deadline_s:
+                    self.handed_over += 1  # read, and never sent
                     return False
                 continue
             except KafkaException as error:
@@ -243,6 +247,7 @@ class _Sender:
         why, outcome = self._why()
         text = (
             f"{missing} of {self.handed_over} records were not acknowledged: {why}. {self.told()}"
+            f"{_NOT_READ if self._stopped else ''}"
         )
         if self._transactional:
             self._abort(text)

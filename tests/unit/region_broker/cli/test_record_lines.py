@@ -88,6 +88,8 @@ def test_what_is_printed_can_be_read_by_people_and_programs() -> None:
         (b'{"value": "v", "headers": "x"}', "headers: neither"),
         (b'{"value": "v", "headers": [["a"]]}', "is not [name, value]"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"value": "\\ud800"}', "value: neither a string of whole characters"),
+        (b'{"value": "v", "headers": {"\\udfff": "x"}}', "is not [name, value]"),
     ],
 )
 def test_INV_CLI2_a_line_that_is_no_record_says_why(line: bytes, says: str) -> None:
@@ -109,3 +111,9 @@ def test_a_header_has_a_name() -> None:
         parse_header("=b")
     with pytest.raises(BadLine):
         parse_header("type")
+    assert parse_header("type=\udcff") == (
+        "type",
+        b"\xff",
+    )  # a byte of the command line that is no UTF-8
+    with pytest.raises(BadLine):
+        parse_header("\udcff=b")
