@@ -1,12 +1,14 @@
 """`tidemark consume`: records of a topic on standard output, from anywhere in it.
 
-INV-CCO1  a group's position is committed only behind what was printed, and only by a member
+INV-CCO1  a group's position is committed only behind what was printed, and only by a member: what a poll has taken when the
+          command is interrupted counts for nothing
 INV-CCO2  without --follow it ends at the ends of the partitions, and a partition without records is at its end
+INV-CCO3  it does not wait in silence: a loss of all brokers, and a group that gives it no partition, are said on stderr
 Not here: what a line looks like (`lines`).
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -25,6 +27,7 @@ from region_broker.cli.kafka import (
 from region_broker.cli.output import EXIT_USAGE, fail, printable
 from region_broker.cli.records.lines import to_json
 
+_LOOKS: Final = 5
 _EARLIEST: Final = "earliest"
 _LATEST: Final = "latest"
 
@@ -77,8 +80,10 @@ def consume(
             "group.id": group or "tidemark-cli",
             "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
             "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "error_cb": _tell_of_silence,
         },
     )
     if output == "json":
@@ -90,7 +95,12 @@ def consume(
         with kafka_errors(f"topic {topic} cannot be read"):
             _place(consumer, topic, _chosen(consumer, topic, only), group, begin)
             with suppress(KeyboardInterrupt):
-                _print_records(consumer, render, follow, count_max)
+                for message in _messages(consumer, group, follow, count_max):
+                    sys.stdout.buffer.write(render(message) + b"\n")
+                    if follow:
+                        sys.stdout.buffer.flush()
+                    if group:
+                        _count_as_printed(consumer, message)
             sys.stdout.flush()
             if group:
                 _commit(consumer)
@@ -175,30 +185,69 @@ def _commit(consumer: Any) -> None:
             raise
 
 
-def _print_records(
-    consumer: Any, render: Callable[[Any], bytes], follow: bool, count_max: int | None
-) -> None:
+def _count_as_printed(consumer: Any, message: Any) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        consumer.store_offsets(message)
+    except KafkaException as error:
+        if (
+            error.args[0].code() != KafkaError._STATE
+        ):  # taken away meanwhile: the next member prints it again
+            raise
+
+
+def _messages(
+    consumer: Any, group: str | None, follow: bool, count_max: int | None
+) -> Iterator[Any]:
     from confluent_kafka import KafkaError, KafkaException
 
     ended: set[int] = set()
     count = 0
+    empty_handed = _EmptyHanded(consumer, group)
     while count_max is None or count < count_max:
         message = consumer.poll(1.0)
         if message is None:
+            empty_handed.look()
             continue
         error = message.error()
         if error is None:
             count += 1
             ended.discard(message.partition())
-            sys.stdout.buffer.write(render(message) + b"\n")
-            if follow:
-                sys.stdout.buffer.flush()
+            yield message
         elif error.code() == KafkaError._PARTITION_EOF:
             ended.add(message.partition())
             if not follow and len(ended) >= len(consumer.assignment()):
                 return
         elif error.fatal() or not error.retriable():
             raise KafkaException(error)
+
+
+class _EmptyHanded:
+    """Says once that a group gives this member nothing to read."""
+
+    def __init__(self, consumer: Any, group: str | None) -> None:
+        self._consumer, self._group = consumer, group
+        self._looks = 0
+
+    def look(self) -> None:
+        """Look, after a second in which nothing came."""
+        if self._group is None or self._looks > _LOOKS:
+            return
+        self._looks = 0 if self._consumer.assignment() else self._looks + 1
+        if self._looks > _LOOKS:
+            click.echo(
+                f"tidemark: no partition is given to this member of group {self._group}: other members have them all"
+                f" (`tidemark group describe {self._group}`). It waits for one",
+                err=True,
+            )
+
+
+def _tell_of_silence(error: Any) -> None:
+    from confluent_kafka import KafkaError
+
+    if error.code() == KafkaError._ALL_BROKERS_DOWN:
+        click.echo("tidemark: no broker answers any more: reading waits for one", err=True)
 
 
 def _text(
@@ -227,5 +276,8 @@ def _time(message: Any) -> str:
     kind, timestamp_ms = message.timestamp()
     if not kind:
         return "-"
-    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):  # a time of a producer's own making
+        return f"{timestamp_ms}ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
