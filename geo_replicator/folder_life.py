@@ -6,7 +6,7 @@ INV-FX3  a chain keeps its newest `INCARNATIONS_KEPT` ids, how many there were, 
 
 INV-FX4  a start that speaks again after a later heard one of its region has spoken is alive: two nodes run as that region
 
-Not here: where it is kept (`adapters.birth.identity_file`), what a region without history does (`failover`).
+Not here: where it is kept (`adapters.birth.identity_file`), which of two goes on (`known_lives`), what a region without history does (`failover`).
 """
 
 from dataclasses import dataclass
@@ -70,6 +70,8 @@ class FolderIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all parts of the folder were made: what is missing from then on was lost."""
     starts_counted: int = 0
     """What the metadata had counted at the start before this one, at least: a lower count is an older metadata."""
+    met: "dict[str, Shown]" = {}
+    """The known start of each other region, by its last incarnation only (`known_lives`)."""
 
     @property
     def history(self) -> Birth | None:
@@ -84,15 +86,26 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     history: Birth | None = None
     incarnations: tuple[str, ...] = ()
     incarnation_count: int = 0
+    aside: bool = False
+    """It was refused, and stands aside: it claims nothing."""
 
     @classmethod
-    def of(cls, identity: FolderIdentity) -> "Shown":
+    def of(cls, identity: FolderIdentity, *, aside: bool = False) -> "Shown":
         """Return what the folder of `identity` tells."""
         return cls(
             folder_id=identity.folder_id,
             history=identity.history,
             incarnations=identity.chain.newest,
             incarnation_count=identity.chain.count,
+            aside=aside,
+        )
+
+    def last_only(self) -> "Shown":
+        """Return what tells this start from others."""
+        return Shown(
+            folder_id=self.folder_id,
+            incarnations=self.incarnations[-1:],
+            incarnation_count=self.incarnation_count,
         )
 
 

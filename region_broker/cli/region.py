@@ -135,6 +135,8 @@ def _remark(view: Mapping[str, Any]) -> str:
     reason = str(view["reason_not_acting"])
     known = view.get("lag") or {}
     trouble = known.get("stopped_reaching") or known.get("refused_history")
+    if not trouble and view.get("stands_aside") not in {None, "", reason}:
+        trouble = view["stands_aside"]
     if not trouble and known.get("state") != "streaming":
         trouble = known.get("last_error")
     return f"{reason}; {trouble}" if trouble else reason

@@ -289,6 +289,7 @@ class Node:
         self.peers = PeerServer(ports.network, self._greeting, peers)
         self._source.register(self.peers)
         self.failover.register(self.peers)
+        self.peers.admit = self.failover.outlook.lives.admit
         ForwardTarget(self._dispatcher, self.role).register(self.peers)
         self._compose_http()
 
@@ -298,6 +299,7 @@ class Node:
             RegionService(self.failover, self.operations, storage.partitions.kept),
             {
                 "partitions": self._partition_check,
+                "starts": lambda: self.failover.outlook.lives.aside() or None,
                 "tidemarks": self._tidemark_check,
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,

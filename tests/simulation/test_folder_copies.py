@@ -1,15 +1,17 @@
-"""Rule T36: a copy of a folder that is in use elsewhere: whoever hears both nodes says so."""
+"""Rule T36: a copy of a folder that is in use elsewhere is refused by whoever hears both nodes, and that one says so."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from geo_replicator.folder_life import LATE_MS
+from geo_replicator.failover import Phase
+from geo_replicator.folder_life import LATE_MS, TWICE_MS
+from region_broker.adapters.peers.peer_protocol import PeerRefused
 from region_broker.cli.region import runs_twice
 from tests.simulation.folder_faults import copy_of, restore
 from tests.simulation.network import Fabric, SiteNetwork
-from tests.simulation.region_pair import Pair, Region
+from tests.simulation.region_pair import Pair, Region, until
 from tests.simulation.test_cut_link_alerts import MovedClock, exported, view_of
 from tests.simulation.test_folders_without_history import shown, three_records, write
 
@@ -74,6 +76,8 @@ async def test_T36_a_copy_that_runs_beside_the_original_is_told(
         await copy.begin()
         try:
             await told(pair, clock)
+            assert pair.eu.node.role.acting
+            assert not copy.node.role.acting
         finally:
             await copy.kill()
         assert shown(pair.us) == 4
@@ -106,5 +110,121 @@ async def test_T36_a_region_that_starts_again_and_again_runs_once(tmp_path: Path
             await pair.eu.start()
             await write(pair.eu, b"more")
             assert not runs_twice({name: view_of(one) for name, one in pair.regions.items()})
+    finally:
+        await pair.stop()
+
+
+def refused(copy: Region) -> str:
+    """Return why a node stands aside."""
+    return str(view_of(copy)["stands_aside"])
+
+
+async def started_twice(pair: Pair, region: Region, folder: Path) -> Region:
+    """Start the region again, and then a copy of its folder elsewhere; return that one once it was refused."""
+    await three_records(pair)
+    await region.kill()
+    copy = copy_elsewhere(pair, region, folder)
+    await region.start()
+    await write(pair.eu, b"four")
+    await pair.until(lambda: shown(pair.us) == 4, "the original goes on by itself")
+    return copy
+
+
+async def refused_at_last(pair: Pair, copy: Region) -> None:
+    await copy.begin()
+    await pair.until(lambda: bool(refused(copy)), "the copy is refused")
+    assert not copy.node.role.acting
+    assert f"another node runs as region {copy.name}" in refused(copy)
+    assert "remove the copy" in refused(copy)
+    assert view_of(copy)["waits_for"] == "other_start"
+    with pytest.raises(PeerRefused, match="another node runs"):
+        copy.node.failover.outlook.lives.admit(pair.us.node.failover.hello())
+
+
+async def test_T36_a_copy_of_home_acts_only_once_the_original_is_stopped(tmp_path: Path) -> None:
+    pair, clock = Pair(tmp_path, 3), MovedClock()
+    pair.us.clock = clock
+    await pair.start()
+    try:
+        copy = await started_twice(pair, pair.eu, tmp_path / ELSEWHERE)
+        try:
+            await refused_at_last(pair, copy)
+            await pair.until(
+                lambda: refused(copy) in copy.node.role.reason_not_acting, "it says why"
+            )
+            await write(pair.eu, b"five")
+            await pair.until(lambda: shown(pair.us) == 5, "the mirror follows the original")
+            await pair.eu.kill()
+            del pair.regions["eu"]
+            clock.moved_ms += TWICE_MS
+            await pair.until(lambda: copy.phase is Phase.DISPUTED, "it is let in, and is too old")
+            assert not refused(copy)
+        finally:
+            await copy.kill()
+    finally:
+        await pair.stop()
+
+
+async def test_T36_the_start_that_was_known_is_remembered_over_a_restart(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 6)
+    await pair.start()
+    try:
+        copy = await started_twice(pair, pair.eu, tmp_path / ELSEWHERE)
+        await pair.us.kill()
+        pair.fabric.cut("eu", "us")
+        await pair.us.start()
+        await copy.begin()
+        try:
+            await pair.until(
+                lambda: "ask again" in copy.node.role.reason_not_acting,
+                "it is not let in, although the original is not heard",
+            )
+            pair.fabric.heal("eu", "us")
+            await pair.until(lambda: bool(refused(copy)), "the original is heard")
+            assert not copy.node.role.acting
+        finally:
+            await copy.kill()
+    finally:
+        await pair.stop()
+
+
+async def test_T36_a_copy_of_a_mirror_copies_nothing_while_the_original_runs(
+    tmp_path: Path,
+) -> None:
+    pair = Pair(tmp_path, 4)
+    await pair.start()
+    try:
+        copy = await started_twice(pair, pair.us, tmp_path / ELSEWHERE)
+        try:
+            await refused_at_last(pair, copy)
+            assert shown(copy) < 4
+            operation = copy.node.operations.begin_failover(confirmed=True)
+            await pair.until(lambda: operation.status != "running", "it is told to take over")
+            assert operation.status == "failed"
+            assert "another node runs as region us" in operation.error
+        finally:
+            await copy.kill()
+        assert pair.eu.node.role.acting
+    finally:
+        await pair.stop()
+
+
+async def test_T36_a_copy_that_acted_alone_closes_when_it_is_met(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 5)
+    await pair.start()
+    try:
+        copy = await started_twice(pair, pair.eu, tmp_path / ELSEWHERE)
+        pair.fabric.cut(ELSEWHERE, "us")
+        await copy.begin()
+        try:
+            await until(lambda: copy.node.role.acting, "nobody can tell it")
+            pair.fabric.heal(ELSEWHERE, "us")
+            await pair.until(lambda: bool(refused(copy)), "they meet")
+            assert not copy.node.role.acting
+            assert pair.eu.node.role.acting
+            await write(pair.eu, b"five")
+            await pair.until(lambda: shown(pair.us) == 5, "the original goes on")
+        finally:
+            await copy.kill()
     finally:
         await pair.stop()

@@ -3,8 +3,8 @@
 INV-IF1  the file is the old or the new one after any crash, and what `identity` returns is on stable storage
 INV-IF2  a damaged file is not mended by guessing: `IdentityDamaged`
 
-A frame of checked bytes around JSON, so that a person can read it. Written at each start, at birth and when the folder
-joins a history: never while records are taken.
+A frame of checked bytes around JSON, so that a person can read it. Written at each start, at birth, when the folder
+joins a history, and when another region is met for the first time after its start: never for records that are taken.
 Not here: what follows from it (`geo_replicator.folder_life`, `steps.without_history`).
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from geo_replicator.folder_life import Birth, FolderIdentity
+from geo_replicator.folder_life import Birth, FolderIdentity, Shown
 from region_broker.log.disk import Disk
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 
@@ -89,6 +89,13 @@ class FolderRecord:
         async with self._write_lock:
             if not self._identity.whole:
                 await self._save(msgspec.structs.replace(self._identity, whole=True))
+
+    async def note_met(self, region: str, shown: Shown) -> None:
+        """Return once the known start of another region is remembered durably (T36)."""
+        async with self._write_lock:
+            met = {**self._identity.met, region: shown.last_only()}
+            if met != self._identity.met:
+                await self._save(msgspec.structs.replace(self._identity, met=met))
 
     async def _save(self, identity: FolderIdentity) -> None:
         await self._offload(lambda: write_identity(self._disk, self._folder, identity))

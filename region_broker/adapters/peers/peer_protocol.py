@@ -65,6 +65,9 @@ UNKNOWN_MESSAGE: Final = "unknown-message"
 OTHER_CLUSTER: Final = "other-cluster"
 OTHER_HISTORY: Final = "other-history"
 UNBORN: Final = "unborn"
+ASK_AGAIN: Final = "ask-again"
+RUNS_ELSEWHERE: Final = "runs-elsewhere"
+STANDS_ASIDE: Final = "stands-aside"
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +93,8 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
     refused: str = ""
     refused_code: str = ""
     folder: Shown | None = None
+    answers: bool = False
+    """It answers a greeting, so its node is to be met where its region is."""
 
     @property
     def without_history(self) -> bool:
@@ -112,7 +117,10 @@ class PeerIdentity(Protocol):
         ...
 
     def learn(self, hello: Hello) -> None:
-        """Take note of a peer's greeting; called for each one, also when it was refused."""
+        """Take note of a peer's greeting; called for each one, also when it was refused.
+
+        Raises `PeerRefused` where that node may not talk: another one runs as its region (T36).
+        """
         ...
 
 

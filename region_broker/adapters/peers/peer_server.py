@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from geo_replicator.folder_life import BirthVerdict, judge_births
 from region_broker import limits
 from region_broker.adapters.peers.peer_protocol import (
@@ -111,6 +113,8 @@ class PeerServer:
         self._listener: Listener | None = None
         self._connections: set[ByteStream] = set()
         self._session_count = 0
+        self.admit: Callable[[Hello], None] = lambda _hello: None
+        """Called before each request with the greeting of its session; raises `PeerRefused`."""
 
     def register(self, message_type: type[AnyMessage], handler: Handler[AnyMessage]) -> None:
         """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
@@ -156,12 +160,16 @@ class PeerServer:
         ours = self._identity.hello()
         code, reason = _objection(ours, theirs)
         if code not in {OTHER_CLUSTER, OTHER_HISTORY}:
-            self._identity.learn(theirs)
+            try:
+                self._identity.learn(theirs)
+            except PeerRefused as refused:
+                code, reason = refused.code, refused.reason
         if code:
             _log.warning("peer %s refused: %s", stream.peer, reason)
             return _refused(ours, code, reason), None
         self._session_count += 1
-        return ours, PeerSession(self._session_count, stream.peer, theirs)
+        greeting = msgspec.structs.replace(ours, answers=True)
+        return greeting, PeerSession(self._session_count, stream.peer, theirs)
 
     def handler_of(self, tag: str) -> tuple[type[PeerMessage], Handler[Any]]:
         """Return the registered pair; raises `PeerRefused` for a tag that nobody serves."""
@@ -202,6 +210,7 @@ def _refused(ours: Hello, code: str, reason: str) -> Hello:
         folder=ours.folder,
         refused=reason,
         refused_code=code,
+        answers=True,
     )
 
 
@@ -328,6 +337,7 @@ class _Connection:
         try:
             message_type, handler = self._server.handler_of(frame.tag)
             message = decode_message(frame, message_type)
+            self._server.admit(session.hello)
             answer = await handler(session, message, frame.attachment)
         except PeerRefused as refusal:
             return FrameKind.REFUSAL, Reply(Refusal(code=refusal.code, reason=refusal.reason))

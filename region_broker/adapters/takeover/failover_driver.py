@@ -130,7 +130,6 @@ class FailoverDriver:
         self._journal = journal
         self._state: State | None = None
         self._drained: Cut = EMPTY_CUT
-        self._twice: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._write_lock = asyncio.Lock()
         self._learned: asyncio.Queue[Hello] = asyncio.Queue()
@@ -139,6 +138,7 @@ class FailoverDriver:
         self.outlook: Final = Outlook(parts, settings)
         self.steps: Final = FailoverSteps(self.outlook, lambda: self.state)
         self.steps.final_point = self._final_point
+        self.outlook.lives.spawn = self._spawn_if_running
         parts.peers.identity = self
 
     @property
@@ -191,17 +191,24 @@ class FailoverDriver:
             region_epoch=domain.region_epoch,
             acting_region=domain.acting_region,
             lineage=domain.lineage,
-            folder=Shown.of(self.parts.folder.identity),
+            folder=Shown.of(self.parts.folder.identity, aside=bool(self.outlook.lives.aside())),
         )
 
     def learn(self, hello: Hello) -> None:
-        """Take note of a greeting; a higher region epoch fences this region at once (INV-FD3)."""
+        """Take note of a greeting; a higher region epoch fences this region at once (INV-FD3).
+
+        Raises `PeerRefused` where that node may not talk (T36): nothing is learnt of it then.
+        """
         if hello.region == self.parts.role.region or self._state is None:
             return
         ours = Shown.of(self.parts.folder.identity)
         if judge_births(ours, hello.folder) is BirthVerdict.OTHER:
             return  # T32: what a region of another birth says concerns another cluster
-        self._hear_life(hello)
+        self.outlook.lives.heed(hello)
+        aside = self.outlook.lives.aside()
+        if aside and self.parts.role.acting:
+            self.parts.role.close_gate(aside)
+        self.outlook.lives.judge(hello)
         if hello.lineage:
             self.outlook.hellos[hello.region] = hello
             if self.state.phase in {Phase.ACTING, Phase.DRAINING}:
@@ -211,16 +218,9 @@ class FailoverDriver:
             self.parts.role.close_gate(reason)
             self._learned.put_nowait(hello)
 
-    def _hear_life(self, hello: Hello) -> None:
-        now_ms, lives = self.parts.clock.monotonic_ms(), self.outlook.lives
-        lives.hear(hello.region, hello.folder, now_ms)
-        told, self._twice = self._twice, lives.twice(now_ms)
-        for region in self._twice.keys() - told.keys():
-            _log.error("%s", self._twice[region])
-
     def runs_twice(self) -> dict[str, str]:
         """Return the other regions that two nodes run as, with what is known of both (T36)."""
-        return self.outlook.lives.twice(self.parts.clock.monotonic_ms())
+        return self.outlook.lives.twice()
 
     def _is_news(self, hello: Hello) -> bool:
         state = self.state
@@ -266,6 +266,13 @@ class FailoverDriver:
         """Run `work` as long as this driver runs; its errors are the driver's."""
         assert self._tasks is not None, "the driver does not run"
         self._tasks.create_task(work, name=name)
+
+    def _spawn_if_running(self, work: Coroutine[Any, Any, None], name: str) -> bool:
+        if self._tasks is None:
+            work.close()
+            return False
+        self.spawn(work, name)
+        return True
 
     async def run(self) -> None:
         """Run one effect after the other, until cancelled."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from geo_replicator.folder_life import Birth, FolderIdentity
+from geo_replicator.folder_life import Birth, FolderIdentity, Shown
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import UndoneChange
@@ -265,6 +265,10 @@ class FolderSide(Protocol):
 
     async def join(self, history: Birth) -> None:
         """Return once this folder is, durably, one that copies `history`."""
+        ...
+
+    async def note_met(self, region: str, shown: Shown) -> None:
+        """Return once the known start of another region is remembered durably; raises OSError."""
         ...
 
 

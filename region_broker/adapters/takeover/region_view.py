@@ -66,6 +66,7 @@ class RegionService:
         image = parts.metadata.image
         domain = image.domains[parts.domain]
         lag = dict(parts.tidemarks.lag())
+        aside = self._driver.outlook.lives.aside()
         return {
             "region": self.region,
             "domain": parts.domain,
@@ -84,7 +85,8 @@ class RegionService:
                 "region": state.promise.taker,
             },
             "tidemark": self._tidemark(),
-            "waits_for": _waits_for(state, lag),
+            "waits_for": "other_start" if aside else _waits_for(state, lag),
+            "stands_aside": aside,
             "runs_twice": self._driver.runs_twice(),
             "lag": lag,
             "link": {

@@ -90,7 +90,15 @@ class FailoverSteps:
         await self._parts.role.mirror(Term(state.region_epoch, 0, acting_region))
 
     async def act(self, state: State) -> Event | None:
-        """Take writes; after a restart only once every site that answers agrees (T27)."""
+        """Take writes; after a restart only once every site that answers agrees (T27), and none knows another start (T36)."""
+        while True:
+            stopped = await self._load_and_open(state)
+            if stopped is not None:
+                return stopped
+            await self._greet_until_aside()
+            await self._parts.role.fence(self._outlook.lives.aside())
+
+    async def _load_and_open(self, state: State) -> Event | None:
         role = self._parts.role
         heard = self._outlook.hellos.values()
         lost = refuted_by_manifest(self._outlook, state) or refuted_by_lineage(
@@ -107,7 +115,6 @@ class FailoverSteps:
                 term = await self._own_term(state.region_epoch)
             except fencing.EpochExhausted as error:
                 role.close_gate(f"{error} (tidemark region failover --to another region)")
-                await self._greet_for_ever()
                 return None
             await self._finish_cuts(state.region_epoch, state)
             base = self._base_of(state.region_epoch)
@@ -117,9 +124,9 @@ class FailoverSteps:
             self._current() is state
             and state.may_act
             and not self._outlook.is_refuted(state.region_epoch)
+            and not self._outlook.lives.aside()
         ):
             role.open_gate()
-        await self._greet_for_ever()
         return None
 
     async def await_operator(self, state: State) -> Event | None:
@@ -130,6 +137,12 @@ class FailoverSteps:
         _log.error("%s", what_to_do)
         await self._greet_for_ever()
         return None
+
+    async def _greet_until_aside(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            greeting = tasks.create_task(self._greet_for_ever(), name="greetings")
+            await self._outlook.lives.until_aside()
+            greeting.cancel()
 
     async def _greet_for_ever(self) -> None:
         """Let the other regions know, and hear, under which region epoch they stand (T31).
@@ -200,6 +213,12 @@ class FailoverSteps:
         attempt = 0
         while attempt < settings.confirm_attempts and self._parts.peers.names():
             statuses = await self._outlook.statuses()
+            unsure, aside = self._outlook.lives.unsure(), self._outlook.lives.aside()
+            if unsure or aside:
+                role.close_gate(aside or f"{unsure}. This one goes on by itself, when it is let in")
+                pause_ms = settings.confirm_pause_ms if aside else settings.ask_again_ms
+                await self._parts.clock.sleep_ms(pause_ms)
+                continue
             reports = [status.report() for status in statuses.values()]
             decision = judge_start(state.region_epoch, reports)
             if decision.verdict is StartVerdict.FOLLOW:
@@ -293,9 +312,9 @@ class FailoverSteps:
         )
         missing: dict[str, str] = {}
         for _ in range(attempts):
-            answers, silent = await self._parts.peers.ask_all(
-                message, PromiseAnswer, timeout_ms=self._promise_timeout_ms()
-            )
+            answers, silent = await self._ask_for_promise(message)
+            if aside := self._outlook.lives.aside():
+                return aside
             refused = [answer.reason for answer in answers.values() if not answer.granted]
             if refused:
                 return "; ".join(refused)
@@ -311,6 +330,17 @@ class FailoverSteps:
                 return answers
             await self._parts.clock.sleep_ms(self._settings.poll_ms)
         return "; ".join(f"no promise of region {name}: {why}" for name, why in missing.items())
+
+    async def _ask_for_promise(
+        self, message: AskPromise
+    ) -> tuple[Mapping[str, PromiseAnswer], Mapping[str, str]]:
+        while True:
+            answered = await self._parts.peers.ask_all(
+                message, PromiseAnswer, timeout_ms=self._promise_timeout_ms()
+            )
+            if not self._outlook.lives.unsure():
+                return answered
+            await self._parts.clock.sleep_ms(self._settings.ask_again_ms)
 
     def _promise_timeout_ms(self) -> int:
         # A region that acts publishes a last tidemark before it promises.

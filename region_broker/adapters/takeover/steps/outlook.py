@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from geo_replicator.failover_events import EntryRecord, HistoryRefuted
-from geo_replicator.folder_life import HeardLives
 from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, lowest_base
 from geo_replicator.tidemark import TidemarkError
 from idempotency.ports import Clock
@@ -27,6 +26,7 @@ from region_broker.adapters.takeover.failover_ports import (
 )
 from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.adapters.takeover.region_role import RegionRole
+from region_broker.adapters.takeover.steps.lives import Lives
 from region_broker.controller.metadata_image import DomainImage
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -40,6 +40,8 @@ class FailoverSettings:
     ask_timeout_ms: int = 1_500
     confirm_attempts: int = 3
     confirm_pause_ms: int = 200
+    ask_again_ms: int = 50
+    """How soon a region is asked again that was looking for another start of this one (T36)."""
     poll_ms: int = 200
     reach_poll_ms: int = 5
     final_round_timeout_ms: int = 5_000
@@ -81,7 +83,7 @@ class Outlook:
         self.settings: Final = settings
         self.hellos: dict[str, Hello] = {}
         self.refuted: HistoryRefuted | None = None
-        self.lives: Final = HeardLives()
+        self.lives: Final = Lives(parts.clock, parts.folder, parts.peers, settings.ask_timeout_ms)
 
     def forget_former_lives(self, greeted: Mapping[str, Hello]) -> None:
         """Let what these regions say now replace what lives of theirs said that no folder knows of any more.

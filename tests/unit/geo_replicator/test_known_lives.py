@@ -1,0 +1,111 @@
+"""Rule T36: which of several starts of one region goes on."""
+
+from geo_replicator.folder_life import LATE_MS, TWICE_MS, Shown
+from geo_replicator.known_lives import SILENT_MS, KnownLives, Standing
+
+KNOWN, UNDECIDED, REFUSED = Standing.KNOWN, Standing.UNDECIDED, Standing.REFUSED
+
+
+def start(*incarnations: str, folder: str = "f", aside: bool = False) -> Shown:
+    return Shown(
+        folder_id=folder,
+        incarnations=incarnations,
+        incarnation_count=len(incarnations),
+        aside=aside,
+    )
+
+
+FIRST, NEXT, COPY = start("a"), start("a", "b"), start("a", "c")
+
+
+class Region:
+    """What one node hears of region eu."""
+
+    def __init__(self, *heard: Shown, remembered: Shown | None = None) -> None:
+        self.lives = KnownLives({} if remembered is None else {"eu": remembered})
+        self.now_ms = 0
+        for shown in heard:
+            self.greets(shown)
+
+    def greets(self, shown: Shown | None, *, after_ms: int = 0, answers: bool = False) -> Standing:
+        self.now_ms += after_ms
+        return self.lives.hear("eu", shown, self.now_ms, at_address=answers)
+
+
+def test_INV_KL1_a_start_is_let_in_once_the_one_before_it_has_ended() -> None:
+    region = Region()
+    assert region.greets(FIRST) is KNOWN
+    assert region.greets(NEXT) is UNDECIDED
+    assert region.greets(NEXT, after_ms=SILENT_MS - 1) is UNDECIDED
+    assert region.greets(NEXT, after_ms=1) is KNOWN
+    assert region.lives.known("eu") == NEXT
+
+
+def test_INV_KL2_a_copy_is_refused_as_soon_as_the_known_start_has_spoken_after_it() -> None:
+    for copied in (NEXT, COPY, start("z"), start("a", folder="g")):
+        region = Region(FIRST, copied)
+        assert region.greets(FIRST, after_ms=LATE_MS) is KNOWN
+        assert region.greets(copied) is UNDECIDED, "said before its end, and late on its way"
+        assert region.greets(FIRST, after_ms=1) is KNOWN
+        assert region.greets(copied) is REFUSED
+        assert region.greets(FIRST, after_ms=TWICE_MS - 1) is KNOWN
+        assert region.greets(copied) is REFUSED
+        assert region.lives.known("eu") == FIRST
+
+
+def test_INV_KL2_an_answer_at_the_address_tells_at_once_who_runs() -> None:
+    region = Region(FIRST, COPY)
+    assert region.greets(FIRST, answers=True) is KNOWN
+    assert region.greets(COPY) is REFUSED
+
+
+def test_INV_KL3_a_restart_answers_at_the_address_and_is_let_in_at_once() -> None:
+    region = Region(FIRST, NEXT)
+    assert region.greets(NEXT, answers=True) is KNOWN
+    assert region.greets(NEXT) is KNOWN
+
+
+def test_INV_KL3_what_the_one_before_said_last_may_arrive_after_the_restart_has_greeted() -> None:
+    region = Region(FIRST, NEXT)
+    assert region.greets(FIRST, answers=True) is KNOWN
+    assert region.greets(NEXT) is REFUSED
+    assert region.greets(NEXT, after_ms=LATE_MS, answers=True) is KNOWN
+
+
+def test_INV_KL3_a_copy_at_the_address_is_refused_while_the_known_one_is_heard() -> None:
+    region = Region(FIRST, COPY)
+    assert region.greets(FIRST, after_ms=LATE_MS + 1) is KNOWN
+    assert region.greets(COPY, answers=True) is REFUSED
+
+
+def test_INV_KL4_a_copy_that_was_refused_waits_longer_than_a_stall_of_the_known_one() -> None:
+    region = Region(FIRST, COPY)
+    region.greets(FIRST, answers=True)
+    for _ in range(TWICE_MS // 100 - 1):
+        assert region.greets(COPY, after_ms=100) is REFUSED
+    assert region.greets(COPY, after_ms=100) is KNOWN
+
+
+def test_INV_KL5_a_start_that_stands_aside_keeps_nobody_out() -> None:
+    aside = start("a", "c", aside=True)
+    region = Region(aside)
+    assert region.greets(FIRST) is KNOWN
+    assert region.greets(aside) is UNDECIDED
+    region.greets(FIRST, answers=True)
+    assert region.greets(aside) is REFUSED
+
+
+def test_T36_a_start_that_is_remembered_from_before_is_waited_for() -> None:
+    region = Region(remembered=FIRST.last_only())
+    assert region.greets(NEXT, after_ms=SILENT_MS) is UNDECIDED
+    assert region.greets(NEXT, after_ms=SILENT_MS) is KNOWN
+    heard = Region(remembered=FIRST.last_only())
+    heard.greets(COPY)
+    assert heard.greets(FIRST, answers=True) is KNOWN
+    assert heard.greets(COPY) is REFUSED
+
+
+def test_T36_a_version_that_does_not_tell_its_start_is_let_in() -> None:
+    region = Region(FIRST)
+    assert region.greets(None) is KNOWN
+    assert region.greets(Shown()) is KNOWN
