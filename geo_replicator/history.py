@@ -46,6 +46,11 @@ class ShownLog:
     last: LastBatch | None = None
     whole_from: int = 0
 
+    @property
+    def written_under(self) -> int:
+        """Return the leader epoch of a batch of it, -1 where none is known."""
+        return -1 if self.last is None else self.last.leader_epoch
+
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:

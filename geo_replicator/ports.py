@@ -64,8 +64,11 @@ class HomeSession(Protocol):
         """Return (metadata version M, all topics of the domain)."""
         ...
 
-    async def deletions(self, lost: Sequence[LogKey]) -> Sequence[UUID]:
-        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here."""
+    async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
+        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here.
+
+        With each log goes the leader epoch of its newest batch.
+        """
         ...
 
     async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:

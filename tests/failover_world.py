@@ -272,8 +272,7 @@ class Site:
         await self.driver.recover()
         self.driver.register(self.server)
         source.register(self.server)
-        self.server.admit = self.driver.outlook.lives.admit
-        source.on_refuted = self.driver.refuted
+        source.on_refuted, self.server.admit = self.driver.refuted, self.driver.outlook.lives.admit
         source.cut_is_owed = self.driver.cut_is_owed
         source.promised_to = self.driver.promised_to
         if listens:

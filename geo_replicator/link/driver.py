@@ -200,7 +200,8 @@ class Link:
         difference = topic_difference(mirrored, registry)
         unnamed = unnamed_absences(difference, (), self._holds_records)
         if unnamed:
-            deleted = frozenset(await session.deletions(unnamed))
+            newest = {key: self._ports.logs.end(key).leader_epoch for key in unnamed}
+            deleted = frozenset(await session.deletions(newest))
             unnamed = unnamed_absences(difference, deleted, self._holds_records)
         return RegistryRead(version, registry, mirrored, unnamed)
 

@@ -4,6 +4,8 @@ INV-M1  an image is never changed, only replaced; `version` grows by one with ea
 INV-M2  an image is a pure function of the commands applied so far (`metadata_commands.apply`)
 INV-M8  a topic that is gone was deleted by a command, and `deleted` names it by id, the last `DELETED_MAX` of them
         (T34: absence alone is no deletion)
+INV-M9  of a topic that is not here it is said that it may have been deleted only where that deletion could have been
+        forgotten: one of too many, or one by an older version, which kept none
 
 Topics carry their id, so that a topic deleted and created again is another topic. A domain carries its
 lineage: who acted from which cut (rule T25 of the tidemark protocol).
@@ -108,6 +110,8 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     last_leader_epoch: int = -1
     """The newest leader epoch that this region took, -1 before its first one: none is taken twice (T1, T19)."""
     deleted: dict[UUID, DeletedTopic] = {}
+    deletions_unknown_to: int = -1
+    """The newest leader epoch of the time when an older version kept no deletions, -1 where all were kept."""
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return the topic with that id, or None."""
@@ -117,10 +121,17 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _topics_by_id(self) -> dict[UUID, TopicImage]:
         return {topic.topic_id: topic for topic in self.topics.values()}
 
-    def may_have_deleted(self, topic_id: UUID) -> bool:
-        """Return whether a topic that is not here may have been deleted: the oldest deletions are not remembered."""
-        forgets = len(self.deleted) >= DELETED_MAX
-        return topic_id in self.deleted or (forgets and self.topic_by_id(topic_id) is None)
+    def may_have_deleted(self, topic_id: UUID, written_under: int) -> bool:
+        """Return whether a topic that is not here may have been deleted by a command that is not remembered (INV-M9).
+
+        `written_under`: the leader epoch of a batch that another region holds of it, -1 where none is known. What an older
+        version deleted holds no batch of a leader epoch that was taken after the upgrade.
+        """
+        if topic_id in self.deleted:
+            return True
+        by_an_older_version = 0 <= self.deletions_unknown_to >= written_under
+        forgets = len(self.deleted) >= DELETED_MAX or by_an_older_version
+        return forgets and self.topic_by_id(topic_id) is None
 
     @property
     def main_domain(self) -> DomainImage:

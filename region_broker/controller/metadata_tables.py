@@ -84,7 +84,7 @@ deleted_topics = Table(
     Column("deleted_wall_ms", BigInteger, nullable=False),
 )
 
-_COUNTERS: Final = ("version", "node_start_count", "last_leader_epoch")
+_COUNTERS: Final = ("version", "node_start_count", "last_leader_epoch", "deletions_unknown_to")
 _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
 )  # fmt: skip

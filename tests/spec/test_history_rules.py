@@ -2,7 +2,9 @@
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -409,10 +411,44 @@ async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_taker_is_kil
     assert not folder.exists(), "the start has finished the deletion"
 
 
-async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(pair: Pair) -> None:
+def as_an_older_version_left_it(site: Site) -> None:
+    """Let the metadata of a dead site be as a version wrote it that kept no deletions."""
+    with closing(sqlite3.connect(site.folder / "metadata.db")) as database, database:
+        database.execute("DROP TABLE deleted_topics")
+        database.execute("DELETE FROM counters WHERE name = 'deletions_unknown_to'")
+        database.execute("UPDATE alembic_version SET version_num = '0001'")
+
+
+async def test_T34_a_deletion_by_an_older_version_does_not_close_the_writes(pair: Pair) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.us.kill()
+    await pair.eu.topics.delete_topic(ORDERS)
+    await pair.eu.kill()
+    as_an_older_version_left_it(pair.eu)
+    await pair.us.start()
+    await pair.eu.start()
+    await until(lambda: pair.eu.role.acting or pair.eu.driver.state.refuted is not None, "decided")
+    assert pair.eu.role.acting, pair.eu.role.reason_not_acting
+    await until(
+        lambda: (
+            (link := pair.us.tidemarks.link) is not None
+            and "absence is no deletion" in link.core.refused_history
+        ),
+        "the mirror keeps its topic, and says why",
+    )
+    assert pair.eu.role.acting
+
+
+@pytest.mark.parametrize("upgraded", [False, True], ids=["", "upgraded before"])
+async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(
+    pair: Pair, *, upgraded: bool
+) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
     await pair.eu.kill()
+    if upgraded:
+        as_an_older_version_left_it(pair.eu)
     database, copy = pair.eu.folder / "metadata.db", pair.eu.folder / "metadata.copy"
     shutil.copy(database, copy)
     await pair.eu.start()

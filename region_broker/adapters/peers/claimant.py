@@ -82,7 +82,7 @@ class _ClaimantSession:
         _, topics = await self._session.registry()
         return NEVER_DUE, topics
 
-    async def deletions(self, lost: Sequence[LogKey]) -> Sequence[UUID]:
+    async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
         """Name none: a log with records that the claimant has deleted already ends the session (T34)."""
         return ()
 

@@ -88,10 +88,14 @@ class HistoryJudged(PeerMessage, frozen=True, kw_only=True):
 
 
 class AskDeletions(PeerMessage, frozen=True, kw_only=True):
-    """A mirror holds records of logs that the registry has no more: which of their topics were deleted?"""
+    """A mirror holds records of logs that the registry has no more: which of their topics were deleted?
+
+    `written_under`: the leader epoch of the newest batch of each; empty from a version that does not tell.
+    """
 
     region_epoch: int
     logs: tuple[str, ...]
+    written_under: tuple[int, ...] = ()
 
 
 class DeletionsTold(PeerMessage, frozen=True, kw_only=True):

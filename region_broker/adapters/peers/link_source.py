@@ -169,14 +169,15 @@ class LinkSource:
         self._admit(message.region_epoch)
         image = self._metadata.image
         try:
-            lost = [LogKey.decode(key) for key in message.logs]
+            newest = message.written_under or (-1,) * len(message.logs)
+            lost = dict(zip(map(LogKey.decode, message.logs), newest, strict=True))
         except ValueError as error:
             raise PeerRefused("malformed", f"a log key is none: {error}") from error
         told = {key.topic_id for key in lost} & image.deleted.keys()
         missing = [
             HistoryDifference(key, 0, 0, 0, "it holds records there; no deletion of it is known")
-            for key in lost
-            if not image.may_have_deleted(key.topic_id) and not self._has(key)
+            for key, epoch in lost.items()
+            if not image.may_have_deleted(key.topic_id, epoch) and not self._has(key)
         ]
         if missing:
             point = TidemarkPoint(message.region_epoch, self.published().number)

@@ -173,12 +173,17 @@ class PeerHomeSession:
             raise LinkFailed(f"home sent a topic id that is none: {error}") from error
         return answer.metadata_version, topics
 
-    async def deletions(self, lost: Sequence[LogKey]) -> Sequence[UUID]:
-        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here."""
+    async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
+        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here.
+
+        With each log goes the leader epoch of its newest batch.
+        """
         told: list[UUID] = []
         for keys in in_pieces(lost):
             message = AskDeletions(
-                region_epoch=self._region_epoch, logs=tuple(key.encode() for key in keys)
+                region_epoch=self._region_epoch,
+                logs=tuple(key.encode() for key in keys),
+                written_under=tuple(lost[key] for key in keys),
             )
             answer = await self._call(message, DeletionsTold)
             try:

@@ -43,12 +43,12 @@ class ShownHistory:
         return ShownLog(key, cut_offset, partition.log_end_offset, last, whole_from)
 
     async def differences(
-        self, shown: Sequence[ShownLog], may_be_deleted: Callable[[UUID], bool]
+        self, shown: Sequence[ShownLog], may_be_deleted: Callable[[UUID, int], bool]
     ) -> list[HistoryDifference]:
         """Return what these logs do not hold of what another region has shown; a deleted topic is no loss."""
         found = []
         for log in shown:
-            if may_be_deleted(log.key.topic_id):
+            if may_be_deleted(log.key.topic_id, log.written_under):
                 continue
             difference = difference_of(log, await self._held(log))
             if difference is not None:

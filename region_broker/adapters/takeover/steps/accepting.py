@@ -172,7 +172,8 @@ class _Asked:
 
 async def _parting(outlook: Outlook, region: str) -> dict[LogKey, int]:
     """Return where each log that `region` holds goes on beyond what is held here (INV-AL2)."""
-    there = {log.key: log.end_offset for log in (await ask_history(outlook, region)).shown}
+    shown = {log.key: log for log in (await ask_history(outlook, region)).shown}
+    there = {key: log.end_offset for key, log in shown.items()}
     here = {key_of(log): log for log in outlook.parts.role.logs() if key_of(log) in there}
     ends = {key: log.high_watermark for key, log in here.items()}
     readable = {key: end for key, end in ends.items() if here[key].failed is None}
@@ -181,7 +182,7 @@ async def _parting(outlook: Outlook, region: str) -> dict[LogKey, int]:
     return {
         key: shared.get(key, min(end, ends.get(key, 0)))
         for key, end in there.items()
-        if key in here or not deleted(key.topic_id)
+        if key in here or not deleted(key.topic_id, shown[key].written_under)
     }
 
 
