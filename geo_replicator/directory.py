@@ -102,6 +102,9 @@ def judge_start(region_epoch: int, reports: Sequence[SiteReport]) -> StartDecisi
     promised = max(reports, key=lambda report: report.promise.region_epoch, default=None)
     if promised is not None and promised.promise.region_epoch > region_epoch:
         promise = promised.promise
-        reason = f"region {promise.taker} was promised region epoch {promise.region_epoch}"
+        reason = (
+            f"region {promise.taker} was promised region epoch {promise.region_epoch}; this one goes on by itself, when"
+            " that one acts or gave up"
+        )
         return StartDecision(StartVerdict.WAIT, reason, promise.taker)
     return StartDecision(StartVerdict.ACT)

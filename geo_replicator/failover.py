@@ -10,6 +10,8 @@ INV-FA7  a region without history does nothing but ask for one; what joined a hi
 INV-FA8  a region whose history was refuted does not act, also after a restart, until it took over from itself by an
         operator's word, or came back to the history of another one (T33)
 INV-FA5  a promise never goes down, and while it is higher than the region epoch this region does not act
+INV-FA9  a region that does not act says why, and either what it waits for and that it goes on by itself, or what an
+         operator can do
 
     MIRRORING -> FENCING -> CUTTING -> ADOPTING -> ACTING -> DRAINING -> FENCED -> RETURNING -> MIRRORING
     UNBORN -> FENCED
@@ -238,9 +240,7 @@ def _remember_return(
     match event:
         case HistoryJoined(history=history):
             joined = (
-                f"this folder had no history; it joined the one born in region {history.region}, and goes on by"
-                " itself when the region that acts answers. If none does: tidemark region failover --to a region"
-                " that has history"
+                f"this folder had no history; it joined the one born in region {history.region}"
             )
             return msgspec.structs.replace(
                 state, region_epoch=history.region_epoch, reason=joined, copied=True
@@ -290,6 +290,34 @@ def replay(events: list[Event]) -> State | None:
     for event in events[1:]:
         state = fold(state, event)
     return state
+
+
+def standing_reason(state: State) -> str:
+    """Return why a region in `state` takes no writes, and how it goes on (INV-FA9); empty where it may act."""
+    if state.may_act:
+        return ""
+    match state.phase:
+        case Phase.MIRRORING:
+            return f"this region is about to mirror {state.acting_region}; it goes on by itself"
+        case Phase.DISPUTED | Phase.DRAINING:
+            return state.reason  # names the choices, or how it ends
+        case Phase.FENCED:
+            why = state.reason or "another region may act"
+            return f"{why}; this region goes on by itself, as soon as a region acts"
+        case phase:
+            why = state.reason or _PASSING.get(phase, f"this region is {phase.value}")
+            return f"{why}; it goes on by itself"
+
+
+_PASSING: Final[dict[Phase, str]] = {
+    Phase.UNBORN: "this folder has no history and asks the other regions for theirs",
+    Phase.FENCING: (
+        "this region is taking over: it waits for the promises of the others, or until they were waited for"
+    ),
+    Phase.CUTTING: "this region is taking over: it cuts its logs to the tidemark that it acts from",
+    Phase.ADOPTING: "this region is taking over: it loads its ledgers and groups",
+    Phase.RETURNING: "this region returns: it cuts off what the region that acts does not hold",
+}
 
 
 class SeekHistory(msgspec.Struct, frozen=True):

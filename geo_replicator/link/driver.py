@@ -360,6 +360,12 @@ class Link:
         waits = self.core.state is LinkState.APPLYING or changes.growing or changes.due(version)
         return self.core.metadata_version >= version and not waits
 
+    def silent_ms(self) -> int:
+        """Return how long home has not answered, counted from the begin of this link where it never did."""
+        heard = self.lag.heard_at_ms
+        since_ms = self._started_ms if heard is None else heard
+        return self._ports.clock.monotonic_ms() - since_ms
+
     def waiting_topic_changes(self) -> list[UndoneChange]:
         """Return the changes of topics that wait for a tidemark (T15)."""
         return self.reaching.topics.waiting()
@@ -390,7 +396,7 @@ class Link:
             },
             "known_number": newest.newest.number if newest is not None else 0,
             "heard_ms_ago": None if heard is None else now_ms - heard,
-            "silent_ms": now_ms - (self._started_ms if heard is None else heard),
+            "silent_ms": self.silent_ms(),
             "lag": _known(total, heard is not None and now_ms - heard < UNHEARD_MS),
             "lag_when_heard": _known(total, heard is not None),
             "logs": {

@@ -53,7 +53,7 @@ def make_app(
         middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms)],
     )
     registry.register(RegionCollector(api))
-    add_health_routes(app, {"region": api.not_ready, **checks}, registry)
+    add_health_routes(app, {"region": api.not_ready, **checks}, registry, api.remark)
     add_region_routes(app, api)
     return app
 

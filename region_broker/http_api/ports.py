@@ -29,6 +29,10 @@ class RegionApi(Protocol):
         """Return why neither writes nor mirrored reads are served, None if they are."""
         ...
 
+    def remark(self) -> str:
+        """Return what is wrong elsewhere although this region is ready; empty where nothing is."""
+        ...
+
     def http_address(self, region: str) -> str | None:
         """Return the HTTP base URL of `region`, None if there is no such region."""
         ...

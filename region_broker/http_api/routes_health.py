@@ -22,9 +22,12 @@ READY: Final = "ready"
 
 
 def add_health_routes(
-    app: web.Application, checks: Mapping[str, Check], registry: CollectorRegistry
+    app: web.Application,
+    checks: Mapping[str, Check],
+    registry: CollectorRegistry,
+    remark: Callable[[], str],
 ) -> None:
-    """Add the three routes."""
+    """Add the three routes; `remark` says what is wrong elsewhere, and does not make this node unready."""
 
     async def livez(_request: web.Request) -> web.Response:
         return answer({"status": "alive"})
@@ -35,6 +38,7 @@ def add_health_routes(
         body = {
             "status": READY if ready else "not ready",
             "checks": {name: reason or "ok" for name, reason in reasons.items()},
+            "remark": remark(),
         }
         return answer(body, 200 if ready else 503)
 

@@ -84,6 +84,16 @@ def expect_unknown_and_counted(
     assert told["mirrors"]["us"]["link_age_ms"] is None
 
 
+def expect_home_not_heard(mirror: Region) -> None:
+    """Expect that the mirror, which serves reads and so is ready, does not claim that home acts (INV-RR5)."""
+    service = service_of(mirror)
+    said = str(service.describe()["reason_not_acting"])
+    assert re.match(r"region eu acted when last heard, 2\d s ago", said), said
+    assert "docs/runbooks/region_failover.md" in said
+    assert service.not_ready() is None
+    assert service.remark() == said
+
+
 async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: Path) -> None:
     pair, clock = Pair(tmp_path, 1), MovedClock()
     pair.eu.clock = pair.us.clock = clock
@@ -109,6 +119,7 @@ async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: P
         await pair.until(lambda: pair.us.partition("orders", 0).visible_end == 1, "shown")
         await pair.until(lambda: records() == lag_ms() == 0, "all is taken and reached")
         assert not firing(pair.eu) | firing(pair.us)
+        assert view_of(pair.us)["reason_not_acting"] == "region eu acts; this one mirrors it"
 
         pair.fabric.cut("eu", "us")
         await write(3)
@@ -126,11 +137,13 @@ async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: P
         home, mirror = view_of(pair.eu), view_of(pair.us)
         assert re.match(r"us: \d+ records, \d+ bytes, \d+ ms, not heard for 2\d s", lag_text(home))
         assert lag_text(mirror).startswith("unknown, not heard for 2")
+        expect_home_not_heard(pair.us)
         expect_unknown_and_counted(mirror, home, records())
 
         pair.fabric.heal("eu", "us")
         await pair.until(lambda: records() == lag_ms() == 0, "all is taken and reached again")
         assert not firing(pair.eu) | firing(pair.us)
+        assert service_of(pair.us).remark() == ""
     finally:
         await pair.stop()
 

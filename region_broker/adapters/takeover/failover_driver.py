@@ -38,6 +38,7 @@ from geo_replicator.failover import (
     fold,
     next_effect,
     replay,
+    standing_reason,
     unborn,
 )
 from geo_replicator.failover_events import (
@@ -215,7 +216,7 @@ class FailoverDriver:
                 self._refute(refuted_by_lineage(self.outlook, self.state, [hello]))
         if self._is_news(hello):
             reason = f"region {hello.acting_region} acts under region epoch {hello.region_epoch}"
-            self.parts.role.close_gate(reason)
+            self.parts.role.close_gate(f"{reason}; this one goes on by itself: it joins that one")
             self._learned.put_nowait(hello)
 
     def runs_twice(self) -> dict[str, str]:
@@ -241,9 +242,7 @@ class FailoverDriver:
                 return False
             after = fold(self.state, event)
             if not after.may_act:
-                passing = f"this region is {after.phase.value}; it goes on by itself"
-                reason = after.reason or passing
-                self.parts.role.close_gate(reason)
+                self.parts.role.close_gate(standing_reason(after))
             await self._journal.append(event)
             _log.info("%s: %s -> %s", type(event).__name__, self.state.phase, after.phase)
             self._state = after
@@ -458,7 +457,7 @@ class FailoverDriver:
             await self._seal_drain(state, asked)
         if state.phase is Phase.ACTING:
             # T31: what is acknowledged here is under a tidemark, if this region must act again.
-            self.parts.role.close_gate(f"region {asked.taker} is about to act")
+            self.parts.role.close_gate(_about_to_act(asked))
             try:
                 await self._final_point()
             except (RoundFailed, TimeoutError) as error:
@@ -479,7 +478,7 @@ class FailoverDriver:
         1. A commit passes the gate and is held. 2. The gate closes, the last tidemark is published. 3. The
         commit is decided and answered. 4. The taker cuts at that tidemark: the commit would be lost.
         """
-        await self.parts.role.fence(f"region {asked.taker} is about to act")
+        await self.parts.role.fence(_about_to_act(asked))
         reason = ""
         try:
             if is_acknowledged_work(await self._tail_beyond(self._drained)):
@@ -568,3 +567,7 @@ class FailoverDriver:
 
 
 __all__ = ["FailoverDriver", "HandlerTable", "IllegalTransition"]
+
+
+def _about_to_act(asked: Promise) -> str:
+    return f"region {asked.taker} is about to act; this one goes on by itself, when that one acts or gave up"

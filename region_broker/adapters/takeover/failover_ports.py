@@ -198,6 +198,10 @@ class RoundFailed(Exception):
 class LinkSide(Protocol):
     """Copies from the acting region while this one mirrors."""
 
+    def silent_ms(self) -> int:
+        """Return how long the acting region has not answered."""
+        ...
+
     async def run(self) -> None:
         """Copy, reach tidemarks, reconnect; until cancelled."""
         ...

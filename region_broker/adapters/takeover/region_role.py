@@ -5,6 +5,8 @@ INV-RR1  the gate (`acting`) is open only after everything that takes writes is 
 INV-RR2  link and cut leader never run at the same time: one node copies or publishes, not both
 INV-RR3  a sequence that is cancelled half-way leaves the gate closed; the next one begins by standing still,
          so every sequence may be run again
+INV-RR5  a mirror says that another region acts only while that one answers: after `SILENT_MS` it says since when it
+         has not, and names the runbook
 INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
          taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
 INV-RR5  whoever waits for the region that acted before hears of a new term as soon as it begins (`on_term`)
@@ -18,12 +20,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from idempotency.identity import TopicPartition
 from region_broker.adapters.takeover.failover_ports import (
     CutLeaderSide,
+    LinkSide,
     OrphanCandidate,
     RegionLog,
     RoleServices,
@@ -32,6 +35,9 @@ from region_broker.adapters.takeover.failover_ports import (
 )
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.log.failures import LogError
+
+SILENT_MS: Final = 5_000
+"""A region that acts answers a waiting fetch every second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,13 @@ class RegionRole:
         self._services = services
         self._region_epoch = region_epoch
         self._gate_open = False
-        self._reason = "this region is starting"
+        self._reason = "this region is starting; it goes on by itself"
         self._changes = 0
         self._unchanged = asyncio.Event()
         self._term: Term | None = None
         self._cut_leader: CutLeaderSide | None = None
         self._link_runs = False
+        self._link: LinkSide | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._running: list[asyncio.Task[None]] = []
         self._ready_to_run = asyncio.Event()
@@ -78,7 +85,18 @@ class RegionRole:
     @property
     def reason_not_acting(self) -> str:
         """Return why this region takes no writes; empty while it does."""
-        return "" if self._gate_open else self._reason
+        return "" if self._gate_open else (self.silence or self._reason)
+
+    @property
+    def silence(self) -> str:
+        """Return since when the region that this one mirrors has not answered; empty while it answers (INV-RR5)."""
+        link, term = self._link, self._term
+        if link is None or term is None or link.silent_ms() < SILENT_MS:
+            return ""
+        return (
+            f"region {term.acting_region} acted when last heard, {link.silent_ms() // 1000} s ago; this one mirrors it and"
+            " goes on by itself when it answers. If it is lost: docs/runbooks/region_failover.md"
+        )
 
     @property
     def cluster_id(self) -> str:
@@ -145,6 +163,7 @@ class RegionRole:
     def close_gate(self, reason: str) -> None:
         """Refuse writes from this moment on, with `reason`."""
         self._gate_open = False
+        self._link = None
         self._reason = reason
 
     @contextmanager
@@ -246,7 +265,8 @@ class RegionRole:
             log.become_mirror()
         self._link_runs = True
         self._term = term
-        self._spawn(self._services.open_link(term).run(), "link")
+        self._link = self._services.open_link(term)
+        self._spawn(self._link.run(), "link")
 
     async def final_round(self) -> TidemarkPoint:
         """Wait until all that was begun is durable, then publish it; raises `RoundFailed`."""

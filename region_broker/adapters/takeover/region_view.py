@@ -55,6 +55,10 @@ class RegionService:
             return None
         return parts.role.reason_not_acting
 
+    def remark(self) -> str:
+        """Return what is wrong elsewhere although this region is ready: home does not answer its mirror."""
+        return self._driver.parts.role.silence
+
     def http_address(self, region: str) -> str | None:
         """Return the HTTP base URL of `region`, None if there is no such region."""
         known = self._driver.parts.metadata.image.regions.get(region)

@@ -21,6 +21,8 @@ from geo_replicator.failover import (
     fold,
     next_effect,
     replay,
+    standing_reason,
+    unborn,
 )
 from geo_replicator.failover_events import (
     Adopted,
@@ -32,6 +34,7 @@ from geo_replicator.failover_events import (
     Event,
     FollowResumed,
     HigherEpochLearned,
+    HistoryJoined,
     HistoryRefuted,
     LogsCut,
     PromiseGiven,
@@ -41,6 +44,7 @@ from geo_replicator.failover_events import (
     TakeoverBegun,
 )
 from geo_replicator.lineage import LogKey, TidemarkPoint
+from tests.born_folders import birth_at
 
 ORDERS = LogKey(UUID(int=1), 0)
 US_ENTRY = EntryRecord(17, "us", 8, 5, {ORDERS.encode(): 40}, 1_000)
@@ -127,6 +131,36 @@ def test_only_acting_may_act() -> None:
     states = [after(*TAKEOVER_STEPS[: n + 1]) for n in range(5)]
     assert [state.may_act for state in states] == [False, False, False, False, True]
     assert not after(Born("eu", acting=True, region_epoch=8), DrainBegun("op", "us")).may_act
+
+
+GOES_ON = "goes on by itself"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        *[TAKEOVER_STEPS[: n + 1] for n in range(len(TAKEOVER_STEPS))],
+        *[RETURN_STEPS[: n + 1] for n in range(len(RETURN_STEPS))],
+        [*TAKEOVER_STEPS[:2], TakeoverAbandoned("no promise of eu")],
+        [RETURN_STEPS[0], DrainBegun("op", "us")],
+        [RETURN_STEPS[0], DrainBegun("op", "us"), PromiseGiven(17, "us")],
+        [HistoryJoined("us", birth_at("eu", 0))],
+    ],
+    ids=lambda events: type(events[-1]).__name__ + str(len(events)),
+)
+def test_INV_FA9_whoever_does_not_act_says_that_it_goes_on_by_itself(events: list[Event]) -> None:
+    state = after(*events)
+    assert (GOES_ON in standing_reason(state)) is not state.may_act
+    assert bool(standing_reason(state)) is not state.may_act
+
+
+def test_INV_FA9_a_region_without_history_goes_on_by_itself() -> None:
+    assert GOES_ON in standing_reason(unborn("us"))
+
+
+def test_INV_FA9_in_a_dispute_the_choices_are_the_whole_reason() -> None:
+    refuted = HistoryRefuted("us", 8, 5, 1, "us has shown more: tidemark region failover --to us")
+    assert standing_reason(after(RETURN_STEPS[0], refuted)) == refuted.reason
 
 
 def test_an_abandoned_take_over_binds_nobody_but_is_never_used_again() -> None:

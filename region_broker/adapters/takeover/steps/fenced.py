@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.directory import next_region_epoch
-from geo_replicator.failover import Phase, State
+from geo_replicator.failover import Phase, State, standing_reason
 from geo_replicator.failover_events import (
     EntryRecord,
     Event,
@@ -32,7 +32,7 @@ _TAKING_OVER: Final = frozenset({Phase.FENCING, Phase.CUTTING, Phase.ADOPTING})
 
 async def learn_lineage(outlook: Outlook, state: State) -> Event:
     """Stand still and ask until it is known who acts (T31). A region that is silent delays no answer of another one."""
-    await outlook.parts.role.fence(state.reason or "another region may act")
+    await outlook.parts.role.fence(standing_reason(state))
     while True:
         statuses: Mapping[str, SiteStatus] = {}
         async with aclosing(outlook.statuses_as_told()) as told:
