@@ -19,6 +19,7 @@ from region_broker.ports.descriptors import raise_descriptor_limit
 
 if TYPE_CHECKING:
     from region_broker.node import Ports
+    from region_broker.node.start_checks import Findings
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -64,22 +65,28 @@ def _check(config: NodeConfig, path: Path, strange: Sequence[str]) -> None:
     for name in strange:
         click.echo(f"{name} overlays no key, and no command reads it", err=True)
     try:
-        in_use = asyncio.run(_look_around(config, path))
+        found = asyncio.run(_look_around(config, path))
     except ConfigError as error:
         fail(str(error))
-    if in_use:
+    if found.in_use:
         click.echo(f"a node runs on {config.data_dir}: folder and ports were not tried", err=True)
+    if found.unborn:
+        click.echo(
+            f"{config.data_dir} has no history: a node started on it joins the region that acts, or waits. If the whole"
+            f" cluster is new: tidemark init, once, at its home region (tidemark init --help)",
+            err=True,
+        )
     click.echo(f"{path} is a valid configuration of region {config.region}")
 
 
-async def _look_around(config: NodeConfig, path: Path) -> bool:
-    """Return whether a node runs on the folder already; raises `ConfigError` with what would refuse a start."""
+async def _look_around(config: NodeConfig, path: Path) -> "Findings":
+    """Return what a start would meet; raises `ConfigError` with what would refuse it."""
     from region_broker.node.start_checks import look_around
 
     found = await look_around(config, _ports())
     if found.problems:
         raise ConfigError(str(path), found.problems)
-    return found.in_use
+    return found
 
 
 def _ports() -> "Ports":

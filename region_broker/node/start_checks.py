@@ -38,10 +38,14 @@ from region_broker.ports.network import ByteStream, Network
 
 @dataclass(slots=True)
 class Findings:
-    """What was found; `in_use`: a node runs on the folder, so neither it nor the ports were looked at."""
+    """What was found; `in_use`: a node runs on the folder, so neither it nor the ports were looked at.
+
+    `unborn`: the folder has no history, which refuses no start; such a node joins whoever acts, or waits (T32).
+    """
 
     problems: list[Problem] = field(default_factory=list)
     in_use: bool = False
+    unborn: bool = False
 
 
 async def look_around(config: NodeConfig, ports: Ports) -> Findings:
@@ -54,6 +58,7 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
     if found.in_use:
         return found
     found.problems += await asyncio.to_thread(lambda: list(_folder_problems(config, ports)))
+    found.unborn = not found.problems and await asyncio.to_thread(_is_unborn, folder, ports)
     for key in PORTS:
         problem = await _port_problem(config, key, ports.network)
         if problem is not None:
@@ -86,6 +91,12 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
                 yield Problem(_key(config), "is not whole", missing)
     except (NodeRefused, IdentityDamaged, MetadataUnreadable, JournalDamaged, OSError) as error:
         yield Problem(_key(config), "is not for this configuration", str(error))
+
+
+def _is_unborn(folder: Path, ports: Ports) -> bool:
+    identity = read_identity(ports.disk, folder)
+    # A folder of a version before identities has its history in its metadata.
+    return not (identity.history if identity else ports.disk.exists(folder / METADATA_FILE))
 
 
 def _nearest_existing(folder: Path) -> Path:

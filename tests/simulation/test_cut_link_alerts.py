@@ -85,7 +85,7 @@ def expect_unknown_and_counted(
 
 
 def expect_home_not_heard(mirror: Region) -> None:
-    """Expect that the mirror, which serves reads and so is ready, does not claim that home acts (INV-RR5)."""
+    """Expect that the mirror, which serves reads and so is ready, does not claim that home acts (INV-RR6)."""
     service = service_of(mirror)
     said = str(service.describe()["reason_not_acting"])
     assert re.match(r"region eu acted when last heard, 2\d s ago", said), said

@@ -5,7 +5,7 @@ INV-RR1  the gate (`acting`) is open only after everything that takes writes is 
 INV-RR2  link and cut leader never run at the same time: one node copies or publishes, not both
 INV-RR3  a sequence that is cancelled half-way leaves the gate closed; the next one begins by standing still,
          so every sequence may be run again
-INV-RR5  a mirror says that another region acts only while that one answers: after `SILENT_MS` it says since when it
+INV-RR6  a mirror says that another region acts only while that one answers: after `SILENT_MS` it says since when it
          has not, and names the runbook
 INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
          taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
@@ -89,7 +89,7 @@ class RegionRole:
 
     @property
     def silence(self) -> str:
-        """Return since when the region that this one mirrors has not answered; empty while it answers (INV-RR5)."""
+        """Return since when the region that this one mirrors has not answered; empty while it answers (INV-RR6)."""
         link, term = self._link, self._term
         if link is None or term is None or link.silent_ms() < SILENT_MS:
             return ""

@@ -1,15 +1,19 @@
 """What `tidemark broker --check` finds on this machine, and that a start refuses the same (INV-STC1, INV-STC2)."""
 
+import asyncio
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from region_broker.cli.broker import broker
 from region_broker.config import NodeConfig
 from region_broker.config_rules import Problem
 from region_broker.log.disk import RealDisk
 from region_broker.node import Node, NodeRefused, Ports
+from region_broker.node.birth import give_birth
 from region_broker.node.start_checks import look_around
 from region_broker.node.storage import Storage
 from region_broker.ports.chance import SystemChance
@@ -70,11 +74,13 @@ async def start_refuses(config: NodeConfig) -> bool:
 async def test_INV_STC1_a_look_writes_and_keeps_nothing(tmp_path: Path, free: list[int]) -> None:
     config = config_of(tmp_path / "a" / "b", free)
     assert await found(config) == []
+    assert (await look_around(config, PORTS)).unborn
     assert names(tmp_path) == []
     assert not await start_refuses(config)
     before = names(tmp_path)
     assert await found(config) == []
     assert names(tmp_path) == before
+    assert (await look_around(config, PORTS)).unborn, "T32: a start gives no history"
     assert not await start_refuses(config)
 
 
@@ -143,3 +149,21 @@ async def test_a_folder_in_use_is_said_to_be_and_its_ports_are_left_alone(
     assert (seen.problems, seen.in_use) == ([], True)
     await storage.close()
     assert not (await look_around(config, PORTS)).in_use
+
+
+def test_T32_check_of_a_folder_without_history_names_init(tmp_path: Path, free: list[int]) -> None:
+    """Such a configuration is valid, and its node never acts by itself."""
+    config, path = config_of(tmp_path / "data", free), tmp_path / "node.toml"
+    path.write_text(
+        f'region = "eu"\ncluster_id = "c1"\ndata_dir = "{config.data_dir}"\nhome_region = "eu"\n'
+        f'[[regions]]\nname = "eu"\nordinal = 0\nnode_id = 1\nkafka = "{config.own.kafka}"\n'
+        f'peer = "{config.own.peer}"\nhttp = "{config.own.http}"\n'
+    )
+    unborn = CliRunner().invoke(broker, ["--config", str(path), "--check"])
+    assert unborn.exit_code == 0, unborn.output
+    assert "has no history" in unborn.stderr
+    assert "tidemark init" in unborn.stderr
+    asyncio.run(give_birth(config, PORTS, no_history_elsewhere=True))
+    born = CliRunner().invoke(broker, ["--config", str(path), "--check"])
+    assert born.exit_code == 0, born.output
+    assert born.stderr == ""

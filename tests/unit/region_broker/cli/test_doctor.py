@@ -94,7 +94,20 @@ def test_a_data_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     result, rows = examine(tmp_path / "not" / "yet")
     assert result.exit_code in {0, 1}
     assert "ms per fdatasync" in rows["disk sync"]["found"]
+    missing = rows["data folder"]
+    assert missing["state"] == "optional"
+    assert f"{tmp_path / 'not' / 'yet'} does not exist: {tmp_path} was measured" in missing["found"]
+    assert "mount its disk" in missing["mend"]
     assert not (tmp_path / "not").exists()
+
+
+def test_a_data_folder_that_is_there_and_one_that_is_a_file(tmp_path: Path) -> None:
+    _, rows = examine(tmp_path)
+    assert rows["data folder"]["state"] == "ok"
+    (tmp_path / "file").write_bytes(b"")
+    result, rows = examine(tmp_path / "file")
+    assert result.exit_code == 1
+    assert rows["data folder"]["state"] == "MISSING"
 
 
 def test_a_disk_that_takes_no_writes_is_an_error() -> None:
