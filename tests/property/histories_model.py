@@ -3,6 +3,7 @@
 Real: the failover fold and its effects, region epochs, promises and starts, births, wholeness, lineage and bases, the
 proof of history, the link's core, and the search for the end that two logs share. Plain, as the rules read: who is
 asked, moving bytes, quarantine. One action is atomic; a kill falls between any two. `judged` holds what must be true.
+A clock that is set back is no action here: nothing of this reads a clock.
 """
 
 from dataclasses import replace
