@@ -36,6 +36,10 @@ JSON: Final = "json"
 DIVERGENCE: Final = "divergence"
 POLL_S: Final = 0.05
 _PASSING: Final = {"busy", "starting"}
+_WITHOUT_COPY: Final = {
+    False: "where it cannot, it does not take over",
+    True: "cuts off what it cannot copy (--accept-behind)",
+}
 _FOLLOWS: Final = {"mirroring", "acting"}
 _SILENT_MS: Final = 5_000
 
@@ -195,8 +199,8 @@ def failover(
         _print_statement(statement)
     if further := further_mirrors(cluster.views(), statement):
         click.echo(
-            f"WARNING: {'; '.join(further)}: their readers have been shown more than {target} has, and"
-            f" a takeover in {target} cuts it off. One of them loses less, unless you know better.",
+            f"NOTE: {'; '.join(further)}, {target} not yet: it copies that from there before it takes over, and"
+            f" {_WITHOUT_COPY[accept_behind]}.",
             err=True,
         )
     if not yes and not _confirmed(target, output, statement):
