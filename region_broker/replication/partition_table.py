@@ -4,7 +4,8 @@ INV-T1  the folder says its format version; a newer one is refused before anythi
 INV-T2  a partition lives in `<topic id, 32 hex digits>/<partition>`: a topic that was deleted and created again is
         another topic
 INV-T3  a partition that cannot be opened is there, failed, with the reason; the others go on
-INV-T6  a partition that was made and is gone is named in `lost`, also after an empty one took its place (T36)
+INV-T6  a partition that was made and is gone, or whose folder was emptied, is named in `lost`, also after an empty one
+        took its place (T36)
 INV-T7  only a start misses partitions: one that is made later was not there before, whatever the manifest still says of
         one of its number whose drop was interrupted
 INV-T4  the journal is replayed before any partition is opened
@@ -48,7 +49,8 @@ from region_broker.log.log_setup import LogListener, LogSetup
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.recovery.kept_deletions import DeletionNote, KeptDeletions
 from region_broker.log.recovery.removal import Removal
-from region_broker.log.segment import SealedCache
+from region_broker.log.segment import LOG_SUFFIX, SealedCache
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.log_manifest import LogEntry, LogManifest
 from region_broker.log.side_files.log_start import LogStart
 from region_broker.replication.partition import Partition
@@ -124,6 +126,7 @@ class PartitionTable:
         self._removal.sweep(data_dir)
         self._manifest = LogManifest(disk, data_dir)
         self._starting = True
+        self._emptied = self._emptied_folders()  # before the journal puts anything into one
         opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
         self._journal = opened.journal
         self._refused = opened.refused
@@ -188,15 +191,31 @@ class PartitionTable:
         return list(partitions.values())
 
     def _note_lost(self, topic: TopicSpec) -> None:
-        """Note which of the topic's partitions were made in an earlier life and have no folder; raises OSError."""
+        """Note which of the topic's partitions were made in an earlier life and are gone; raises OSError."""
         held, topic_id = self._by_id[topic.topic_id], topic.topic_id
         made = (
             number
             for number in range(topic.partition_count)
             if number not in held and self._manifest.of((topic_id, number)) is LogEntry.MADE
         )
-        gone = [n for n in made if not self._disk.exists(self.folder_of(topic_id, n))]
+        gone = [
+            number
+            for number in made
+            if (topic_id, number) in self._emptied
+            or not self._disk.exists(self.folder_of(topic_id, number))
+        ]
         self._manifest.note([(topic_id, number) for number in gone], LogEntry.LOST)
+
+    def _emptied_folders(self) -> frozenset[tuple[UUID, int]]:
+        """Return which partitions that were made have a folder without what every log has from its making on."""
+        found = set()
+        for topic_id, number in self._manifest.named(LogEntry.MADE):
+            folder = self.folder_of(topic_id, number)
+            if not self._disk.exists(folder / CHECKPOINT_NAME) and self._disk.exists(folder):
+                names = self._disk.list_dir(folder)
+                if not any(name.endswith(LOG_SUFFIX) for name in names):
+                    found.add((topic_id, number))
+        return frozenset(found)
 
     def _note_made(self, topic_id: UUID) -> None:
         named = self._manifest.of
