@@ -9,6 +9,8 @@ INV-FR5  a tidemark whose bytes were deleted at home before they came is skipped
 INV-FR6  only logs that were checked against home under the tidemark's region epoch count for it (T23)
 INV-FR7  a log that was copied with the holes of a cleaning counts for no tidemark inside them: its keys have their
          newest values only from the end of what was cleaned on (T13)
+INV-FR8  a log that the tidemark reached names and that is not here is needed by whatever comes next: nothing is complete
+         without it, unless a tidemark names its removal (T16)
 
 Cost: one counter per pending tidemark, one queue of awaited positions per log; O(moved) altogether.
 Not here: reading `__tidemarks` (`tidemark.TidemarkBook`), durability (`ports.ReachedStore`), showing.
@@ -57,6 +59,7 @@ class Frontier:
     _pending: deque[_Pending] = field(default_factory=deque)
     _logs: dict[LogKey, _Log] = field(default_factory=dict)
     _seeded: dict[LogKey, _Log] = field(default_factory=dict)
+    _absent: dict[LogKey, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start from what was durable before."""
@@ -79,12 +82,28 @@ class Frontier:
         self._give_up(tidemark.removed)
         pending = _Pending(tidemark.point, 0)
         pending.unreachable = self._inside_holes(tidemark)
-        for key, position in self._needs(tidemark).items():
+        for key, position in {**self._still_absent(tidemark), **self._needs(tidemark)}.items():
             if not self._has(key, position, tidemark.region_epoch):
                 pending.missing += 1
                 self._logs.setdefault(key, _Log()).awaited.append((position, pending))
         self._pending.append(pending)
         self._settle()
+
+    def absent(self, positions: Mapping[LogKey, int]) -> None:
+        """Name the logs of the tidemark reached that are not here, with their positions; before any is observed (INV-FR8).
+
+        1. Home deletes a topic, and is lost before a tidemark says so. 2. Another region takes over at a tidemark that
+        names the topic. 3. The lost one returns to that tidemark, without the topic; later tidemarks do not name it
+        again while nobody writes to it. 4. It would count as reached, and be taken over at, without those records.
+        """
+        assert not self._pending, "what was observed already does not wait for them"
+        self._absent = dict(positions)
+
+    def _still_absent(self, tidemark: Tidemark) -> Mapping[LogKey, int]:
+        """Return what the next tidemark needs beside its own: those behind it wait for it."""
+        absent, self._absent = self._absent, {}
+        gone = set(tidemark.removed)
+        return {key: position for key, position in absent.items() if key not in gone}
 
     def _give_up(self, removed: Iterable[LogKey]) -> None:
         """Skip the pending tidemarks that need bytes which are gone at home: a later one does not."""

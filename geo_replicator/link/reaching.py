@@ -43,6 +43,7 @@ class Reaching:
         self.changed = asyncio.Event()
         self._restored = False
         self._shown = BEFORE_ALL
+        self._absent: Mapping[LogKey, int] = {}
         self._saving: TidemarkPoint | None = None
         self._read_to = 0
         self._dirty: dict[LogKey, None] = {}
@@ -67,10 +68,19 @@ class Reaching:
         for key in self._ports.logs.keys():  # noqa: SIM118 -- a port's method, no mapping
             self.frontier.seeded(key, self._ports.logs.whole_from(key))
             self.frontier.advanced(key, self._ports.logs.high_watermark(key))
+        self._absent = self._named_and_absent(reached)
+        self.frontier.absent(self._absent)
         for tidemark in read.above:
             self.frontier.observe(tidemark)
         self._restored = True
         self._show_all()
+
+    def _named_and_absent(self, reached: TidemarkPoint) -> Mapping[LogKey, int]:
+        """Return the logs of topics that are not here, though the tidemark reached names records of them (INV-FR8)."""
+        cut = self.book.positions(reached)
+        here = set(self._ports.logs.keys())
+        named = {} if cut is None else cut.positions
+        return {key: end for key, end in named.items() if end > 0 and key not in here}
 
     def _held(self, reached: TidemarkPoint) -> TidemarkPoint:
         """Return what the bytes hold of the stored fact, and say what they lack (INV-LD5)."""
@@ -150,7 +160,8 @@ class Reaching:
         assert self.book.floor is not None, point
         first = self.book.floor.newest.point > self._shown
         changed = self.book.raise_floor(point)
-        if first:
+        if first or self._absent:
+            self._absent = {}  # they are here now, or a tidemark has named their removal
             self._show_all()
         else:
             self._show_logs(changed)

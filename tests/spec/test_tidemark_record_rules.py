@@ -209,6 +209,22 @@ def test_T16_what_is_reached_already_is_not_waited_for_again() -> None:
     assert made.pending_count == 1
 
 
+def test_T16_a_log_that_the_reached_tidemark_names_and_that_is_not_here_is_needed_by_the_next() -> (
+    None
+):
+    """INV-FR8: no later tidemark names it again while nobody writes to it."""
+    _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p0=5))
+    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(8, 1))
+    made.absent({P1: 4})
+    made.reconciled((P0, P1, LEDGERS.shard_key(0), LEDGERS.shard_key(1)), 8)
+    made.observe(tidemarks[1])
+    made.advanced(P0, 5)
+    copy_ledgers(made, 100)
+    assert made.complete == TidemarkPoint(8, 1)
+    made.advanced(P1, 4)
+    assert made.complete == TidemarkPoint(8, 2)
+
+
 def test_T16_logs_count_only_when_they_were_reconciled_under_the_tidemarks_epoch() -> None:
     """H16: lengths are not histories (T23)."""
     _, tidemarks = written(cut(1, p0=3))

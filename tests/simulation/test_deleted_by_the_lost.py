@@ -1,0 +1,34 @@
+"""Rules T15 and T16: a topic that only the lost region had deleted is there again, also in that region."""
+
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from tests.simulation.region_pair import Pair, region_pair
+from tests.simulation.test_folders_without_history import TOPIC, shown, three_records
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+async def deleted_by_the_lost(pair: Pair) -> None:
+    """Let home delete the topic, which nobody hears of, and be lost; the mirror takes over and has it."""
+    await three_records(pair)
+    pair.fabric.cut("eu", "us", silent=False)
+    await pair.eu.node.topics.delete_topic(TOPIC)
+    await pair.eu.kill()
+    await pair.fail_over()
+    assert shown(pair.us) == 3
+    pair.fabric.heal("eu", "us")
+
+
+async def test_T16_a_region_that_had_deleted_a_topic_shows_it_again_when_it_returns(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await deleted_by_the_lost(pair)
+        await pair.eu.start()
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        await pair.until(
+            lambda: shown(pair.eu) == 3, "it shows the topic, though nobody writes to it"
+        )
