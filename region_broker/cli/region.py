@@ -138,7 +138,8 @@ def _remark(view: Mapping[str, Any]) -> str:
         return ""
     reason = str(view["reason_not_acting"])
     known = view.get("lag") or {}
-    trouble = known.get("stopped_reaching") or known.get("refused_history")
+    troubles = (known.get(key) for key in ("stopped_reaching", "refused_history", "lost_here"))
+    trouble = next(filter(None, troubles), None)
     if not trouble and view.get("stands_aside") not in {None, "", reason}:
         trouble = view["stands_aside"]
     if not trouble and known.get("state") != "streaming":

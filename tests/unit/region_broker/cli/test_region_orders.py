@@ -130,11 +130,14 @@ def test_status_says_what_a_mirrors_link_suffers_from(monkeypatch: pytest.Monkey
     full = view("mirror", 5, state="paused", last_error="the disk is nearly full", lag={})
     sound = view("mirror", 5, state="streaming", last_error="of an hour ago", lag={})
 
+    lacking = view("mirror", 5, state="streaming", lost_here="the disk has lost a part", lag={})
+
     def views(self: Cluster) -> dict[str, dict[str, Any]]:
-        self.http = {"ap": "http://ap:9093", "us": US}
-        return {"ap": sound, "us": full}
+        self.http = {"ap": "http://ap:9093", "sa": "http://sa:9093", "us": US}
+        return {"ap": sound, "sa": lacking, "us": full}
 
     monkeypatch.setattr(Cluster, "views", views)
     output = run("status").output
+    assert "eu acts; the disk has lost a part" in output
     assert "eu acts; the disk is nearly full" in output
     assert "of an hour ago" not in output
