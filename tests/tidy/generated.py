@@ -8,7 +8,7 @@ Not here: writing the files (`write_docs`), noticing that they are stale (`test_
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, get_type_hints
 
@@ -19,6 +19,8 @@ from region_broker.config_rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.registry import Api
+from tests.process.faults.cases import ROWS
+from tests.process.faults.regions import CLIENTS, REGIONS, Scene
 from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
 from tests.tidy.tree import (
     DOCS,
@@ -202,6 +204,32 @@ def _literal(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
+def _folder_faults(_old: str) -> str:
+    rows = [
+        f"| {row.fault} | {row.side} | {row.met.seen.value} | {row.alone.seen.value} |"
+        f" {'; '.join(filter(None, (row.met.seen.value, row.written_alone)))} |"
+        f" {'; or '.join(row.ways)} | {' and '.join(row.when)} a failover |"
+        for row in ROWS
+    ]
+    return _table(
+        "| what happened | to | the other region is up | it is away | it comes back later | way out | played |",
+        rows,
+    )
+
+
+def _region_scenes(_old: str) -> str:
+    return _scenes(REGIONS)
+
+
+def _client_scenes(_old: str) -> str:
+    return _scenes(CLIENTS)
+
+
+def _scenes(scenes: Sequence[Scene]) -> str:
+    rows = [f"| `{scene.name}` | {scene.says} |" for scene in scenes]
+    return _table("| `--case` | what is played, and judged |", rows)
+
+
 MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "config-keys": _config_keys,
     "region-keys": _region_keys,
@@ -211,4 +239,7 @@ MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "fixed-topic-configs": _fixed_topic_configs,
     "invariants": _invariants,
     "rules": _rules,
+    "folder-faults": _folder_faults,
+    "region-scenes": _region_scenes,
+    "client-scenes": _client_scenes,
 }

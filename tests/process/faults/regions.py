@@ -1,0 +1,414 @@
+"""Rows of docs/FAULTS.md about regions, links, failovers and clients that can be caused from outside of a process.
+
+Each play begins with regions that do not run and hold the same, and ends with all of them up and whole. Its first line
+is its line in the document. `world.kept` is what must be there in the end; what an operator's word took away is given
+up, and must be named by `region losses`.
+"""
+
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from region_broker.cli.demo.stage import wait_until
+from region_broker.cli.local_cluster import LocalCluster, RegionPlace
+from tests.process.client_world import CALL_S, create_topic
+from tests.process.faults.cases import When
+from tests.process.faults.world import PATIENCE_S, TOPIC, Template, World
+
+AGAIN: Final = "again"
+_FAILOVER: Final = ("region", "failover", "--yes", "--to")
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What a play is given: regions that do not run, with links between them."""
+
+    world: World
+    template: Template
+
+    @property
+    def home(self) -> str:
+        """Who acted last."""
+        return self.template.home
+
+    @property
+    def mirror(self) -> str:
+        """The first of those that mirrored it."""
+        return self.template.mirror
+
+    def start(self) -> None:
+        """Start all; return when home acts and all others have copied all."""
+        for name in (self.home, *self.template.mirrors):
+            self.world.start(name)
+        self.world.settle()
+
+    def admin(self) -> AdminClient:
+        """Return an administrator's client at home."""
+        place = self.world.stage.cluster.place(self.home)
+        return AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
+
+    def fail_over(self, to: str) -> None:
+        """Give an operator's word."""
+        self.world.tidemark(*_FAILOVER, to)
+
+
+def topic_made_again(stand: Stand) -> None:
+    """A topic is deleted and made again under its name: the mirror shows the old one until it hears, then the new."""
+    world = _with_a_topic(stand)
+    world.stage.cut(stand.home, stand.mirror, silent=True)
+    _make_again(stand)
+    assert world.values(stand.mirror, AGAIN, 1) == ["old 1", "old 2"]
+    world.stage.heal(stand.home, stand.mirror)
+    _await_found(stand, stand.mirror, ["new"])
+
+
+def topic_made_again_and_home_lost(stand: Stand) -> None:
+    """The same, and home is lost before the mirror heard: the mirror has the old topic, also when home returns."""
+    world = _with_a_topic(stand)
+    world.stage.cut(stand.home, stand.mirror, silent=False)
+    _make_again(stand)
+    world.stage.kill(stand.home)
+    world.stage.heal(stand.home, stand.mirror)
+    stand.fail_over(stand.mirror)
+    world.gone.add("new")
+    world.start(stand.home)
+    world.be_whole()
+    for name in (stand.home, stand.mirror):
+        _await_found(stand, name, ["old 1", "old 2"])
+
+
+def _with_a_topic(stand: Stand) -> World:
+    stand.start()
+    create_topic(stand.world.stage.cluster.place(stand.home).bootstrap, AGAIN, 1)
+    stand.world.send(stand.home, AGAIN, ["old 1", "old 2"], 1)
+    stand.world.settle()
+    return stand.world
+
+
+def _make_again(stand: Stand) -> None:
+    admin = stand.admin()
+    admin.delete_topics([AGAIN])[AGAIN].result(CALL_S)
+    admin.create_topics([NewTopic(AGAIN, 1, 1)])[AGAIN].result(CALL_S)
+    stand.world.send(stand.home, AGAIN, ["new"], 1)
+
+
+def _await_found(stand: Stand, name: str, wanted: list[str]) -> None:
+    def found() -> bool:
+        try:
+            return stand.world.values(name, AGAIN, 1) == wanted
+        except (OSError, KafkaException):
+            return False  # between the two topics
+
+    wait_until(f"{name} shows {wanted}", PATIENCE_S, found)
+
+
+def grown_apart(stand: Stand) -> None:
+    """The lost region had grown a topic; the new one grows it, too, before it returns: the new one's records count."""
+    world = _with_a_topic(stand)
+    world.stage.cut(stand.home, stand.mirror, silent=False)
+    lost = stand.admin()
+    lost.create_partitions([NewPartitions(AGAIN, 3)])[AGAIN].result(CALL_S)
+    world.send(stand.home, AGAIN, ["lost 0", "lost 1", "lost 2"], 3)
+    world.gone |= {"lost 0", "lost 1", "lost 2"}
+    world.stage.kill(stand.home)
+    stand.fail_over(stand.mirror)
+    place = world.stage.cluster.place(stand.mirror)
+    admin = AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
+    admin.create_partitions([NewPartitions(AGAIN, 3)])[AGAIN].result(CALL_S)
+    world.send(stand.mirror, AGAIN, ["kept 0", "kept 1", "kept 2"], 3)
+    world.stage.heal(stand.home, stand.mirror)
+    world.start(stand.home)
+    world.be_whole()
+    wanted = ["kept 0", "kept 1", "kept 2", "old 1", "old 2"]
+    for name in (stand.home, stand.mirror):
+        assert world.values(name, AGAIN, 3) == wanted, name
+
+
+def epoch_begun_twice(stand: Stand) -> None:
+    """A region takes over twice under one number, from copies of its folder: its mirror follows none of the second."""
+    world, template = stand.world, stand.template
+    assert template.former is not None
+    template.put(template.former / stand.home, world, stand.home)
+    world.start(stand.home)
+    stand.fail_over(stand.home)
+    world.await_acting(stand.home)
+    others = world.write(stand.home)
+    world.kept -= others
+    world.start(stand.mirror)
+    assert world.view(stand.home)["region_epoch"] == world.view(stand.mirror)["region_epoch"]
+    stand.world.status_says(stand.mirror, "region failover")
+    world.shows_all(stand.mirror)
+    stand.fail_over(stand.mirror)
+    world.gone |= others
+
+
+def switch_under_changes(stand: Stand) -> None:
+    """Topics are created all through a planned switch: each one that was acknowledged is there in both regions."""
+    stand.start()
+    made: list[str] = []
+    ended = threading.Event()
+
+    def create() -> None:
+        admin = AdminClient(
+            {"bootstrap.servers": stand.world.stage.cluster.bootstrap, "log_level": 0}
+        )
+        number = 0
+        while not ended.is_set():
+            number += 1
+            name = f"made-{number}"
+            try:
+                admin.create_topics([NewTopic(name, 1, 1)], request_timeout=5)[name].result(CALL_S)
+            except KafkaException:
+                continue  # refused, and not acknowledged
+            made.append(name)
+
+    creator = threading.Thread(target=create)
+    creator.start()
+    try:
+        wait_until("a topic", PATIENCE_S, lambda: len(made) > 3)
+        stand.world.tidemark("region", "switch", "--to", stand.mirror)
+        before = len(made)
+        wait_until("a topic after the switch", PATIENCE_S, lambda: len(made) > before + 3)
+    finally:
+        ended.set()
+        creator.join(PATIENCE_S)
+    stand.world.settle()
+    for name in stand.world.stage.names:
+        place = stand.world.stage.cluster.place(name)
+        admin = AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
+        missing = set(made) - set(admin.list_topics(timeout=CALL_S).topics)
+        assert not missing, f"{missing} of {len(made)} topics are not in {name}"
+
+
+def mirror_lost_the_end_of_a_log(stand: Stand) -> None:
+    """The mirror's disk lost the end of a log, and home is gone: it claims what it holds, and takes over there."""
+    world = stand.world
+    log = next(world.log_folder(stand.mirror, TOPIC, 1).glob("*.log"))
+    with log.open("rb+") as file:
+        file.truncate(log.stat().st_size // 2)
+    world.start(stand.mirror)
+    world.status_says("the disk has lost a part of it")
+    shown = world.values(stand.mirror)
+    stand.fail_over(stand.mirror)
+    held = set(world.values(stand.mirror))
+    assert held <= set(shown)
+    assert len(held) < len(world.kept)
+    world.give_up(world.kept - held)
+    world.start(stand.home)
+
+
+def cut_link(stand: Stand) -> None:
+    """The link is cut: home counts what the mirror lacks, the mirror says that it does not know; healed, both say 0."""
+    stand.start()
+    world = stand.world
+    world.stage.cut(stand.home, stand.mirror, silent=False)
+    written = world.write(stand.home)
+    status = world.status_says("unknown", "not heard for")
+    [counted] = re.findall(rf"{stand.mirror}: (\d+) records", status)
+    assert int(counted) >= len(written), status
+    world.stage.heal(stand.home, stand.mirror)
+    world.settle()
+    stand.world.status_says(f"{stand.mirror}: 0 records")
+
+
+def split_brain(stand: Stand) -> None:
+    """A failover while home lives behind a cut link: both take writes, one line says so; healed, home returns."""
+    stand.start()
+    world = stand.world
+    world.stage.cut(stand.home, stand.mirror, silent=False)
+    stand.fail_over(stand.mirror)
+    world.await_acting(stand.mirror)
+    world.give_up(world.write(stand.home))
+    world.write(stand.mirror)
+    stand.world.status_says("SPLIT BRAIN", "docs/runbooks/split_brain.md")
+    world.stage.heal(stand.home, stand.mirror)
+
+
+def folder_runs_twice(stand: Stand) -> None:
+    """A copy of home's folder runs elsewhere while home runs: the mirror says so in `region status` and log."""
+    world = stand.world
+    with _elsewhere(world, stand.home) as copy:
+        stand.start()
+        world.write(stand.home)
+        copy.launch(stand.home)
+        stand.world.status_says("RUNS TWICE")
+        copy.kill(stand.home)
+    assert "two nodes run as" in world.log(stand.mirror)
+
+
+@contextmanager
+def _elsewhere(world: World, name: str) -> Any:
+    """Give a copy of a region's folder to a node at other ports."""
+    folder = world.folder / "elsewhere"
+    shutil.copytree(world.folder / name, folder / name, ignore=shutil.ignore_patterns("node.log"))
+    spare = LocalCluster.open(
+        world.folder / "spare", region_count=1, port=0, new_cluster_id=UUID(int=1)
+    ).plan.regions[0]
+    plan = world.stage.cluster.plan
+    moved = [_at(each, spare) if each.name == name else each for each in plan.regions]
+    (folder / "cluster.json").write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(plan, regions=moved))
+    )
+    with LocalCluster.open(
+        folder, region_count=len(moved), port=None, new_cluster_id=UUID(int=1)
+    ) as copy:
+        yield copy
+
+
+def _at(place: RegionPlace, spare: RegionPlace) -> RegionPlace:
+    return msgspec.structs.replace(
+        place, kafka_port=spare.kafka_port, http_port=spare.http_port, peer_port=spare.peer_port
+    )
+
+
+def taker_behind_a_third(stand: Stand) -> None:
+    """Of two mirrors the one behind takes over: it first copies what the other one has reached."""
+    stand.start()
+    world = stand.world
+    ahead, behind = stand.template.mirrors
+    world.stage.cut(stand.home, behind, silent=False)
+    world.write(stand.home)
+    world.await_mirrored(stand.home, ahead)
+    world.stage.kill(stand.home)
+    stand.fail_over(behind)
+    world.shows_all(behind)
+    world.shows_all(ahead)
+    world.stage.heal(stand.home, behind)
+    world.start(stand.home)
+
+
+def silent_third(stand: Stand) -> None:
+    """A third region is stopped, not dead: the failover goes on, and the lost region joins without it."""
+    stand.start()
+    world = stand.world
+    taker, silent = stand.template.mirrors
+    world.stage.cluster.signal(silent, signal.SIGSTOP)
+    try:
+        world.stage.kill(stand.home)
+        stand.fail_over(taker)
+        world.write(taker)
+        world.start(stand.home)
+        world.await_mirrored(taker, stand.home)
+    finally:
+        world.stage.cluster.signal(silent, signal.SIGCONT)
+
+
+def tidemarks_damaged_at_home(stand: Stand) -> None:
+    """`__tidemarks` is damaged when home starts: it takes writes, says what to do, and a failover loses nothing."""
+    world = stand.world
+    _damage(world.log_folder(stand.home, "__tidemarks", 0))
+    world.start(stand.mirror)
+    world.start(stand.home)
+    world.ready_tells(stand.home, "__tidemarks", "region failover")
+    stand.fail_over(stand.mirror)
+
+
+def tidemarks_damaged_at_a_mirror(stand: Stand) -> None:
+    """The same at a mirror: it copies nothing and names the folder to remove; without it, all is copied."""
+    world = stand.world
+    folder = world.log_folder(stand.mirror, "__tidemarks", 0)
+    _damage(folder)
+    world.start(stand.home)
+    world.start(stand.mirror)
+    world.ready_tells(stand.mirror, "remove that folder")
+    world.stage.kill(stand.mirror)
+    shutil.rmtree(folder)
+    world.start(stand.mirror)
+
+
+def _damage(folder: Path) -> None:
+    """Change bytes in the middle of a log."""
+    log = max(folder.glob("*.log"), key=lambda each: each.stat().st_size)
+    with log.open("rb+") as file:
+        file.seek(log.stat().st_size // 2)
+        changed = bytes(each ^ 0xFF for each in file.read(8))
+        file.seek(log.stat().st_size // 2)
+        file.write(changed)
+
+
+def reader_ahead_of_the_cut(stand: Stand) -> None:
+    """A group has read further than the new region's logs reach: it is shown every record of the new region."""
+    stand.start()
+    world = stand.world
+    world.stage.cut(stand.home, stand.mirror, silent=False)
+    consumer = Consumer(
+        {"bootstrap.servers": world.stage.cluster.bootstrap, "group.id": "ahead", "log_level": 0,
+         "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
+         "isolation.level": "read_committed", "reconnect.backoff.max.ms": 500}
+    )  # fmt: skip
+    try:
+        consumer.subscribe([TOPIC])
+        world.give_up(world.write(stand.home))
+        _read_until(consumer, world.kept | world.gone)
+        consumer.commit(asynchronous=False)
+        world.stage.kill(stand.home)
+        stand.fail_over(stand.mirror)
+        _read_until(consumer, world.write(stand.mirror))
+    finally:
+        consumer.close()
+    world.stage.heal(stand.home, stand.mirror)
+    world.start(stand.home)
+
+
+def _read_until(consumer: Any, wanted: set[str]) -> None:
+    missing = set(wanted)
+
+    def read() -> bool:
+        for message in consumer.consume(100, timeout=0.5):
+            if message.error() is None:
+                missing.discard(message.value().decode())
+        return not missing
+
+    wait_until(f"a reader is shown {len(wanted)} records", PATIENCE_S, read)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A play, and the regions that it begins with."""
+
+    play: Callable[[Stand], None]
+    when: When = When.BEFORE
+    regions: int = 2
+
+    @property
+    def name(self) -> str:
+        """Return what `--case` and the lines of a run say."""
+        return self.play.__name__.replace("_", "-")
+
+    @property
+    def says(self) -> str:
+        """Return its line in the document."""
+        return (self.play.__doc__ or "").strip().splitlines()[0]
+
+
+REGIONS: Final[Sequence[Scene]] = (
+    Scene(topic_made_again),
+    Scene(topic_made_again_and_home_lost),
+    Scene(grown_apart),
+    Scene(epoch_begun_twice, When.AFTER),
+    Scene(switch_under_changes),
+    Scene(mirror_lost_the_end_of_a_log),
+    Scene(cut_link),
+    Scene(split_brain),
+    Scene(folder_runs_twice),
+    Scene(taker_behind_a_third, regions=3),
+    Scene(silent_third, regions=3),
+)
+CLIENTS: Final[Sequence[Scene]] = (
+    Scene(tidemarks_damaged_at_home),
+    Scene(tidemarks_damaged_at_a_mirror),
+    Scene(reader_ahead_of_the_cut, When.AFTER),
+)
+SCENES: Final[Mapping[str, Sequence[Scene]]] = {"regions": REGIONS, "transactions": CLIENTS}
