@@ -31,6 +31,11 @@ async def seek_history(outlook: Outlook) -> Event:
         greeted, silent = await outlook.parts.peers.greetings(
             timeout_ms=outlook.settings.ask_timeout_ms
         )
+        if (
+            outlook.lives.unsure()
+        ):  # it looks for the start before this one, and says in a moment (T36)
+            await outlook.parts.clock.sleep_ms(outlook.settings.ask_again_ms)
+            continue
         statuses = await outlook.statuses()
         acting = _acting(greeted, statuses)
         if acting is not None:
