@@ -187,7 +187,8 @@ class World:
         """Require that its metrics say what it waits for: an alert goes by it."""
         with urllib.request.urlopen(f"{self.stage.cluster.place(name).http}/metrics") as answer:
             told = answer.read().decode()
-        assert f'tidemark_region_waits{{reason="{reason}"}} 1.0' in told
+        waits = [line for line in told.splitlines() if line.startswith("tidemark_region_waits{")]
+        assert any(f'reason="{reason}"' in line and line.endswith(" 1.0") for line in waits), waits
 
     def lose_log(self, name: str) -> None:
         """Take the folder of one of the topic's partitions away."""
