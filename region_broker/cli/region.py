@@ -144,6 +144,9 @@ def _remark(view: Mapping[str, Any]) -> str:
         trouble = view["stands_aside"]
     if not trouble and known.get("state") != "streaming":
         trouble = known.get("last_error")
+    if diverged := view.get("diverged_records"):
+        told = f"{diverged} offsets copied here and not held at home are in quarantine: tidemark region losses"
+        trouble = f"{trouble}; {told}" if trouble else told
     return f"{reason}; {trouble}" if trouble else reason
 
 

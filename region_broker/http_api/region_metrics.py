@@ -52,6 +52,10 @@ class RegionCollector(Collector):
                 "Other regions that two nodes run as, by what this one hears.",
                 len(view["runs_twice"]),
             ),
+            "diverged_records": (
+                "Offsets in quarantine since this node's start: copied here, and not held by the region that acts.",
+                view["diverged_records"],
+            ),
             "home_silent_ms": ("Milliseconds since this mirror heard home.", _silent_ms(view)),
             "link_age_ms": (
                 "Milliseconds since this mirror's link to home began; NaN: it has none.",

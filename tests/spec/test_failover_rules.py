@@ -409,7 +409,7 @@ async def test_T31_a_tail_is_a_loss_of_the_takeover_that_cut_it_off_not_of_a_lat
 
 
 async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_followed(
-    pair: Pair,
+    pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
@@ -427,7 +427,10 @@ async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_f
         lambda: pair.eu.table, pair.eu.quarantine, pair.eu._cut_reason, lambda: EMPTY_CUT
     )
     parted = Diverged(key_of(log), log.leader_epoch, 1, log.log_end_offset)
+    assert pair.eu.quarantine.diverged_records == 0
     await diverged.diverged([parted])
+    assert pair.eu.quarantine.diverged_records == parted.mirror_end_offset - 1
+    assert "copied here, and region us does not hold them" in caplog.text
     by_cause = {losses.cause: losses for losses in await pair.eu.operations.losses()}
     assert by_cause[CutCause.LINEAGE].plain_record_count == 2
     assert by_cause[CutCause.LINEAGE].unexplained == ()

@@ -27,6 +27,7 @@ class Region:
         return {
             "region": "eu", "domain": "main", "acting": True, "region_epoch": 8,
             "tidemark": {"number": 1, "age_ms": 1}, "lag": {}, "waits_for": "", "runs_twice": {},
+            "diverged_records": 0,
             "link": {"state": None, "age_ms": None},
         }  # fmt: skip
 

@@ -180,9 +180,17 @@ class DivergedLogs:
                 )
             provenance = _provenance(step, EMPTY_CUT, self._reason(), CutCause.DIVERGENCE)
             try:
-                await _cut_one(log, provenance, self._quarantine)
+                moved = await _cut_one(log, provenance, self._quarantine)
             except (LogError, OSError, QuarantineDamaged) as error:
                 raise LogHalted(f"{log.tp} diverged and could not be cut: {error}") from error
+            _log.error(
+                "moved %s offsets %d..%d to quarantine: they were copied here, and region %s does not hold them. Was its"
+                " folder an older copy, or did its disk lose writes? tidemark region losses lists them",
+                log.tp,
+                moved.first_offset,
+                moved.last_offset,
+                moved.acting_region,
+            )
 
 
 def _agreed_end(log: RegionLog, divergence: Diverged) -> int:

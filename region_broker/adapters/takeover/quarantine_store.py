@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from geo_replicator.loss import LossStatement
 from geo_replicator.quarantine import (
+    CutCause,
     Provenance,
     ProvenanceUnreadable,
     QuarantineKey,
@@ -54,6 +55,8 @@ class QuarantineStore:
         self._disk = disk
         self._root = root
         self._offload = offload
+        self.diverged_records = 0
+        """Offsets put aside since this node's start because the region that acts does not hold them (T23)."""
 
     async def move_in(self, provenance: Provenance, read: ReadBatches) -> Provenance:
         """Store the tail that `read` yields, durably, and return its provenance, with counts and CRC.
@@ -85,6 +88,8 @@ class QuarantineStore:
         self._disk.rename(partial, folder / f"{stem}{_BATCHES}")
         self._disk.fsync_dir(folder)
         self._disk.write_file_atomic(folder / f"{stem}{_PROVENANCE}", encode_provenance(complete))
+        if complete.cause is CutCause.DIVERGENCE:
+            self.diverged_records += complete.last_offset - complete.first_offset + 1
         return complete
 
     async def _holds(self, known: Provenance, wanted: Provenance, read: ReadBatches) -> bool:

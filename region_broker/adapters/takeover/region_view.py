@@ -92,6 +92,7 @@ class RegionService:
             "waits_for": "other_start" if aside else _waits_for(state, lag),
             "stands_aside": aside,
             "runs_twice": self._driver.runs_twice(),
+            "diverged_records": parts.quarantine.diverged_records,
             "lag": lag,
             "link": {
                 "running": parts.role.mirrors,
