@@ -6,6 +6,7 @@ INV-SHO2  a dispute is ended either way, by chance: failover to who has shown mo
 Else the region with the greatest tidemark is told to take over.
 """
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,6 +16,7 @@ from chaos.shuffle.stage import Stage
 SETTLE_S: Final = 75.0
 UNCHANGED_S: Final = 4.0
 _ASK_S: Final = 0.25
+_COUNTS: Final = re.compile(r"\d+ m?s\b")
 _WITHOUT_HISTORY: Final = "unborn"
 _DISPUTED: Final = "disputed"
 
@@ -32,7 +34,8 @@ def settle(stage: Stage) -> bool:
         views = {name: view for name in stage.names if (view := stage.view(name)) is not None}
         if len(views) == len(stage.names) and settled(views):
             return True
-        if (now := _picture(views)) != picture:
+        # A reason may count seconds: that is no change.
+        if (now := _COUNTS.sub("", _picture(views))) != picture:
             picture, since_s = now, time.monotonic()
         elif time.monotonic() - since_s > UNCHANGED_S and not any(
             v["acting"] for v in views.values()
