@@ -29,6 +29,7 @@ _CORRELATION_ID: Final = 0x74696465
 # ApiVersions (18), version 0, without a client id; and how its answer begins.
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION_ID, -1)
 _API_VERSIONS_HEAD: Final = struct.Struct(">ii")
+_ACTING: Final = "tidemark.acting"
 _CREATE: Final = "`tidemark topic create` makes one, `tidemark topic list` shows all"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -74,6 +75,26 @@ def admin_client(bootstrap: str) -> Any:
     with kafka_errors(f"no broker answers at {bootstrap}: is it running? See `tidemark dev`"):
         client.list_topics(timeout=TIMEOUT_S)
     return client
+
+
+def tell_if_behind(client: Any) -> bool | None:
+    """Say in one line if the region that answers does not act; return whether it acts, None for brokers that do not tell."""
+    from confluent_kafka.admin._config import ConfigResource
+
+    number = client.list_topics(timeout=TIMEOUT_S).controller_id
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(number))
+    answers = client.describe_configs([resource])
+    told = wait_for(answers[resource], f"node {number} does not tell its configs").get(_ACTING)
+    if told is None:
+        return None
+    acting = bool(told.value == "true")
+    if not acting:
+        click.echo(
+            f"node {number} answers, whose region does not act: it shows what it has reached, which may lie behind"
+            " (tidemark region status)",
+            err=True,
+        )
+    return acting
 
 
 def _check_reachable(bootstrap: str) -> None:

@@ -51,6 +51,15 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: str, *, title: str = "
     print_table(title, columns, [list(row.values()) for row in rows])
 
 
+def print_answered(
+    rows: Sequence[Mapping[str, Any]], output: str, *, acting: bool | None, title: str = ""
+) -> None:
+    """Print rows that a region answered; in JSON each says whether that region acts, where that is known."""
+    if output == "json" and acting is not None:
+        rows = [{**row, "acting": acting} for row in rows]
+    print_rows(rows, output, title=title)
+
+
 def print_object(value: Mapping[str, Any], output: str, *, title: str = "") -> None:
     """Print one thing: a line per key, or a JSON object."""
     if output == "json":

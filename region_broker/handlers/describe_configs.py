@@ -165,6 +165,8 @@ def _broker_rows(ctx: RequestContext) -> Iterable[dict[str, Any]]:
     config, region = ctx.services.config, ctx.services.region
     values: tuple[tuple[str, object, ConfigType, str], ...] = (
         ("node.id", region.node_id, ConfigType.INT, "The number of this node."),
+        ("tidemark.acting", str(region.acting).lower(), ConfigType.BOOLEAN,
+         "Whether this region takes writes now; one that does not shows what it has reached."),
         ("advertised.listeners", f"PLAINTEXT://{region.kafka_host}:{region.kafka_port}",
          ConfigType.STRING, "Where clients find this node."),
         ("auto.create.topics.enable", str(config.auto_create_topics).lower(), ConfigType.BOOLEAN,

@@ -99,7 +99,8 @@ def test_every_command_against_a_live_pair_before_and_after_a_failover(dev: Dev)
     run("topic", "create", "orders", "--partitions", "2", "--dry-run", *where)
     assert document("topic", "list", *where) == []
     run("topic", "create", "orders", "--partitions", "2", *where)
-    assert document("topic", "list", *where) == [{"topic": "orders", "partitions": 2}]
+    (listed,) = document("topic", "list", *where)
+    assert listed == {"topic": "orders", "partitions": 2, "acting": True}
     assert len(document("topic", "list", "--internal", *where)) == 4
     run("produce", "orders", "--key-separator", ":", *where, stdin="a:1\nb:2\nc:3\n")
     run("produce", "orders", "--transactional-id", "import", *where, stdin="4\n5\n")
@@ -182,6 +183,15 @@ def fail_over(dev: Dev, rows: Sequence[Any]) -> None:
 
     assert len(rows) == 2
     wait_until("the mirror shows everything", TIMEOUT_S, reached)
+    (listed,) = document("topic", "list", *mirror)
+    assert listed["acting"] is False
+    told = subprocess.run(
+        [*TIDEMARK, "topic", "describe", "orders", *mirror],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "whose region does not act: it shows what it has reached" in told.stderr
     (home,) = dev.regions[0]["pids"]
     os.kill(home, signal.SIGKILL)
     assert dev.process.stderr is not None
@@ -451,7 +461,8 @@ def test_a_development_cluster_makes_topics_that_clients_ask_for(lone: Dev) -> N
     where = ("--bootstrap", lone.bootstrap)
     assert run("consume", "asked-for", *where) == "x\n"
     run("consume", "looked-for", *where, code=3)
-    assert document("topic", "list", *where) == [{"topic": "asked-for", "partitions": 1}]
+    (listed,) = document("topic", "list", *where)
+    assert (listed["topic"], listed["partitions"]) == ("asked-for", 1)
     waiting = Consumer({"bootstrap.servers": lone.bootstrap, "group.id": "g", "client.id": "idle"})
     waiting.subscribe(["asked-for"])
     wait_until(

@@ -28,6 +28,7 @@ from region_broker.cli.kafka import (
     client_config,
     kafka_errors,
     quiet,
+    tell_if_behind,
     wait_for,
 )
 from region_broker.cli.output import (
@@ -36,6 +37,7 @@ from region_broker.cli.output import (
     EXIT_USAGE,
     fail,
     output_option,
+    print_answered,
     print_rows,
 )
 from region_broker.ports.clock import SystemClock
@@ -108,7 +110,9 @@ def group_describe(group_id: str, bootstrap: str, output: str) -> None:
         for member in found.members
         if not member.assignment.topic_partitions
     ]
-    print_rows(rows, output, title=f"members and offsets of {group_id}")
+    # Members and offsets come from the region that acts; the ends of the logs from the one that answers.
+    acting = tell_if_behind(client)
+    print_answered(rows, output, acting=acting, title=f"members and offsets of {group_id}")
 
 
 def _idle_row(group_id: str, state: str, client_id: str) -> dict[str, Any]:

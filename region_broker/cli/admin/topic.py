@@ -25,6 +25,7 @@ from region_broker.cli.kafka import (
     client_config,
     kafka_errors,
     quiet,
+    tell_if_behind,
     wait_for,
 )
 from region_broker.cli.output import (
@@ -32,6 +33,7 @@ from region_broker.cli.output import (
     EXIT_USAGE,
     fail,
     output_option,
+    print_answered,
     print_json,
     print_rows,
 )
@@ -253,14 +255,15 @@ def _time(wall_ms: int) -> str:
 @bootstrap_option
 @output_option
 def topic_list(internal: bool, bootstrap: str, output: str) -> None:
-    """List topics."""
-    topics = admin_client(bootstrap).list_topics(timeout=TIMEOUT_S).topics
+    """List topics, as the region that answers knows them: a mirror may be behind, and says so."""
+    client = admin_client(bootstrap)
+    topics = client.list_topics(timeout=TIMEOUT_S).topics
     rows = [
         {"topic": name, "partitions": len(found.partitions)}
         for name, found in sorted(topics.items())
         if internal or name not in INTERNAL_TOPICS
     ]
-    print_rows(rows, output, title="topics")
+    print_answered(rows, output, acting=tell_if_behind(client), title="topics")
 
 
 @topic.command(
@@ -280,6 +283,7 @@ def topic_describe(name: str, show_configs: bool, bootstrap: str, output: str) -
     from confluent_kafka import Consumer, TopicPartition
 
     client = admin_client(bootstrap)
+    acting = tell_if_behind(client)
     found = client.list_topics(timeout=TIMEOUT_S).topics.get(name)
     if found is None:
         fail(f"there is no topic {name}", EXIT_NOT_FOUND)
@@ -288,7 +292,7 @@ def topic_describe(name: str, show_configs: bool, bootstrap: str, output: str) -
             {"config": key, "value": setting.value, "default": setting.is_default}
             for key, setting in sorted(_settings(client, name).items())
         ]
-        print_rows(rows, output, title=f"configs of {name}")
+        print_answered(rows, output, acting=acting, title=f"configs of {name}")
         return
     reader = Consumer(client_config(bootstrap, **{"group.id": "tidemark-cli"}), logger=quiet())
     bounds: list[dict[str, Any]] = []
@@ -307,4 +311,4 @@ def topic_describe(name: str, show_configs: bool, bootstrap: str, output: str) -
                 }
             )
     reader.close()
-    print_rows(bounds, output)
+    print_answered(bounds, output, acting=acting)
