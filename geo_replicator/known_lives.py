@@ -4,7 +4,9 @@ INV-KL1  a start that is met for the first time is let in once the one before it
 INV-KL2  a start is refused once the known one has spoken after it: two processes do that, never a restart
 INV-KL3  a start that answers at its region's address is the known one from then on, unless the one before is heard still
 INV-KL4  the known one has ended when it was silent for `SILENT_MS`; beside a start that was refused, for `TWICE_MS`
-INV-KL5  a start that stands aside, refused elsewhere, keeps no other one from becoming the known one
+INV-KL5  a start that stands aside, refused elsewhere, keeps no other one from becoming the known one, as long as it says so
+         in greetings; one that is let in here stands aside no more, until it says so again
+INV-KL6  where both stand aside, the other one is let in once the known one has ended: neither waits for the other for ever
 
 Not here: asking at the address (`steps.lives` of the broker), telling operators (`folder_life.HeardLives`).
 """
@@ -48,6 +50,8 @@ class _Known:
     shown: Shown
     last_ms: int | None
     """None: remembered from an earlier life of this node, and not heard in this one."""
+    aside_ms: int | None = None
+    """When it greeted last as one that stands aside; None: it did not, or does no more."""
     newer: list[_Newer] = field(default_factory=list)
 
 
@@ -68,15 +72,29 @@ class KnownLives:
         found = self._known.get(region)
         return found is not None and bool(found.newer)
 
-    def hear(self, region: str, shown: Shown | None, now_ms: int, *, at_address: bool) -> Standing:
-        """Judge who speaks; `at_address`: it answered where its region is to be met."""
+    def hear(
+        self,
+        region: str,
+        shown: Shown | None,
+        now_ms: int,
+        *,
+        at_address: bool,
+        greets: bool = True,
+    ) -> Standing:
+        """Judge who speaks; `at_address`: it answered where its region is to be met.
+
+        `greets` is False for a request in a session, which shows what was true when the session was greeted.
+        """
         if shown is None or not shown.incarnations:
             return Standing.KNOWN  # a version that does not tell
         known = self._known.get(region)
         if known is None:
-            self._known[region] = _Known(shown, now_ms)
+            aside_ms = now_ms if shown.aside else None
+            self._known[region] = _Known(shown, now_ms, aside_ms)
             return Standing.KNOWN
         if judge_lives(known.shown, shown) is LifeVerdict.SAME:
+            if greets:
+                known.aside_ms = now_ms if shown.aside else None
             _note(known, shown, now_ms, at_address=at_address)
             return Standing.KNOWN
         newer = _newer_of(known, shown, now_ms)
@@ -93,7 +111,7 @@ def _note(known: _Known, shown: Shown, now_ms: int, *, at_address: bool) -> None
     known.newer = [each for each in known.newer if now_ms - each.last_ms <= TWICE_MS]
     for each in known.newer:
         # What it said before its end may arrive late; an answer was given when it was asked for.
-        if not shown.aside and (at_address or now_ms > each.first_ms + LATE_MS):
+        if not _stands_aside(known, now_ms) and (at_address or now_ms > each.first_ms + LATE_MS):
             each.refused = True
 
 
@@ -107,9 +125,13 @@ def _newer_of(known: _Known, shown: Shown, now_ms: int) -> _Newer:
     return added
 
 
+def _stands_aside(known: _Known, now_ms: int) -> bool:
+    return known.aside_ms is not None and now_ms - known.aside_ms < SILENT_MS
+
+
 def _has_ended(known: _Known, newer: _Newer, now_ms: int, *, at_address: bool) -> bool:
-    if known.shown.aside:
-        return not newer.shown.aside
+    if _stands_aside(known, now_ms) and not newer.shown.aside:
+        return True
     heard_since = known.last_ms is not None and known.last_ms > newer.first_ms + LATE_MS
     if at_address and not heard_since:
         return True

@@ -228,3 +228,25 @@ async def test_T36_a_copy_that_acted_alone_closes_when_it_is_met(tmp_path: Path)
             await copy.kill()
     finally:
         await pair.stop()
+
+
+async def test_T36_a_refused_home_names_the_way_out_where_who_refused_it_answers_no_more(
+    tmp_path: Path,
+) -> None:
+    pair = Pair(tmp_path, 7)
+    await pair.start()
+    try:
+        copy = await started_twice(pair, pair.eu, tmp_path / ELSEWHERE)
+        await refused_at_last(pair, copy)
+        for region in pair.regions.values():
+            await region.kill()
+        await until(lambda: "restart this one" in copy.node.role.reason_not_acting, "it says how")
+        assert "region us does not answer now" in refused(copy).lower()
+        await copy.kill()
+        await copy.begin()
+        try:
+            await until(lambda: copy.node.role.acting, "no peer is needed, nor an operator's word")
+        finally:
+            await copy.kill()
+    finally:
+        await pair.stop()

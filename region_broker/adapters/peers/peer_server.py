@@ -9,6 +9,8 @@ INV-PS4  a handler runs to its end even when its peer has gone: what it began is
 INV-PS6  what all connections hold, requests, parts of them and answers that are not taken, is kept near a budget of
          its own as on the Kafka port (INV-MB1..3); half a frame, and an answer that nobody takes, end the connection
          after a while, and so does a peer that does not say Hello
+INV-PS7  a session of which one request was not admitted executes none that came behind it: a batch that was refused must not
+         be passed by the next one (INV-FW4). It ends with that refusal; whoever asks on greets again
 INV-PS5  bytes that are no frame, and a handler's refusal, harm only the connection or request they belong to
 
 A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
@@ -114,7 +116,7 @@ class PeerServer:
         self._connections: set[ByteStream] = set()
         self._session_count = 0
         self.admit: Callable[[Hello], None] = lambda _hello: None
-        """Called before each request with the greeting of its session; raises `PeerRefused`."""
+        """Called before each request with the greeting of its session; raises `PeerRefused` (INV-PS7)."""
 
     def register(self, message_type: type[AnyMessage], handler: Handler[AnyMessage]) -> None:
         """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
@@ -224,6 +226,7 @@ class _Connection:
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._reader = FrameReader(GREETING_FRAME_BYTES_MAX, preface=True)
         self._session: PeerSession | None = None
+        self._refused: PeerRefused | None = None  # why no request is admitted any more
         self._share = Share()
         self._busy_bytes = 0  # requests being answered, answers being taken
         self._not_begun = 0  # tasks of requests
@@ -311,6 +314,8 @@ class _Connection:
             self._note_held()
             self._stream.write(*answer)
             await self._drain()
+            if self._refused is not None:
+                self._stream.close()
         except PeerProtocolError as error:
             _log.warning("peer %s disconnected: %s", self._stream.peer, error)
             self._stream.close()
@@ -333,11 +338,20 @@ class _Connection:
             return False
         return True
 
+    def _admit(self, session: PeerSession) -> None:
+        if self._refused is not None:
+            raise PeerRefused(self._refused.code, self._refused.reason)
+        try:
+            self._server.admit(session.hello)
+        except PeerRefused as refused:
+            self._refused = refused
+            raise
+
     async def _handle(self, session: PeerSession, frame: Frame) -> tuple[FrameKind, Reply]:
         try:
             message_type, handler = self._server.handler_of(frame.tag)
             message = decode_message(frame, message_type)
-            self._server.admit(session.hello)
+            self._admit(session)
             answer = await handler(session, message, frame.attachment)
         except PeerRefused as refusal:
             return FrameKind.REFUSAL, Reply(Refusal(code=refusal.code, reason=refusal.reason))

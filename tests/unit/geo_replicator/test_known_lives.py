@@ -31,6 +31,11 @@ class Region:
         self.now_ms += after_ms
         return self.lives.hear("eu", shown, self.now_ms, at_address=answers)
 
+    def asks(self, shown: Shown, *, after_ms: int = 0) -> Standing:
+        """Hear a request in a session that was greeted with `shown`."""
+        self.now_ms += after_ms
+        return self.lives.hear("eu", shown, self.now_ms, at_address=False, greets=False)
+
 
 def test_INV_KL1_a_start_is_let_in_once_the_one_before_it_has_ended() -> None:
     region = Region()
@@ -93,6 +98,36 @@ def test_INV_KL5_a_start_that_stands_aside_keeps_nobody_out() -> None:
     assert region.greets(aside) is UNDECIDED
     region.greets(FIRST, answers=True)
     assert region.greets(aside) is REFUSED
+
+
+def test_INV_KL5_a_start_that_was_let_in_is_displaced_by_no_copy() -> None:
+    aside = start("a", "b", aside=True)
+    for region in (Region(FIRST, aside), Region(remembered=FIRST.last_only())):
+        assert region.greets(aside, answers=True) is KNOWN
+        assert region.asks(aside) is KNOWN, "its session tells what was true before"
+        assert region.greets(COPY) is UNDECIDED
+        assert region.asks(aside, after_ms=LATE_MS + 1) is KNOWN
+        assert region.greets(COPY) is REFUSED
+
+
+def test_INV_KL5_a_session_that_was_greeted_aside_says_so_no_more_once_it_goes_on() -> None:
+    aside = start("a", "b", aside=True)
+    region = Region(FIRST)
+    assert region.greets(aside, answers=True) is KNOWN
+    assert region.greets(aside) is KNOWN, "its link greets before it has heard that it was let in"
+    for _ in range(SILENT_MS // 1_000):
+        assert region.asks(aside, after_ms=1_000) is KNOWN
+    assert region.greets(COPY) is UNDECIDED
+
+
+def test_INV_KL6_of_two_that_stand_aside_the_one_that_is_left_is_let_in() -> None:
+    known, other = start("a", aside=True), start("a", "c", aside=True)
+    region = Region(FIRST, COPY)
+    region.greets(FIRST, answers=True)
+    assert region.greets(other) is REFUSED
+    region.greets(known)  # a third region knows the other one, and refuses this one
+    assert region.greets(other, after_ms=TWICE_MS - 1) is REFUSED
+    assert region.greets(other, after_ms=1) is KNOWN
 
 
 def test_T36_a_start_that_is_remembered_from_before_is_waited_for() -> None:

@@ -5,6 +5,8 @@ INV-LV2  a start that comes is looked for at its region's address before it is l
 INV-LV3  the known start of each region is remembered over a restart of this node
 INV-LV4  a node that another region refused takes no writes, and answers no region, until that one lets it in; so does
          one that starts, while any region that answers is not sure
+INV-LV5  whoever refused this node is asked again until it lets it in, whatever this node does meanwhile; one that answers
+         no more is named, with what an operator can do
 
 Not here: the judgement (`geo_replicator.known_lives`), who calls at each greeting and request (`failover_driver`).
 """
@@ -35,18 +37,27 @@ class Lives:
     """What one node knows of the starts of other regions, and hears of its own."""
 
     def __init__(
-        self, clock: Clock, folder: FolderSide, peers: FailoverPeers, ask_timeout_ms: int
+        self,
+        clock: Clock,
+        folder: FolderSide,
+        peers: FailoverPeers,
+        *,
+        ask_timeout_ms: int,
+        refused_pause_ms: int,
     ) -> None:
         """Go on with what the folder remembers."""
         self._clock = clock
         self._folder = folder
         self._peers = peers
         self._ask_timeout_ms = ask_timeout_ms
+        self._refused_pause_ms = refused_pause_ms
         self._heard = HeardLives()
         self._known = KnownLives(folder.identity.met)
         self._twice: dict[str, str] = {}
         self._asked: set[str] = set()
         self._refusals: dict[str, str] = {}
+        self._mute: set[str] = set()
+        self._asking: set[str] = set()
         self._unsure: dict[str, str] = {}
         self._told = asyncio.Event()
         self.spawn: Callable[[Coroutine[Any, Any, None], str], bool] = _nobody_runs
@@ -62,7 +73,7 @@ class Lives:
         told, self._twice = self._twice, self._heard.twice(now_ms)
         for region in self._twice.keys() - told.keys():
             _log.error("%s", self._twice[region])
-        self._admit(hello, now_ms)
+        self._admit(hello, now_ms, greets=True)
 
     def admit(self, hello: Hello) -> None:
         """Take note of a request of the node that greeted so; raises `PeerRefused` as `judge`, and where this one stands aside."""
@@ -71,11 +82,13 @@ class Lives:
         now_ms = self._clock.monotonic_ms()
         if self._known.is_contested(hello.region):
             self._heard.hear(hello.region, hello.folder, now_ms)
-        self._admit(hello, now_ms)
+        self._admit(hello, now_ms, greets=False)
 
-    def _admit(self, hello: Hello, now_ms: int) -> None:
+    def _admit(self, hello: Hello, now_ms: int, *, greets: bool) -> None:
         region, before = hello.region, self._known.known(hello.region)
-        standing = self._known.hear(region, hello.folder, now_ms, at_address=hello.answers)
+        standing = self._known.hear(
+            region, hello.folder, now_ms, at_address=hello.answers, greets=greets
+        )
         after = self._known.known(region)
         if after is not None and _start_of(before) != _start_of(after):
             self.spawn(self._remember(region, after), f"remember-{region}")
@@ -117,9 +130,11 @@ class Lives:
         if not hello.answers:
             return
         self._unsure.pop(hello.region, None)
+        self._mute.discard(hello.region)
         if hello.refused_code == RUNS_ELSEWHERE:
             if hello.region not in self._refusals:
                 _log.error("region %s refuses this node: %s", hello.region, hello.refused)
+                self._ask_until_let_in(hello.region)
             self._refusals[hello.region] = hello.refused
             self._told.set()
             return
@@ -130,10 +145,43 @@ class Lives:
             if not self._refusals:
                 self._told.clear()
 
+    def _ask_until_let_in(self, region: str) -> None:
+        if region in self._asking:
+            return
+        if self.spawn(self._until_let_in(region), f"refused-by-{region}"):
+            self._asking.add(region)
+
+    async def _until_let_in(self, region: str) -> None:
+        try:
+            while region in self._refusals:
+                await self._clock.sleep_ms(self._refused_pause_ms)
+                try:
+                    await self._peers.greet(region, timeout_ms=self._ask_timeout_ms)
+                except PeerUnreachable:
+                    self._mute.add(region)
+                except PeerRefused as error:
+                    _log.debug("region %s refuses this node still: %s", region, error)
+        finally:
+            self._asking.discard(region)
+
     def aside(self) -> str:
         """Return why this node stands aside, empty where no region has refused it."""
         told = sorted(self._refusals.items())
-        return "; ".join(f"region {region} says that {why}" for region, why in told)
+        return "; ".join(
+            f"region {region} {self._says(region)} {why}{self._way_out(region)}"
+            for region, why in told
+        )
+
+    def _says(self, region: str) -> str:
+        return "said last that" if region in self._mute else "says that"
+
+    def _way_out(self, region: str) -> str:
+        if region not in self._mute:
+            return ""
+        return (
+            f". Region {region} does not answer now: this node goes on by itself once it answers, and lets it in. Where"
+            " no other node runs as this region, restart this one: it then asks those that answer"
+        )
 
     def unsure(self) -> str:
         """Return which region is not sure of this node yet, empty where none is, and forget it: it is asked again."""

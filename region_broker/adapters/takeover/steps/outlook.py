@@ -83,7 +83,13 @@ class Outlook:
         self.settings: Final = settings
         self.hellos: dict[str, Hello] = {}
         self.refuted: HistoryRefuted | None = None
-        self.lives: Final = Lives(parts.clock, parts.folder, parts.peers, settings.ask_timeout_ms)
+        self.lives: Final = Lives(
+            parts.clock,
+            parts.folder,
+            parts.peers,
+            ask_timeout_ms=settings.ask_timeout_ms,
+            refused_pause_ms=settings.greet_interval_ms,
+        )
 
     def forget_former_lives(self, greeted: Mapping[str, Hello]) -> None:
         """Let what these regions say now replace what lives of theirs said that no folder knows of any more.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.adapters.peers.peer_protocol import ASK_AGAIN, Hello, PeerRefused
 from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext
 from region_broker.ports.clock import SystemClock
@@ -213,6 +214,35 @@ async def test_INV_FW4_what_follows_a_refused_produce_is_refused_though_writes_h
         assert made.answers.seen == []
         await made.forwarder.forward(context(2, {}), request(1, key=PRODUCE))
         assert len(made.answers.seen) == 1
+
+
+async def test_INV_FW4_what_follows_a_produce_that_was_not_admitted_is_not_executed() -> None:
+    async with world() as made:
+        asked: list[Hello] = []
+
+        def admit(
+            hello: Hello,
+        ) -> None:  # another start of the mirror was heard, for a moment (T36)
+            asked.append(hello)
+            if len(asked) == 1:
+                raise PeerRefused(ASK_AGAIN, "another start was heard")
+
+        made.server.admit = admit
+        state: dict[str, Any] = {}
+        forwarded = [
+            made.forwarder.forward(context(1, state), request(number, key=PRODUCE))
+            for number in (1, 2)
+        ]
+        outcomes = await asyncio.gather(*forwarded, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ForwardingFailed] * 2
+        assert made.answers.seen == []
+        await until(lambda: ended(state), what="its connection is over")
+        assert await made.forwarder.forward(context(1, state), request(3)) is not None
+
+
+def ended(state: dict[str, Any]) -> bool:
+    [lease] = state.values()
+    return lease.channel.client.ended is not None
 
 
 async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_failed_on_the_old() -> (
