@@ -87,6 +87,9 @@ def test_every_key_of_a_node_is_described() -> None:
     assert {key: described.get(key) for key in keys} == {
         key: default or "(needed)" for key, default in keys.items()
     }
+    rows = [found for found in _CONFIG_ROW.finditer(text) if found["key"] in keys]
+    assert len(rows) == len(keys), "a key is described twice"
+    assert "|  |" not in text, "a key has no words: write them into its row, which keeps them"
 
 
 def test_every_kafka_api_has_a_file_and_every_file_an_api() -> None:
