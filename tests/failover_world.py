@@ -77,7 +77,7 @@ CLUSTER_ID = "cluster-of-tests"
 ORDERS = "orders"
 SHARD_COUNT = 2
 QUICK = FailoverSettings(
-    ask_timeout_ms=1_000, confirm_pause_ms=20, poll_ms=20, switch_timeout_ms=5_000
+    ask_timeout_ms=1_000, confirm_pause_ms=20, poll_ms=20, switch_timeout_ms=30_000
 )
 
 
@@ -273,7 +273,7 @@ class Site:
         self.driver.register(self.server)
         source.register(self.server)
         source.on_refuted, self.server.admit = self.driver.refuted, self.driver.outlook.lives.admit
-        source.cut_is_owed = self.driver.cut_is_owed
+        source.cut_is_owed, source.doubt = self.driver.cut_is_owed, self.driver.doubt
         source.promised_to = self.driver.promised_to
         if listens:
             await self.server.start(self.region.peer_host, self.region.peer_port)

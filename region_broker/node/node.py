@@ -186,6 +186,7 @@ class Node:
         self._source.on_refuted = self.failover.refuted
         self._source.cut_is_owed = self.failover.cut_is_owed
         self._source.promised_to = self.failover.promised_to
+        self._source.doubt = self.failover.doubt
         self.operations = FailoverOperations(self.failover, ports.chance)
 
     def _tidemark_parts(self) -> TidemarkParts:

@@ -187,3 +187,27 @@ async def test_T36_a_lost_log_is_not_accepted_as_a_loss_and_an_older_whole_folde
         await pair.us.start()
         await write(pair.eu, b"four")
         await pair.until(lambda: shown(pair.us) == 4, "the mirror follows")
+
+
+async def test_T35_an_old_home_that_returned_cuts_nothing_at_the_word_of_a_new_one_that_lost_a_log(
+    tmp_path: Path,
+) -> None:
+    """The old home follows the lineage, and has reached no tidemark of the new region epoch yet."""
+    async with region_pair(tmp_path, 8) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        await pair.fail_over()
+        await pair.us.kill()
+        lose_log(pair.us, TOPIC, 0)
+        await pair.us.begin()
+        await until(lambda: "not on its disk any more" in reason(pair.us), "it says which")
+        await pair.eu.start()
+        await pair.until(lambda: pair.eu.node.tidemarks.link is not None, "eu has a link")
+        link = pair.eu.node.tidemarks.link
+        assert link is not None
+        await pair.until(lambda: link.core.session_count > 2, "it asks again and again")
+        assert pair.eu.partition(TOPIC, 0).log_end_offset >= 3
+        operation = pair.eu.node.operations.begin_failover(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "the takeover ends")
+        assert operation.status == "succeeded", operation
+        assert shown(pair.eu) == 3

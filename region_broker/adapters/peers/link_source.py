@@ -3,6 +3,8 @@
 INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like any other log
 INV-SO7  nothing is served before this region's own logs are cut to the base that it took over at (T20): a mirror would
          copy back what the lineage has taken away, and hold it beside what is written at those offsets next
+INV-SO9  nothing is compared with, or copied from, a history that is in dispute, or has lost a log: a mirror would cut its own
+         logs to it (T33, T36). One that has not reached a tidemark of this region epoch yet has shown nothing under it
 INV-SO8  a region that stands fenced by its promise serves the taker, and nobody else, what it has reached (T24)
 INV-SO2  a request of an older region epoch is refused, and so is one that this region does not act for
 INV-SO3  a fetch is answered as soon as a watched log has something new, or the registry changed; a waiting
@@ -106,6 +108,8 @@ class LinkSource:
         """Since when something durable here is under no tidemark (INV-CL7)."""
         self.cut_is_owed: Callable[[], bool] = lambda: False
         """Whether this region took over and has not cut its logs yet: then it says it acts, and serves nothing (INV-SO7)."""
+        self.doubt: Callable[[], str] = lambda: ""
+        """Why this region's history may not count; empty where nothing is known against it (INV-SO9)."""
         self.promised_to: Callable[[], str] = lambda: ""
         """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all (INV-SO8)."""
 
@@ -143,6 +147,16 @@ class LinkSource:
             raise PeerRefused(
                 NOT_ACTING,
                 f"region {ours.region} cuts its logs to where region epoch {region_epoch} begins: ask again",
+            )
+
+    def _admit_copy(self, region_epoch: int, reader: str) -> None:
+        """Raise `PeerRefused` unless `reader` may compare its logs with this region's, and copy (INV-SO9)."""
+        self._admit(region_epoch, reader)
+        if doubt := self.doubt():
+            raise PeerRefused(
+                NOT_ACTING,
+                f"nothing is to be copied from region {self._identity.hello().region} until an operator has chosen:"
+                f" {doubt}",
             )
 
     async def _prove_history(
@@ -214,7 +228,7 @@ class LinkSource:
     async def _check_logs(
         self, session: PeerSession, message: CheckLogs, _attachment: memoryview
     ) -> CheckedLogs:
-        self._admit(message.region_epoch, session.hello.region)
+        self._admit_copy(message.region_epoch, session.hello.region)
         answers = []
         for asked in message.logs:
             partition = self._partitions.by_id(_topic_id(asked.topic_id), asked.partition)
@@ -235,7 +249,7 @@ class LinkSource:
     async def _fetch_logs(
         self, session: PeerSession, message: FetchLogs, _attachment: memoryview
     ) -> Reply:
-        self._admit(message.region_epoch, session.hello.region)
+        self._admit_copy(message.region_epoch, session.hello.region)
         fetching: _FetchSession | None = session.state.get(_STATE)
         if fetching is None:
             fetching = _FetchSession(self._partitions, self._metadata, self._clock)
@@ -252,7 +266,7 @@ class LinkSource:
         for asked in message.positions:
             fetching.begin(LogKey(_topic_id(asked.topic_id), asked.partition), asked.position)
         reply = await fetching.answer(message)
-        self._admit(message.region_epoch, session.hello.region)
+        self._admit_copy(message.region_epoch, session.hello.region)
         return reply
 
     async def _known(self, region: str, meet: Callable[[str], Awaitable[None]]) -> None:

@@ -358,6 +358,14 @@ class FailoverDriver:
         """Return whether this region has recorded that it takes over, and its logs are not cut yet (T20)."""
         return self.state.phase is Phase.CUTTING
 
+    def doubt(self) -> str:
+        """Return what is known against the history here: a dispute, or lost logs (T33, T36); empty where nothing is."""
+        refuted = self.state.refuted or self.outlook.refuted
+        if refuted is not None and refuted.region_epoch == self.state.region_epoch:
+            return refuted.reason
+        lost = self.parts.manifest.lost()
+        return f"{len(lost)} logs are not on its disk any more" if lost else ""
+
     def refuted(
         self, region: str, point: TidemarkPoint, missing: Sequence[HistoryDifference]
     ) -> None:
