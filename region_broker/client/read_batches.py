@@ -7,6 +7,7 @@ INV-CRB2  whatever ends a transaction otherwise (an abort, a failover, a rebalan
           skipped, nothing done twice
 INV-CRB3  a batch that was handed out and not used is an error, never a commit; an exception of the block aborts, and where
           the loop goes on all the same, it goes on from the committed position
+INV-CRB4  a handler that is called again after an exception gets what it had not done: no record is passed by
 
 An unknown outcome needs no verdict here: the next producer id decides whatever was open, and the committed position is
 part of it.
@@ -214,6 +215,7 @@ async def process(
                     await handler(record, transaction)
         return
     patience = Patience(None)
+    await _rewind(reader, patience)  # what an earlier call was given and had not done (INV-CRB4)
     while True:
         for record in await reader.poll_many(count_max):
             await handler(record)

@@ -5,6 +5,7 @@ INV-CP5  the position moves only past what was handed out; it is committed by `c
 INV-CP12 records and positions of a partition are forgotten when the group takes it away
 INV-CP15 what librdkafka gave out before a seek or a rewind is dropped in the order in which its thread did both: a poll that
          was given up goes on in that thread, and what it finds is either handed out in its place or not at all
+INV-CP18 where the group has committed nothing yet, it goes back to the first record that it was given, not to the end
 INV-CP16 nobody waits in silence: a start without a broker is an error, a loss of all brokers is logged
 
 Bootstrap over several regions: reads are served by whichever region answers, up to the tidemark it reached.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
+    OFFSET_STORED,
     Consumer,
     KafkaError,
     KafkaException,
@@ -99,6 +101,8 @@ class ReadCommittedConsumer:
         self._fetching: asyncio.Future[None] | None = None
         self._found: list[Message | _TakenAway] = []
         self._position: dict[Place, int] = {}
+        self._began: dict[Place, int] = {}
+        """The first record of each partition that librdkafka gave out since it came; used in the thread only."""
 
     async def __aenter__(self) -> Self:
         """Join the group."""
@@ -249,6 +253,8 @@ class ReadCommittedConsumer:
         message = kafka.poll(timeout_s)
         while message is not None:
             found.append(message)
+            if message.error() is None:
+                self._began.setdefault(_place(message), message.offset() or 0)
             message = kafka.poll(0) if len(found) < _BATCH_COUNT else None
         return found
 
@@ -261,9 +267,10 @@ class ReadCommittedConsumer:
 
     def _taken_away(self, _kafka: Consumer, partitions: list[TopicPartition]) -> None:
         """Note it among the records (called within `poll` of `_fetch`, or `close`): the next owner reads them again."""
-        self._found.append(
-            _TakenAway(frozenset((each.topic, each.partition) for each in partitions))
-        )
+        gone = frozenset((each.topic, each.partition) for each in partitions)
+        for place in gone:
+            self._began.pop(place, None)
+        self._found.append(_TakenAway(gone))
 
     def _forget(self, places: Iterable[Place] | None) -> None:
         """Drop what was fetched of these partitions, None: of all, and where they stand (INV-CP12)."""
@@ -330,17 +337,33 @@ class ReadCommittedConsumer:
                 return  # partitions come with their committed position
             for each in kafka.committed(assigned, timeout=self._timeouts.committed_s):
                 if each.offset < 0:
-                    each.offset = self._start_offset
-                kafka.seek(each)
+                    each.offset = self._uncommitted_start(each)
+                if each.offset != OFFSET_STORED:
+                    kafka.seek(each)
 
         await self._move(to_committed, None, "the committed position is not known")
+
+    def _uncommitted_start(self, place: TopicPartition) -> int:
+        """Return where a partition begins of which the group has committed nothing; OFFSET_STORED: where it stands.
+
+        1. A consumer of what is new takes its first records. 2. Their transaction aborts. The end is behind them by then, and
+        behind what has arrived since in partitions that nothing was read of (INV-CP18).
+        """
+        if self._start_offset == OFFSET_BEGINNING:
+            return OFFSET_BEGINNING
+        return self._began.get((place.topic, place.partition), OFFSET_STORED)
 
     async def seek(self, position: Position) -> None:
         """Read on from `position` in its partition, which must be assigned; raises `Refused`, `Unreachable`."""
         kafka = self._joined()
         target = TopicPartition(position.topic, position.partition, position.offset)
+
+        def to_target() -> None:
+            kafka.seek(target)
+            self._began.pop((position.topic, position.partition), None)
+
         await self._move(
-            lambda: kafka.seek(target),
+            to_target,
             [(position.topic, position.partition)],
             f"no seek to {position}",
         )
@@ -355,6 +378,7 @@ class ReadCommittedConsumer:
             ]
             for each in kafka.offsets_for_times(asked, timeout=self._timeouts.committed_s):
                 kafka.seek(each)
+            self._began.clear()
 
         await self._move(to_time, None, f"no seek to the time {wall_ms}")
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import OFFSET_END, OFFSET_INVALID, TopicPartition
 
 from region_broker.client import Position, ReadCommittedConsumer, Refused, from_json
 from region_broker.client import read_committed_consumer as module
@@ -46,6 +46,7 @@ class PlayedMessage:
 class PlayedConsumer:
     def __init__(self, *_arguments: Any, **_more: Any) -> None:
         self.ends, self.at = {0: 2, 1: 0}, {0: 0, 1: 0}
+        self.committed_at = 0
         self.news = threading.Condition()
         self.paused: set[int] = set()
         self.waiting = threading.Event()
@@ -66,10 +67,10 @@ class PlayedConsumer:
         return [TopicPartition("orders", number) for number in self.ends]
 
     def committed(self, assigned: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        return [TopicPartition(each.topic, each.partition, 0) for each in assigned]
+        return [TopicPartition(each.topic, each.partition, self.committed_at) for each in assigned]
 
     def seek(self, to: TopicPartition) -> None:
-        self.at[to.partition] = to.offset
+        self.at[to.partition] = self.ends[to.partition] if to.offset == OFFSET_END else to.offset
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         self.paused |= {each.partition for each in partitions}
@@ -237,3 +238,17 @@ async def test_INV_CP5_what_cannot_be_read_stands_until_a_seek_and_hides_nothing
                 await consumer.poll_many(10, 20.0)
         await consumer.seek(Position("orders", 0, 3))
         assert await told(consumer, 1) == [(0, 3)]
+
+
+async def test_INV_CP18_a_rewind_before_the_first_commit_skips_nothing_that_came_since_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch, from_beginning=False) as (consumer, kafka):
+        kafka.committed_at = OFFSET_INVALID
+        assert await told(consumer, 1) == [(0, 0)]
+        kafka.grow(1, 1)
+        await consumer.rewind()
+        assert await told(consumer, 3) == [(0, 0), (0, 1), (1, 0)]
+        await consumer.seek(Position("orders", 0, 1))
+        await consumer.rewind()
+        assert await told(consumer, 2) == [(0, 1), (1, 0)]

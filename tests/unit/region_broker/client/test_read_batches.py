@@ -233,6 +233,21 @@ async def test_a_handler_is_called_for_each_record_with_or_without_transactions(
     assert (seen, plain.committed) == ([0, 1, 2, 3, 4], 5)
 
 
+async def test_INV_CRB4_a_handler_that_failed_gets_again_what_it_had_not_done() -> None:
+    world, seen = World(3), []
+
+    async def look(order: int) -> None:
+        seen.append(order)
+        if seen == [0, 1]:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await process(world, look, None, 2)
+    await until_done(process(world, look, None, 2))
+    assert seen == [0, 1, 0, 1, 2]
+    assert world.committed == 3
+
+
 async def until_done(work: Awaitable[None]) -> None:
     with pytest.raises(Done):
         await work
