@@ -3,15 +3,21 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from geo_replicator.failover import Phase
 from geo_replicator.folder_life import LATE_MS, TWICE_MS
-from region_broker.adapters.peers.peer_protocol import PeerRefused
+from region_broker.adapters.peers.peer_protocol import (
+    ASK_AGAIN,
+    RUNS_ELSEWHERE,
+    Hello,
+    PeerRefused,
+)
 from region_broker.cli.region import runs_twice
 from tests.simulation.folder_faults import copy_of, restore
 from tests.simulation.network import Fabric, SiteNetwork
-from tests.simulation.region_pair import Pair, Region, until
+from tests.simulation.region_pair import Pair, Region, region_pair, until
 from tests.simulation.test_cut_link_alerts import MovedClock, exported, view_of
 from tests.simulation.test_folders_without_history import shown, three_records, write
 
@@ -250,3 +256,25 @@ async def test_T36_a_refused_home_names_the_way_out_where_who_refused_it_answers
             await copy.kill()
     finally:
         await pair.stop()
+
+
+async def test_T36_a_node_that_stands_aside_takes_nothing_over_where_another_region_is_not_sure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes that both stand aside are told apart by nobody, until one is stopped: who asks for one ends."""
+
+    def unsure(_hello: Hello) -> None:
+        raise PeerRefused(ASK_AGAIN, "another start was heard")
+
+    async with region_pair(tmp_path, 8) as pair:
+        monkeypatch.setattr(pair.eu.node.failover.outlook.lives, "judge", unsure)
+        lives = pair.us.node.failover.outlook.lives
+        refusing = pair.eu.node.failover.hello()
+        lives.heed(
+            msgspec.structs.replace(
+                refusing, region="ap", answers=True, refused="so", refused_code=RUNS_ELSEWHERE
+            )
+        )
+        operation = pair.us.node.operations.begin_failover(confirmed=True)
+        await pair.until(lambda: operation.status == "failed", "it ends, and says why")
+        assert "region ap" in operation.error

@@ -338,7 +338,7 @@ class FailoverSteps:
             answered = await self._parts.peers.ask_all(
                 message, PromiseAnswer, timeout_ms=self._promise_timeout_ms()
             )
-            if not self._outlook.lives.unsure():
+            if not self._outlook.lives.unsure() or self._outlook.lives.aside():
                 return answered
             await self._parts.clock.sleep_ms(self._settings.ask_again_ms)
 
