@@ -21,6 +21,8 @@ from geo_replicator.link.core import LinkState
 from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import MirrorTopic
+from region_broker.adapters.peers.history_messages import AskHistory
+from region_broker.adapters.peers.peer_protocol import PeerRefused
 from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.adapters.takeover.failover_ports import Term
 from region_broker.adapters.takeover.log_surgery import key_of
@@ -177,6 +179,26 @@ async def test_T33_writes_close_whenever_a_mirror_comes_that_has_shown_more(pair
     assert b"gone" in pair.us.values()
     assert b"other" not in pair.us.raw()
     assert not pair.us.quarantine.tails()
+
+
+async def test_INV_DP1_a_mirror_whose_answer_was_lost_is_asked_again_before_writes_open(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await older_copy(pair)
+    opened = openings(monkeypatch)
+    lost: list[object] = []
+    asked, answer = pair.us.server.handler_of(AskHistory.__name__)
+
+    async def first_lost(*question: Any) -> Any:
+        if not lost:
+            lost.append(question)
+            raise PeerRefused("lost", "the connection broke")
+        return await answer(*question)
+
+    monkeypatch.setitem(pair.us.server._handlers, AskHistory.__name__, (asked, first_lost))
+    await pair.eu.start()
+    await pair.eu.until(Phase.DISPUTED)
+    assert (len(lost), opened) == (1, []), "not for a moment"
 
 
 LACKS = HistoryDifference(LOG, 90, 100, 60, "it is shorter here")

@@ -1,6 +1,7 @@
 """History in dispute: a mirror has shown what this region does not hold (T33).
 
-INV-DP1  at a start no write opens before every mirror that answers was asked what it has shown
+INV-DP1  at a start no write opens before every mirror that answers has said what it has shown, or was asked for it as often
+         as one that does not answer
 INV-DP4  nor where this region's own manifest names logs that are gone (T36)
 INV-DP2  a dispute ends by an operator's word only: a takeover there, or the loss accepted here
 INV-DP3  a mirror answers for every log that it holds, also for those that no tidemark covers yet
@@ -14,7 +15,7 @@ the loss gives up (`steps.accepting`).
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from geo_replicator.failover import State
 from geo_replicator.failover_events import HistoryRefuted
@@ -140,12 +141,21 @@ async def ask_history(outlook: Outlook, region: str) -> ShownElsewhere:
         after = piece.after
 
 
+class Judged(NamedTuple):
+    """What the mirrors that answer say of this region's history."""
+
+    refuted: HistoryRefuted | None
+    all_told: bool
+    """Whether each of them said what it has shown: a lost answer is none (INV-DP1)."""
+
+
 async def refuted_by_mirrors(
     outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]
-) -> HistoryRefuted | None:
-    """Return what the first mirror says that has shown more than is here; None if none has (INV-DP1)."""
+) -> Judged:
+    """Return what the first mirror says that has shown more than is here, and whether all have said it (INV-DP1)."""
     if outlook.is_refuted(state.region_epoch):
-        return outlook.refuted
+        return Judged(outlook.refuted, all_told=True)
+    all_told = True
     for name, status in sorted(statuses.items()):
         if status.claim.region_epoch != state.region_epoch:
             continue
@@ -153,10 +163,11 @@ async def refuted_by_mirrors(
             found = await ask_history(outlook, name)
         except (PeerRefused, PeerUnreachable) as error:
             _log.warning("region %s does not tell what it has shown: %s", name, error)
+            all_told = False
             continue
         if found.missing and found.point.region_epoch == state.region_epoch:
-            return refutation(outlook, name, found.point, found.missing)
-    return None
+            return Judged(refutation(outlook, name, found.point, found.missing), all_told)
+    return Judged(None, all_told)
 
 
 async def shown_here(outlook: Outlook, message: AskHistory) -> HistoryPiece:

@@ -225,10 +225,10 @@ class FailoverSteps:
                 ahead = max(reports, key=lambda report: report.region_epoch)
                 return HigherEpochLearned(ahead.region_epoch, decision.leader)
             if decision.verdict is StartVerdict.ACT:
-                refuted = await refuted_by_mirrors(self._outlook, state, statuses)
-                if refuted is not None:
-                    return refuted
-                if len(reports) == len(self._parts.peers.names()):
+                judged = await refuted_by_mirrors(self._outlook, state, statuses)
+                if judged.refuted is not None:
+                    return judged.refuted
+                if judged.all_told and len(reports) == len(self._parts.peers.names()):
                     return None
                 attempt += 1
             else:
