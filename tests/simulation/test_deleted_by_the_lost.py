@@ -32,3 +32,26 @@ async def test_T16_a_region_that_had_deleted_a_topic_shows_it_again_when_it_retu
         await pair.until(
             lambda: shown(pair.eu) == 3, "it shows the topic, though nobody writes to it"
         )
+
+
+async def test_T16_a_region_that_has_not_copied_again_what_only_it_had_deleted_claims_no_later_tidemark(
+    tmp_path: Path,
+) -> None:
+    """The topic cannot be read where it is held: all else is copied, and later tidemarks come."""
+    async with region_pair(tmp_path, 2) as pair:
+        await deleted_by_the_lost(pair)
+        base = pair.us.node.tidemarks.claim().point
+        pair.us.partition(TOPIC, 0).stop("its disk is gone")
+        await pair.eu.start()
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        await pair.us.node.topics.create_topic("second", 1, {})
+
+        def later_ones_came() -> bool:
+            link = pair.eu.node.tidemarks.link
+            return link is not None and link.reaching.frontier.pending_count > 1
+
+        def claims_later() -> bool:
+            return pair.eu.node.tidemarks.claim().point > base
+
+        await pair.until(lambda: later_ones_came() or claims_later(), "it hears of later tidemarks")
+        assert not claims_later()

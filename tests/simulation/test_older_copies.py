@@ -88,6 +88,25 @@ async def test_T33_home_and_the_mirror_comes_later(tmp_path: Path) -> None:
         await shows(pair, pair.us, b"later")
 
 
+async def test_INV_AL1_a_further_region_that_holds_the_lost_records_is_named(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 7, names=("eu", "us", "ap")) as pair:
+        await older(pair, pair.eu)
+        await shows(pair, pair.regions["ap"], b"gone")
+        await pair.eu.start()
+        await pair.until(lambda: pair.eu.phase is Phase.DISPUTED, "they meet")
+        stated = await pair.eu.node.operations.loss_to_accept()
+        other = "ap" if stated.from_region == "us" else "us"
+        told = f"region {other} holds beyond this region, too: 0 committed transactions, {TOPIC}-0 from 1 to 2"
+        assert told in stated.open_bound
+        await pair.regions[other].kill()
+        stated = await pair.eu.node.operations.loss_to_accept()
+        assert f"what region {other} holds beyond this region cannot be named now" in (
+            stated.open_bound
+        )
+
+
 async def test_T35_a_mirror_is_sent_again_what_its_copy_lacks(tmp_path: Path) -> None:
     async with region_pair(tmp_path, 3) as pair:
         await older(pair, pair.us)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
+from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LogBound, LossStatement
 from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair
@@ -110,6 +111,27 @@ async def test_T33_the_statement_names_all_that_the_mirror_holds_beyond_the_regi
     assert not losses.unexplained
     assert losses.plain_record_count == end
     assert "the disk has lost" not in caplog.text, "it was given up, by a word"
+
+
+async def test_INV_AL3_what_cannot_be_named_is_told_and_the_rest_is_named(pair: Pair) -> None:
+    await wound_back(pair, shown=["gone"], copied=[], again=["other"])
+    stated = await pair.eu.operations.loss_to_accept()
+    base = TidemarkPoint(stated.tidemark_region_epoch, stated.tidemark_number)
+    assert base == pair.eu.tidemarks.claim().point
+    pair.eu.partition().stop("its disk is gone")
+    (own,) = [r for r in (await pair.eu.operations.loss_to_accept()).plain if r.partition == 1]
+    assert (own.first_offset, own.last_offset) == (0, 0)
+    pair.us.partition().stop("a bit is flipped")
+    half = await pair.eu.operations.loss_to_accept()
+    assert [r.partition for r in half.plain] == [1]
+    assert "a bit is flipped" in half.open_bound
+    await pair.us.kill()
+    nothing = await pair.eu.operations.loss_to_accept()
+    assert "everything that region us holds beyond this region, which cannot be named now" in (
+        nothing.open_bound
+    )
+    assert (nothing.tidemark_region_epoch, nothing.tidemark_number) == base
+    assert nothing.accepted
 
 
 async def test_T33_a_topic_that_no_tidemark_covers_is_named_too(pair: Pair) -> None:

@@ -2,9 +2,7 @@
 
 import asyncio
 import shutil
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
+from tests.older_metadata import forget_deletions
 from tests.waiting import until
 
 LOG = LogKey(UUID(int=1), 0)
@@ -433,21 +432,13 @@ async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_taker_is_kil
     assert not folder.exists(), "the start has finished the deletion"
 
 
-def as_an_older_version_left_it(site: Site) -> None:
-    """Let the metadata of a dead site be as a version wrote it that kept no deletions."""
-    with closing(sqlite3.connect(site.folder / "metadata.db")) as database, database:
-        database.execute("DROP TABLE deleted_topics")
-        database.execute("DELETE FROM counters WHERE name = 'deletions_unknown_to'")
-        database.execute("UPDATE alembic_version SET version_num = '0001'")
-
-
 async def test_T34_a_deletion_by_an_older_version_does_not_close_the_writes(pair: Pair) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
     await pair.us.kill()
     await pair.eu.topics.delete_topic(ORDERS)
     await pair.eu.kill()
-    as_an_older_version_left_it(pair.eu)
+    forget_deletions(pair.eu.folder / "metadata.db")
     await pair.us.start()
     await pair.eu.start()
     await until(lambda: pair.eu.role.acting or pair.eu.driver.state.refuted is not None, "decided")
@@ -470,7 +461,7 @@ async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(
     await pair.reached("first")
     await pair.eu.kill()
     if upgraded:
-        as_an_older_version_left_it(pair.eu)
+        forget_deletions(pair.eu.folder / "metadata.db")
     database, copy = pair.eu.folder / "metadata.db", pair.eu.folder / "metadata.copy"
     shutil.copy(database, copy)
     await pair.eu.start()

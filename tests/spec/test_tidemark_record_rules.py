@@ -3,6 +3,7 @@
 On the pure cores. Expected values are the rules' own words (docs/INVARIANTS.md, section T).
 """
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -222,6 +223,33 @@ def test_T16_a_log_that_the_reached_tidemark_names_and_that_is_not_here_is_neede
     copy_ledgers(made, 100)
     assert made.complete == TidemarkPoint(8, 1)
     made.advanced(P1, 4)
+    assert made.complete == TidemarkPoint(8, 2)
+
+
+def test_T16_of_a_log_that_is_not_here_the_next_tidemark_needs_what_it_names_itself() -> None:
+    _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6))
+    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(8, 1))
+    made.absent({P1: 4})
+    made.reconciled((P0, P1, LEDGERS.shard_key(0), LEDGERS.shard_key(1)), 8)
+    made.observe(tidemarks[1])
+    copy_ledgers(made, 100)
+    made.advanced(P1, 4)
+    assert made.complete == TidemarkPoint(8, 1)
+    made.advanced(P1, 6)
+    assert made.complete == TidemarkPoint(8, 2)
+
+
+def test_T16_a_log_that_is_not_here_and_whose_removal_the_next_tidemark_names_is_not_waited_for() -> (
+    None
+):
+    _, tidemarks = written(
+        cut(1, p0=3, p1=4), replace(cut(2), metadata_version=2, existing=frozenset())
+    )
+    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(8, 1))
+    made.absent({P1: 4})
+    made.reconciled((LEDGERS.shard_key(0), LEDGERS.shard_key(1)), 8)
+    made.observe(tidemarks[1])
+    copy_ledgers(made, 100)
     assert made.complete == TidemarkPoint(8, 2)
 
 

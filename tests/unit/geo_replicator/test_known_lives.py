@@ -75,6 +75,10 @@ def test_INV_KL3_what_the_one_before_said_last_may_arrive_after_the_restart_has_
     assert region.greets(FIRST, answers=True) is KNOWN
     assert region.greets(NEXT) is REFUSED
     assert region.greets(NEXT, after_ms=LATE_MS, answers=True) is KNOWN
+    for late_ms in (1, LATE_MS):
+        region = Region(FIRST, NEXT)
+        assert region.greets(FIRST, after_ms=late_ms) is KNOWN
+        assert region.greets(NEXT, answers=True) is KNOWN
 
 
 def test_INV_KL3_a_copy_at_the_address_is_refused_while_the_known_one_is_heard() -> None:
@@ -128,6 +132,41 @@ def test_INV_KL6_of_two_that_stand_aside_the_one_that_is_left_is_let_in() -> Non
     region.greets(known)  # a third region knows the other one, and refuses this one
     assert region.greets(other, after_ms=TWICE_MS - 1) is REFUSED
     assert region.greets(other, after_ms=1) is KNOWN
+
+
+def test_INV_KL5_a_known_start_that_comes_to_stand_aside_gives_way() -> None:
+    region = Region(FIRST)
+    assert region.greets(start("a", aside=True)) is KNOWN
+    assert region.greets(COPY) is KNOWN
+    assert region.lives.known("eu") == COPY
+
+
+def test_INV_KL5_of_two_that_stand_aside_neither_takes_the_place_and_neither_is_refused() -> None:
+    known, copied = start("a", aside=True), start("a", "c", aside=True)
+    region = Region(FIRST, COPY)
+    region.greets(copied)
+    for _ in range(2):
+        assert region.greets(known, after_ms=LATE_MS + 1) is KNOWN
+        assert region.greets(copied, answers=True) is UNDECIDED
+    assert region.greets(COPY) is KNOWN, "it was let in elsewhere"
+
+
+def test_INV_KL2_each_of_several_copies_is_refused() -> None:
+    region = Region(FIRST, COPY, start("a", "d"))
+    region.greets(FIRST, answers=True)
+    assert region.greets(COPY) is REFUSED
+    assert region.greets(start("a", "d")) is REFUSED
+
+
+def test_INV_KL2_a_copy_that_went_away_is_forgotten_and_met_for_the_first_time_when_it_comes_again() -> (
+    None
+):
+    region = Region(FIRST, COPY)
+    region.greets(FIRST, answers=True)
+    assert region.lives.is_contested("eu")
+    region.greets(FIRST, after_ms=TWICE_MS + 1)
+    assert not region.lives.is_contested("eu")
+    assert region.greets(COPY, answers=True) is KNOWN, "it has the address, and nobody spoke since"
 
 
 def test_T36_a_start_that_is_remembered_from_before_is_waited_for() -> None:

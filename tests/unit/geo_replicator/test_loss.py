@@ -272,3 +272,20 @@ def test_changes_of_topics_that_wait_for_a_tidemark_are_told() -> None:
         changes.done(drop)
     changes.grown(UUID(int=1), 4)
     assert changes.waiting() == []
+
+
+def test_INV_LO6_an_accepted_loss_names_the_diverged_tails_of_that_region_within_its_bounds_only() -> (
+    None
+):
+    stated = msgspec.structs.replace(statement(Tail([], [])), accepted=True)
+    old, log = stated.from_region, ORDERS
+    (bound,) = [b for b in stated.bounds if b.topic_id == log.topic_id.hex]
+    inside = (bound.cut, bound.copied_end - 1)
+    assert bound.cut < bound.copied_end
+    assert all(stated.names_diverged(old, log, offset) for offset in inside)
+    for offset in (bound.cut - 1, bound.copied_end):
+        assert not stated.names_diverged(old, log, offset)
+    assert not stated.names_diverged(stated.to_region, log, bound.cut)
+    assert not stated.names_diverged(old, LogKey(log.topic_id, 9), bound.cut)
+    unaccepted = msgspec.structs.replace(stated, accepted=False)
+    assert not unaccepted.names_diverged(old, log, bound.cut), "an ordinary takeover (INV-LO5)"

@@ -71,12 +71,13 @@ def test_a_list_that_stops_says_how_many_more_there_are(
     [
         ({}, "so far: region us is not back"),
         ({"us": {"phase": "returning", "region_epoch": 8}}, "so far: region us is not back"),
+        ({"us": {"phase": "acting", "region_epoch": 8}}, "so far: region us is not back"),
         (
             {"us": {"phase": "mirroring", "region_epoch": 17}},
             "finally: region us is back, and holds nothing more of it",
         ),
     ],
-    ids=["away", "on its way", "back, with an empty folder"],
+    ids=["away", "on its way", "it acts still, and knows of nothing", "back, with an empty folder"],
 )
 def test_a_loss_is_final_when_who_had_the_rest_is_back_without_it(
     capsys: pytest.CaptureFixture[str], views: Mapping[str, Any], counted: str

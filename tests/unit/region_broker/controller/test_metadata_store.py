@@ -26,6 +26,7 @@ from region_broker.controller.metadata_image import (
     DeletedTopic,
     DomainImage,
     LineageEntry,
+    MetadataImage,
     RegionImage,
     TopicImage,
 )
@@ -35,6 +36,7 @@ from region_broker.controller.metadata_store import (
     upgrade,
 )
 from region_broker.controller.metadata_tables import metadata
+from tests.older_metadata import forget_deletions
 
 ORDERS = TopicImage(topic_id=UUID(int=7), name="orders", partition_count=3, configs={"a": "1"})
 EU = RegionImage(
@@ -85,6 +87,45 @@ async def test_T34_a_deletion_is_remembered_by_topic_id(tmp_path: Path) -> None:
     again = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
     assert again.image == live
     await again.close()
+
+
+GONE = UUID(int=99)
+
+
+async def upgraded(path: Path, *before: Command) -> MetadataImage:
+    """Return what an upgrade makes of the metadata of a version that kept no deletions."""
+    store = await MetadataStore.open(path, new_cluster_id="c")
+    for command in before:
+        await store.apply(command)
+    await store.close()
+    forget_deletions(path)
+    again = await MetadataStore.open(path, new_cluster_id="c")
+    await again.close()
+    return again.image
+
+
+@pytest.mark.parametrize(
+    ("region_epoch", "last"),
+    [(8, 8 << 16 | 3), (17, 17 << 16 | 0xFFFF)],
+    ids=["it acts", "it follows: all of that region epoch may be of that time"],
+)
+async def test_INV_M9_only_what_may_be_of_the_time_before_the_upgrade_may_have_been_deleted(
+    tmp_path: Path, region_epoch: int, last: int
+) -> None:
+    domain = structs.replace(MAIN, region_epoch=region_epoch)
+    taken = TakeLeaderEpoch(8 << 16 | 3)
+    before = CreateTopic(ORDERS), PutRegion(EU), PutDomain(MAIN), taken, PutDomain(domain)
+    image = await upgraded(tmp_path / "m.db", *before)
+    for older in (-1, 8 << 16, last):
+        assert image.may_have_deleted(GONE, older)
+    assert not image.may_have_deleted(GONE, last + 1), "it was made since"
+    assert not image.may_have_deleted(ORDERS.topic_id, last), "it is here"
+
+
+async def test_INV_M9_a_folder_that_had_no_history_has_deleted_nothing(tmp_path: Path) -> None:
+    image = await upgraded(tmp_path / "m.db", PutRegion(EU))
+    assert not image.may_have_deleted(GONE, -1)
+    assert not image.may_have_deleted(GONE, 0)
 
 
 async def test_T19_a_region_epoch_never_goes_back(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.replication.partition import Partition
 from tests.log_world import DATA_DIR, LEADER_EPOCH, TOPIC_ID, Topic, World, all_bytes, batch, world
 from tests.simulation.disk import Crashed
@@ -79,6 +80,35 @@ def test_INV_T6_a_log_that_was_dropped_is_not_missed_when_its_id_is_made_again(
     some.disk.remove_tree(FOLDER / "1")
     some.kill_and_reopen()
     assert some.table.lost() == [str(some.partitions[1].tp)]
+
+
+def remove_files(some: World, folder: Path, *, named: str, kept: str) -> None:
+    """Remove from a folder, of a node that is down, the files that are named so."""
+    for name in some.disk.list_dir(folder):
+        if named in name and not (kept and kept in name):
+            some.disk.remove(folder / name)
+
+
+@pytest.mark.parametrize("synced", [False, True], ids=["in the journal only", "in its segment"])
+@pytest.mark.parametrize(
+    ("named", "kept", "emptied"),
+    [("", "", True), (CHECKPOINT_NAME, "", False), ("", CHECKPOINT_NAME, False)],
+    ids=["emptied", "no checkpoint", "no segments"],
+)
+def test_INV_T6_a_log_is_lost_where_neither_checkpoint_nor_segment_is_there_whatever_the_journal_holds(
+    *, named: str, kept: str, emptied: bool, synced: bool
+) -> None:
+    some = world(partition_count=2)
+    write(some, some.partitions[1], 20, 20)
+    if synced:
+        some.sync_files()
+    some.disk.process_killed()
+    remove_files(some, FOLDER / "1", named=named, kept=kept)
+    some.open()
+    lost = [str(some.partitions[1].tp)] if emptied else []
+    assert some.table.lost() == lost
+    some.kill_and_reopen()
+    assert some.table.lost() == lost, "nor is it forgotten, or missed later"
 
 
 @pytest.mark.parametrize("operation", ["rename", "fsync_dir", "remove_tree"])
