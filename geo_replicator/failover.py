@@ -179,9 +179,7 @@ def _remember(state: State, event: Event) -> State:
             )
             return msgspec.structs.replace(fenced, promise=Promise(region_epoch, taker))
         case HigherEpochLearned(region_epoch=region_epoch, acting_region=acting_region):
-            fenced = _without_takeover(
-                state, f"region {acting_region} acts under region epoch {region_epoch}"
-            )
+            fenced = _without_takeover(state, why_fenced(state.region, region_epoch, acting_region))
             return msgspec.structs.replace(fenced, acting_region=acting_region, unseen=())
         case FollowResumed() | ReturnBegun() | Returned() | HistoryJoined():
             return _remember_return(state, event)
@@ -290,6 +288,19 @@ def replay(events: list[Event]) -> State | None:
     for event in events[1:]:
         state = fold(state, event)
     return state
+
+
+def why_fenced(region: str, region_epoch: int, acting_region: str) -> str:
+    """Return why `region` stands still that hears of a higher region epoch: another one acts, or it did so itself.
+
+    Of an epoch of its own it hears only where its folder was wound back to a time before: then it does not act.
+    """
+    if acting_region == region:
+        return (
+            f"region {region} itself took over under region epoch {region_epoch}, and this data folder is from before:"
+            " give this node its newest one back, if there is one"
+        )
+    return f"region {acting_region} acts under region epoch {region_epoch}"
 
 
 def standing_reason(state: State) -> str:

@@ -128,16 +128,16 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
         mark["age_ms"],
         lag_text(view),
         address,
-        _remark(view),
+        remark(view),
     )
 
 
-def _remark(view: Mapping[str, Any]) -> str:
-    """Return why a region does not act, and what its link or its disk suffers from, if anything."""
-    if view["acting"]:
-        return ""
-    reason = str(view["reason_not_acting"])
+def remark(view: Mapping[str, Any]) -> str:
+    """Return why a region does not act, and what its tidemarks, its link or its disk suffer from, if anything."""
     known = view.get("lag") or {}
+    if view["acting"]:
+        return str(known.get("rounds", {}).get("failed", ""))
+    reason = str(view["reason_not_acting"])
     troubles = (known.get(key) for key in ("stopped_reaching", "refused_history", "lost_here"))
     trouble = next(filter(None, troubles), None)
     if not trouble and view.get("stands_aside") not in {None, "", reason}:

@@ -16,7 +16,9 @@ from typing_extensions import override
 from geo_replicator.link.core import LinkState
 from region_broker.http_api.ports import RegionApi
 
-WAITS: Final = ("history", "dispute", "lost_logs", "home_without_shown", "other_start")
+WAITS: Final = (
+    "history", "dispute", "lost_logs", "home_without_shown", "other_start", "nobody_acts"
+)  # fmt: skip
 """What a region may wait for that does not end by itself (`waits_for` of its description)."""
 LINK_STATES: Final = tuple(state.name.lower() for state in LinkState)
 

@@ -15,11 +15,13 @@ import pytest
 from sqlalchemy import text
 
 from geo_replicator.tidemark import TidemarkError
+from region_broker.cli.region import remark
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region, region_pair
+from tests.simulation.test_cut_link_alerts import view_of
 
 JUMP_MS = 10 * 60 * 1000
 CHANGES = (
@@ -282,6 +284,7 @@ async def test_T4_a_start_without_readable_tidemarks_holds_no_marker_and_tells_t
         assert said is not None
         assert "__tidemarks has stopped" in said
         assert "tidemark region failover" in said
+        assert remark(view_of(pair.eu)) == said, "region status says it, too"
         await pair.eu.node.maintain()  # a round of retention finds no tidemark, and ends nothing
         with pytest.raises(
             TidemarkError

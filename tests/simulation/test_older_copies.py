@@ -1,5 +1,6 @@
 """The fault "older copy": a folder is exchanged for what it was earlier, at home and at a mirror (rules T33, T35)."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from idempotency.record_batch import iter_headers
 from region_broker.wire.batches import Record, build_batch
 from tests.simulation.folder_faults import copy_of, restore
 from tests.simulation.region_pair import Pair, Region, region_pair, until
+from tests.simulation.test_cut_link_alerts import firing, view_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
@@ -136,7 +138,11 @@ async def test_T33_the_old_home_after_a_failover(tmp_path: Path, *, away: bool) 
         assert pair.us.node.role.acting
 
 
-async def test_T33_the_new_home_of_a_time_when_it_mirrored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("newest_back", [False, True], ids=["failover", "newest folder back"])
+async def test_T33_the_new_home_of_a_time_when_it_mirrored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, newest_back: bool
+) -> None:
+    caplog.set_level(logging.WARNING, "tidemark.failover")
     async with region_pair(tmp_path, 5) as pair:
         await older(pair, pair.us)
         await pair.us.start()
@@ -148,14 +154,34 @@ async def test_T33_the_new_home_of_a_time_when_it_mirrored(tmp_path: Path) -> No
         await write(pair.us, b"of us")
         await shows(pair, pair.eu, b"of us")
         await pair.us.kill()
+        newest = copy_of(pair.us)
         restore(pair.us, copy)
         await pair.us.begin()
         await until(lambda: pair.us.phase is Phase.FENCED, "it hears of its own later life")
         assert not pair.us.node.role.acting
+        await until(lambda: view_of(pair.us)["waits_for"] == "nobody_acts", "it says so")
+        assert "TidemarkRegionWaits" in firing(pair.us)
+        reason = pair.us.node.role.reason_not_acting
+        assert "region us itself took over under region epoch 17" in reason
+        assert "give this node its newest one back" in reason
+        assert "No other region acts" in reason
+        assert "tidemark region failover --to eu" in reason
+        await until(lambda: reason in caplog.messages, "the log says it, too")
+        await pair.us.node.failover.parts.clock.sleep_ms(2 * pair.us.node.failover.settings.poll_ms)
+        assert caplog.messages.count(reason) == 1
+        if newest_back:
+            await pair.us.kill()
+            restore(pair.us, newest)
+            await pair.us.start()
+            await until(lambda: pair.us.node.role.acting, "us acts again")
+            await write(pair.us, b"later")
+            await shows(pair, pair.eu, b"later")
+            return
         operation = pair.eu.node.operations.begin_failover(confirmed=True)
         await pair.until(lambda: operation.status != "running", "eu takes over")
         assert operation.status == "succeeded", operation.error
         await shows(pair, pair.us, b"of us")
+        assert view_of(pair.us)["waits_for"] == ""
 
 
 @pytest.mark.parametrize("accepted", [False, True], ids=["failover", "loss accepted"])

@@ -40,6 +40,7 @@ from geo_replicator.failover import (
     replay,
     standing_reason,
     unborn,
+    why_fenced,
 )
 from geo_replicator.failover_events import (
     Born,
@@ -215,8 +216,9 @@ class FailoverDriver:
             if self.state.phase in {Phase.ACTING, Phase.DRAINING}:
                 self._refute(refuted_by_lineage(self.outlook, self.state, [hello]))
         if self._is_news(hello):
-            reason = f"region {hello.acting_region} acts under region epoch {hello.region_epoch}"
-            self.parts.role.close_gate(f"{reason}; this one goes on by itself: it joins that one")
+            region = self.parts.role.region
+            reason = why_fenced(region, hello.region_epoch, hello.acting_region)
+            self.parts.role.close_gate(f"{reason}; it goes on by itself: it joins whoever acts")
             self._learned.put_nowait(hello)
 
     def runs_twice(self) -> dict[str, str]:

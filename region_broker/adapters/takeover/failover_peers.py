@@ -18,6 +18,7 @@ from typing import Final
 
 from region_broker.adapters.peers.peer_client import PeerClient, opened
 from region_broker.adapters.peers.peer_protocol import (
+    STALE_REGION_EPOCH,
     AnyMessage,
     Hello,
     PeerIdentity,
@@ -179,6 +180,22 @@ class FailoverPeers:
             return await self.greet(region, timeout_ms=timeout_ms)
         except (PeerRefused, PeerUnreachable) as error:
             return str(error) or type(error).__name__
+
+    async def further_on(self, *, timeout_ms: int) -> Sequence[str]:
+        """Greet every other region at once; return those that refuse this one because they are at a later region epoch."""
+
+        async def refuses(region: str) -> bool:
+            try:
+                await self.greet(region, timeout_ms=timeout_ms)
+            except PeerRefused as refusal:
+                return refusal.code == STALE_REGION_EPOCH
+            except PeerUnreachable:
+                return False
+            return False
+
+        names = self.names()
+        found = await asyncio.gather(*map(refuses, names))
+        return [name for name, refused in zip(names, found, strict=True) if refused]
 
     async def greet_all(self, *, timeout_ms: int) -> Sequence[str]:
         """Greet every other region at once; return the names of those that answered.

@@ -70,7 +70,8 @@ class RegionService:
         image = parts.metadata.image
         domain = image.domains[parts.domain]
         lag = dict(parts.tidemarks.lag())
-        aside = self._driver.outlook.lives.aside()
+        outlook = self._driver.outlook
+        aside = outlook.lives.aside()
         return {
             "region": self.region,
             "domain": parts.domain,
@@ -89,7 +90,7 @@ class RegionService:
                 "region": state.promise.taker,
             },
             "tidemark": self._tidemark(),
-            "waits_for": "other_start" if aside else _waits_for(state, lag),
+            "waits_for": "other_start" if aside else _waits_for(state, lag, outlook.nobody_acts),
             "stands_aside": aside,
             "runs_twice": self._driver.runs_twice(),
             "diverged_records": parts.quarantine.diverged_records,
@@ -195,13 +196,15 @@ def _role_of(phase: Phase) -> str:
     return "mirror" if phase is Phase.MIRRORING else "changing"
 
 
-def _waits_for(state: State, lag: Mapping[str, object]) -> str:
+def _waits_for(state: State, lag: Mapping[str, object], nobody_acts: bool) -> str:
     """Return what only an operator, or another region, can end, from a fixed set; empty where nothing is."""
     if state.phase is Phase.UNBORN:
         return "history"
     if state.phase is Phase.DISPUTED:
         lost_here = state.refuted is not None and state.refuted.lost_here
         return "lost_logs" if lost_here else "dispute"
+    if nobody_acts:
+        return "nobody_acts"
     return "home_without_shown" if lag.get("refused_history") else ""
 
 

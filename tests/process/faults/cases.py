@@ -156,7 +156,7 @@ ROWS: Final[Sequence[Row]] = (
     Row("older-mirror", Fault.OLDER, Side.MIRROR, _FOLLOWS, _MIRRORS),
     Row(
         "former-home", Fault.FORMER, Side.HOME, _FOLLOWS,
-        Expected(Seen.BEHIND, ("acts under region epoch", "region failover --to")),
+        Expected(Seen.BEHIND, ("itself took over under region epoch", "this data folder is from before", _FAILOVER_TO)),
         (Way.FAILOVER,), (Way.FAILOVER,), (When.AFTER,),
     ),
     Row("former-mirror", Fault.FORMER, Side.MIRROR, _ACTS, _MIRRORS, when=(When.AFTER,),

@@ -197,7 +197,7 @@ def mirror_lost_the_end_of_a_log(stand: Stand) -> None:
     world = stand.world
     log = next(world.log_folder(stand.mirror, TOPIC, 1).glob("*.log"))
     with log.open("rb+") as file:
-        file.truncate(log.stat().st_size // 2)
+        file.truncate(log.stat().st_size // 4)  # in the first batch: the journal still has the last
     world.start(stand.mirror)
     world.status_says("the disk has lost a part of it")
     shown = world.values(stand.mirror)
@@ -308,11 +308,14 @@ def silent_third(stand: Stand) -> None:
 def tidemarks_damaged_at_home(stand: Stand) -> None:
     """`__tidemarks` is damaged when home starts: it takes writes, says what to do, and a failover loses nothing."""
     world = stand.world
-    _damage(world.log_folder(stand.home, "__tidemarks", 0))
+    folder = world.log_folder(stand.home, "__tidemarks", 0)
+    _damage(folder)
     world.start(stand.mirror)
     world.start(stand.home)
     world.ready_tells(stand.home, "__tidemarks", "region failover")
+    world.status_says("no tidemark is published any more", "region failover")
     stand.fail_over(stand.mirror)
+    _copies_its_tidemarks_again(stand, stand.home, folder)
 
 
 def tidemarks_damaged_at_a_mirror(stand: Stand) -> None:
@@ -322,10 +325,14 @@ def tidemarks_damaged_at_a_mirror(stand: Stand) -> None:
     _damage(folder)
     world.start(stand.home)
     world.start(stand.mirror)
-    world.ready_tells(stand.mirror, "remove that folder")
-    world.stage.kill(stand.mirror)
+    _copies_its_tidemarks_again(stand, stand.mirror, folder)
+
+
+def _copies_its_tidemarks_again(stand: Stand, name: str, folder: Path) -> None:
+    stand.world.ready_tells(name, "remove that folder")
+    stand.world.stage.kill(name)
     shutil.rmtree(folder)
-    world.start(stand.mirror)
+    stand.world.start(name)
 
 
 def _damage(folder: Path) -> None:

@@ -212,6 +212,7 @@ _WAITS_FOR: Final[Mapping[Seen, str]] = {
     Seen.NO_HISTORY: "history",
     Seen.DISPUTED: "dispute",
     Seen.LOGS_LOST: "lost_logs",
+    Seen.BEHIND: "nobody_acts",
 }
 _FAULTS: Final[Mapping[Fault, Callable[[Play], None]]] = {
     Fault.OWN: Play.make_nothing,

@@ -24,6 +24,7 @@ from chaos.shuffle.settling import settled
 from chaos.shuffle.stage import Stage
 from region_broker.cli.demo.stage import StageError, losses, wait_mirrored, wait_until
 from region_broker.cli.main import main as tidemark_command
+from region_broker.ports.clock import SystemClock
 from tests.process.client_world import create_topic
 
 TOPIC: Final = "kept"
@@ -46,6 +47,8 @@ class World:
         self.kept = set(kept)
         self.gone: set[str] = set()
         """What was acknowledged, and an operator's word has given up."""
+        self._behind: set[str] = set()
+        """Whose clock was set back: its clients live there, for a time far in its future is refused, as in Kafka."""
 
     def __enter__(self) -> "World":
         """Open the links."""
@@ -63,6 +66,8 @@ class World:
 
     def launch(self, name: str, *, clock_set_back: bool = False) -> str | None:
         """Start a region; return None once it answers, or why it ended."""
+        if clock_set_back:
+            self._behind.add(name)
         with _clock_set_back() if clock_set_back else _clock_as_it_is():
             return self.stage.launch(name)
 
@@ -118,9 +123,8 @@ class World:
         """Require that `/readyz`, log and `region status` contain all these words."""
         self.ready_tells(name, *words)
         self.status_says(*words)
-        log = self.log(name)
-        for word in words:
-            assert word in log, f"{word!r} is not in the log of {name}"
+        what = f"{words} to be in the log of {name}"
+        wait_until(what, PATIENCE_S, lambda: all(word in self.log(name) for word in words))
 
     def ready_tells(self, name: str, *words: str) -> None:
         """Return once `/readyz` refuses with all these words."""
@@ -169,12 +173,15 @@ class World:
             assert error is None, error
             acknowledged += 1
 
+        now_ms = SystemClock().wall_ms() - (CLOCK_BACK_S * 1000 if home in self._behind else 0)
         producer = Producer(
             {"bootstrap.servers": self.stage.cluster.place(home).bootstrap,
              "enable.idempotence": True, "log_level": 0, "linger.ms": 0}
         )  # fmt: skip
         for number, value in enumerate(values):
-            producer.produce(topic, value, partition=number % partitions, on_delivery=delivered)
+            producer.produce(
+                topic, value, partition=number % partitions, on_delivery=delivered, timestamp=now_ms
+            )
         assert producer.flush(PATIENCE_S) == 0
         assert acknowledged == len(values)
 
@@ -185,10 +192,18 @@ class World:
 
     def alerts_that_it_waits(self, name: str, reason: str) -> None:
         """Require that its metrics say what it waits for: an alert goes by it."""
-        with urllib.request.urlopen(f"{self.stage.cluster.place(name).http}/metrics") as answer:
-            told = answer.read().decode()
-        waits = [line for line in told.splitlines() if line.startswith("tidemark_region_waits{")]
-        assert any(f'reason="{reason}"' in line and line.endswith(" 1.0") for line in waits), waits
+
+        def waits() -> bool:
+            with urllib.request.urlopen(f"{self.stage.cluster.place(name).http}/metrics") as answer:
+                told = answer.read().decode().splitlines()
+            return any(
+                line.startswith("tidemark_region_waits{")
+                and f'reason="{reason}"' in line
+                and line.endswith(" 1.0")
+                for line in told
+            )
+
+        wait_until(f"the metric of {name} says {reason}", PATIENCE_S, waits)
 
     def lose_log(self, name: str) -> None:
         """Take the folder of one of the topic's partitions away."""

@@ -2,12 +2,14 @@
 
 INV-FS5  a region acts again by itself only if every site says that nobody acts or is about to, and nothing that was
          acknowledged here lies beyond the last tidemark
+INV-FS6  what is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and
+         none acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so
 
 Not here: cutting the logs on the way back (`steps.failover_steps`).
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -33,17 +35,21 @@ _TAKING_OVER: Final = frozenset({Phase.FENCING, Phase.CUTTING, Phase.ADOPTING})
 async def learn_lineage(outlook: Outlook, state: State) -> Event:
     """Stand still and ask until it is known who acts (T31). A region that is silent delays no answer of another one."""
     await outlook.parts.role.fence(standing_reason(state))
-    while True:
-        statuses: Mapping[str, SiteStatus] = {}
-        async with aclosing(outlook.statuses_as_told()) as told:
-            async for statuses in told:
-                found = _whom_to_follow(outlook, state, statuses)
-                if found is not None:
-                    return found
-        if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):
-            return _reclaim(outlook, state, statuses)
-        _say_who_is_awaited(outlook, state, statuses)
-        await outlook.parts.clock.sleep_ms(outlook.settings.poll_ms)
+    awaited = _Awaited(outlook, state)
+    try:
+        while True:
+            statuses: Mapping[str, SiteStatus] = {}
+            async with aclosing(outlook.statuses_as_told()) as told:
+                async for statuses in told:
+                    found = _whom_to_follow(outlook, state, statuses)
+                    if found is not None:
+                        return found
+            if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):
+                return _reclaim(outlook, state, statuses)
+            await awaited.tell(statuses)
+            await outlook.parts.clock.sleep_ms(outlook.settings.poll_ms)
+    finally:
+        outlook.nobody_acts = False
 
 
 def _whom_to_follow(
@@ -59,25 +65,70 @@ def _whom_to_follow(
     return None
 
 
-def _say_who_is_awaited(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> None:
-    """Name what an operator can do: with one region gone for good, no region acts again by itself (INV-FS5)."""
-    if any(status.is_home for status in statuses.values()):
-        return
-    silent = [name for name in outlook.parts.peers.names() if name not in statuses]
-    takers = [name for name, status in statuses.items() if status.phase in _TAKING_OVER]
-    if takers:
-        found = f"Region {', '.join(takers)} is taking over: this one goes on by itself, when it acts or gives up"
-    elif silent:
-        found = (
-            f"No region that answers acts, and {', '.join(silent)} does not answer: it may act, or be about to. If it"
-            " is lost: tidemark region failover --to the region with the highest tidemark"
+class _Awaited:
+    """Says what a region that stands still waits for (INV-FS6)."""
+
+    def __init__(self, outlook: Outlook, state: State) -> None:
+        """Nothing is told yet."""
+        self._outlook = outlook
+        self._state = state
+        self._found = ""
+        self._logged: set[str] = set()
+
+    async def tell(self, statuses: Mapping[str, SiteStatus]) -> None:
+        """Name what an operator can do: with one region gone for good, no region acts again by itself (INV-FS5)."""
+        outlook, before = self._outlook, self._found
+        if any(status.is_home for status in statuses.values()):
+            self._found, outlook.nobody_acts = "", False
+            return
+        takers = [name for name, status in statuses.items() if status.phase in _TAKING_OVER]
+        heard = {*statuses, *await self._who_knows_the_later_life()}
+        silent = [name for name in outlook.parts.peers.names() if name not in heard]
+        self._found = self._choices(statuses, silent, takers)
+        reason = f"{self._state.reason or 'another region may act'}. {self._found}"
+        outlook.parts.role.close_gate(reason)
+        lasts = self._found == before and not takers
+        outlook.nobody_acts = lasts and not silent
+        if lasts and reason not in self._logged:
+            self._logged.add(reason)
+            _log.warning("%s", reason)
+
+    async def _who_knows_the_later_life(self) -> Iterable[str]:
+        """Return who refuses this region's questions because its folder was wound back: they answer, and tell who acts."""
+        if not self._was_wound_back():
+            return ()
+        timeout_ms = self._outlook.settings.ask_timeout_ms
+        return await self._outlook.parts.peers.further_on(timeout_ms=timeout_ms)
+
+    def _was_wound_back(self) -> bool:
+        unseen = _unseen_entries(self._outlook, self._state)
+        return bool(unseen) and unseen[-1].acting_region == self._outlook.region
+
+    def _choices(
+        self, statuses: Mapping[str, SiteStatus], silent: Sequence[str], takers: Sequence[str]
+    ) -> str:
+        if takers:
+            return f"Region {', '.join(takers)} is taking over: this one goes on by itself, when it acts or gives up"
+        if silent:
+            return (
+                f"No region that answers acts, and {', '.join(silent)} does not answer: it may act, or be about to. If"
+                " it is lost: tidemark region failover --to the region with the highest tidemark"
+            )
+        if self._was_wound_back():
+            return f"No other region acts: tidemark region failover --to {self._best(statuses)}"
+        return (
+            "No region acts, and none is about to: where that stays so, tidemark region failover"
+            f" --to {self._best(statuses)}"
         )
-    else:
-        found = (
-            "No region acts, and none is about to: where that stays so, tidemark region failover --to the region with"
-            " the highest tidemark"
-        )
-    outlook.parts.role.close_gate(f"{state.reason or 'another region may act'}. {found}")
+
+    def _best(self, statuses: Mapping[str, SiteStatus]) -> str:
+        """Return the region with the highest tidemark, as far as all tell it."""
+        outlook, others = self._outlook, self._outlook.parts.peers.names()
+        if statuses.keys() == set(others) and not outlook.parts.manifest.lost():
+            claims = {name: status.claim for name, status in sorted(statuses.items())}
+            claims[outlook.region] = outlook.known_claim().point
+            return f"{max(claims, key=claims.__getitem__)}, which has the highest tidemark"
+        return others[0] if len(others) == 1 else "the region with the highest tidemark"
 
 
 async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> bool:

@@ -74,7 +74,8 @@ class Outlook:
     """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting with a
     lineage of each region.
 
-    `refuted`: what a mirror proved last, also while it is not in the journal yet.
+    `refuted`: what a mirror proved last, also while it is not in the journal yet. `nobody_acts`: this region stands still,
+    and all that answer say that no region acts or is about to.
     """
 
     def __init__(self, parts: FailoverParts, settings: FailoverSettings) -> None:
@@ -83,6 +84,7 @@ class Outlook:
         self.settings: Final = settings
         self.hellos: dict[str, Hello] = {}
         self.refuted: HistoryRefuted | None = None
+        self.nobody_acts = False
         self.lives: Final = Lives(
             parts.clock,
             parts.folder,
