@@ -5,13 +5,16 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import HigherEpochLearned
 from region_broker.adapters.peers import forwarder
+from region_broker.adapters.peers.peer_protocol import PeerRefused
 from region_broker.adapters.takeover import failover_peers
+from region_broker.adapters.takeover.failover_messages import AskPromise
 from region_broker.adapters.takeover.failover_operations import Operation
 from region_broker.wire.batches import Record, build_batch
 from tests.simulation.kafka_client import Connection, Reader, Refused
@@ -110,6 +113,30 @@ async def test_T24_a_taker_that_cannot_copy_it_cuts_nothing_and_names_the_way_ou
         await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows ap")
         await pair.until(lambda: shown(pair.us) == 3, "us has all")
         assert await values_at(pair, pair.us) == await values_at(pair, ap) == list(VALUES)
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "for good"])
+async def test_T24_a_lost_promise_of_a_region_that_is_up_is_asked_for_again_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    async with one_behind(tmp_path, 6) as (pair, ap):
+        lost: list[object] = []
+        asked, answer = ap.node.peers.handler_of(AskPromise.__name__)
+
+        async def losing(*question: Any) -> Any:
+            promise = await answer(*question)
+            if len(lost) < times:
+                lost.append(promise)
+                raise PeerRefused("lost", "the connection broke")
+            return promise
+
+        monkeypatch.setitem(ap.node.peers._handlers, AskPromise.__name__, (asked, losing))
+        operation = await pair.fail_over()
+        assert operation.statement is not None
+        named = "region ap did not say what it has reached" in operation.statement.open_bound
+        assert named == (times == 2)
+        kept = VALUES if times == 1 else VALUES[:1]
+        assert await values_at(pair, pair.us) == list(kept)
 
 
 async def test_T24_only_the_operators_word_takes_back_what_another_region_has_shown(

@@ -98,3 +98,19 @@ def behind_text(outlook: Outlook, own: TidemarkPoint, answers: Mapping[str, Prom
         for name, claim in claims_ahead(outlook, own, answers).items()
     ]
     return "; ".join(told)
+
+
+def unheard_text(
+    outlook: Outlook,
+    own: TidemarkPoint,
+    takeover: TakeoverBegun,
+    answers: Mapping[str, PromiseAnswer],
+) -> str:
+    """Return what the loss statement says of regions, beside the old one, that did not say what they have reached (T24)."""
+    absent = [name for name in outlook.parts.peers.names() if name not in answers]
+    return "; ".join(
+        f"region {name} did not say what it has reached: what it has shown beyond {own} is taken back from its readers, and"
+        " goes to quarantine there"
+        for name in absent
+        if name != takeover.old_region
+    )

@@ -56,7 +56,11 @@ from region_broker.adapters.takeover.log_surgery import (
 )
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
 from region_broker.adapters.takeover.steps.accepting import loss_to_accept
-from region_broker.adapters.takeover.steps.catching_up import behind_text, reach_claims
+from region_broker.adapters.takeover.steps.catching_up import (
+    behind_text,
+    reach_claims,
+    unheard_text,
+)
 from region_broker.adapters.takeover.steps.disputed import (
     choices,
     refuted_by_lineage,
@@ -281,7 +285,11 @@ class FailoverSteps:
         stated = await self.state_loss(
             takeover.old_region, takeover.region_epoch, planned=takeover.planned
         )
-        return _with_bound(stated, behind_text(self._outlook, cut.point, answers))
+        said = [
+            behind_text(self._outlook, cut.point, answers),
+            unheard_text(self._outlook, cut.point, takeover, answers),
+        ]
+        return _with_bound(stated, "; ".join(filter(None, said)))
 
     async def _close_history(self) -> None:
         """Publish what was acknowledged here and is under no tidemark yet, with the gate closed (T33).
@@ -303,7 +311,7 @@ class FailoverSteps:
 
     async def _ask_promises(self, takeover: TakeoverBegun) -> Mapping[str, PromiseAnswer] | str:
         """Return the promises that were given, or why the take-over must be given up."""
-        attempts = self._settings.promise_attempts if takeover.planned else 1
+        attempts = self._settings.promise_attempts if takeover.planned else 2
         message = AskPromise(
             domain=self._parts.domain,
             region_epoch=takeover.region_epoch,
@@ -311,7 +319,7 @@ class FailoverSteps:
             planned=takeover.planned,
         )
         missing: dict[str, str] = {}
-        for _ in range(attempts):
+        for asked in range(1, attempts + 1):
             answers, silent = await self._ask_for_promise(message)
             if aside := self._outlook.lives.aside():
                 return aside
@@ -322,7 +330,7 @@ class FailoverSteps:
             # A planned switch needs the old region's word only; others learn from the lineage.
             if not missing or (takeover.planned and takeover.old_region not in missing):
                 return answers
-            if takeover.forced:
+            if takeover.forced and not (asked == 1 and await self._answer_lost(missing)):
                 for name, why in missing.items():
                     _log.warning(
                         "no promise of region %s (%s): the operator's word stands", name, why
@@ -330,6 +338,13 @@ class FailoverSteps:
                 return answers
             await self._parts.clock.sleep_ms(self._settings.poll_ms)
         return "; ".join(f"no promise of region {name}: {why}" for name, why in missing.items())
+
+    async def _answer_lost(self, missing: Mapping[str, str]) -> bool:
+        """Return whether a region that gave no promise is up: the operator's word stands for the silent, not for a lost answer."""
+        timeout_ms = self._settings.ask_timeout_ms
+        return not missing.keys().isdisjoint(
+            await self._parts.peers.greet_all(timeout_ms=timeout_ms)
+        )
 
     async def _ask_for_promise(
         self, message: AskPromise
