@@ -210,6 +210,10 @@ class Site:
         self._tasks: list[asyncio.Task[None]] = []
         self.on_built: Callable[[Site], None] | None = None
 
+    def _service(self) -> RegionService:
+        kept = self.table.kept
+        return RegionService(self.driver, self.operations, kept, lambda: self.table.room.refusal)
+
     async def start(self, *, listens: bool = True) -> None:
         """Open everything and run."""
         disk, clock, chance = RealDisk(), SystemClock(), SystemChance()
@@ -266,7 +270,7 @@ class Site:
         self.journal = FailoverJournal(disk, self.folder / "failover" / "journal")
         self.driver = FailoverDriver(parts, self.journal, self.settings)
         self.operations = FailoverOperations(self.driver, chance)
-        self.service = RegionService(self.driver, self.operations, self.table.kept)
+        self.service = self._service()
         if self.on_built is not None:
             self.on_built(self)
         await self.driver.recover()

@@ -81,6 +81,9 @@ def status(url: str | None, output: str) -> None:
     print_table("", columns, rows)
     for text in runs_twice(views):
         click.echo(f"RUNS TWICE: {text}")
+    for address, (name, why) in cluster.aside.items():
+        if views[name].get("stands_aside") != why:
+            click.echo(f"{address} is another node of region {name}, which stands aside: {why}")
     if both := split_brain(views):
         click.echo(
             f"SPLIT BRAIN: {' and '.join(both)} take writes at the same time: follow docs/runbooks/split_brain.md"
@@ -122,7 +125,7 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
     return (
         name,
         view["role"],
-        "yes" if view["acting"] else "no",
+        _takes_writes(view),
         view["region_epoch"],
         mark["number"],
         mark["age_ms"],
@@ -132,13 +135,21 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
     )
 
 
+def _takes_writes(view: Mapping[str, Any]) -> str:
+    if not view["acting"]:
+        return "no"
+    return "in part" if view.get("refuses_writes") else "yes"
+
+
 def remark(view: Mapping[str, Any]) -> str:
     """Return why a region does not act, and what its tidemarks, its link or its disk suffer from, if anything."""
     known = view.get("lag") or {}
     if view["acting"]:
-        return str(known.get("rounds", {}).get("failed", ""))
-    reason = str(view["reason_not_acting"])
-    troubles = (known.get(key) for key in ("stopped_reaching", "refused_history", "lost_here"))
+        failed = known.get("rounds", {}).get("failed")
+        return "; ".join(filter(None, (view.get("refuses_writes"), failed)))
+    # Home that is refused does answer: "goes on by itself when it answers" would be untrue.
+    reason = str(known.get("refused_history") or view["reason_not_acting"])
+    troubles = (known.get(key) for key in ("stopped_reaching", "lost_here"))
     trouble = next(filter(None, troubles), None)
     if not trouble and view.get("stands_aside") not in {None, "", reason}:
         trouble = view["stands_aside"]
@@ -415,6 +426,7 @@ def losses(url: str | None, output: str) -> None:
     views = cluster.views()
     for name in sorted(views):
         found.extend(request(cluster.http[name], "GET", "/v1/region/losses")["losses"])
+    found.sort(key=lambda lost: (lost["lineage_epoch"], lost["region"]))
     if output == JSON:
         print_json({"losses": found, "unreachable": cluster.dead})
         return

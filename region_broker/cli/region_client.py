@@ -85,6 +85,8 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
             fail(str(error), _exit_code(error))
         except TimeoutError as error:
             fail(f"no answer in time, it may still take effect: {error}", EXIT_UNKNOWN_OUTCOME)
+        except BrokenPipeError:
+            raise  # whoever reads our output has read enough: click ends without a word
         except OSError as error:
             fail(f"the connection broke: {error}")
 
@@ -151,6 +153,8 @@ def _exchange(
         data = response.read(ANSWER_BYTES_MAX + 1)
     except http.client.HTTPException as error:
         raise ConnectionError(f"{url} does not speak HTTP: {error!r}") from error
+    except BrokenPipeError as error:
+        raise ConnectionError(f"{url} closed the connection: {error}") from error
     finally:
         connection.close()
     if len(data) > ANSWER_BYTES_MAX:
@@ -179,11 +183,13 @@ class Cluster:
         self._views: dict[str, dict[str, Any]] | None = None
         self.http: dict[str, str] = {}
         self.dead: dict[str, str] = {}
+        self.aside: dict[str, tuple[str, str]] = {}
 
     def views(self) -> dict[str, dict[str, Any]]:
         """Return `GET /v1/region` of every region that answers, by name; raises `NoNode`.
 
-        `http` then holds the address of every region known, `dead` why one did not answer.
+        `http` then holds the address of every region known, `dead` why one did not answer, `aside` as which region
+        and why a node stands aside: the view of a region is that of its other node, where that answers.
         """
         if self._views is not None:
             return self._views
@@ -198,7 +204,12 @@ class Cluster:
             view = self._ask(url)
             if view is None:
                 continue
-            views[str(view["region"])] = view
+            name = str(view["region"])
+            if why := view.get("stands_aside"):
+                self.aside[url] = name, str(why)
+                views.setdefault(name, view)
+            else:
+                views[name] = view
             for peer in view.get("peers", []):
                 self.http[str(peer["region"])] = str(peer["http"])
                 waiting.append(str(peer["http"]))

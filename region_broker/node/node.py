@@ -297,7 +297,12 @@ class Node:
     def _compose_http(self) -> None:
         storage = self.storage
         app = make_app(
-            RegionService(self.failover, self.operations, storage.partitions.kept),
+            RegionService(
+                self.failover,
+                self.operations,
+                storage.partitions.kept,
+                lambda: storage.partitions.room.refusal,
+            ),
             {
                 "partitions": self._partition_check,
                 "starts": lambda: self.failover.outlook.lives.aside() or None,

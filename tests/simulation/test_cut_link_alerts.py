@@ -47,7 +47,8 @@ def view_of(region: Region) -> Mapping[str, Any]:
 def service_of(region: Region) -> RegionService:
     """Return the region as its operators reach it."""
     node = region.node
-    return RegionService(node.failover, node.operations, node.storage.partitions.kept)
+    table = node.storage.partitions
+    return RegionService(node.failover, node.operations, table.kept, lambda: table.room.refusal)
 
 
 def exported(region: Region) -> dict[str, list[float]]:

@@ -158,7 +158,7 @@ class FailoverDriver:
         elif not folder_named(events):
             await self._journal.append(FolderNamed(self.parts.folder.identity.folder_id))
         self._state = state
-        _log.info("region %s is %s", state.region, state.phase.value)
+        _log.info("the folder says that region %s is %s", state.region, state.phase.value)
         return state
 
     async def _first_state(self) -> State:

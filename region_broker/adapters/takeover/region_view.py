@@ -7,7 +7,7 @@ Not here: routes and status codes (`http_api`), orders' execution (`failover_ope
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,9 +23,14 @@ class RegionService:
     """Implements what `http_api` needs of a region."""
 
     def __init__(
-        self, driver: FailoverDriver, operations: FailoverOperations, kept: KeptDeletions
+        self,
+        driver: FailoverDriver,
+        operations: FailoverOperations,
+        kept: KeptDeletions,
+        disk_refusal: Callable[[], str | None],
     ) -> None:
-        """Speak for the region of `driver`."""
+        """Speak for the region of `driver`; `disk_refusal` says why its disk takes no records of clients."""
+        self._disk_refusal = disk_refusal
         self._driver = driver
         self._kept = kept
         self._operations = operations
@@ -48,12 +53,16 @@ class RegionService:
     def not_ready(self) -> str | None:
         """Return why this region serves neither writes nor mirrored reads, None if it does."""
         parts = self._driver.parts
-        failed = [f"{log.tp}: {log.failed}" for log in parts.role.logs() if log.failed is not None]
-        if failed:
-            return "; ".join(failed[:10])
+        if failed := self._failed():
+            return failed
         if parts.role.acting or self._driver.state.phase is Phase.MIRRORING:
             return None
         return parts.role.reason_not_acting
+
+    def _failed(self) -> str:
+        logs = self._driver.parts.role.logs()
+        failed = [f"{log.tp}: {log.failed}" for log in logs if log.failed is not None]
+        return "; ".join(failed[:10])
 
     def remark(self) -> str:
         """Return what is wrong elsewhere although this region is ready: home does not answer its mirror."""
@@ -82,6 +91,7 @@ class RegionService:
             "phase": state.phase.value,
             "acting": parts.role.acting,
             "reason_not_acting": parts.role.reason_not_acting,
+            "refuses_writes": "; ".join(filter(None, (self._failed(), self._disk_refusal()))),
             "history": msgspec.to_builtins(parts.folder.identity.history),
             "acting_region": domain.acting_region,
             "region_epoch": domain.region_epoch,

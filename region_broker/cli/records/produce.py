@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -33,6 +34,8 @@ _PROGRESS_INTERVAL_S: Final = 1.0
 _ANSWER_TIMEOUT_S: Final = 30.0
 _NOT_READ: Final = " What came behind them was not read any more."
 _REFUSED: Final = re.compile(r"encountered error: (?P<why>Broker: .*?) \(actions")
+_DISK: Final = "Disk error"
+_REGION_HINT: Final = "; `tidemark region status` says which region takes writes, or why none does"
 _STORAGE_HINT: Final = (
     "; the broker's disk is full or failing: see its /readyz, and docs/runbooks/disk_full.md"
 )
@@ -133,17 +136,23 @@ def _with_common(
         )
 
 
-class _LastRefusal(logging.Handler):
-    """What a broker answered to a batch last: librdkafka tries again and tells its log only."""
+class _Refusals(logging.Handler):
+    """What brokers answered to batches: librdkafka tries again and tells its log only."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.why = ""
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def why(self) -> str:
+        """Return the most frequent answer, a disk's first: a mirror that forwards may say another thing in between."""
+        ranked = [why for why, _count in self._counts.most_common()]
+        return next((why for why in ranked if _DISK in why), next(iter(ranked), ""))
 
     def emit(self, record: logging.LogRecord) -> None:
         found = _REFUSED.search(record.getMessage())
         if found is not None:
-            self.why = found["why"]
+            self._counts[found["why"]] += 1
 
 
 class _Sender:
@@ -159,7 +168,7 @@ class _Sender:
         self.handed_over = self.written = 0
         self._stopped = False
         self._first_error: Any = None
-        self._refusal = _LastRefusal()
+        self._refusal = _Refusals()
         config = client_config(
             bootstrap,
             **{"enable.idempotence": True, "linger.ms": 5, "debug": "msg", "log_level": 7},
@@ -262,14 +271,17 @@ class _Sender:
         """Return the cause in words, and the exit code: 1 for a refusal, 5 where no answer came."""
         from confluent_kafka import KafkaError
 
-        hint = _STORAGE_HINT if "Disk error" in self._refusal.why else ""
+        full = _DISK in self._refusal.why
         if self._first_error is not None and self._first_error.code() != KafkaError._MSG_TIMED_OUT:
             own = self._first_error
-            hint = _STORAGE_HINT if own.code() == KafkaError.KAFKA_STORAGE_ERROR else hint
+            full = full or own.code() == KafkaError.KAFKA_STORAGE_ERROR
+            hint = _STORAGE_HINT if full else ""
             return f"{own.str()} ({own.name()}){hint}", EXIT_FAILED
         if self._refusal.why:
+            hint = _STORAGE_HINT if full else _REGION_HINT
             return f"the broker answered, again and again: {self._refusal.why}{hint}", EXIT_FAILED
-        return f"no answer in {_ANSWER_TIMEOUT_S:.0f} s; they may be there", EXIT_UNKNOWN_OUTCOME
+        why = f"no answer in {_ANSWER_TIMEOUT_S:.0f} s; they may be there{_REGION_HINT}"
+        return why, EXIT_UNKNOWN_OUTCOME
 
     def told(self) -> str:
         """Return how much was handed over and written."""

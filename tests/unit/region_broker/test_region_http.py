@@ -15,6 +15,7 @@ from geo_replicator.failover import Phase
 from region_broker.cli.region import region
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.ports import RegionApi
+from region_broker.wire.caps.disk_room import DiskRoom
 from tests.failover_world import Pair, Site
 
 
@@ -157,6 +158,24 @@ async def test_status_finds_all_regions_through_any_live_one(pair: Pair) -> None
     result = await command("status", "--url", url(pair.us))
     assert result.exit_code == 0
     assert "acting" in result.stdout
+
+
+async def test_status_says_that_an_acting_region_whose_disk_is_nearly_full_refuses_records(
+    pair: Pair, http: ClientSession
+) -> None:
+    assert (await get(http, f"{url(pair.eu)}/v1/region"))["refuses_writes"] == ""
+    pair.eu.table.room = DiskRoom(free_bytes_min=100)
+    pair.eu.table.room.note(1_000, 99)
+    found = await get(http, f"{url(pair.eu)}/v1/region")
+    assert found["acting"] is True
+    assert "the disk is nearly full" in found["refuses_writes"]
+    (row,) = (
+        line
+        for line in (await command("status", "--url", url(pair.eu))).output.splitlines()
+        if line.startswith("eu ")
+    )
+    assert "in part" in row
+    assert "the disk is nearly full" in row
 
 
 async def test_switch_ends_when_the_new_region_takes_writes(pair: Pair) -> None:

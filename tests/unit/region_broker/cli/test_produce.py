@@ -3,6 +3,7 @@
 Played: librdkafka's producer, whose queue is full for a while; the counting is the command's.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -50,3 +51,14 @@ def test_INV_CPR1_a_record_that_found_no_room_is_not_forgotten(
     said = capsys.readouterr().err
     assert "1 of 3 records were not acknowledged" in said
     assert "2 were written to orders. What came behind them was not read any more" in said
+
+
+def test_INV_CPR1_what_the_disk_answered_is_told_whatever_a_forwarding_mirror_said_in_between() -> (
+    None
+):
+    refusals = module._Refusals()
+    leader, disk = "Broker: Not leader for partition", "Broker: Disk error when trying to access"
+    for why in (disk, leader, leader):
+        text = f"MessageSet with 1 message(s) encountered error: {why} (actions Retry)"
+        refusals.emit(logging.LogRecord("rdkafka", logging.DEBUG, "", 0, text, (), None))
+    assert refusals.why == disk

@@ -1,11 +1,14 @@
 """`tidemark region switch` and `failover` where there is nothing to do, or nobody to do it."""
 
+import errno
+import json
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from region_broker.cli import region as commands
+from region_broker.cli import region_client
 from region_broker.cli.region_client import ApiError, Cluster
 
 EU, US = "http://eu:9093", "http://us:9093"
@@ -141,3 +144,60 @@ def test_status_says_what_a_mirrors_link_suffers_from(monkeypatch: pytest.Monkey
     assert "eu acts; the disk has lost a part" in output
     assert "eu acts; the disk is nearly full" in output
     assert "of an hour ago" not in output
+
+
+def test_status_tells_a_refused_home_from_a_silent_one_and_an_acting_region_with_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = view("acting", 5) | {"refuses_writes": "the disk is nearly full"}
+    refusing = view("mirror", 5, refused_history="eu does not hold what was shown", lag={})
+    refusing["reason_not_acting"] = "goes on by itself when it answers"
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {"eu": EU, "us": US}
+        return {"eu": full, "us": refusing}
+
+    monkeypatch.setattr(Cluster, "views", views)
+    output = run("status").output
+    assert "in part" in output
+    assert "the disk is nearly full" in output
+    assert "eu does not hold what was shown" in output
+    assert "when it answers" not in output
+
+
+def test_T33_the_node_that_stands_aside_is_told_with_its_address_beside_the_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = "http://copy:9093"
+    mirror = view("mirror", 5, lag={}) | {"region": "us", "peers": [{"region": "us", "http": US}]}
+    answers = {copy: mirror | {"stands_aside": "another node runs as region us"}, US: mirror}
+    monkeypatch.setattr(region_client, "request", lambda url, *_, **__: answers[url])
+    output = run("status", "--url", copy).output
+    assert f"{copy} is another node of region us, which stands aside: another node runs" in output
+    assert f"{US} is another" not in output
+
+
+def test_losses_are_told_in_the_order_of_takeovers_and_a_reader_may_stop_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = {"eu": (17, 33), "us": (24,)}
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {"eu": EU, "us": US}
+        return {"eu": {}, "us": {}}
+
+    def request(url: str, *_more: Any) -> Any:
+        name = "eu" if url == EU else "us"
+        return {"losses": [{"lineage_epoch": epoch, "region": name} for epoch in of[name]]}
+
+    monkeypatch.setattr(Cluster, "views", views)
+    monkeypatch.setattr(commands, "request", request)
+    told = json.loads(run("losses", "-o", "json").output)["losses"]
+    assert [lost["lineage_epoch"] for lost in told] == [17, 24, 33]
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(commands, "print_json", closed)
+    result = run("losses", "-o", "json")
+    assert (result.exit_code, result.output) == (1, "")
