@@ -68,6 +68,7 @@ async def loss_to_accept(
             ),
             *_never_shown(stated),
             *_unreadable(stated),
+            *_not_compared(outlook, against),
         ]
     except _UNNAMED as error:
         stated = make_statement(
@@ -103,6 +104,20 @@ def _never_shown(stated: LossStatement) -> list[str]:
     named = _named(f"{_place(bound)} from {start} to {bound.copied_end}" for bound, start in held)
     return [
         f"of it, region {stated.from_region} has copied what it has not shown to its readers yet: {named}"
+    ]
+
+
+def _not_compared(outlook: Outlook, against: str) -> list[str]:
+    """Return which logs cannot be read here: by its length alone such a log may seem to hold what it does not."""
+    stopped = [log for log in outlook.parts.role.logs() if log.failed is not None]
+    if not stopped:
+        return []
+    named = _named(f"{log.tp} ({log.failed})" for log in stopped)
+    return [
+        (
+            f"what cannot be read in this region is not compared, so what region {against} holds below its end may be"
+            f" lost, too, and is not named: {named}"
+        )
     ]
 
 
