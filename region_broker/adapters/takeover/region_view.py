@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from geo_replicator.failover import Phase, State
+from idempotency.identity import TIDEMARK_LEDGER, TopicPartition
 from region_broker.adapters.takeover.failover_driver import FailoverDriver
 from region_broker.adapters.takeover.failover_operations import FailoverOperations, OperationRefused
 from region_broker.adapters.takeover.failover_ports import RegionLog
@@ -54,15 +55,20 @@ class RegionService:
         """Return why this region serves neither writes nor mirrored reads, None if it does."""
         parts = self._driver.parts
         if failed := self._failed():
-            return failed
+            return "; ".join(failed.values())
         if parts.role.acting or self._driver.state.phase is Phase.MIRRORING:
             return None
         return parts.role.reason_not_acting
 
-    def _failed(self) -> str:
+    def _failed(self) -> dict[TopicPartition, str]:
         logs = self._driver.parts.role.logs()
-        failed = [f"{log.tp}: {log.failed}" for log in logs if log.failed is not None]
-        return "; ".join(failed[:10])
+        failed = {log.tp: f"{log.tp}: {log.failed}" for log in logs if log.failed is not None}
+        return dict(list(failed.items())[:10])
+
+    def _refuses_writes(self) -> str:
+        """Say which writes of clients are refused and why; tidemarks that stop refuse none."""
+        stopped = [why for tp, why in self._failed().items() if tp.topic != TIDEMARK_LEDGER]
+        return "; ".join(filter(None, (*stopped, self._disk_refusal())))
 
     def remark(self) -> str:
         """Return what is wrong elsewhere although this region is ready: home does not answer its mirror."""
@@ -91,7 +97,7 @@ class RegionService:
             "phase": state.phase.value,
             "acting": parts.role.acting,
             "reason_not_acting": parts.role.reason_not_acting,
-            "refuses_writes": "; ".join(filter(None, (self._failed(), self._disk_refusal()))),
+            "refuses_writes": self._refuses_writes(),
             "history": msgspec.to_builtins(parts.folder.identity.history),
             "acting_region": domain.acting_region,
             "region_epoch": domain.region_epoch,
