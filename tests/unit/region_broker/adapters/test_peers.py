@@ -149,6 +149,25 @@ async def test_requests_are_answered_and_refusals_are_answers() -> None:
         assert failed.value.sent
 
 
+async def test_INV_LV1_a_session_that_was_greeted_before_is_answered_no_more_once_its_node_is_refused() -> (
+    None
+):
+    network, mirror = AsyncioNetwork(), PlayedIdentity("mirror")
+
+    def refuse(hello: Hello) -> None:
+        raise PeerRefused("runs-elsewhere", f"another node runs as region {hello.region}")
+
+    async with (
+        served(PlayedIdentity("home")) as (server, address),
+        opened(network, address, mirror) as (client, _),
+    ):
+        assert (await client.call(Ask(number=2), Told)).number == 4
+        server.admit = refuse
+        with pytest.raises(PeerRefused, match="another node runs as region mirror") as refused:
+            await client.call(Ask(number=4), Told)
+        assert refused.value.code == "runs-elsewhere"
+
+
 async def test_other_clusters_are_refused_and_learn_nothing() -> None:
     home, stranger = PlayedIdentity("home"), PlayedIdentity("x", cluster_id="other")
     async with served(home) as (_, address):
