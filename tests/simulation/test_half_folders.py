@@ -1,12 +1,14 @@
 """Rule T36: a folder knows whose it is and what it holds; one that is not whole, or another's, is not opened."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from geo_replicator.failover import Phase
 from region_broker.adapters.takeover.failover_operations import OperationRefused
+from region_broker.adapters.takeover.log_surgery import key_of
 from region_broker.node import NodeRefused
 from tests.simulation.folder_faults import (
     ClockSetBack,
@@ -19,7 +21,10 @@ from tests.simulation.folder_faults import (
     restore,
     restore_part,
 )
+from tests.simulation.kafka_client import Connection, Reader, batch_of
+from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Pair, Region, region_pair, until
+from tests.simulation.test_disk_and_clock import connect
 from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -211,3 +216,75 @@ async def test_T35_an_old_home_that_returned_cuts_nothing_at_the_word_of_a_new_o
         await pair.until(lambda: operation.status != "running", "the takeover ends")
         assert operation.status == "succeeded", operation
         assert shown(pair.eu) == 3
+
+
+async def test_T36_a_region_without_others_gives_up_a_lost_log_by_name_and_keeps_the_rest(
+    tmp_path: Path,
+) -> None:
+    region = Region("eu", tmp_path, Fabric(random.Random(1)), random.Random(2), ("eu",))
+    await region.start()
+    try:
+        await region.node.topics.create_topic(TOPIC, 2, {})
+        client = await connect(region)
+        for number in range(3):
+            await commit(client, f"both-{number}", TOPIC, (0, 1))
+        producer = await client.init_producer_id("left-open")
+        await client.add_partitions("left-open", producer, TOPIC, [0, 1])
+        for index in (0, 1):
+            batch = batch_of(b"open", producer, 0, transactional=True)
+            await client.produce(TOPIC, {index: batch}, transactional_id="left-open")
+        leader = region.node.tidemarks.cut_leader
+        assert leader is not None
+        key = key_of(region.partition(TOPIC, 0))
+        await until(lambda: leader.published_cut().position_of(key) == 7, "a tidemark has it all")
+        await region.kill()
+        lose_log(region, TOPIC, 0)
+        await region.begin()
+        await until(lambda: "accept-loss --at eu" in reason(region), "it says the way out")
+        stated = await region.node.operations.loss_to_accept()
+        assert f"{TOPIC}-0 (it goes on at 7)" in stated.open_bound
+        operation = region.node.operations.begin_accept_loss(confirmed=True)
+        await until(lambda: operation.status != "running", "it ends")
+        assert operation.status == "succeeded", operation
+        for turn in (1, 2):
+            await until(lambda: region.node.role.acting, "it acts")
+            lost, kept = region.partition(TOPIC, 0), region.partition(TOPIC, 1)
+            await until(lambda: kept.visible_end == kept.high_watermark, "nothing is open")  # noqa: B023
+            assert lost.log_start_offset == 7
+            assert kept.log_start_offset == 0
+            client = await connect(region)
+            end = lost.log_end_offset
+            await commit(client, "after", TOPIC, (0, 1))
+            await until(lambda: lost.visible_end == end + 2, "it is written behind what was lost")  # noqa: B023
+            values = await committed_values(client, lost.log_start_offset)
+            assert values == {
+                0: [b"after"] * turn,
+                1: [b"both-0", b"both-1", b"both-2", *[b"after"] * turn],
+            }
+            if turn == 1:
+                await region.kill()
+                await region.start()
+    finally:
+        await region.kill()
+
+
+async def committed_values(client: Connection, start_offset: int) -> dict[int, list[bytes]]:
+    """Return what two partitions hold, of the first one from `start_offset` on."""
+    reader = Reader(TOPIC, 2, committed=True)
+    reader.positions[0] = start_offset
+    while await reader.read(client):
+        pass
+    values: dict[int, list[bytes]] = {0: [], 1: []}
+    for index, _, value in reader.records:
+        values[index].append(value)
+    return values
+
+
+async def commit(client: Connection, name: str, topic: str, partitions: Sequence[int]) -> None:
+    """Commit one record in each partition as one transaction."""
+    producer = await client.init_producer_id(name)
+    await client.add_partitions(name, producer, topic, list(partitions))
+    for index in partitions:
+        batch = batch_of(name.encode(), producer, 0, transactional=True)
+        await client.produce(topic, {index: batch}, transactional_id=name)
+    await client.end_txn(name, producer, commit=True, tv2=False)

@@ -36,7 +36,7 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.log_surgery import quarantined_tail
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
-from region_broker.adapters.takeover.steps.accepting import loss_to_accept
+from region_broker.adapters.takeover.steps.accepting import accepts_lost_logs, loss_to_accept
 from region_broker.adapters.takeover.steps.disputed import choices
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -149,9 +149,11 @@ class FailoverOperations:
                 f"region {self.region} is {state.phase.value}: no mirror has shown what it does not"
                 " hold, so there is no loss to accept",
             )
-        if state.refuted.lost_here:
+        if not state.refuted.lost_here:
+            return state.refuted.region
+        if not accepts_lost_logs(self._driver.outlook):
             raise OperationRefused("lost-logs", choices(self._driver.outlook, state))
-        return state.refuted.region
+        return self.region
 
     async def _accept_loss(self, operation: Operation, against: str) -> None:
         operation.steps.append(f"giving up what region {against} has shown beyond this region")

@@ -218,6 +218,10 @@ class TidemarkFacts(Protocol):
         """Return what was shown here and is not held any more, for people; empty where nothing is missing."""
         ...
 
+    def newest_cut(self) -> Cut:
+        """Return the last tidemark published or reached here, also where bytes of it are gone; raises `TidemarkError`."""
+        ...
+
     def shown_cut(self) -> Cut:
         """Return what was published or reached here, also where its bytes are gone by now; raises `TidemarkError`."""
         ...
@@ -284,7 +288,7 @@ class LostLogs(Protocol):
         ...
 
     def take_note_of_lost(self) -> None:
-        """Forget them: the journal says by now that this region does not act, or it mirrors."""
+        """Forget them: a takeover begins at what is held, or this region mirrors."""
         ...
 
 

@@ -193,6 +193,13 @@ class TidemarkService:
         lacking = [] if cut is None else shortfalls(cut, records.durable_end)
         return lost_text(point, held, lacking, self._parts.lineage())
 
+    def newest_cut(self) -> Cut:
+        """Return the last tidemark published or reached here, also where bytes of it are gone; raises `TidemarkError`."""
+        records = TidemarkLog(self._parts.partitions, ledgers_of(self._parts.metadata.image))
+        point = self._last_point(records)
+        cut = None if point is None else self._cut_at(records, point)
+        return EMPTY_CUT if cut is None else cut
+
     def shown_cut(self) -> Cut:
         """Return what was published or reached here, also where its bytes are gone; raises `TidemarkError`."""
         return self.claim() if self.link is None else self.link.reaching.shown_cut()

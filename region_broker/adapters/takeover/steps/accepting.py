@@ -1,10 +1,13 @@
-"""What accepting a loss gives up: a statement of what other regions hold beyond this one (T33 b).
+"""What accepting a loss gives up: what other regions hold beyond this one (T33 b), or logs that its disk has lost (T36).
 
 INV-AL1  the statement names all that the mirror holds beyond this region, as it says itself: what it has shown, and what
          it had copied behind that, which this region's lost life had acknowledged, too
 INV-AL2  where both histories part is found by bytes, not by lengths or leader epochs: a region that was wound back writes
          other records under the same numbers
 INV-AL3  what cannot be named is told: a region that does not answer, a log that cannot be read
+INV-AL4  a lost log goes on, empty, where the newest tidemark ends it: no offset that a tidemark covers is given to another
+         record. Only where no other region is configured, which may hold it, and where it held records of clients:
+         what a ledger said cannot be done without
 
 Not here: who is in dispute, and why (`steps.disputed`), where the mirror cuts (`log_surgery`, `geo_replicator.link`).
 """
@@ -38,6 +41,7 @@ from region_broker.adapters.peers.history_messages import (
 )
 from region_broker.adapters.peers.peer_protocol import PeerRefused, PeerUnreachable
 from region_broker.adapters.peers.peer_server import Reply
+from region_broker.adapters.takeover.failover_ports import RegionLog
 from region_broker.adapters.takeover.log_surgery import bounds_of, key_of, tail_beyond
 from region_broker.adapters.takeover.steps.disputed import ask_history
 from region_broker.adapters.takeover.steps.outlook import Outlook
@@ -47,10 +51,42 @@ from region_broker.log.failures import LogError
 _UNNAMED: Final = (PeerRefused, PeerUnreachable, LinkFailed)
 
 
+def accepts_lost_logs(outlook: Outlook) -> bool:
+    """Return whether the loss of the logs that this disk lacks may be accepted by name (INV-AL4)."""
+    topics = {name.rpartition("-")[0] for name in outlook.parts.manifest.lost()}
+    alone = not outlook.parts.peers.names()
+    return alone and bool(topics) and not topics & set(INTERNAL_TOPICS)
+
+
+def begin_lost_logs_anew(outlook: Outlook) -> None:
+    """Let the lost logs go on, empty, behind what the newest tidemark covers; again after a crash. Raises TidemarkError."""
+    for log, offset in _lost_logs(outlook):
+        log.start_at(offset)
+
+
+def _lost_logs(outlook: Outlook) -> list[tuple[RegionLog, int]]:
+    newest = outlook.parts.tidemarks.newest_cut()
+    lost = set(outlook.parts.manifest.lost())
+    logs = [log for log in outlook.parts.role.logs() if str(log.tp) in lost]
+    return [(log, newest.position_of(key_of(log))) for log in logs]
+
+
+def _lost_stated(outlook: Outlook, takeover: Takeover, claim: Cut) -> LossStatement:
+    named = _named(f"{log.tp} (it goes on at {offset})" for log, offset in _lost_logs(outlook))
+    stated = make_statement(
+        takeover, claim, [], Tail((), ()), now_wall_ms=outlook.parts.clock.wall_ms()
+    )
+    said = f"all records of {named}: they are not on this disk any more, nor what was acknowledged behind the last tidemark"
+    return msgspec.structs.replace(stated, open_bound=said, accepted=True)
+
+
 async def loss_to_accept(
     outlook: Outlook, against: str, region_epoch: int, claim: Cut
 ) -> LossStatement:
-    """Return what region `against` holds beyond this one, as it says itself (INV-AL1), and who else does."""
+    """Return what region `against` holds beyond this one, as it says itself (INV-AL1), and who else does.
+
+    Against the region itself: what its own disk has lost (INV-AL4).
+    """
     takeover = Takeover(
         domain=outlook.parts.domain,
         from_region=against,
@@ -59,6 +95,8 @@ async def loss_to_accept(
         planned=False,
         last_heard_ms=0,
     )
+    if against == outlook.region:
+        return _lost_stated(outlook, takeover, claim)
     try:
         stated = await _stated_by(outlook, takeover)
         said = [

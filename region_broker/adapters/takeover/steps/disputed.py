@@ -103,7 +103,10 @@ def choices(outlook: Outlook, state: State) -> str:
     if state.refuted is not None and state.refuted.lost_here:
         back = f"stop this node and give its whole data folder back, from a copy made before {state.refuted.log_count} logs went"
         if other == outlook.region:
-            return f"{state.reason}. Writes are closed: {back}"
+            return (
+                f"{state.reason}. Writes are closed: {back}; or, if they held records of clients only, give them up by"
+                f" name: tidemark region accept-loss --at {outlook.region}"
+            )
         return (
             f"{state.reason}. Writes are closed: tidemark region failover --to {other}, from which this region then"
             f" copies them again; or {back}"

@@ -55,7 +55,7 @@ from region_broker.adapters.takeover.log_surgery import (
     with_tails,
 )
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
-from region_broker.adapters.takeover.steps.accepting import loss_to_accept
+from region_broker.adapters.takeover.steps.accepting import begin_lost_logs_anew, loss_to_accept
 from region_broker.adapters.takeover.steps.catching_up import (
     behind_text,
     reach_claims,
@@ -69,6 +69,7 @@ from region_broker.adapters.takeover.steps.disputed import (
 )
 from region_broker.adapters.takeover.steps.outlook import Outlook
 from region_broker.controller import metadata_commands, metadata_image
+from region_broker.log.failures import LogError
 
 COUNTERS_LEFT_WARNED: Final = 5_000
 """An operator is told once so few leader epochs are left."""
@@ -135,7 +136,6 @@ class FailoverSteps:
 
     async def await_operator(self, state: State) -> Event | None:
         """Acknowledge nothing more, also nothing that is under way, until an operator has chosen (T33)."""
-        self._parts.manifest.take_note_of_lost()  # the journal says it from here on
         what_to_do = choices(self._outlook, state)
         await self._parts.role.fence(what_to_do)
         _log.error("%s", what_to_do)
@@ -249,6 +249,11 @@ class FailoverSteps:
         if refusal is not None:
             return TakeoverAbandoned(refusal)
         role = self._parts.role
+        try:
+            if takeover.accepts == self._outlook.region:
+                begin_lost_logs_anew(self._outlook)
+        except (TidemarkError, LogError) as error:
+            return TakeoverAbandoned(str(error))
         if takeover.accepts:
             await self._close_history()
         await role.stand_still(
