@@ -172,7 +172,7 @@ async def test_T36_home_that_lost_one_log_does_not_act_and_gets_it_back_from_who
         await pair.until(lambda: shown(pair.eu) == 4, "and follows")
 
 
-async def test_T36_a_lost_log_is_not_accepted_as_a_loss_and_an_older_whole_folder_is(
+async def test_T36_a_lost_log_of_a_ledger_is_not_given_up_and_the_whole_folder_given_back_acts(
     tmp_path: Path,
 ) -> None:
     async with region_pair(tmp_path, 7) as pair:
@@ -180,7 +180,7 @@ async def test_T36_a_lost_log_is_not_accepted_as_a_loss_and_an_older_whole_folde
         for region in pair.regions.values():
             await region.kill()
         whole = copy_of(pair.eu)
-        lose_log(pair.eu, TOPIC, 0)
+        lose_log(pair.eu, "__transaction_state", 0)
         await pair.eu.begin()
         await until(lambda: "give its whole data folder back" in reason(pair.eu), "it says so")
         with pytest.raises(OperationRefused, match="1 logs went"):
@@ -192,6 +192,33 @@ async def test_T36_a_lost_log_is_not_accepted_as_a_loss_and_an_older_whole_folde
         await pair.us.start()
         await write(pair.eu, b"four")
         await pair.until(lambda: shown(pair.us) == 4, "the mirror follows")
+
+
+async def test_T36_a_lost_log_is_given_up_only_while_no_other_region_answers(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 9) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        lose_log(pair.eu, TOPIC, 0)
+        await pair.eu.begin()
+        await pair.until(lambda: "give them up by name" in reason(pair.eu), "it says the ways out")
+        with pytest.raises(OperationRefused, match="region failover --to us"):
+            await pair.eu.node.operations.loss_to_accept()
+        operation = pair.eu.node.operations.begin_accept_loss(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "it ends")
+        assert operation.status == "failed", operation
+        assert "region failover --to us" in operation.error
+        await pair.us.kill()
+        stated = await pair.eu.node.operations.loss_to_accept()
+        assert "Region us does not answer" in stated.open_bound
+        operation = pair.eu.node.operations.begin_accept_loss(confirmed=True)
+        await until(lambda: operation.status != "running", "it ends")
+        assert operation.status == "succeeded", operation
+        assert pair.eu.partition(TOPIC, 0).log_start_offset == 3
+        await write(pair.eu, b"four")
+        await pair.us.start()
+        await pair.until(lambda: shown(pair.us) == 4, "the mirror goes on behind it")
 
 
 async def test_T35_an_old_home_that_returned_cuts_nothing_at_the_word_of_a_new_one_that_lost_a_log(

@@ -36,7 +36,11 @@ from region_broker.adapters.takeover.failover_messages import (
 )
 from region_broker.adapters.takeover.log_surgery import quarantined_tail
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
-from region_broker.adapters.takeover.steps.accepting import accepts_lost_logs, loss_to_accept
+from region_broker.adapters.takeover.steps.accepting import (
+    holds_ledgers,
+    kept_from_giving_up,
+    loss_to_accept,
+)
 from region_broker.adapters.takeover.steps.disputed import choices
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -120,6 +124,8 @@ class FailoverOperations:
     async def loss_to_accept(self) -> LossStatement:
         """Return what accepting the loss here would give up; raises `OperationRefused`."""
         against = self._refuted_by()
+        if against == self.region and (why := await kept_from_giving_up(self._driver.outlook)):
+            raise OperationRefused("lost-logs", f"nothing is given up: {why}")
         epoch = await self._next_epoch({})
         claim = self._driver.outlook.known_claim()
         stated = await loss_to_accept(self._driver.outlook, against, epoch, claim)
@@ -132,7 +138,7 @@ class FailoverOperations:
         if not confirmed:
             raise OperationRefused(
                 "not-confirmed",
-                f"accepting the loss gives up what region {against} has shown beyond this region: read"
+                f"accepting the loss gives up what {_given_up(self.region, against)}: read"
                 " the loss statement (GET /v1/region/loss-to-accept) and send confirm: true",
             )
         operation = self._begin("accept-loss")
@@ -151,12 +157,14 @@ class FailoverOperations:
             )
         if not state.refuted.lost_here:
             return state.refuted.region
-        if not accepts_lost_logs(self._driver.outlook):
+        if holds_ledgers(self._parts.manifest.lost()):
             raise OperationRefused("lost-logs", choices(self._driver.outlook, state))
         return self.region
 
     async def _accept_loss(self, operation: Operation, against: str) -> None:
-        operation.steps.append(f"giving up what region {against} has shown beyond this region")
+        if against == self.region and (why := await kept_from_giving_up(self._driver.outlook)):
+            raise OperationFailed(f"nothing is given up: {why}")
+        operation.steps.append(f"giving up what {_given_up(self.region, against)}")
         takeover = TakeoverBegun(
             region_epoch=await self._next_epoch(await self._driver.outlook.statuses()),
             old_region=self.region,
@@ -448,3 +456,9 @@ def _is_over(state: State, takeover: TakeoverBegun) -> bool:
     if state.phase is Phase.ACTING:
         return True
     return state.takeover is None or state.takeover.region_epoch != takeover.region_epoch
+
+
+def _given_up(region: str, against: str) -> str:
+    if against == region:
+        return "the disk of this region has lost"
+    return f"region {against} has shown beyond this region"

@@ -197,6 +197,22 @@ class FailoverPeers:
         found = await asyncio.gather(*map(refuses, names))
         return [name for name, refused in zip(names, found, strict=True) if refused]
 
+    async def answering(self, *, timeout_ms: int) -> Sequence[str]:
+        """Greet every other region at once; return those that answer, if only with a refusal."""
+
+        async def answers(region: str) -> bool:
+            try:
+                await self.greet(region, timeout_ms=timeout_ms)
+            except PeerRefused:
+                return True
+            except PeerUnreachable:
+                return False
+            return True
+
+        names = self.names()
+        found = await asyncio.gather(*map(answers, names))
+        return [name for name, answered in zip(names, found, strict=True) if answered]
+
     async def greet_all(self, *, timeout_ms: int) -> Sequence[str]:
         """Greet every other region at once; return the names of those that answered.
 

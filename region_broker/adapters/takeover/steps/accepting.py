@@ -6,8 +6,8 @@ INV-AL2  where both histories part is found by bytes, not by lengths or leader e
          other records under the same numbers
 INV-AL3  what cannot be named is told: a region that does not answer, a log that cannot be read
 INV-AL4  a lost log goes on, empty, where the newest tidemark ends it: no offset that a tidemark covers is given to another
-         record. Only where no other region is configured, which may hold it, and where it held records of clients:
-         what a ledger said cannot be done without
+         record. Only where no other region answers, which may hold it, and where it held records of clients: what a
+         ledger said cannot be done without
 
 Not here: who is in dispute, and why (`steps.disputed`), where the mirror cuts (`log_surgery`, `geo_replicator.link`).
 """
@@ -51,11 +51,27 @@ from region_broker.log.failures import LogError
 _UNNAMED: Final = (PeerRefused, PeerUnreachable, LinkFailed)
 
 
-def accepts_lost_logs(outlook: Outlook) -> bool:
-    """Return whether the loss of the logs that this disk lacks may be accepted by name (INV-AL4)."""
-    topics = {name.rpartition("-")[0] for name in outlook.parts.manifest.lost()}
-    alone = not outlook.parts.peers.names()
-    return alone and bool(topics) and not topics & set(INTERNAL_TOPICS)
+def holds_ledgers(names: Iterable[str]) -> bool:
+    """Return whether one of these logs is of a ledger: what that said cannot be done without (INV-AL4)."""
+    return any(name.rpartition("-")[0] in INTERNAL_TOPICS for name in names)
+
+
+async def kept_from_giving_up(outlook: Outlook) -> str:
+    """Return why the logs that this disk lacks are not given up by name now; empty where they may be (INV-AL4)."""
+    lost = outlook.parts.manifest.lost()
+    if not lost or holds_ledgers(lost):
+        return "logs of a ledger cannot be given up, nor such that are not known by name"
+    settings = outlook.settings
+    for _ in range(settings.confirm_attempts):  # one answer that is lost is no silence
+        answers = await outlook.parts.peers.answering(timeout_ms=settings.ask_timeout_ms)
+        if answers:
+            other = answers[0]
+            return (
+                f"region {other} answers, and may hold them: tidemark region failover --to {other}"
+            )
+        if outlook.parts.peers.names():
+            await outlook.parts.clock.sleep_ms(settings.confirm_pause_ms)
+    return ""
 
 
 def begin_lost_logs_anew(outlook: Outlook) -> None:
@@ -77,6 +93,12 @@ def _lost_stated(outlook: Outlook, takeover: Takeover, claim: Cut) -> LossStatem
         takeover, claim, [], Tail((), ()), now_wall_ms=outlook.parts.clock.wall_ms()
     )
     said = f"all records of {named}: they are not on this disk any more, nor what was acknowledged behind the last tidemark"
+    silent = outlook.parts.peers.names()
+    if silent:
+        said += (
+            f". Region {', '.join(silent)} does not answer. What it holds of them goes with the next tidemark that it"
+            " reaches: save it first, if it is still there (tidemark log export)"
+        )
     return msgspec.structs.replace(stated, open_bound=said, accepted=True)
 
 
