@@ -11,6 +11,7 @@ INV-PS6  what all connections hold, requests, parts of them and answers that are
          after a while, and so does a peer that does not say Hello
 INV-PS7  a session of which one request was not admitted executes none that came behind it: a batch that was refused must not
          be passed by the next one (INV-FW4). It ends with that refusal; whoever asks on greets again
+INV-PS8  a connection that comes while the listener closes is ended, too: its peer would else keep the node from ending
 INV-PS5  bytes that are no frame, and a handler's refusal, harm only the connection or request they belong to
 
 A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
@@ -114,6 +115,7 @@ class PeerServer:
         self._handlers: dict[str, tuple[type[PeerMessage], Handler[Any]]] = {}
         self._listener: Listener | None = None
         self._connections: set[ByteStream] = set()
+        self._closing = False
         self._session_count = 0
         self.admit: Callable[[Hello], None] = lambda _hello: None
         """Called before each request with the greeting of its session; raises `PeerRefused` (INV-PS7)."""
@@ -126,11 +128,13 @@ class PeerServer:
 
     async def start(self, host: str, port: int) -> Listener:
         """Bind and serve; raises OSError when the port is not free."""
+        self._closing = False
         self._listener = await self._network.listen(host, port, self._serve)
         return self._listener
 
     def close(self) -> None:
         """Stop accepting, and close every connection."""
+        self._closing = True
         if self._listener is not None:
             self._listener.close()
         for stream in tuple(self._connections):
@@ -142,6 +146,9 @@ class PeerServer:
             await self._listener.wait_closed()
 
     async def _serve(self, stream: ByteStream) -> None:
+        if self._closing:  # accepted before that, and served first now (INV-PS8)
+            stream.abort()
+            return
         if len(self._connections) >= self.settings.connections_max:
             _log.warning(
                 "peer %s refused: %d connections are open", stream.peer, len(self._connections)

@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
@@ -332,3 +332,17 @@ async def test_INV_PS6_who_does_not_greet_is_cut_off_and_connections_are_bounded
             assert await closed_by_peer(silent)
             link.write(frame(Ask(number=1)))  # silent for as long, but it has greeted
             assert await link.read(1 << 16)
+
+
+async def test_INV_PS8_a_connection_that_was_accepted_before_the_close_is_ended() -> None:
+    network = AsyncioNetwork()
+    server = PeerServer(network, PlayedIdentity("eu"), PeerSettings())
+    late = await network.listen("127.0.0.1", 0, server._serve)
+    server.close()
+    peer = await network.connect(late.host, late.port)
+    async with asyncio.timeout(10):
+        with suppress(OSError):  # it is cut off, not ended in order
+            assert await peer.read(1) == b""
+    peer.abort()
+    late.close()
+    await late.wait_closed()
