@@ -154,10 +154,6 @@ class FailoverPeers:
             if waiting:
                 await asyncio.wait(waiting)
 
-    async def greet_one(self, region: str, *, timeout_ms: int) -> bool:
-        """Greet a region; return whether it answered."""
-        return await self._greet_one(region, timeout_ms)
-
     async def _ask_one(
         self, region: str, message: PeerMessage, answer_type: type[AnyMessage], timeout_ms: int
     ) -> AnyMessage | str:
@@ -166,52 +162,44 @@ class FailoverPeers:
         except (PeerRefused, PeerUnreachable) as error:
             return str(error) or type(error).__name__
 
-    async def greetings(self, *, timeout_ms: int) -> tuple[Mapping[str, Hello], Mapping[str, str]]:
-        """Greet every other region at once; return (their greetings, reasons of those that gave none)."""
-        names = self.names()
-        results = await asyncio.gather(*(self._greeting_of(name, timeout_ms) for name in names))
-        found = dict(zip(names, results, strict=True))
-        greeted = {name: hello for name, hello in found.items() if not isinstance(hello, str)}
-        silent = {name: why for name, why in found.items() if isinstance(why, str)}
-        return greeted, silent
-
-    async def _greeting_of(self, region: str, timeout_ms: int) -> Hello | str:
+    async def greeting_of(
+        self, region: str, *, timeout_ms: int
+    ) -> Hello | PeerRefused | PeerUnreachable:
+        """Greet a region; return its greeting, or why there is none."""
         try:
             return await self.greet(region, timeout_ms=timeout_ms)
         except (PeerRefused, PeerUnreachable) as error:
-            return str(error) or type(error).__name__
+            return error
+
+    async def _greetings_of(
+        self, names: Sequence[str], timeout_ms: int
+    ) -> Mapping[str, Hello | PeerRefused | PeerUnreachable]:
+        asked = (self.greeting_of(name, timeout_ms=timeout_ms) for name in names)
+        return dict(zip(names, await asyncio.gather(*asked), strict=True))
+
+    async def greetings(self, *, timeout_ms: int) -> tuple[Mapping[str, Hello], Mapping[str, str]]:
+        """Greet every other region at once; return (their greetings, reasons of those that gave none)."""
+        found = await self._greetings_of(self.names(), timeout_ms)
+        greeted = {name: hello for name, hello in found.items() if isinstance(hello, Hello)}
+        silent = {
+            name: str(why) or type(why).__name__
+            for name, why in found.items()
+            if not isinstance(why, Hello)
+        }
+        return greeted, silent
 
     async def further_on(self, *, timeout_ms: int) -> Sequence[str]:
         """Greet every other region at once; return those that refuse this one because they are at a later region epoch."""
-
-        async def refuses(region: str) -> bool:
-            try:
-                await self.greet(region, timeout_ms=timeout_ms)
-            except PeerRefused as refusal:
-                return refusal.code == STALE_REGION_EPOCH
-            except PeerUnreachable:
-                return False
-            return False
-
-        names = self.names()
-        found = await asyncio.gather(*map(refuses, names))
-        return [name for name, refused in zip(names, found, strict=True) if refused]
+        found = await self._greetings_of(self.names(), timeout_ms)
+        return [
+            name
+            for name, told in found.items()
+            if isinstance(told, PeerRefused) and told.code == STALE_REGION_EPOCH
+        ]
 
     async def answering(self, *, timeout_ms: int) -> Sequence[str]:
         """Greet every other region at once; return those that answer, if only with a refusal."""
-
-        async def answers(region: str) -> bool:
-            try:
-                await self.greet(region, timeout_ms=timeout_ms)
-            except PeerRefused:
-                return True
-            except PeerUnreachable:
-                return False
-            return True
-
-        names = self.names()
-        found = await asyncio.gather(*map(answers, names))
-        return [name for name, answered in zip(names, found, strict=True) if answered]
+        return await self._answering(self.names(), timeout_ms)
 
     async def greet_all(self, *, timeout_ms: int) -> Sequence[str]:
         """Greet every other region at once; return the names of those that answered.
@@ -219,15 +207,9 @@ class FailoverPeers:
         Not those that were silent when they were asked last: nothing is begun that waits for them. They hear when they are
         back, from whoever acts then.
         """
-        names = [name for name in self.names() if name not in self._silent]
-        greeted = await asyncio.gather(*(self._greet_one(name, timeout_ms) for name in names))
-        return [name for name, answered in zip(names, greeted, strict=True) if answered]
+        heard = [name for name in self.names() if name not in self._silent]
+        return await self._answering(heard, timeout_ms)
 
-    async def _greet_one(self, region: str, timeout_ms: int) -> bool:
-        try:
-            await self.greet(region, timeout_ms=timeout_ms)
-        except PeerRefused:
-            return True
-        except PeerUnreachable:
-            return False
-        return True
+    async def _answering(self, names: Sequence[str], timeout_ms: int) -> Sequence[str]:
+        found = await self._greetings_of(names, timeout_ms)
+        return [name for name, told in found.items() if not isinstance(told, PeerUnreachable)]

@@ -165,7 +165,7 @@ class FailoverSteps:
         while True:
             await self._parts.clock.sleep_ms(self._settings.greet_interval_ms)
             timeout_ms = self._settings.ask_timeout_ms
-            await self._parts.peers.greet_one(region, timeout_ms=timeout_ms)
+            await self._parts.peers.greeting_of(region, timeout_ms=timeout_ms)
 
     def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
         for entry in self._outlook.domain.lineage:
