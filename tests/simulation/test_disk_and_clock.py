@@ -8,7 +8,7 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from tests.simulation.disk import SimulatedDisk
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
-from tests.simulation.region_pair import Region, region_pair
+from tests.simulation.region_pair import Pair, Region, region_pair
 from tests.simulation.test_cut_link_alerts import view_of
 
 JUMP_MS = 10 * 60 * 1000
@@ -257,12 +257,23 @@ def loses_its_tidemarks(region: Region) -> None:
     region.disk.fault = fault
 
 
-async def commit(client: Connection, name: str) -> None:
+async def commit(
+    client: Connection, name: str, topic: str = "t", partitions: Sequence[int] = (0,)
+) -> None:
+    """Commit one record in each partition as one transaction."""
     producer = await client.init_producer_id(name)
-    await client.add_partitions(name, producer, "t", [0])
-    batch = batch_of(name.encode(), producer, 0, transactional=True)
-    await client.produce("t", {0: batch}, transactional_id=name)
+    await client.add_partitions(name, producer, topic, list(partitions))
+    for index in partitions:
+        batch = batch_of(name.encode(), producer, 0, transactional=True)
+        await client.produce(topic, {index: batch}, transactional_id=name)
     await client.end_txn(name, producer, commit=True, tv2=False)
+
+
+async def one_is_shown(pair: Pair) -> None:
+    """Make the topic, and commit a transaction that the mirror shows."""
+    await pair.create_topic("t", 1)
+    await commit(await connect(pair.eu), "before")
+    await pair.until(lambda: pair.us.partition("t", 0).last_stable_offset == 2, "it is shown")
 
 
 async def test_T4_a_start_without_readable_tidemarks_holds_no_marker_and_tells_the_way_out(
@@ -296,9 +307,7 @@ async def test_T16_a_mirror_without_readable_tidemarks_shows_nothing_and_tells_t
     tmp_path: Path,
 ) -> None:
     async with region_pair(tmp_path, 1) as pair:
-        await pair.create_topic("t", 1)
-        await commit(await connect(pair.eu), "before")
-        await pair.until(lambda: pair.us.partition("t", 0).last_stable_offset == 2, "it is shown")
+        await one_is_shown(pair)
         await pair.us.kill()
         loses_its_tidemarks(pair.us)
         await pair.us.start()
@@ -315,9 +324,7 @@ async def test_T16_an_old_home_without_readable_tidemarks_returns_and_copies_the
     tmp_path: Path,
 ) -> None:
     async with region_pair(tmp_path, 1) as pair:
-        await pair.create_topic("t", 1)
-        await commit(await connect(pair.eu), "before")
-        await pair.until(lambda: pair.us.partition("t", 0).last_stable_offset == 2, "it is shown")
+        await one_is_shown(pair)
         await pair.eu.kill()
         await pair.fail_over()
         await commit(await connect(pair.us), "after")

@@ -1,7 +1,7 @@
 """Rule T36: a folder knows whose it is and what it holds; one that is not whole, or another's, is not opened."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from tests.simulation.folder_faults import (
 from tests.simulation.kafka_client import Connection, Reader, batch_of
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Pair, Region, region_pair, until
-from tests.simulation.test_disk_and_clock import connect
+from tests.simulation.test_disk_and_clock import commit, connect
 from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -305,13 +305,3 @@ async def committed_values(client: Connection, start_offset: int) -> dict[int, l
     for index, _, value in reader.records:
         values[index].append(value)
     return values
-
-
-async def commit(client: Connection, name: str, topic: str, partitions: Sequence[int]) -> None:
-    """Commit one record in each partition as one transaction."""
-    producer = await client.init_producer_id(name)
-    await client.add_partitions(name, producer, topic, list(partitions))
-    for index in partitions:
-        batch = batch_of(name.encode(), producer, 0, transactional=True)
-        await client.produce(topic, {index: batch}, transactional_id=name)
-    await client.end_txn(name, producer, commit=True, tv2=False)

@@ -37,9 +37,9 @@ from region_broker.adapters.takeover.failover_messages import (
 from region_broker.adapters.takeover.log_surgery import quarantined_tail
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
 from region_broker.adapters.takeover.steps.accepting import (
-    holds_ledgers,
-    kept_from_giving_up,
+    kept_from_accepting,
     loss_to_accept,
+    may_be_given_up,
 )
 from region_broker.adapters.takeover.steps.disputed import choices
 
@@ -124,8 +124,8 @@ class FailoverOperations:
     async def loss_to_accept(self) -> LossStatement:
         """Return what accepting the loss here would give up; raises `OperationRefused`."""
         against = self._refuted_by()
-        if against == self.region and (why := await kept_from_giving_up(self._driver.outlook)):
-            raise OperationRefused("lost-logs", f"nothing is given up: {why}")
+        if why := await kept_from_accepting(self._driver.outlook, against):
+            raise OperationRefused("lost-logs", why)
         epoch = await self._next_epoch({})
         claim = self._driver.outlook.known_claim()
         stated = await loss_to_accept(self._driver.outlook, against, epoch, claim)
@@ -157,13 +157,13 @@ class FailoverOperations:
             )
         if not state.refuted.lost_here:
             return state.refuted.region
-        if holds_ledgers(self._parts.manifest.lost()):
+        if not may_be_given_up(self._parts.manifest.lost()):
             raise OperationRefused("lost-logs", choices(self._driver.outlook, state))
         return self.region
 
     async def _accept_loss(self, operation: Operation, against: str) -> None:
-        if against == self.region and (why := await kept_from_giving_up(self._driver.outlook)):
-            raise OperationFailed(f"nothing is given up: {why}")
+        if why := await kept_from_accepting(self._driver.outlook, against):
+            raise OperationFailed(why)
         operation.steps.append(f"giving up what {_given_up(self.region, against)}")
         takeover = TakeoverBegun(
             region_epoch=await self._next_epoch(await self._driver.outlook.statuses()),

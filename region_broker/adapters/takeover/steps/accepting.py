@@ -51,23 +51,24 @@ from region_broker.log.failures import LogError
 _UNNAMED: Final = (PeerRefused, PeerUnreachable, LinkFailed)
 
 
-def holds_ledgers(names: Iterable[str]) -> bool:
-    """Return whether one of these logs is of a ledger: what that said cannot be done without (INV-AL4)."""
-    return any(name.rpartition("-")[0] in INTERNAL_TOPICS for name in names)
+def may_be_given_up(lost: Sequence[str]) -> bool:
+    """Return whether these lost logs may be given up by name: what a ledger said cannot be done without (INV-AL4)."""
+    topics = {name.rpartition("-")[0] for name in lost}
+    return bool(topics) and not topics & set(INTERNAL_TOPICS)
 
 
-async def kept_from_giving_up(outlook: Outlook) -> str:
-    """Return why the logs that this disk lacks are not given up by name now; empty where they may be (INV-AL4)."""
-    lost = outlook.parts.manifest.lost()
-    if not lost or holds_ledgers(lost):
-        return "logs of a ledger cannot be given up, nor such that are not known by name"
+async def kept_from_accepting(outlook: Outlook, against: str) -> str:
+    """Return why the loss is not accepted now; empty where it may be: lost logs only where nobody answers (INV-AL4)."""
+    if against != outlook.region:
+        return ""
     settings = outlook.settings
     for _ in range(settings.confirm_attempts):  # one answer that is lost is no silence
         answers = await outlook.parts.peers.answering(timeout_ms=settings.ask_timeout_ms)
         if answers:
             other = answers[0]
             return (
-                f"region {other} answers, and may hold them: tidemark region failover --to {other}"
+                f"nothing is given up: region {other} answers, and may hold what is lost here: tidemark region failover"
+                f" --to {other}"
             )
         if outlook.parts.peers.names():
             await outlook.parts.clock.sleep_ms(settings.confirm_pause_ms)
