@@ -9,7 +9,6 @@ Not here: what follows from it (`geo_replicator.folder_life`, `steps.without_his
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +17,11 @@ import msgspec
 from geo_replicator.folder_life import Birth, FolderIdentity, Shown
 from region_broker.log.disk import Disk
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.ports.offload import Offload
 
 _MAGIC: Final = b"TMID"
 _VERSION: Final = 1
 FILE_NAME: Final = "identity"
-
-Offload = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class IdentityDamaged(Exception):

@@ -14,7 +14,6 @@ Not here: which rows make an image (`txn_coordinator.ledger.image`), the file (`
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.log.disk import Disk
 from region_broker.log.failures import LogError
 from region_broker.log.side_files.checked_file import FrameError
+from region_broker.ports.offload import Offload
 from region_broker.replication.partition import Partition
 from txn_coordinator.ledger.image import LedgerImage
 from txn_coordinator.ports import LedgerFailed
@@ -45,8 +45,6 @@ SLICE_BYTES: Final = 32 * 1024
 _ROWS_AT_ONCE: Final = 2_000
 PAUSE_MS: Final = 1_000
 _RESTS_PER_WORK: Final = 2
-
-Offload = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class Partitions(Protocol):

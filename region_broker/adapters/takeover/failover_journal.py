@@ -12,7 +12,6 @@ Not here: what the events mean (`geo_replicator.failover`).
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +20,12 @@ from crc32c import crc32c
 
 from geo_replicator.failover_events import Event
 from region_broker.log.disk import Disk, DiskFile, sync_as_found
+from region_broker.ports.offload import Offload
 
 MAGIC: Final = b"TMFAIL01"
 EVENT_BYTES_MAX: Final = 64 * 1024 * 1024
 _FRAME: Final = struct.Struct(">II")
 _SECTOR_BYTES: Final = 512
-
-Offload = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class JournalDamaged(Exception):

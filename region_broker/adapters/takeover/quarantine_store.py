@@ -30,8 +30,8 @@ from geo_replicator.quarantine import (
     encode_provenance,
 )
 from idempotency.record_batch import BatchError, Buffer, iter_headers
-from region_broker.adapters.takeover.failover_journal import Offload
 from region_broker.log.disk import Disk, DiskFile
+from region_broker.ports.offload import Offload
 
 _log: Final = logging.getLogger("tidemark.failover")
 CHUNK_BYTES: Final = 1024 * 1024
