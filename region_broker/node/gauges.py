@@ -84,6 +84,9 @@ class NodeCollector(Collector):
             "1 while the disk is too full for records",
             room.refusal is not None,
         )
+        kept = self._sources.partitions.kept
+        yield _gauge("kept_deletions", "Deleted topics and partitions kept on disk", kept.count)
+        yield _gauge("kept_deletions_bytes", "Bytes of them", kept.size_bytes)
         cold = self._sources.partitions.cold_reads
         yield _gauge("cold_read_bytes", "Bytes of logs read in by a thread", cold.warmed_bytes)
         yield _gauge("cold_reads_waited", "Readings that the loop waited for", cold.waited_count)

@@ -452,9 +452,10 @@ class Node:
             await self.maintain()
 
     async def maintain(self) -> None:
-        """Run one round of retention and producer expiry."""
+        """Run one round of retention and producer expiry, and remove what was deleted long ago."""
         await self.storage.hold.look(self._hold_parts)
         self.storage.partitions.maintain(self.storage.hold.of)
+        await self.storage.partitions.purge()
 
 
 __all__ = ["Node", "NodeRefused"]

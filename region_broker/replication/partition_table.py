@@ -468,7 +468,6 @@ class PartitionTable:
         then (a minute).
         """
         self._removal.again()
-        self._removal.purge()
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         deleted = 0
         for partition in self:
@@ -482,6 +481,10 @@ class PartitionTable:
             except LogError as error:  # damaged files, too: the others go on (INV-T3)
                 logger.warning("%s is not maintained: %s", partition.tp, error)
         return deleted
+
+    async def purge(self) -> None:
+        """Remove what deletions left and was kept long enough. To be called now and then (a minute)."""
+        await self._removal.purge()
 
     def failures(self) -> dict[str, str]:
         """Return why partitions have stopped, by `topic-partition`: for readiness."""

@@ -19,7 +19,7 @@ Not here: putting folders away (`removal`), reading their records (`cli.inspect.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -64,7 +64,7 @@ class KeptDeletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptDeletions:
-    """Of one folder of logs. All but `listed` belongs to the event loop."""
+    """Of one folder of logs. All but `listed` and `measured` belongs to the event loop."""
 
     def __init__(self, disk: Disk, data_dir: Path, clock: Clock, kept_ms: int) -> None:
         """Know how long was counted; folders are told by `found`. Raises OSError."""
@@ -73,6 +73,7 @@ class KeptDeletions:
         self._clock = clock
         self._kept_ms = kept_ms
         self._began_ms: dict[Path, int] = {}
+        self._sizes_bytes: dict[Path, int] = {}
         self._saved = self._read()
 
     @property
@@ -106,12 +107,43 @@ class KeptDeletions:
     def due(self) -> list[Path]:
         """Return what was kept long enough; forget what somebody else has removed."""
         for folder in [each for each in self._began_ms if not self._disk.exists(each)]:
-            del self._began_ms[folder]
+            self.gone(folder)
         return [folder for folder in self._began_ms if self._age_ms(folder) >= self._kept_ms]
 
     def gone(self, folder: Path) -> None:
         """Forget a folder that is removed."""
         self._began_ms.pop(folder, None)
+        self._sizes_bytes.pop(folder, None)
+
+    @property
+    def count(self) -> int:
+        """How many folders are kept."""
+        return len(self._began_ms)
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take of the disk, as far as they were measured."""
+        return sum(self._sizes_bytes.values())
+
+    def unmeasured(self) -> list[Path]:
+        """Return the folders whose size is not known yet."""
+        return [folder for folder in self._began_ms if folder not in self._sizes_bytes]
+
+    def measured(self, folders: Sequence[Path]) -> dict[Path, int]:
+        """Return the sizes of these folders, those that have gone left out; may run in any thread."""
+        found = {}
+        for folder in folders:
+            try:
+                found[folder] = self._size_bytes(folder)
+            except OSError as error:
+                logger.info("%s is on its way out: %s", folder, error)
+        return found
+
+    def note_sizes(self, sizes_bytes: Mapping[Path, int]) -> None:
+        """Take note of what was measured, of folders that are still kept."""
+        self._sizes_bytes |= {
+            folder: size for folder, size in sizes_bytes.items() if folder in self._began_ms
+        }
 
     def save_now_and_then(self) -> None:
         """Make durable what was counted, if it is worth it."""
@@ -140,22 +172,16 @@ class KeptDeletions:
 
     def listed(self) -> list[KeptDeletion]:
         """Return what is kept, by name of the topic; reads the disk, may run in any thread."""
-        found = []
-        for folder, began_ms in list(self._began_ms.items()):
-            left_ms = max(0, began_ms + self._kept_ms - self._clock.monotonic_ms())
-            try:
-                size_bytes = self._size_bytes(folder)
-            except OSError as error:
-                logger.info("%s is on its way out: %s", folder, error)
-                continue
-            found.append(
-                KeptDeletion(
-                    note=note_of(self._disk, folder),
-                    folder=str(folder),
-                    size_bytes=size_bytes,
-                    left_ms=left_ms,
-                )
+        began_ms = dict(self._began_ms)
+        found = [
+            KeptDeletion(
+                note=note_of(self._disk, folder),
+                folder=str(folder),
+                size_bytes=size_bytes,
+                left_ms=max(0, began_ms[folder] + self._kept_ms - self._clock.monotonic_ms()),
             )
+            for folder, size_bytes in self.measured(list(began_ms)).items()
+        ]
         return sorted(found, key=lambda kept: (kept.note.name, kept.folder))
 
     def _size_bytes(self, folder: Path) -> int:

@@ -4,10 +4,12 @@ INV-RM1  a folder is put away by a rename that is durable before anything in it 
         its name, or under one that no log has
 INV-RM2  what is about to be deleted is marked before the registry forgets it, so that a start can tell a deletion that
         was interrupted from a registry that has lost something: only what is marked goes
+INV-RM3  a disk that fails here is nobody's error: what could not be put away now is left to a later try
 INV-RM4  what could not be put away is marked as deleted, if the disk lets us: a start does not take it for the next topic of
         that id
 INV-RM5  what held records is kept for a while before it is removed, if that is asked for (`kept_deletions`)
-INV-RM3  a disk that fails here is nobody's error: what could not be put away now is left to a later try
+INV-RM6  what was kept long enough is removed in a thread: of a large topic the file system takes seconds to let go, and
+         nobody waits for that
 
     <folder>/deleting                      the mark: an empty file, so that it finds room on a full disk
     <folder>/deleted                       it should be away, and could not be put away
@@ -18,8 +20,9 @@ INV-RM3  a disk that fails here is nobody's error: what could not be put away no
 Not here: what is to be deleted (`replication.partition_table`).
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -31,6 +34,7 @@ from region_broker.log.recovery.kept_deletions import (
     DeletionNote,
     KeptDeletions,
 )
+from region_broker.ports.offload import Offload
 
 OnGone = Callable[[], None]
 
@@ -39,15 +43,19 @@ logger: Final = logging.getLogger(__name__)
 MARK_NAME: Final = "deleting"
 DELETED_NAME: Final = "deleted"
 DELETED_SUFFIX: Final = ".deleted"
+_LEFT: Final = "%s is left for the next start to remove: %s"
 
 
 class Removal:
-    """Of folders on one disk."""
+    """Of folders on one disk. Belongs to the event loop."""
 
-    def __init__(self, disk: Disk, kept: KeptDeletions) -> None:
+    def __init__(
+        self, disk: Disk, kept: KeptDeletions, *, offload: Offload = asyncio.to_thread
+    ) -> None:
         """Nothing is on its way out."""
         self._disk = disk
         self._kept = kept
+        self._offload = offload
         self._left: dict[Path, tuple[OnGone, bool]] = {}
 
     def mark(self, folder: Path, note: DeletionNote) -> None:
@@ -128,20 +136,41 @@ class Removal:
         try:
             self._disk.remove_tree(gone)
         except OSError as error:
-            logger.warning("%s is left for the next start to remove: %s", gone, error)
+            logger.warning(_LEFT, gone, error)
 
-    def purge(self) -> None:
-        """Remove what was kept long enough (INV-KD1)."""
-        for folder in self._kept.due():
-            try:
-                stem = folder.with_name(folder.name.partition(".")[0])
-                self._remove(self._renamed(folder, stem, DELETED_SUFFIX))
-            except OSError as error:
-                logger.warning("%s was kept long enough, and cannot be removed: %s", folder, error)
-            else:
-                self._kept.gone(folder)
-                logger.info("%s was kept long enough: it is removed", folder)
+    async def purge(self) -> None:
+        """Remove what was kept long enough (INV-KD1, INV-RM6), and learn how large the rest is."""
+        gone = [self._expired(folder) for folder in self._kept.due()]
+        unmeasured = self._kept.unmeasured()
+        sizes_bytes: dict[Path, int] = {}
+
+        def work() -> None:
+            self._remove_all([folder for folder in gone if folder is not None])
+            sizes_bytes.update(self._kept.measured(unmeasured))
+
+        if gone or unmeasured:
+            await self._offload(work)
+            self._kept.note_sizes(sizes_bytes)
         self._kept.save_now_and_then()
+
+    def _expired(self, folder: Path) -> Path | None:
+        """Give a folder that was kept long enough its last name; None if the disk fails."""
+        try:
+            stem = folder.with_name(folder.name.partition(".")[0])
+            gone = self._renamed(folder, stem, DELETED_SUFFIX)
+        except OSError as error:
+            logger.warning("%s was kept long enough, and cannot be removed: %s", folder, error)
+            return None
+        self._kept.gone(folder)
+        logger.info("%s was kept long enough: it is removed", folder)
+        return gone
+
+    def _remove_all(self, folders: Sequence[Path]) -> None:
+        for gone in folders:
+            try:
+                self._remove(gone)
+            except OSError as error:
+                logger.warning(_LEFT, gone, error)
 
     def again(self) -> None:
         """Try once more to put away what is left."""
@@ -157,12 +186,8 @@ class Removal:
 
     def sweep(self, parent: Path) -> None:
         """At a start: remove what was put away in `parent`, go on with what is kept."""
-        for name in self._disk.list_dir(parent):
+        names = self._disk.list_dir(parent)
+        for name in names:
             if name.endswith(KEPT_SUFFIX):
                 self._kept.found(parent / name)
-            if not name.endswith(DELETED_SUFFIX):
-                continue
-            try:
-                self._remove(parent / name)
-            except OSError as error:
-                logger.warning("%s is left for the next start to remove: %s", parent / name, error)
+        self._remove_all([parent / name for name in names if name.endswith(DELETED_SUFFIX)])

@@ -1,6 +1,8 @@
 """What a deletion removes stays on disk for a time that the operator sets (T34)."""
 
+import asyncio
 import errno
+import threading
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -34,6 +36,7 @@ def delete_with_records(some: World) -> None:
 def maintained_after(some: World, duration_ms: int) -> list[KeptDeletion]:
     some.clock.now_ms += duration_ms
     some.table.maintain(lambda _: None)
+    asyncio.run(some.table.purge())
     return some.table.kept.listed()
 
 
@@ -57,6 +60,50 @@ def test_T34_a_deleted_topic_stays_on_disk_for_the_time_that_the_operator_set() 
     assert some.disk.file_size(KEPT / "0" / f"{0:020}.log") >= log_bytes
     assert maintained_after(some, 1) == []
     assert not some.disk.exists(KEPT)
+
+
+def test_INV_RM6_what_was_kept_long_enough_is_removed_beside_the_event_loop() -> None:
+    some = keeping()
+    delete_with_records(some)
+    removed_in = []
+
+    def note(name: str, path: Path) -> None:
+        if name == "remove_tree":
+            assert path == KEPT.with_suffix(".deleted")
+            removed_in.append(threading.current_thread())
+
+    some.disk.fault = note
+    assert maintained_after(some, DAY_MS) == []
+    assert len(removed_in) == 1
+    assert threading.current_thread() not in removed_in
+
+
+def test_INV_RM3_what_cannot_be_removed_ends_no_round_and_goes_with_the_next_start() -> None:
+    some = keeping()
+    delete_with_records(some)
+
+    def fail(name: str, path: Path) -> None:
+        if name == "remove_tree":
+            raise OSError(errno.EIO, "the disk failed", str(path))
+
+    some.disk.fault = fail
+    assert maintained_after(some, DAY_MS) == []
+    assert some.disk.exists(KEPT.with_suffix(".deleted"))
+    some.disk.fault = None
+    restart_without_the_topic(some)
+    assert not some.disk.exists(KEPT.with_suffix(".deleted"))
+
+
+def test_how_much_is_kept_is_known_from_the_next_round_on() -> None:
+    some = keeping(partition_count=2)
+    kept = some.table.kept
+    assert (kept.count, kept.size_bytes) == (0, 0)
+    delete_with_records(some)
+    assert kept.count == 1
+    [listed] = maintained_after(some, 1)
+    assert kept.size_bytes == listed.size_bytes >= len(batch())
+    assert maintained_after(some, DAY_MS) == []
+    assert (kept.count, kept.size_bytes) == (0, 0)
 
 
 def test_T34_without_that_time_and_for_a_topic_without_records_a_deletion_leaves_nothing() -> None:
