@@ -5,6 +5,7 @@ INV-PN2  a reader that is not asked for bytes holds at most about READ_AHEAD_BYT
         left unread and TCP pushes back on the peer
 INV-PN3  `drain` returns only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises
 INV-PN4  an error of the peer or of the network is an OSError; a closed peer is b"" from `read`, False from `feed`
+INV-PN5  what serving one connection raises ends the listener, and is told at once, however long other peers stay
 Not here: frames (`wire.framing`), what a connection means (`wire.connection`), TLS (a later issue).
 """
 
@@ -96,7 +97,7 @@ class Listener(Protocol):
         ...
 
     async def wait_closed(self) -> None:
-        """Return once closed and every `on_connection` has ended; raise what one of them raised."""
+        """Return once closed and every `on_connection` has ended; raise what one of them raised, at once (INV-PN5)."""
         ...
 
 
@@ -363,15 +364,15 @@ class AsyncioListener:
             self._server.close()
 
     async def wait_closed(self) -> None:
-        """Return once closed and every `on_connection` has ended; raise what one of them raised.
+        """Return once closed and every `on_connection` has ended; raise what one of them raised, at once (INV-PN5).
 
         `on_connection` handles every failure of its peer itself, so what is raised here is a bug
-        of ours (an AssertionError, say): the caller lets it end the process.
+        of ours (an AssertionError, say), or our disk: the caller lets it end the process.
         """
         # Not Server.wait_closed: since Python 3.12 it waits for the transports, which we do not own.
         await self._closed.wait()
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+        while self._tasks and not self._failures:
+            await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
         if self._failures:
             raise self._failures[0]
 

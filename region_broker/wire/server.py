@@ -12,6 +12,7 @@ INV-WS5  what all connections hold is kept near the memory budget by reading non
         (`wire.memory_budget`); while it is full, that one and peers that do not read their answers have
         PRESSED_TIMEOUT_MS
 INV-WS6  answers that become ready in one turn of the loop leave with one write for each connection
+INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch`).
 """
 
@@ -194,6 +195,9 @@ class KafkaServer:
             self._group.create_task(self._serve(stream))
 
     async def _serve(self, stream: ByteStream) -> None:
+        if self._stop.is_set():  # accepted before that, and served first now (INV-WS7)
+            stream.abort()
+            return
         address = stream.peer.rpartition(":")[0]
         refused = self._admission.admit(address, self._clock.monotonic_ms())
         if refused is not None:

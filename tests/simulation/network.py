@@ -206,8 +206,8 @@ class SimulatedListener:
     async def wait_closed(self) -> None:
         """See `Listener`."""
         await self._closed.wait()
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+        while self._tasks and not self._failures:
+            await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
         if self._failures:
             raise self._failures[0]
 

@@ -346,3 +346,25 @@ async def test_INV_PS8_a_connection_that_was_accepted_before_the_close_is_ended(
     peer.abort()
     late.close()
     await late.wait_closed()
+
+
+async def test_INV_PN5_what_a_handler_raises_is_told_while_another_peer_stays_connected() -> None:
+    """1. A mirror's link is open. 2. A promise meets a disk that fails. 3. The node must end, not wait for the mirror."""
+    network = AsyncioNetwork()
+    server = PeerServer(network, PlayedIdentity("eu"), PeerSettings())
+
+    async def fail(_session: PeerSession, _message: Ask, _attachment: memoryview) -> Told:
+        raise OSError("the journal cannot be written")
+
+    server.register(Ask, fail)
+    listener = await server.start("127.0.0.1", 0)
+    address = ("127.0.0.1", listener.port)
+    async with opened(network, address, PlayedIdentity("us")) as (mirror, _):
+        async with opened(network, address, PlayedIdentity("ap")) as (taker, _):
+            with pytest.raises(PeerUnreachable):
+                await taker.call(Ask(number=1), Told)
+        with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+            async with asyncio.timeout(10):
+                await server.wait_closed()
+        del mirror
+        server.close()

@@ -21,6 +21,7 @@ from region_broker.wire.caps.connection_caps import ConnectionCaps
 from region_broker.wire.connection import Buffer, Incoming
 from region_broker.wire.server import KafkaServer
 from tests.log_world import ManualClock
+from tests.waiting import until
 from tests.wire_world import RawClient
 
 REQUEST = struct.pack(">ihhi", 8, 60, 0, 1)
@@ -147,6 +148,23 @@ async def test_port_in_use_is_an_oserror_at_start() -> None:
         other = KafkaServer(AsyncioNetwork(), world.clock, world.answer, world.metrics)
         with pytest.raises(OSError, match="in use"):
             await other.start("127.0.0.1", world.server.port)
+
+
+async def test_INV_WS7_a_connection_that_was_accepted_before_the_close_is_ended() -> None:
+    world = Served()
+    await world.server.start("127.0.0.1", 0)
+    client = await world.connect()  # it waits for `run`, which serves it in a task of its own
+    waiting = world.server._waiting
+    await until(lambda: bool(waiting), "it was accepted")
+    running = asyncio.get_running_loop().create_task(world.server.run())
+    await asyncio.sleep(0)
+    assert (waiting, world.server.connection_count) == ([], 0), (
+        "it is to be served in the next turn of the loop"
+    )
+    world.server.close()
+    async with asyncio.timeout(10):
+        await running
+    client.writer.transport.abort()
 
 
 async def test_close_answers_what_was_asked_and_ends() -> None:
