@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut, Lineage
@@ -71,6 +72,7 @@ from region_broker.replication.partition import Partition
 from region_broker.replication.partition_table import PartitionTable
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.born_folders import birth_at, with_history
+from tests.copied_folder import CopiedFolder
 from tests.waiting import until
 
 CLUSTER_ID = "cluster-of-tests"
@@ -363,15 +365,17 @@ class Site:
         return found
 
     async def write(
-        self, value: str, *, number: int = 0, producer_id: int = -1, sequence: int = -1
-    ) -> int:
+        self, value: str, *, number: int = 0, topic: str = ORDERS,
+        producer_id: int = -1, sequence: int = -1,
+    ) -> int:  # fmt: skip
         """Append one record as an acknowledged client write; return its offset."""
         assert self.role.acting, self.role.reason_not_acting
+        partition = self.partition(number, topic)
         origin = Origin(producer_id, 0 if producer_id >= 0 else -1, sequence)
         batch = build_batch([Record(None, value.encode())], origin=origin)
-        outcome = self.partition(number).append(batch)
+        outcome = partition.append(batch)
         assert outcome.base_offset >= 0, outcome
-        await self.partition(number).wait_committed(outcome.next_offset)
+        await partition.wait_committed(outcome.next_offset)
         return outcome.base_offset
 
     @property
@@ -484,6 +488,34 @@ class Pair:
     async def reached(self, value: str) -> None:
         """Return once the mirror `us` shows a record whose value is `value`."""
         await self.us.shows(value)
+
+    async def copied(self, topic_id: UUID, end: int) -> None:
+        """Return once the mirror `us` holds partition 0 of a topic up to `end`, shown or not."""
+
+        def holds() -> bool:
+            log = self.us.table.by_id(topic_id, 0)
+            return log is not None and log.high_watermark == end
+
+        await until(holds, "it is copied")
+
+    async def copied_with(self, value: str) -> CopiedFolder:
+        """Return a copy of home's folder which holds `value`, which was shown. Home acts on."""
+        await self.eu.write(value)
+        await self.reached(value)
+        await self.eu.kill()
+        copy = CopiedFolder(self.eu.folder)
+        await self.eu.start()
+        await self.eu.until(Phase.ACTING)
+        return copy
+
+    async def stop_tidemarks(self) -> None:
+        """Let home publish nothing more, once the mirror has reached all that there is."""
+        leader = self.eu.tidemarks.cut_leader
+        assert leader is not None
+        await until(
+            lambda: self.us.tidemarks.claim().point == leader.published, "nothing is under way"
+        )
+        self.eu.ledger.answers.clear()
 
 
 async def fail_over(site: Site) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import copy
 import random
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from chaos.history import Seen, seen
 from geo_replicator.failover import Phase
 from region_broker.adapters.tidemarks.mirror_log import key_of
+from tests.copied_folder import CopiedFolder
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.cut_judge import batches_of, whole
 from tests.simulation.disk import Crashed
@@ -47,19 +47,18 @@ class Result:
 class Outset:
     """The taker as it stood when home died; every run starts from here."""
 
-    def __init__(self, region: Region, copy_folder: Path, fabric: Fabric | None = None) -> None:
-        self._name, self._folder, self._copy = region.name, region.folder, copy_folder
+    def __init__(self, region: Region, fabric: Fabric | None = None) -> None:
+        self._name, self._folder = region.name, region.folder
         self._fabric = fabric
         self._disk = region.disk
         # What home wrote and never synced may be lost or not: runs that may differ in that cannot be compared.
         self._disk.write_out()
         self.steps = 0
-        shutil.copytree(self._folder, self._copy)
+        self._copy = CopiedFolder(self._folder)
 
     def region(self) -> Region:
         """Return a region that stands where the outset stood; one at a time."""
-        shutil.rmtree(self._folder)
-        shutil.copytree(self._copy, self._folder)
+        self._copy.restore()
         fabric = self._fabric or Fabric(random.Random(1))
         region = Region(self._name, self._folder, fabric, random.Random(1))
         region.disk = copy.deepcopy(self._disk)
@@ -171,7 +170,7 @@ async def test_T18_a_takeover_killed_at_any_disk_operation_ends_as_if_it_had_not
     async with region_pair(tmp_path / "pair", seed=5) as pair:
         await transfers_cut_short(pair)
         await pair.us.kill()
-        outset = Outset(pair.us, tmp_path / "copy")
+        outset = Outset(pair.us)
         expected = await undisturbed(outset)
         assert sum(record.change for record in expected.shown) == 0
         assert expected.shown
@@ -208,7 +207,7 @@ async def test_T18_a_return_killed_at_any_disk_operation_ends_as_if_it_had_not_b
         await transfers_cut_short(pair)
         await pair.fail_over()
         pair.fabric.heal("eu", "us")
-        outset = Outset(pair.eu, tmp_path / "copy", pair.fabric)
+        outset = Outset(pair.eu, pair.fabric)
         pair.eu = pair.regions["eu"] = outset.region()
         before = pair.eu.disk.operations
         assert await come_back(pair.eu)

@@ -1,7 +1,6 @@
 """Rule T33 (b): what an operator accepts as lost is named, wherever it is held, and up to its last record."""
 
 import logging
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LogBound, LossStatement
-from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair
 from tests.waiting import until
 
@@ -26,30 +24,19 @@ async def wound_back(pair: Pair, *, shown: list[str], copied: list[str], again: 
 
     The mirror has `shown` of them, and behind these `copied`, which no tidemark covers; partition 1 tells of the dispute.
     """
-    await pair.eu.write("kept")
-    await pair.reached("kept")
-    await pair.eu.kill()
-    copy = pair.eu.folder.with_name("copy")
-    shutil.copytree(pair.eu.folder, copy)
-    await pair.eu.start()
-    await pair.eu.until(Phase.ACTING)
+    copy = await pair.copied_with("kept")
     for value in shown:
         await pair.eu.write(value)
     await pair.eu.write("proof", number=1)
     for value in (*shown, "proof"):
         await pair.reached(value)
-    leader = pair.eu.tidemarks.cut_leader
-    assert leader is not None
-    await until(lambda: pair.us.tidemarks.claim().point == leader.published, "nothing is under way")
-    pair.eu.ledger.answers.clear()
+    await pair.stop_tidemarks()
     for value in copied:
         await pair.eu.write(value)
-    end = 1 + len(shown) + len(copied)
-    await until(lambda: pair.us.partition().high_watermark == end, "all is copied")
+    await pair.copied(pair.eu.partition().topic_id, 1 + len(shown) + len(copied))
     await pair.eu.kill()
     await pair.us.kill()
-    shutil.rmtree(pair.eu.folder)
-    shutil.copytree(copy, pair.eu.folder)
+    copy.restore()
     await pair.eu.start()
     await pair.eu.until(Phase.ACTING)
     for value in again:
@@ -138,30 +125,13 @@ async def test_INV_AL3_what_cannot_be_named_is_told_and_the_rest_is_named(pair: 
 
 
 async def test_T33_a_topic_that_no_tidemark_covers_is_named_too(pair: Pair) -> None:
-    await pair.eu.write("kept")
-    await pair.reached("kept")
-    await pair.eu.kill()
-    copy = pair.eu.folder.with_name("copy")
-    shutil.copytree(pair.eu.folder, copy)
-    await pair.eu.start()
-    await pair.eu.until(Phase.ACTING)
-    leader = pair.eu.tidemarks.cut_leader
-    assert leader is not None
-    await until(lambda: pair.us.tidemarks.claim().point == leader.published, "nothing is under way")
-    pair.eu.ledger.answers.clear()
+    copy = await pair.copied_with("kept")
+    await pair.stop_tidemarks()
     made = await pair.eu.topics.create_topic("second", 1, {})
-    log = pair.eu.partition(0, "second")
-    outcome = log.append(build_batch([Record(None, b"precious")]))
-    await log.wait_committed(outcome.next_offset)
-    await until(
-        lambda: (
-            (held := pair.us.table.by_id(made.topic_id, 0)) is not None and held.high_watermark == 1
-        ),
-        "it is copied",
-    )
+    await pair.eu.write("precious", topic="second")
+    await pair.copied(made.topic_id, 1)
     await pair.eu.kill()
-    shutil.rmtree(pair.eu.folder)
-    shutil.copytree(copy, pair.eu.folder)
+    copy.restore()
     await pair.eu.start()
     await pair.eu.until(Phase.DISPUTED)
     stated = await pair.eu.operations.loss_to_accept()

@@ -30,7 +30,6 @@ from region_broker.controller import metadata_commands, metadata_image
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_store import MetadataStore
-from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
 from tests.older_metadata import forget_deletions
 from tests.waiting import until
@@ -99,26 +98,9 @@ def test_T33_what_cannot_be_compared_is_no_difference(log: ShownLog, held: HeldL
     assert difference_of(log, held) is None
 
 
-class Copy:
-    """A copy of a dead site's folder, as a backup or a snapshot of the volume is."""
-
-    def __init__(self, site: Site) -> None:
-        self._folder, self._copy = site.folder, site.folder.with_name(f"{site.folder.name}.copy")
-        shutil.copytree(self._folder, self._copy)
-
-    def restore(self) -> None:
-        shutil.rmtree(self._folder)
-        shutil.copytree(self._copy, self._folder)
-
-
 async def older_copy(pair: Pair) -> None:
     """Home holds "kept" only, from an older copy; the mirror has shown "gone", too."""
-    await pair.eu.write("kept")
-    await pair.reached("kept")
-    await pair.eu.kill()
-    copy = Copy(pair.eu)
-    await pair.eu.start()
-    await pair.eu.until(Phase.ACTING)
+    copy = await pair.copied_with("kept")
     await pair.eu.write("gone")
     await pair.reached("gone")
     await pair.eu.kill()
@@ -350,29 +332,16 @@ async def test_T16_home_sends_again_what_a_mirror_has_lost(pair: Pair) -> None:
     assert not link.reaching.lost
 
 
-async def stop_tidemarks(pair: Pair) -> None:
-    """Let home publish nothing more, once the mirror has reached all that there is."""
-    leader = pair.eu.tidemarks.cut_leader
-    assert leader is not None
-    await until(lambda: pair.us.tidemarks.claim().point == leader.published, "nothing is under way")
-    pair.eu.ledger.answers.clear()
-
-
 async def made_again(pair: Pair) -> tuple[UUID, UUID]:
     """Home has deleted ORDERS with a record that was shown, and made it again; return both topic ids."""
     await pair.eu.write("of the old one")
     await pair.reached("of the old one")
-    await stop_tidemarks(pair)
+    await pair.stop_tidemarks()
     old = pair.eu.partition().topic_id
     await pair.eu.topics.delete_topic(ORDERS)
     new = await pair.eu.topics.create_topic(ORDERS, 2, {})
     await pair.eu.write("of the new one")
-    await until(
-        lambda: (
-            (log := pair.us.table.by_id(new.topic_id, 0)) is not None and log.log_end_offset == 1
-        ),
-        "the new one is copied",
-    )
+    await pair.copied(new.topic_id, 1)
     return old, new.topic_id
 
 
@@ -432,6 +401,16 @@ async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_taker_is_kil
     assert not folder.exists(), "the start has finished the deletion"
 
 
+async def kept_by_the_mirror(pair: Pair) -> None:
+    """Return once the mirror says that it keeps what home lacks."""
+
+    def says_so() -> bool:
+        link = pair.us.tidemarks.link
+        return link is not None and "absence is no deletion" in link.core.refused_history
+
+    await until(says_so, "the mirror keeps its topic, and says why")
+
+
 async def test_T34_a_deletion_by_an_older_version_does_not_close_the_writes(pair: Pair) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
@@ -443,13 +422,7 @@ async def test_T34_a_deletion_by_an_older_version_does_not_close_the_writes(pair
     await pair.eu.start()
     await until(lambda: pair.eu.role.acting or pair.eu.driver.state.refuted is not None, "decided")
     assert pair.eu.role.acting, pair.eu.role.reason_not_acting
-    await until(
-        lambda: (
-            (link := pair.us.tidemarks.link) is not None
-            and "absence is no deletion" in link.core.refused_history
-        ),
-        "the mirror keeps its topic, and says why",
-    )
+    await kept_by_the_mirror(pair)
     assert pair.eu.role.acting
 
 
@@ -466,29 +439,17 @@ async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(
     shutil.copy(database, copy)
     await pair.eu.start()
     await pair.eu.until(Phase.ACTING)
-    await stop_tidemarks(pair)
+    await pair.stop_tidemarks()
     second = await pair.eu.topics.create_topic("second", 1, {})
-    log = pair.eu.partition(0, "second")
-    outcome = log.append(build_batch([Record(None, b"precious")]))
-    await log.wait_committed(outcome.next_offset)
-    await until(
-        lambda: (
-            (held := pair.us.table.by_id(second.topic_id, 0)) is not None
-            and held.log_end_offset == 1
-        ),
-        "it is copied, and under no tidemark",
-    )
+    await pair.eu.write("precious", topic="second")
+    await pair.copied(second.topic_id, 1)
     await pair.eu.kill()
     for side in ("metadata.db-wal", "metadata.db-shm"):
         (pair.eu.folder / side).unlink(missing_ok=True)
     shutil.copy(copy, database)
     await pair.eu.start()
     await pair.eu.until(Phase.DISPUTED)
-    link = pair.us.tidemarks.link
-    assert link is not None
-    await until(
-        lambda: "absence is no deletion" in link.core.refused_history, "the mirror says why"
-    )
+    await kept_by_the_mirror(pair)
     held = pair.us.table.by_id(second.topic_id, 0)
     assert held is not None
     assert held.log_end_offset == 1
@@ -508,13 +469,7 @@ async def test_T34_a_deletion_that_home_may_have_forgotten_does_not_close_its_wr
         await pair.eu.topics.create_topic(name, 1, {})
         await pair.eu.topics.delete_topic(name)
     await pair.us.start()
-    await until(
-        lambda: (
-            (link := pair.us.tidemarks.link) is not None
-            and "absence is no deletion" in link.core.refused_history
-        ),
-        "the mirror keeps its topic, and says why",
-    )
+    await kept_by_the_mirror(pair)
     assert pair.eu.role.acting
     await pair.us.kill()
     await pair.eu.kill()
