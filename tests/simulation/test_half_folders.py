@@ -10,6 +10,7 @@ from geo_replicator.failover import Phase
 from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.adapters.takeover.log_surgery import key_of
 from region_broker.node import NodeRefused
+from region_broker.wire.batches import Record, build_batch
 from tests.simulation.folder_faults import (
     ClockSetBack,
     copy_of,
@@ -219,6 +220,39 @@ async def test_T36_a_lost_log_is_given_up_only_while_no_other_region_answers(
         await write(pair.eu, b"four")
         await pair.us.start()
         await pair.until(lambda: shown(pair.us) == 4, "the mirror goes on behind it")
+
+
+async def test_T36_a_lost_log_is_given_up_beside_a_region_that_was_emptied_itself(
+    tmp_path: Path,
+) -> None:
+    """A failover to that one, which holds nothing, would give up all that is left."""
+    async with region_pair(tmp_path, 10) as pair:
+        await three_records(pair)
+        await pair.create_topic("other", 1)
+        for region in pair.regions.values():
+            await region.kill()
+        empty_folder(pair.us)
+        lose_log(pair.eu, "other", 0)
+        await pair.eu.begin()
+        await pair.us.begin()
+        await pair.until(
+            lambda: pair.us.node.storage.partitions.get("other", 0) is not None,
+            "the emptied one joins, and hears of the topic",
+        )
+        await pair.until(lambda: "where its tidemark is 0" in reason(pair.eu), "home warns of it")
+        copied = pair.us.partition("other", 0)
+        copied.append_mirrored(build_batch([Record(None, b"copied, and not shown yet")]))
+        with pytest.raises(OperationRefused, match="may hold what is lost here"):
+            await pair.eu.node.operations.loss_to_accept()
+        await copied.wait_committed(1)
+        copied.truncate_to(0)
+        stated = await pair.eu.node.operations.loss_to_accept()
+        assert "Region us answers, and holds nothing of them" in stated.open_bound
+        operation = pair.eu.node.operations.begin_accept_loss(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "it ends")
+        assert operation.status == "succeeded", operation
+        await write(pair.eu, b"four")
+        await pair.until(lambda: shown(pair.us) == 4, "the emptied one got all that was left")
 
 
 async def test_T35_an_old_home_that_returned_cuts_nothing_at_the_word_of_a_new_one_that_lost_a_log(

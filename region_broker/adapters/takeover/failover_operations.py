@@ -128,7 +128,10 @@ class FailoverOperations:
             raise OperationRefused("lost-logs", why)
         epoch = await self._next_epoch({})
         claim = self._driver.outlook.known_claim()
-        stated = await loss_to_accept(self._driver.outlook, against, epoch, claim)
+        try:
+            stated = await loss_to_accept(self._driver.outlook, against, epoch, claim)
+        except TidemarkError as error:
+            raise OperationRefused("unreadable", f"the loss cannot be stated: {error}") from error
         base = f"It acts from one more tidemark, which it publishes behind {claim.point} first"
         return msgspec.structs.replace(stated, open_bound=f"{stated.open_bound}. {base}")
 

@@ -6,8 +6,10 @@ INV-AL2  where both histories part is found by bytes, not by lengths or leader e
          other records under the same numbers
 INV-AL3  what cannot be named is told: a region that does not answer, a log that cannot be read
 INV-AL4  a lost log goes on, empty, where the newest tidemark ends it: no offset that a tidemark covers is given to another
-         record. Only where no other region answers, which may hold it, and where it held records of clients: what a
+         record. Only where no other region answers that may hold it, and where it held records of clients: what a
          ledger said cannot be done without
+INV-AL5  a region that answers may hold a lost log unless it says that it has shown nothing at all, and has no records of it:
+         a failover to a region that was emptied would give up all that is here
 
 Not here: who is in dispute, and why (`steps.disputed`), where the mirror cuts (`log_surgery`, `geo_replicator.link`).
 """
@@ -58,21 +60,32 @@ def may_be_given_up(lost: Sequence[str]) -> bool:
 
 
 async def kept_from_accepting(outlook: Outlook, against: str) -> str:
-    """Return why the loss is not accepted now; empty where it may be: lost logs only where nobody answers (INV-AL4)."""
+    """Return why the loss is not accepted now; empty where it may be: lost logs only where nobody may hold them (INV-AL4)."""
     if against != outlook.region:
         return ""
     settings = outlook.settings
     for _ in range(settings.confirm_attempts):  # one answer that is lost is no silence
-        answers = await outlook.parts.peers.answering(timeout_ms=settings.ask_timeout_ms)
-        if answers:
-            other = answers[0]
-            return (
-                f"nothing is given up: region {other} answers, and may hold what is lost here: tidemark region failover"
-                f" --to {other}"
-            )
+        for other in await outlook.parts.peers.answering(timeout_ms=settings.ask_timeout_ms):
+            if not await _holds_nothing(outlook, other):
+                return (
+                    f"nothing is given up: region {other} answers, and may hold what is lost here: tidemark region failover"
+                    f" --to {other}"
+                )
         if outlook.parts.peers.names():
             await outlook.parts.clock.sleep_ms(settings.confirm_pause_ms)
     return ""
+
+
+async def _holds_nothing(outlook: Outlook, region: str) -> bool:
+    """Return whether a region says that it has shown nothing, and has no record of what is lost here (INV-AL5)."""
+    try:
+        found = await ask_history(outlook, region)
+    except (PeerRefused, PeerUnreachable):
+        return False
+    lost = {key_of(log) for log in _logs_lost(outlook)}
+    return found.point == BEFORE_ALL and not any(
+        log.cut_offset > 0 or (log.key in lost and log.end_offset > 0) for log in found.shown
+    )
 
 
 def begin_lost_logs_anew(outlook: Outlook) -> None:
@@ -81,20 +94,26 @@ def begin_lost_logs_anew(outlook: Outlook) -> None:
         log.start_at(offset)
 
 
+def _logs_lost(outlook: Outlook) -> list[RegionLog]:
+    lost = set(outlook.parts.manifest.lost())
+    return [log for log in outlook.parts.role.logs() if str(log.tp) in lost]
+
+
 def _lost_logs(outlook: Outlook) -> list[tuple[RegionLog, int]]:
     newest = outlook.parts.tidemarks.newest_cut()
-    lost = set(outlook.parts.manifest.lost())
-    logs = [log for log in outlook.parts.role.logs() if str(log.tp) in lost]
-    return [(log, newest.position_of(key_of(log))) for log in logs]
+    return [(log, newest.position_of(key_of(log))) for log in _logs_lost(outlook)]
 
 
-def _lost_stated(outlook: Outlook, takeover: Takeover, claim: Cut) -> LossStatement:
+async def _lost_stated(outlook: Outlook, takeover: Takeover, claim: Cut) -> LossStatement:
     named = _named(f"{log.tp} (it goes on at {offset})" for log, offset in _lost_logs(outlook))
     stated = make_statement(
         takeover, claim, [], Tail((), ()), now_wall_ms=outlook.parts.clock.wall_ms()
     )
     said = f"all records of {named}: they are not on this disk any more, nor what was acknowledged behind the last tidemark"
-    silent = outlook.parts.peers.names()
+    answers = await outlook.parts.peers.answering(timeout_ms=outlook.settings.ask_timeout_ms)
+    if answers:
+        said += f". Region {', '.join(answers)} answers, and holds nothing of them"
+    silent = [name for name in outlook.parts.peers.names() if name not in answers]
     if silent:
         said += (
             f". Region {', '.join(silent)} does not answer. What it holds of them goes with the next tidemark that it"
@@ -119,7 +138,7 @@ async def loss_to_accept(
         last_heard_ms=0,
     )
     if against == outlook.region:
-        return _lost_stated(outlook, takeover, claim)
+        return await _lost_stated(outlook, takeover, claim)
     try:
         stated = await _stated_by(outlook, takeover)
         said = [

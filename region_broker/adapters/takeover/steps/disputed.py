@@ -103,14 +103,14 @@ def choices(outlook: Outlook, state: State) -> str:
     if state.refuted is not None and state.refuted.lost_here:
         back = f"stop this node and give its whole data folder back, from a copy made before {state.refuted.log_count} logs went"
         by_name = (
-            "or, where no other region answers and they held records of clients only, give them up by name: tidemark region"
-            f" accept-loss --at {outlook.region}"
+            "or, where no other region answers that holds anything, and they held records of clients only, give them up by"
+            f" name: tidemark region accept-loss --at {outlook.region}"
         )
         if other == outlook.region:
             return f"{state.reason}. Writes are closed: {back}; {by_name}"
         return (
             f"{state.reason}. Writes are closed: tidemark region failover --to {other}, from which this region then"
-            f" copies them again; or {back}; {by_name}"
+            f" copies them again (not where its tidemark is 0: it holds nothing); or {back}; {by_name}"
         )
     return (
         f"{state.reason}. Writes are closed until an operator chooses: tidemark region failover --to"
