@@ -14,6 +14,7 @@ from uuid import UUID
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut, Lineage
+from geo_replicator.link.driver import Link
 from idempotency.identity import TopicPartition
 from idempotency.ledger_records import (
     RoundRecord,
@@ -390,6 +391,13 @@ class Site:
         )
         topics.on_change = self.tidemarks.notice_topics
         return topics
+
+    @property
+    def link(self) -> Link:
+        """The link of this mirror that was opened last."""
+        link = self.tidemarks.link
+        assert link is not None
+        return link
 
     async def grow(self, partition_count: int) -> None:
         """Give ORDERS more partitions, as an administrator at home does."""

@@ -5,7 +5,8 @@ quarantine.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import msgspec
 
 from geo_replicator.effects import Diverged
 from geo_replicator.lineage import Lineage
+from geo_replicator.link.driver import Link
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import iter_headers
 from region_broker.adapters.ledgers.id_blocks import DrawnIdBlocks
@@ -229,6 +231,13 @@ class Site:
             partition.become_mirror()
         return tasks.create_task(self.tidemarks.open_link(self.term).run())
 
+    @property
+    def link(self) -> Link:
+        """The link that was opened last."""
+        link = self.tidemarks.link
+        assert link is not None
+        return link
+
     def point_at(self, home_port: int) -> None:
         """Note where home's peer listener is."""
         image = self.metadata.image
@@ -277,6 +286,32 @@ class Site:
         assert outcome.verdict is AppendVerdict.APPENDED, outcome
         await self.partition(name, number).wait_committed(outcome.next_offset)
         return outcome.base_offset
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group that is cancelled at the end."""
+    async with asyncio.TaskGroup() as tasks:
+        yield tasks
+        stopping = tasks.create_task(asyncio.sleep(0))
+        await stopping
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+@asynccontextmanager
+async def home_and_mirror(
+    folder: Path, *, ledger_configs: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Site, Site, CutLeader, asyncio.TaskGroup]]:
+    """Home that acts, a mirror that runs and follows nobody yet, home's cut leader, and their tasks, until the end."""
+    home, mirror = Site(folder / "h", "home"), Site(folder / "m", "mirror")
+    home.ledger_configs = dict(ledger_configs or {})
+    async with running() as tasks:
+        home.start(tasks)
+        mirror.start(tasks)
+        yield home, mirror, await home.act(tasks), tasks
+        home.server.close()
 
 
 def values_in(partition: Partition, end: int) -> list[bytes]:

@@ -154,8 +154,7 @@ async def test_T33_writes_close_whenever_a_mirror_comes_that_has_shown_more(pair
     await pair.us.start()
     await pair.eu.until(Phase.DISPUTED)
     assert not pair.eu.role.acting
-    link = pair.us.tidemarks.link
-    assert link is not None
+    link = pair.us.link
     await until(lambda: "accept-loss" in link.core.refused_history, "the mirror says why")
     assert b"gone" in pair.us.values()
     assert b"other" not in pair.us.raw()
@@ -278,8 +277,7 @@ async def test_T16_a_claim_does_not_outlive_its_bytes(pair: Pair) -> None:
     await pair.us.start()
     await pair.us.until(Phase.MIRRORING)
     await until(lambda: pair.us.tidemarks.link is not None, "the link is open")
-    link = pair.us.tidemarks.link
-    assert link is not None
+    link = pair.us.link
     assert link.reaching.stored > before, "what was shown stays known"
     assert before <= pair.us.tidemarks.claim().point < link.reaching.stored
     assert "the disk has lost a part of it" in link.reaching.lost
@@ -326,8 +324,7 @@ async def test_T16_home_sends_again_what_a_mirror_has_lost(pair: Pair) -> None:
     await pair.us.start()
     await pair.us.shows("first")
     assert pair.eu.role.acting
-    link = pair.us.tidemarks.link
-    assert link is not None
+    link = pair.us.link
     await until(lambda: pair.us.tidemarks.claim().point >= link.reaching.stored, "claimed again")
     assert not link.reaching.lost
 
@@ -514,8 +511,7 @@ async def test_T23_no_log_counts_for_a_tidemark_once_its_session_has_ended(pair:
     await pair.eu.write("first")
     await pair.reached("first")
     await pair.eu.kill()
-    link = pair.us.tidemarks.link
-    assert link is not None
+    link = pair.us.link
     await until(lambda: link.core.state is LinkState.PAUSED, "the session has ended")
     floor = link.reaching.book.floor
     assert floor is not None

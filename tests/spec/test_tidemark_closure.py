@@ -23,7 +23,7 @@ from region_broker.adapters.tidemarks.mirror_log import TidemarkLog
 from region_broker.adapters.tidemarks.tidemark_service import ledgers_of
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.geo_world import SHARD_COUNT, Site, tp
+from tests.geo_world import SHARD_COUNT, Site, home_and_mirror, running, tp
 from tests.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -134,13 +134,9 @@ def judge(site: Site, tidemark: Tidemark, cut: Cut) -> int:
 
 
 async def test_T2_T9_every_tidemark_holds_each_transfer_whole_or_not_at_all(tmp_path: Path) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with asyncio.TaskGroup() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("accounts", ACCOUNTS)
-        following = mirror.mirror(tasks, await home.listen())
+        _ = mirror.mirror(tasks, await home.listen())
         async with asyncio.TaskGroup() as work:
             enough = asyncio.Event()
             for number in range(6):
@@ -152,8 +148,7 @@ async def test_T2_T9_every_tidemark_holds_each_transfer_whole_or_not_at_all(tmp_
             what="all markers are written",
         )
         final = await leader.final_round()
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         await until(lambda: link.reached >= final, what="the last tidemark is reached")
         counts = [judge(home, tidemark, cut) for tidemark, cut in tidemarks_of(home)]
         assert counts == sorted(counts)
@@ -165,27 +160,19 @@ async def test_T2_T9_every_tidemark_holds_each_transfer_whole_or_not_at_all(tmp_
             ours, theirs = mirror.partition("accounts", number), home.partition("accounts", number)
             assert ours.read_raw(0, 1 << 26) == theirs.read_raw(0, 1 << 26)
             assert ours.last_stable_offset == theirs.last_stable_offset
-        following.cancel()
-        home.server.close()
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
 
 
 async def test_T10_a_new_cut_leader_goes_on_where_the_log_ends(tmp_path: Path) -> None:
     first = Site(tmp_path, "home")
-    async with asyncio.TaskGroup() as tasks:
+    async with running() as tasks:
         first.start(tasks)
         leader = await first.act(tasks)
         await first.create_topic("accounts", ACCOUNTS)
         await first.produce("accounts", b"a")
         last = await leader.final_round()
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
     first.partitions.close()
     second = Site(tmp_path, "home", metadata=first.metadata, start_count=2)
-    async with asyncio.TaskGroup() as tasks:
+    async with running() as tasks:
         second.start(tasks)
         leader = await second.act(tasks)
         assert leader.published >= last
@@ -199,6 +186,3 @@ async def test_T10_a_new_cut_leader_goes_on_where_the_log_ends(tmp_path: Path) -
             last,
         ).book
         assert book.known()[0] == last
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()

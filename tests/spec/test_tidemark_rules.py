@@ -38,7 +38,7 @@ from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.geo_world import SHARD_COUNT, Site, tp
+from tests.geo_world import SHARD_COUNT, Site, running, tp
 from tests.log_world import append_marker
 from tests.waiting import until
 
@@ -230,7 +230,7 @@ def test_T4_who_waits_does_not_wait_for_the_interval() -> None:
 async def acting_site(folder: Path) -> AsyncIterator[Site]:
     """A home region with its coordinator loaded, and no cut leader: the tests drive the rounds."""
     site = Site(folder, "home")
-    async with asyncio.TaskGroup() as tasks:
+    async with running() as tasks:
         site.start(tasks)
         leader = await site.act(tasks)
         await until(lambda: leader.published.number > 0, what="the first tidemark")
@@ -240,9 +240,6 @@ async def acting_site(folder: Path) -> AsyncIterator[Site]:
                 await asyncio.wait([task])
         await site.create_topic("orders", 2)
         yield site
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
 
 
 async def write_one(site: Site, transactional_id: str, number: int = 0) -> tuple[int, int]:

@@ -151,8 +151,7 @@ async def test_T15_a_mirror_grows_at_a_tidemark_that_names_the_new_partitions(pa
 async def test_T15_growth_is_durable_before_the_tidemark_counts_as_reached(pair: Pair) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
-    link = pair.us.tidemarks.link
-    assert link is not None
+    link = pair.us.link
     counts = []
     save = link._ports.reached.save
 

@@ -1,7 +1,7 @@
 """Rule T24, the taker's side of a claimant: what it copies there never costs it what it holds itself."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,7 @@ from region_broker.adapters.peers.region_link import PeerHome
 from region_broker.adapters.tidemarks.mirror_log import MirrorPartitions
 from region_broker.adapters.tidemarks.mirror_view import MirrorView
 from region_broker.adapters.tidemarks.tidemark_service import ledgers_of
-from tests.geo_world import REGION_EPOCH, Site
-from tests.unit.region_broker.adapters.test_mirror_link import running
+from tests.geo_world import REGION_EPOCH, Site, home_and_mirror
 from tests.waiting import until
 
 
@@ -33,32 +32,29 @@ def ends_of(logs: MirrorPartitions) -> Mapping[LogKey, MirrorLogEnd]:
     return {key: logs.end(key) for key in logs.keys()}  # noqa: SIM118 -- a port's method, no mapping
 
 
-async def copied(
-    tasks: asyncio.TaskGroup, taker: Site, claimant: Site, port: int, *values: bytes
-) -> None:
-    """Let the claimant copy these from the taker, and then stand fenced for it."""
-    claimant.start(tasks)
-    link = claimant.mirror(tasks, port)
-    await taker.produce("orders", *values)
-    end = taker.partition("orders").log_end_offset
-    await until(
-        lambda: (
-            claimant.partitions.get("orders", 0) is not None
-            and claimant.partition("orders").high_watermark >= end
-        ),
-        "copied",
-    )
-    link.cancel()
-    claimant.source.promised_to = lambda: "home"
+@asynccontextmanager
+async def taker_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tuple[Site, Site]]:
+    """A taker that acted so far, and a claimant that has copied `values` from it and then stands fenced for it."""
+    async with home_and_mirror(folder) as (taker, claimant, _, tasks):
+        await taker.create_topic("orders", 1)
+        following = claimant.mirror(tasks, await taker.listen())
+        await taker.produce("orders", *values)
+        end = taker.partition("orders").log_end_offset
+        await until(
+            lambda: (
+                (log := claimant.partitions.get("orders", 0)) is not None
+                and log.high_watermark >= end
+            ),
+            "copied",
+        )
+        following.cancel()
+        claimant.source.promised_to = lambda: "home"
+        yield taker, claimant
+        claimant.server.close()
 
 
 async def test_T24_a_claimant_with_less_of_a_log_costs_the_taker_nothing(tmp_path: Path) -> None:
-    taker, claimant = Site(tmp_path / "t", "home"), Site(tmp_path / "c", "mirror")
-    async with running() as tasks:
-        taker.start(tasks)
-        await taker.act(tasks)
-        await taker.create_topic("orders", 1)
-        await copied(tasks, taker, claimant, await taker.listen(), b"a", b"b")
+    async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
         await taker.produce("orders", b"c")
         home, logs = seen_by(taker, await claimant.listen())
         async with home.session() as (session, greeted):
@@ -70,17 +66,10 @@ async def test_T24_a_claimant_with_less_of_a_log_costs_the_taker_nothing(tmp_pat
             answers = await session.check(ends)
             assert answers.keys() == ends.keys()
             assert all(agrees(ends[key], answer) for key, answer in answers.items())
-        taker.server.close()
-        claimant.server.close()
 
 
 async def test_T24_a_claimant_with_other_bytes_is_not_copied_from(tmp_path: Path) -> None:
-    taker, claimant = Site(tmp_path / "t", "home"), Site(tmp_path / "c", "mirror")
-    async with running() as tasks:
-        taker.start(tasks)
-        await taker.act(tasks)
-        await taker.create_topic("orders", 1)
-        await copied(tasks, taker, claimant, await taker.listen(), b"a", b"b")
+    async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
         taker.partition("orders").truncate_to(0)
         await taker.produce("orders", b"x", b"y")
         await taker.produce("orders", b"z")
@@ -88,21 +77,12 @@ async def test_T24_a_claimant_with_other_bytes_is_not_copied_from(tmp_path: Path
         async with home.session() as (session, _):
             with pytest.raises(LinkFailed, match="other bytes"):
                 await session.check(ends_of(logs))
-        taker.server.close()
-        claimant.server.close()
 
 
 async def test_T24_only_the_region_that_was_promised_may_copy(tmp_path: Path) -> None:
-    taker, claimant = Site(tmp_path / "t", "home"), Site(tmp_path / "c", "mirror")
-    async with running() as tasks:
-        taker.start(tasks)
-        await taker.act(tasks)
-        await taker.create_topic("orders", 1)
-        await copied(tasks, taker, claimant, await taker.listen(), b"a")
+    async with taker_and_claimant(tmp_path, b"a") as (taker, claimant):
         claimant.source.promised_to = lambda: "third"
         home, logs = seen_by(taker, await claimant.listen())
         async with home.session() as (session, _):
             with pytest.raises(LinkFailed, match="does not act"):
                 await session.check(ends_of(logs))
-        taker.server.close()
-        claimant.server.close()

@@ -30,15 +30,15 @@ from region_broker.log.failures import CutIntoCleaned, MirrorGap
 from region_broker.replication.cleaner import BoundOf, Cleaner, CleanerParts
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Record, build_batch
-from tests.geo_world import Site
+from tests.geo_world import Site, home_and_mirror
 from tests.log_world import World, all_bytes, append_marker, world
 from tests.property.test_compacted_transactions import facts, replay
 from tests.txn_world import Row
-from tests.unit.region_broker.adapters.test_mirror_link import running
 from tests.unit.region_broker.log.test_cleaning import COMPACT, Inline, clean, put, roll
 from tests.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
 
+CLEANED_SOON = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0"}
 POINTS = [TidemarkPoint(8, number) for number in range(5)]
 
 
@@ -185,11 +185,7 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
     tmp_path: Path,
 ) -> None:
     """Home has published cuts all along the log, then cleaned it before the mirror was there."""
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders", configs=COMPACT)
         ours = home.partition("orders")
         for number in range(20):
@@ -205,8 +201,7 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
         cleaned_below = ours.log.cleaning.holes_below
         assert cleaned_below > 8
         _ = mirror.mirror(tasks, await home.listen())
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         shown: list[int] = []
         save = link._ports.reached.save
 
@@ -224,7 +219,6 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
         assert theirs.visible_end == ours.high_watermark == 20
         assert [cut for cut in shown if 0 < cut < cleaned_below] == []
         assert theirs.log.cleaning.holes_below == theirs.cleaned_at_home == cleaned_below
-        home.server.close()
 
 
 class GroupLedger:
@@ -289,13 +283,10 @@ async def expect_reconciled(home: Site, mirror: Site, reached: TidemarkPoint) ->
 async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_loses_no_offset(
     tmp_path: Path,
 ) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    home.ledger_configs = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0"}
     producer = TxnProducer(3, 0)
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path, ledger_configs=CLEANED_SOON) as (
+        home, mirror, leader, tasks,
+    ):  # fmt: skip
         ours = GroupLedger(home)
         bounds = Mirrors.of(home, leader, [ours.partition])
         here = cleaner_of(home, ours.partition, bounds.bound_of)
@@ -308,8 +299,7 @@ async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_lo
         said = ours.offsets()
         assert not await here.clean_dirtiest()  # the mirror has not said that it has anything
         _ = mirror.mirror(tasks, await home.listen())
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         point = await leader.final_round()
         await until(lambda: link.reached >= point)
         await ours.commit("g0", 100)
@@ -334,7 +324,6 @@ async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_lo
         assert cleaned_below < cut_offset
         theirs.partition.truncate_to(cut_offset)  # what a takeover does, at the last cut reached
         assert theirs.offsets() == said | {"g0": 100, "g1": 101}
-        home.server.close()
 
 
 async def transact(site: Site, count: int) -> None:
@@ -359,18 +348,14 @@ def rows_of(site: Site, shard: int) -> list[Row]:
 async def test_T13_a_transaction_ledger_is_compacted_in_both_regions_and_a_takeover_finds_every_decision(
     tmp_path: Path,
 ) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    home.ledger_configs = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0"}
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path, ledger_configs=CLEANED_SOON) as (
+        home, mirror, leader, tasks,
+    ):  # fmt: skip
         await home.create_topic("orders")
         shards = [home.partition(TRANSACTION_LEDGER, number) for number in (0, 1)]
         bounds = Mirrors.of(home, leader, shards)
         _ = mirror.mirror(tasks, await home.listen())
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         await transact(home, 30)
         await leader.final_round()
         whole = [rows_of(home, shard) for shard in (0, 1)]
@@ -396,7 +381,6 @@ async def test_T13_a_transaction_ledger_is_compacted_in_both_regions_and_a_takeo
             found = replay(rows_of(mirror, number), below, theirs.log.cleaning.holes_below)
             assert facts(found) == facts(expected)
         assert dirty
-        home.server.close()
 
 
 def test_a_log_is_not_cut_below_what_it_cleaned_itself() -> None:

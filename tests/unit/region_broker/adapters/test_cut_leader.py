@@ -1,6 +1,5 @@
 """The cut leader on a real node: what wakes it."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from geo_replicator.effects import RoundEffect
 from geo_replicator.events import RoundEvent, SomethingChanged
 from geo_replicator.rounds import RoundPhase, RoundsCore
 from region_broker.adapters.tidemarks.mirror_log import key_of
-from tests.geo_world import Site
+from tests.geo_world import Site, running
 from tests.waiting import until
 
 REST_MS = 3_600_000
@@ -28,7 +27,7 @@ async def test_INV_CL5_a_log_that_moves_again_and_again_wakes_a_resting_leader_o
 
     monkeypatch.setattr(RoundsCore, "step", watched)
     site = Site(tmp_path, "home")
-    async with asyncio.TaskGroup() as tasks:
+    async with running() as tasks:
         site.start(tasks)
         leader = await site.act(tasks)
         await site.create_topic("orders", 1)
@@ -46,9 +45,6 @@ async def test_INV_CL5_a_log_that_moves_again_and_again_wakes_a_resting_leader_o
         await until(
             lambda: leader.published.number > resting_at + 1, what="a round that nobody asked for"
         )
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
 
 
 async def test_T31_a_final_round_is_repeated_for_what_became_durable_behind_its_positions(
@@ -56,7 +52,7 @@ async def test_T31_a_final_round_is_repeated_for_what_became_durable_behind_its_
 ) -> None:
     """Between D and the record of the tidemark a last batch gets durable; it is answered, so it must be covered."""
     site = Site(tmp_path, "home")
-    async with asyncio.TaskGroup() as tasks:
+    async with running() as tasks:
         site.start(tasks)
         leader = await site.act(tasks)
         await site.create_topic("orders", 1)
@@ -75,14 +71,11 @@ async def test_T31_a_final_round_is_repeated_for_what_became_durable_behind_its_
         orders = site.partition("orders")
         assert late == [1]
         assert leader.published_cut().position_of(key_of(orders)) == orders.high_watermark == 2
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
 
 
 async def test_INV_CL7_since_when_something_waits_for_a_tidemark_is_known(tmp_path: Path) -> None:
     site = Site(tmp_path, "home")
-    async with asyncio.TaskGroup() as tasks:
+    async with running() as tasks:
         site.start(tasks)
         leader = await site.act(tasks)
         await site.create_topic("orders", 1)
@@ -101,6 +94,3 @@ async def test_INV_CL7_since_when_something_waits_for_a_tidemark_is_known(tmp_pa
         assert waiting_since_ms() == since_ms, "the first one counts"
         await leader.final_round()
         assert waiting_since_ms() is None
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()

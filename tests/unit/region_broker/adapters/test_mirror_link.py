@@ -1,8 +1,6 @@
 """A mirror over loopback: verbatim bytes, tidemarks reached and shown, resumption, divergence, topics."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from geo_replicator.link.core import LinkState
@@ -10,20 +8,8 @@ from geo_replicator.rounds import RoundPhase
 from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.adapters.tidemarks.cut_leader import CutLeader
 from region_broker.wire.caps.disk_room import DiskRoom
-from tests.geo_world import Site, values_in
+from tests.geo_world import Site, home_and_mirror, running, values_in
 from tests.waiting import until
-
-
-@asynccontextmanager
-async def running() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that is cancelled at the end."""
-    async with asyncio.TaskGroup() as tasks:
-        yield tasks
-        stopping = tasks.create_task(asyncio.sleep(0))
-        await stopping
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
 
 
 def at_rest(leader: CutLeader) -> bool:
@@ -32,17 +18,12 @@ def at_rest(leader: CutLeader) -> bool:
 
 
 async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path: Path) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders", 2)
         await home.produce("orders", b"a", b"b")
         await home.produce("orders", b"c", number=1)
         _ = mirror.mirror(tasks, await home.listen())
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         point = await leader.final_round()
         await until(lambda: link.reached >= point, what="the tidemark is reached")
         for number in (0, 1):
@@ -51,7 +32,6 @@ async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path
             assert ours.visible_end == theirs.high_watermark
         assert mirror.tidemarks.claim() == home.tidemarks.claim()
         assert mirror.tidemarks.claim().point == point
-        home.server.close()
 
 
 async def test_idle_domain_is_silent(tmp_path: Path) -> None:
@@ -74,18 +54,13 @@ async def test_idle_domain_is_silent(tmp_path: Path) -> None:
 async def test_link_resumes_exactly_when_the_mirror_stops_and_goes_on(
     tmp_path: Path,
 ) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         topic = await home.create_topic("orders")
         await home.produce("orders", b"a")
         port = await home.listen()
         link_task = mirror.mirror(tasks, port)
         first = await leader.final_round()
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         await until(lambda: link.reached >= first, what="the first tidemark is reached")
         link_task.cancel()
         await asyncio.wait([link_task])
@@ -97,45 +72,33 @@ async def test_link_resumes_exactly_when_the_mirror_stops_and_goes_on(
         await until(lambda: again.reached >= second, what="the second tidemark is reached")
         assert values_in(mirror.partition("orders"), 2) == [b"a", b"b"]
         assert mirror.partition("orders").topic_id == topic.topic_id
-        home.server.close()
 
 
 async def test_INV_DRM1_a_mirror_whose_disk_is_nearly_full_copies_nothing_until_there_is_room(
     tmp_path: Path,
 ) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders")
         await home.produce("orders", b"a")
         room = mirror.partitions.room = DiskRoom(100)
         room.note(1_000, 99)
         _ = mirror.mirror(tasks, await home.listen())
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         point = await leader.final_round()
         await until(lambda: "nearly full" in link.core.last_error, what="the link says why")
         assert not any(log.log_end_offset for log in mirror.partitions)
         room.note(1_000, 110)
         await until(lambda: link.reached >= point, what="the tidemark is reached")
         assert values_in(mirror.partition("orders"), 1) == [b"a"]
-        home.server.close()
 
 
 async def test_T23_diverged_tail_goes_to_quarantine_and_is_replaced(tmp_path: Path) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders")
         await home.produce("orders", b"a")
         link_task = mirror.mirror(tasks, await home.listen())
         first = await leader.final_round()
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         await until(lambda: link.reached >= first, what="the first tidemark is reached")
         link_task.cancel()
         await asyncio.wait([link_task])
@@ -150,15 +113,10 @@ async def test_T23_diverged_tail_goes_to_quarantine_and_is_replaced(tmp_path: Pa
         await until(lambda: again.reached >= second, what="the second tidemark is reached")
         assert [diverged.mirror_end_offset for diverged in mirror.quarantine.seen] == [2]
         assert values_in(own, 2) == [b"a", b"b"]
-        home.server.close()
 
 
 async def test_T15_deleted_topic_goes_when_a_tidemark_past_it_is_reached(tmp_path: Path) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         topic = await home.create_topic("orders")
         await home.produce("orders", b"a")
         _ = mirror.mirror(tasks, await home.listen())
@@ -169,21 +127,15 @@ async def test_T15_deleted_topic_goes_when_a_tidemark_past_it_is_reached(tmp_pat
         await until(lambda: mirror.partitions.get("orders", 0) is None, what="it is deleted")
         await until(lambda: mirror.partitions.get("later", 0) is not None, what="later is created")
         assert "orders" not in mirror.metadata.image.topics
-        home.server.close()
 
 
 async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders")
         await home.produce("orders", b"a")
         point = await leader.final_round()
         _ = mirror.mirror(tasks, await home.listen())
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         await until(lambda: link.reached >= point, what="the tidemark is reached")
         running_leader = next(t for t in asyncio.all_tasks() if "CutLeader.run" in repr(t))
         running_leader.cancel()
@@ -191,21 +143,15 @@ async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) 
         copy = mirror.partition("orders")
         await until(lambda: copy.high_watermark == 2, what="the bytes are copied")
         assert copy.visible_end == 1
-        home.server.close()
 
 
 async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_tidemark(
     tmp_path: Path,
 ) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders")
         _ = mirror.mirror(tasks, await home.listen())
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         points = [await leader.final_round()]
         for value in (b"a", b"b", b"c"):
             await home.produce("orders", value)
@@ -216,22 +162,16 @@ async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_ti
                 assert copy is not None
                 assert copy.visible_end == position, copy.tp
                 assert copy.last_stable_offset == position, copy.tp
-        home.server.close()
 
 
 async def test_link_resumes_exactly_when_home_was_away(tmp_path: Path) -> None:
-    home, mirror = Site(tmp_path / "h", "home"), Site(tmp_path / "m", "mirror")
-    async with running() as tasks:
-        home.start(tasks)
-        mirror.start(tasks)
-        leader = await home.act(tasks)
+    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders")
         await home.produce("orders", b"a")
         port = await home.listen()
         _ = mirror.mirror(tasks, port)
         first = await leader.final_round()
-        link = mirror.tidemarks.link
-        assert link is not None
+        link = mirror.link
         await until(lambda: link.reached >= first, what="the first tidemark is reached")
         home.server.close()
         await home.server.wait_closed()
@@ -246,4 +186,3 @@ async def test_link_resumes_exactly_when_home_was_away(tmp_path: Path) -> None:
         assert link.core.session_count == 2
         assert values_in(mirror.partition("orders"), 2) == [b"a", b"b"]
         assert link.status()["lag"] == {"records": 0, "bytes": 0, "ms": 0}
-        home.server.close()
