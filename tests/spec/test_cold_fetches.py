@@ -14,7 +14,7 @@ from region_broker.limits import TURN_ROWS
 from region_broker.log.failures import ColdRange
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.by_hand.fetch import FetchedRow
-from tests.page_cache import drop_pages, tells_cached
+from tests.page_cache import drop_pages, load_pages, tells_cached
 from tests.wire_world import RawClient, WireWorld, wire_world
 
 FETCH, API_VERSIONS = 1, 18
@@ -60,6 +60,7 @@ async def test_INV_CO1_a_fetch_of_what_is_not_in_memory_is_read_in_by_a_thread(
         expected = await filled(world, count)
         cold_reads = world.services.partitions.cold_reads
         client = await world.connect()
+        load_pages(tmp_path)
         assert records_of(await client.call(FETCH, VERSION, request(count))) == expected
         assert cold_reads.warmed_count == 0
         can_tell = tells_cached(tmp_path)

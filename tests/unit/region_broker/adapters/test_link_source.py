@@ -13,7 +13,7 @@ from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
 from region_broker.wire.batches import Record, build_batch
 from tests.geo_world import REGION_EPOCH, Site
 from tests.log_world import ManualClock
-from tests.page_cache import drop_pages, tells_cached
+from tests.page_cache import drop_pages, load_pages, tells_cached
 from tests.waiting import until
 
 PLENTY = 1 << 20
@@ -129,6 +129,7 @@ async def test_INV_SO6_what_is_not_in_memory_is_read_in_by_a_thread(tmp_path: Pa
                 await mirror.home.produce(name, b"x" * 10_000)
         await mirror.tidemark()
         cold_reads = mirror.home.partitions.cold_reads
+        load_pages(tmp_path)
         sent = await mirror.fetch("orders", "bills")
         assert cold_reads.warmed_count == 0
         can_tell = tells_cached(tmp_path)
