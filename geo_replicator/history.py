@@ -93,9 +93,15 @@ def difference_of(shown: ShownLog, held: HeldLog | None) -> HistoryDifference | 
     if not _is_comparable(shown, held):
         return None
     if held.last != shown.last:
-        reason = f"another batch ends at {shown.cut_offset}: {held.last} and not {shown.last}"
+        reason = f"{_words(held.last)} ends at {shown.cut_offset}, and not {_words(shown.last)}"
         return _difference(shown, min(_common_end(shown, held), shown.cut_offset), reason)
     return None
+
+
+def _words(batch: LastBatch | None) -> str:
+    if batch is None:
+        return "no batch"
+    return f"the batch of {batch.base_offset} with CRC {batch.crc:#010x}, leader epoch {batch.leader_epoch}"
 
 
 def _is_comparable(shown: ShownLog, held: HeldLog) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LogBound, LossStatement
+from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair
 from tests.waiting import until
 
@@ -122,6 +123,59 @@ async def test_INV_AL3_what_cannot_be_named_is_told_and_the_rest_is_named(pair: 
     )
     assert (nothing.tidemark_region_epoch, nothing.tidemark_number) == base
     assert nothing.accepted
+
+
+async def write_as_one(pair: Pair, *values: str) -> None:
+    """Append all of `values` as one batch at home."""
+    log = pair.eu.partition()
+    outcome = log.append(build_batch([Record(None, value.encode()) for value in values]))
+    await log.wait_committed(outcome.next_offset)
+
+
+@pytest.mark.parametrize(
+    ("gone", "other"),
+    [
+        (("gone", "gone, too", "the last gone"), ("other", "another")),
+        (("gone", "gone, too"), ("other", "another", "the last other")),
+    ],
+    ids=["home's batch is shorter", "home's batch is longer"],
+)
+@pytest.mark.parametrize("choice", ["failover", "accept-loss"])
+async def test_INV_SH3_histories_that_part_within_a_batch_of_the_other_come_together(
+    pair: Pair, gone: tuple[str, ...], other: tuple[str, ...], choice: str
+) -> None:
+    copy = await pair.copied_with("kept")
+    await write_as_one(pair, *gone)
+    await pair.reached(gone[-1])
+    await pair.eu.kill()
+    await pair.us.kill()
+    copy.restore()
+    await pair.eu.start()
+    await pair.eu.until(Phase.ACTING)
+    await write_as_one(pair, *other)
+    await pair.us.start()
+    await pair.eu.until(Phase.DISPUTED)
+    await until(lambda: f"{ORDERS}-0" in pair.eu.role.reason_not_acting, "the log is named")
+    assert "LastBatch" not in pair.eu.role.reason_not_acting, "said in words"
+    lost, keeper = (pair.eu, pair.us) if choice == "failover" else (pair.us, pair.eu)
+    begin = (
+        keeper.operations.begin_failover
+        if choice == "failover"
+        else keeper.operations.begin_accept_loss
+    )
+    operation = await keeper.ended(begin(confirmed=True))
+    assert operation.status == "succeeded", (operation.error, operation.steps)
+    await lost.until(Phase.MIRRORING)
+    await keeper.write("later")
+    await lost.shows("later")
+    assert lost.raw() == keeper.raw()
+    cut_off = other if choice == "failover" else gone
+    assert {
+        (tail.first_offset, tail.last_offset)
+        for tail in lost.quarantine.tails()
+        if tail.topic == ORDERS
+    } == {(1, len(cut_off))}
+    assert (lost.partition().corrupt_reads, keeper.partition().corrupt_reads) == (0, 0)
 
 
 async def test_T33_a_topic_that_no_tidemark_covers_is_named_too(pair: Pair) -> None:

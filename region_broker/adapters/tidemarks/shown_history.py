@@ -2,6 +2,7 @@
 
 INV-SH1  the loop does not wait for a disk: batches that memory has not are read in by a thread (`log.cold_reads`)
 INV-SH2  a log whose bytes cannot be read is no evidence, neither for nor against
+INV-SH3  a batch that begins below the offset that is asked for and ends beyond it is sound: no batch ends there
 
 Not here: the judgement (`geo_replicator.history`), who asks whom (`region_link`, `link_source`, fail-over).
 """
@@ -120,7 +121,8 @@ def _extent_at(partition: Partition, offset: int, *, wait: bool) -> tuple[int, i
 
 
 def _batch_before(partition: Partition, end: int, *, wait: bool) -> LastBatch | None:
-    data = partition.read_raw(end - 1, _ONE_BATCH, end, wait=wait)
+    # Not read with `end` as the limit: it is another region's offset, and may lie within a batch of this log.
+    data = partition.read_raw(end - 1, _ONE_BATCH, wait=wait)
     last = None
     for _, header in iter_headers(data):
         if header.next_offset <= end:
