@@ -99,6 +99,7 @@ async def test_T33_the_statement_names_all_that_the_mirror_holds_beyond_the_regi
     assert not losses.unexplained
     assert losses.plain_record_count == end
     assert "the disk has lost" not in caplog.text, "it was given up, by a word"
+    assert pair.us.quarantine.diverged_records == 0, "so nobody is to be alarmed"
 
 
 async def test_INV_AL3_what_cannot_be_named_is_told_and_the_rest_is_named(pair: Pair) -> None:

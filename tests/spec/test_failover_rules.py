@@ -31,11 +31,14 @@ from geo_replicator.lineage import (
     TidemarkPoint,
     lowest_base,
 )
+from geo_replicator.ports import LogHalted
 from geo_replicator.quarantine import CutCause
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
 from region_broker.adapters.takeover.log_surgery import DivergedLogs, key_of
+from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
+from region_broker.log.disk import RealDisk
 from region_broker.replication.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
@@ -408,8 +411,12 @@ async def test_T31_a_tail_is_a_loss_of_the_takeover_that_cut_it_off_not_of_a_lat
     assert (losses.plain_record_count, losses.not_arrived_count) == (1, 1)
 
 
+def _is_killed(_offset: int) -> None:
+    raise OSError("killed")
+
+
 async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_followed(
-    pair: Pair, caplog: pytest.LogCaptureFixture
+    pair: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
@@ -423,10 +430,16 @@ async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_f
     await pair.eu.start()
     await pair.eu.shows("of the new home")
     log = pair.eu.partition()
-    diverged = DivergedLogs(
-        lambda: pair.eu.table, pair.eu.quarantine, pair.eu._cut_reason, lambda: EMPTY_CUT
+    killed = QuarantineStore(RealDisk(), pair.eu.folder / "quarantine")
+    diverged, before = (
+        DivergedLogs(lambda: pair.eu.table, store, pair.eu._cut_reason, lambda: EMPTY_CUT)
+        for store in (pair.eu.quarantine, killed)
     )
     parted = Diverged(key_of(log), log.leader_epoch, 1, log.log_end_offset)
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "truncate_to", _is_killed)
+        with pytest.raises(LogHalted, match="killed"):
+            await before.diverged([parted])  # a life that ended between quarantine and cut
     assert pair.eu.quarantine.diverged_records == 0
     await diverged.diverged([parted])
     assert pair.eu.quarantine.diverged_records == parted.mirror_end_offset - 1

@@ -417,17 +417,9 @@ class FailoverOperations:
     async def _count_losses(self) -> list[Losses]:
         found: dict[tuple[str, int, CutCause], list[Provenance]] = {}
         for tail in self._parts.quarantine.tails():
-            key = tail.domain, tail.lineage_epoch, self._cause_of(tail)
+            key = tail.domain, tail.lineage_epoch, self._parts.quarantine.cause_of(tail)
             found.setdefault(key, []).append(tail)
         return [await self._losses_of(*key, found[key]) for key in sorted(found)]
-
-    def _cause_of(self, tail: Provenance) -> CutCause:
-        if tail.cause is CutCause.LINEAGE:
-            return tail.cause
-        statement = self._parts.quarantine.statement(tail.domain, tail.lineage_epoch)
-        if statement and statement.names_diverged(self.region, tail.key.log, tail.first_offset):
-            return CutCause.LINEAGE
-        return tail.cause
 
     async def _losses_of(
         self, domain: str, epoch: int, cause: CutCause, tails: Sequence[Provenance]

@@ -183,14 +183,27 @@ class DivergedLogs:
                 moved = await _cut_one(log, provenance, self._quarantine)
             except (LogError, OSError, QuarantineDamaged) as error:
                 raise LogHalted(f"{log.tp} diverged and could not be cut: {error}") from error
-            _log.error(
-                "moved %s offsets %d..%d to quarantine: they were copied here, and region %s does not hold them. Was its"
-                " folder an older copy, or did its disk lose writes? tidemark region losses lists them",
-                log.tp,
-                moved.first_offset,
-                moved.last_offset,
-                moved.acting_region,
-            )
+            self._tell(moved)
+
+    def _tell(self, moved: Provenance) -> None:
+        """Count and tell what nobody gave up; tidemarks are no records, and go with the history that they speak of."""
+        named = f"{moved.topic}-{moved.partition} offsets {moved.first_offset}..{moved.last_offset}"
+        if moved.topic == TIDEMARK_LEDGER or self._was_accepted(moved):
+            _log.warning("moved %s to quarantine: they are of a history that ended", named)
+            return
+        self._quarantine.diverged_records += moved.last_offset - moved.first_offset + 1
+        _log.error(
+            "moved %s to quarantine: they were copied here, and region %s does not hold them. Was its folder an older copy,"
+            " or did its disk lose writes? tidemark region losses lists them",
+            named,
+            moved.acting_region,
+        )
+
+    def _was_accepted(self, moved: Provenance) -> bool:
+        try:
+            return self._quarantine.cause_of(moved) is CutCause.LINEAGE
+        except QuarantineDamaged:
+            return False
 
 
 def _agreed_end(log: RegionLog, divergence: Diverged) -> int:

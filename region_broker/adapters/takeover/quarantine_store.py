@@ -56,7 +56,8 @@ class QuarantineStore:
         self._root = root
         self._offload = offload
         self.diverged_records = 0
-        """Offsets put aside since this node's start because the region that acts does not hold them (T23)."""
+        """Offsets put aside since this node's start because the region that acts does not hold them, and nobody gave them up
+        (T23); `log_surgery.DivergedLogs` counts."""
 
     async def move_in(self, provenance: Provenance, read: ReadBatches) -> Provenance:
         """Store the tail that `read` yields, durably, and return its provenance, with counts and CRC.
@@ -88,8 +89,6 @@ class QuarantineStore:
         self._disk.rename(partial, folder / f"{stem}{_BATCHES}")
         self._disk.fsync_dir(folder)
         self._disk.write_file_atomic(folder / f"{stem}{_PROVENANCE}", encode_provenance(complete))
-        if complete.cause is CutCause.DIVERGENCE:
-            self.diverged_records += complete.last_offset - complete.first_offset + 1
         return complete
 
     async def _holds(self, known: Provenance, wanted: Provenance, read: ReadBatches) -> bool:
@@ -150,6 +149,15 @@ class QuarantineStore:
                 f"{path} is not a loss statement: {error}. Give that file back from a copy, or move it away: the losses"
                 " of that takeover are listed then, and held against no statement"
             ) from error
+
+    def cause_of(self, tail: Provenance) -> CutCause:
+        """Return why it was cut: what an accepted loss names was lost by that word; raises `QuarantineDamaged` (INV-LO6)."""
+        if tail.cause is CutCause.LINEAGE:
+            return tail.cause
+        statement = self.statement(tail.domain, tail.lineage_epoch)
+        if statement and statement.names_diverged(tail.region, tail.key.log, tail.first_offset):
+            return CutCause.LINEAGE
+        return tail.cause
 
     def _in(self, folder: Path) -> list[Provenance]:
         return [self._read(folder / name) for name in self._provenances(folder)]
