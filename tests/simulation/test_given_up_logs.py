@@ -1,0 +1,185 @@
+"""Rule T36: a lost log that an operator gives up goes on at the newest tidemark, whatever happens meanwhile (ADR 37).
+
+A region has lost one of a topic's two logs. Each run starts from a copy of its folder, dies somewhere in the acceptance, is
+started again, and must end where the run ended that nothing disturbed.
+"""
+
+import contextlib
+import copy
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from region_broker.adapters.takeover.failover_operations import Operation
+from region_broker.adapters.takeover.log_surgery import key_of
+from tests.simulation.disk import Crashed
+from tests.simulation.folder_faults import lose_log
+from tests.simulation.kafka_client import batch_of
+from tests.simulation.network import Fabric
+from tests.simulation.region_pair import Region, until
+from tests.simulation.test_disk_and_clock import commit, connect
+from tests.simulation.test_half_folders import committed_values
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+TOPIC = "orders"
+COVERED = 7
+"""What the newest tidemark covers of each log: three transactions of one record and a marker, and one that is open."""
+DURABLE = frozenset({"fdatasync", "write_file_atomic", "rename"})
+
+
+class Outset:
+    """Home as it stood when it had lost the log; every run starts from here, one at a time."""
+
+    def __init__(self, region: Region, folder: Path) -> None:
+        self._region, self._disk, self._copy = region, copy.deepcopy(region.disk), folder
+        shutil.copytree(region.folder, folder)
+
+    def region(self) -> Region:
+        shutil.rmtree(self._region.folder)
+        shutil.copytree(self._copy, self._region.folder)
+        self._region.disk = copy.deepcopy(self._disk)
+        return self._region
+
+
+async def loses_a_log(region: Region) -> None:
+    """Let a region hold three transactions and one that is left open, all under a tidemark; then it ends, and loses a log."""
+    await region.start()
+    await region.node.topics.create_topic(TOPIC, 2, {})
+    client = await connect(region)
+    for number in range(3):
+        await commit(client, f"both-{number}", TOPIC, (0, 1))
+    producer = await client.init_producer_id("left-open")
+    await client.add_partitions("left-open", producer, TOPIC, [0, 1])
+    for index in (0, 1):
+        batch = batch_of(b"open", producer, 0, transactional=True)
+        await client.produce(TOPIC, {index: batch}, transactional_id="left-open")
+    leader = region.node.tidemarks.cut_leader
+    assert leader is not None
+    keys = [key_of(region.partition(TOPIC, index)) for index in (0, 1)]
+    await until(
+        lambda: all(leader.published_cut().position_of(key) == COVERED for key in keys), "covered"
+    )
+    await region.kill()
+    lose_log(region, TOPIC, 0)
+    region.disk.write_out()
+
+
+async def ordered(region: Region) -> Operation | None:
+    """Give the order, unless it stands already; None where it does."""
+    await until(
+        lambda: (
+            region.died
+            or acts(region)
+            or (region.phase is not Phase.ACTING and region.node.failover.running)
+        ),
+        "it knows",
+    )
+    if region.died or region.phase is not Phase.DISPUTED:
+        return None
+    return region.node.operations.begin_accept_loss(confirmed=True)
+
+
+def acts(region: Region) -> bool:
+    return region.phase is Phase.ACTING and region.node.role.acting
+
+
+async def given_up(region: Region) -> None:
+    """Give the order and wait until the region acts, or has died."""
+    await ordered(region)
+    await until(lambda: region.died or acts(region), "it acts, or died")
+    region.disk.crash_at = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an acceptance led to, as far as it must be the same however often it was interrupted."""
+
+    starts: tuple[int, int]
+    values: dict[int, list[bytes]]
+    lineage: list[tuple[int, str]]
+    lost: tuple[str, ...]
+    named: bool
+    accepted: bool
+    open_transactions: int
+
+
+async def result_of(region: Region) -> Result:
+    logs = [region.partition(TOPIC, index) for index in (0, 1)]
+    await until(lambda: all(log.visible_end == log.high_watermark for log in logs), "none is open")
+    client = await connect(region)
+    values = await committed_values(client, logs[0].log_start_offset)
+    domain = region.node.storage.metadata.image.main_domain
+    stated = region.node.storage.quarantine.statement(domain.name, domain.region_epoch)
+    assert stated is not None
+    return Result(
+        starts=(logs[0].log_start_offset, logs[1].log_start_offset),
+        values=values,
+        lineage=[(entry.region_epoch, entry.acting_region) for entry in domain.lineage],
+        lost=tuple(region.node.storage.partitions.lost()),
+        named=f"{TOPIC}-0 (it goes on at {COVERED})" in stated.open_bound,
+        accepted=stated.accepted,
+        open_transactions=sum(len(log.state.open_transactions()) for log in logs),
+    )
+
+
+async def durable_steps(region: Region) -> list[int]:
+    """Return how many disk operations lie before each kind of step that makes something durable, in an acceptance."""
+    await region.begin()
+    await until(lambda: region.phase is Phase.DISPUTED, "it misses the log")
+    steps: dict[tuple[str, str, Phase], int] = {}
+    begun = region.disk.operations
+
+    def note(operation: str, path: Path) -> None:
+        if operation in DURABLE:
+            kind = operation, path.name, region.phase
+            steps.setdefault(kind, region.disk.operations - begun - 1)
+
+    region.disk.fault = note
+    await given_up(region)
+    region.disk.fault = None
+    return sorted(steps.values())
+
+
+async def interrupted(region: Region, at: int, chance: random.Random) -> Result:
+    """Die before disk operation `at` of the acceptance, by SIGKILL or by a power cut; end it in the next life."""
+    await region.begin()
+    await until(lambda: region.phase is Phase.DISPUTED, "it misses the log")
+    region.disk.crash_after(at)
+    await given_up(region)
+    while not acts(region) or region.died:
+        await region.kill(power=chance if chance.random() < 0.5 else None)
+        with contextlib.suppress(Crashed, BaseExceptionGroup):
+            await region.begin()
+            await given_up(region)
+    result = await result_of(region)
+    await region.kill()
+    return result
+
+
+async def test_T18_giving_up_a_log_killed_at_any_durable_step_ends_as_if_it_had_not_been(
+    tmp_path: Path,
+) -> None:
+    region = Region("eu", tmp_path / "eu", Fabric(random.Random(1)), random.Random(2), ("eu",))
+    try:
+        await loses_a_log(region)
+        outset = Outset(region, tmp_path / "copy")
+        steps = await durable_steps(outset.region())
+        expected = await result_of(region)
+        await region.kill()
+        assert expected == Result(
+            starts=(COVERED, 0),
+            values={0: [], 1: [b"both-0", b"both-1", b"both-2"]},
+            lineage=[(16, "eu")],
+            lost=(),
+            named=True,
+            accepted=True,
+            open_transactions=0,
+        )
+        for at in steps:
+            assert await interrupted(outset.region(), at, random.Random(at)) == expected, at
+    finally:
+        await region.kill()
