@@ -18,20 +18,10 @@ from idempotency.ledger_records import (
     encode_transaction_value,
 )
 from region_broker.groups.modern.records import (
-    ClassicMember,
-    Current,
     GroupEpoch,
-    MemberMetadata,
-    ModernValue,
-    PartitionMetadata,
-    ResolvedRegex,
-    Target,
-    TargetEpoch,
-    TopicShape,
     decode_value,
     encode_value,
 )
-from region_broker.groups.modern.states import MemberState
 from region_broker.groups.records import (
     GroupValue,
     MemberValue,
@@ -44,11 +34,9 @@ from region_broker.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
+from tests.unit.region_broker.groups.kafkas_values import MODERN_VALUES
 
 ORDERS = TopicName("orders")
-T1, T2 = UUID(int=1), UUID(int=2)
-PARTS = {T1: frozenset((0, 300)), T2: frozenset((7,))}
-PARTS_HEX = f"03{T1.hex}03000000000000012c00{T2.hex}020000000700"
 
 
 @pytest.mark.parametrize(
@@ -93,53 +81,11 @@ def test_group_metadata_has_the_bytes_of_Kafkas_writer() -> None:
     assert decode_group_value(bytes.fromhex(raw)) == group
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "raw"),
-    [
-        (ModernKind.GROUP_EPOCH, GroupEpoch(9), "00000000000900"),
-        (ModernKind.TARGET_EPOCH, TargetEpoch(3), "00000000000300"),
-        (
-            ModernKind.PARTITION_METADATA,
-            PartitionMetadata({"ab": TopicShape(T1, 5)}),
-            f"000002{T1.hex}03616200000005010000",
-        ),
-        (
-            ModernKind.MEMBER,
-            MemberMetadata(
-                instance_id="i",
-                client_id="c",
-                client_host="/h",
-                topic_names=("a", "b"),
-                topic_regex="r",
-                rebalance_timeout_ms=5,
-                classic=ClassicMember(7, (("range", b"\1\2"),)),
-            ),
-            "00000269000263032f680302610262027200000005000100110100000007020672616e67650301020000",
-        ),
-        (ModernKind.TARGET, Target(PARTS), f"0000{PARTS_HEX}00"),
-        (
-            ModernKind.CURRENT,
-            Current(
-                member_epoch=4,
-                previous_epoch=-1,
-                state=MemberState.UNRELEASED_PARTITIONS,
-                assigned=PARTS,
-                revoking={},
-            ),
-            f"000000000004ffffffff02{PARTS_HEX}0100",
-        ),
-        (
-            ModernKind.REGEX,
-            ResolvedRegex(("a",), 2, 3),
-            "00000202610000000000000002000000000000000300",
-        ),
-    ],
-)
-def test_groups_of_the_new_protocol_have_the_bytes_of_Kafkas_writer(
-    kind: ModernKind, value: ModernValue, raw: str
-) -> None:
-    assert encode_value(value).hex() == raw
-    assert decode_value(kind, bytes.fromhex(raw)) == value
+@pytest.mark.parametrize("kind", list(ModernKind))
+def test_groups_of_the_new_protocol_have_the_bytes_of_Kafkas_writer(kind: ModernKind) -> None:
+    value, raw = MODERN_VALUES[kind]
+    assert encode_value(value) == raw
+    assert decode_value(kind, raw) == value
 
 
 def test_the_hash_of_a_groups_topics_that_Kafka_4_1_adds_is_passed_over() -> None:
