@@ -65,6 +65,11 @@ class Phase(StrEnum):
     FENCED = "fenced"
     RETURNING = "returning"
 
+    @property
+    def acts(self) -> bool:
+        """Whether this region acts, be it that it is about to stop for a switch."""
+        return self in {Phase.ACTING, Phase.DRAINING}
+
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """The fold of a journal. `region_epoch` is the epoch this region's logs are reconciled with."""

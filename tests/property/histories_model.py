@@ -277,7 +277,7 @@ class World:
         found = home.refuted
         state = home.now
         counts = found is not None and found.region_epoch == state.region_epoch
-        if counts and state.phase in {Phase.ACTING, Phase.DRAINING} and not state.refuted:
+        if counts and state.phase.acts and not state.refuted:
             assert found is not None
             home.record(found)
 

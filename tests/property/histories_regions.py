@@ -144,7 +144,7 @@ class Region:
         self.state = state
         if not state.may_act:
             self.open = False
-        if state.phase not in {Phase.ACTING, Phase.DRAINING}:
+        if not state.phase.acts:
             self.term = -1
 
     def known_lineage(self) -> Lineage:

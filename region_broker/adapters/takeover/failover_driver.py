@@ -213,7 +213,7 @@ class FailoverDriver:
         self.outlook.lives.judge(hello)
         if hello.lineage:
             self.outlook.hellos[hello.region] = hello
-            if self.state.phase in {Phase.ACTING, Phase.DRAINING}:
+            if self.state.phase.acts:
                 self._refute(refuted_by_lineage(self.outlook, self.state, [hello]))
         if self._is_news(hello):
             region = self.parts.role.region
@@ -383,7 +383,7 @@ class FailoverDriver:
             return
         known = self.outlook.is_refuted(state.region_epoch)
         self.outlook.refuted = event
-        if state.phase in {Phase.ACTING, Phase.DRAINING}:
+        if state.phase.acts:
             self.parts.role.close_gate(event.reason)
         if not known:
             _log.error("writes are closed: %s", event.reason)
@@ -394,7 +394,7 @@ class FailoverDriver:
             event = await self._disputes.get()
             recorded = False
             while not recorded and not self.state.refuted:
-                state = await self.until(lambda now: now.phase in {Phase.ACTING, Phase.DRAINING})
+                state = await self.until(lambda now: now.phase.acts)
                 if state.region_epoch != event.region_epoch:
                     break  # another history counts by now
                 recorded = await self.record(event, expected=state)
@@ -478,7 +478,7 @@ class FailoverDriver:
             verdict = judge_promise(state.promise, state.region_epoch, asked)
             if verdict is not PromiseVerdict.GRANTED:
                 return verdict
-            if planned and state.phase in {Phase.ACTING, Phase.DRAINING}:
+            if planned and state.phase.acts:
                 raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
         return PromiseVerdict.GRANTED
 

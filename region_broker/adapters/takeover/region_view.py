@@ -203,7 +203,7 @@ def _plain(value: msgspec.Struct) -> Mapping[str, Any]:
 
 
 def _role_of(phase: Phase) -> str:
-    if phase in {Phase.ACTING, Phase.DRAINING}:
+    if phase.acts:
         return "acting"
     if phase is Phase.UNBORN:
         return "no history"
