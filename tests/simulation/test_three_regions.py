@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from geo_replicator.failover import Phase
-from geo_replicator.failover_events import HigherEpochLearned
+from geo_replicator.failover_events import HigherEpochLearned, PromiseGiven
 from region_broker.adapters.peers import forwarder
 from region_broker.adapters.peers.peer_protocol import PeerRefused
 from region_broker.adapters.takeover import failover_peers
 from region_broker.adapters.takeover.failover_messages import AskPromise
 from region_broker.adapters.takeover.failover_operations import Operation
+from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.wire.batches import Record, build_batch
+from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.region_pair import Pair, Region, region_pair
 
@@ -113,6 +115,21 @@ async def test_T24_a_taker_that_cannot_copy_it_cuts_nothing_and_names_the_way_ou
         await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows ap")
         await pair.until(lambda: shown(pair.us) == 3, "us has all")
         assert await values_at(pair, pair.us) == await values_at(pair, ap) == list(VALUES)
+
+
+async def test_T24_a_taker_copies_what_another_region_has_reached_that_lost_a_log_without_records(
+    tmp_path: Path,
+) -> None:
+    """Whoever takes over cuts nothing to what it copies from: nobody's history is in danger (INV-QM1)."""
+    async with one_behind(tmp_path, 7) as (pair, ap):
+        await ap.node.failover.record(PromiseGiven(17, "us"))  # and then its link was cut
+        await ap.kill()
+        lose_log(ap, OFFSETS_LEDGER, 0)
+        await ap.begin()
+        await pair.until(lambda: ap.phase is Phase.FENCED, "it is up")
+        await pair.fail_over()
+        assert await values_at(pair, pair.us) == list(VALUES)
+        await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap follows us")
 
 
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "for good"])

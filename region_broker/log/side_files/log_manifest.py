@@ -47,6 +47,7 @@ class LogManifest:
         self._disk = disk
         self._path = folder / FILE_NAME
         self._entries: dict[Key, LogEntry] = {}
+        self._lost: set[Key] = set()  # asked for with every fetch of a mirror
         self._file: DiskFile | None = None
         self._end_bytes = 0
         if disk.exists(self._path):
@@ -68,6 +69,10 @@ class LogManifest:
             self._entries.pop(key, None)
         else:
             self._entries[key] = entry
+        if entry is LogEntry.LOST:
+            self._lost.add(key)
+        else:
+            self._lost.discard(key)
 
     def _rewrite(self) -> None:
         content = b"".join(_frame(key, entry) for key, entry in sorted(self._entries.items()))
@@ -85,7 +90,7 @@ class LogManifest:
 
     def lost(self) -> list[Key]:
         """Return the logs that were lost, in order."""
-        return self.named(LogEntry.LOST)
+        return sorted(self._lost)
 
     def note(self, keys: Iterable[Key], entry: LogEntry) -> None:
         """Say so of these logs, durably; raises OSError, and then nothing was said."""
