@@ -478,6 +478,21 @@ def test_a_development_cluster_makes_topics_that_clients_ask_for(lone: Dev) -> N
         None,
     )
     waiting.close()
+    follow_and_be_ended(where)
+
+
+def follow_and_be_ended(where: Sequence[str]) -> None:
+    """INV-CCO4: what a member that follows has printed is committed while it reads, and SIGTERM leaves the group."""
+    command = [*TIDEMARK, "consume", "asked-for", "--group", "followed", "--follow", *where]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "x\n"
+        wait_until("the record is committed", TIMEOUT_S,
+                   lambda: document("group", "describe", "followed", *where)[0]["lag"] == 0)  # fmt: skip
+        following.send_signal(signal.SIGTERM)
+        assert following.wait(TIMEOUT_S) == 0
+    (left,) = document("group", "describe", "followed", *where)
+    assert (left["state"], left["committed"]) == ("empty", 1)
 
 
 def test_dev_keeps_the_ports_it_was_given(tmp_path: Path) -> None:

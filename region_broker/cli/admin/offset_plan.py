@@ -124,12 +124,12 @@ def parse_topics(words: Iterable[str]) -> dict[str, set[int] | None]:
     return found
 
 
-def parse_datetime(text: str) -> int:
-    """Return the wall time in ms of an ISO 8601 date and time; without a zone it is UTC."""
+def parse_datetime(text: str, option: str = "--to-datetime") -> int:
+    """Return the wall time in ms of an ISO 8601 date and time; without a zone it is UTC. Errors name `option`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise PlanError(f"--to-datetime {text!r}: {error}; as in 2026-01-31T13:00:00Z") from error
+        raise PlanError(f"{option} {text!r}: {error}; as in 2026-01-31T13:00:00Z") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)

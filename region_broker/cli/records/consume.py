@@ -2,14 +2,18 @@
 
 INV-CCO1  a group's position is committed only behind what was printed, and only by a member: what a poll has taken when the
           command is interrupted counts for nothing
-INV-CCO2  without --follow it ends at the ends of the partitions, and a partition without records is at its end
-INV-CCO3  it does not wait in silence: a loss of all brokers, and a group that gives it no partition, are said on stderr
+INV-CCO2  without --follow it ends at the ends of the partitions, and a partition without records is at its end; one that gives
+          neither records nor its end for a minute ends it with exit code 5
+INV-CCO3  it does not wait in silence: a loss of all brokers, a group that gives it no partition, and a partition that gives
+          nothing before its end are said on stderr
+INV-CCO4  a member that follows commits while it reads; Ctrl-C and SIGTERM commit the rest and leave the group
 Not here: what a line looks like (`lines`).
 """
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -24,10 +28,12 @@ from region_broker.cli.kafka import (
     kafka_errors,
     quiet,
 )
-from region_broker.cli.output import EXIT_USAGE, fail, printable
+from region_broker.cli.output import EXIT_UNKNOWN_OUTCOME, EXIT_USAGE, fail, printable
 from region_broker.cli.records.lines import to_json
 
 _LOOKS: Final = 5
+_LOOKS_MAX: Final = 60
+_COMMIT_INTERVAL_MS: Final = 1_000
 _EARLIEST: Final = "earliest"
 _LATEST: Final = "latest"
 
@@ -79,7 +85,9 @@ def consume(
         **{
             "group.id": group or "tidemark-cli",
             "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
-            "enable.auto.commit": False,
+            # Only what is counted as printed is committed; without --follow that is behind a buffer until the end.
+            "enable.auto.commit": bool(group) and follow,
+            "auto.commit.interval.ms": _COMMIT_INTERVAL_MS,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
@@ -94,7 +102,7 @@ def consume(
     try:
         with kafka_errors(f"topic {topic} cannot be read"):
             _place(consumer, topic, _chosen(consumer, topic, only), group, begin)
-            with suppress(KeyboardInterrupt):
+            with _until_a_signal():
                 for message in _messages(consumer, group, follow, count_max):
                     sys.stdout.buffer.write(render(message) + b"\n")
                     if follow:
@@ -108,6 +116,17 @@ def consume(
         consumer.close()
 
 
+@contextmanager
+def _until_a_signal() -> Iterator[None]:
+    """End the block at Ctrl-C, and at SIGTERM likewise (INV-CCO4)."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _Time(NamedTuple):
     """A place in a log by its time."""
 
@@ -118,9 +137,9 @@ def _begin(offset: str | None, from_time: str | None) -> "int | _Time | str":
     """Return an offset (negative: before the end), a time, or one of the two words; ends the command if unreadable."""
     if from_time is not None:
         try:
-            return _Time(parse_datetime(from_time))
+            return _Time(parse_datetime(from_time, "--from-time"))
         except PlanError as error:
-            fail(f"--from-time: {error}", EXIT_USAGE)
+            fail(str(error), EXIT_USAGE)
     if offset is None or offset == _EARLIEST:
         return _EARLIEST
     if offset == _LATEST:
@@ -204,12 +223,13 @@ def _messages(
 
     ended: set[int] = set()
     count = 0
-    empty_handed = _EmptyHanded(consumer, group)
+    empty_handed = _EmptyHanded(consumer, group, follow)
     while count_max is None or count < count_max:
         message = consumer.poll(1.0)
         if message is None:
-            empty_handed.look()
+            empty_handed.look(ended)
             continue
+        empty_handed.end_of_silence()
         error = message.error()
         if error is None:
             count += 1
@@ -224,22 +244,49 @@ def _messages(
 
 
 class _EmptyHanded:
-    """Says once that a group gives this member nothing to read."""
+    """Says once why nothing comes to a member without partitions, and from partitions that are not at their ends."""
 
-    def __init__(self, consumer: Any, group: str | None) -> None:
-        self._consumer, self._group = consumer, group
-        self._looks = 0
+    def __init__(self, consumer: Any, group: str | None, follow: bool) -> None:
+        self._consumer, self._group, self._follow = consumer, group, follow
+        self._looks_without_partitions = 0
+        self._silent_looks = 0
 
-    def look(self) -> None:
-        """Look, after a second in which nothing came."""
-        if self._group is None or self._looks > _LOOKS:
+    def end_of_silence(self) -> None:
+        """Count anew, after something came."""
+        self._silent_looks = 0
+
+    def look(self, ended: set[int]) -> None:
+        """Look, after a second in which nothing came; ends the command where it is to end and nothing comes."""
+        given = [each.partition for each in self._consumer.assignment()]
+        if self._group is not None and not given:
+            self._look_for_partitions(self._group)
             return
-        self._looks = 0 if self._consumer.assignment() else self._looks + 1
-        if self._looks > _LOOKS:
+        self._looks_without_partitions = 0
+        if silent := sorted(set(given) - ended):
+            self._look_at(", ".join(map(str, silent)))
+
+    def _look_for_partitions(self, group: str) -> None:
+        self._looks_without_partitions += 1
+        if self._looks_without_partitions == _LOOKS + 1:
             click.echo(
-                f"tidemark: no partition is given to this member of group {self._group}: other members have them all"
-                f" (`tidemark group describe {self._group}`). It waits for one",
+                f"tidemark: no partition is given to this member of group {group}: other members have them all"
+                f" (`tidemark group describe {group}`). It waits for one",
                 err=True,
+            )
+
+    def _look_at(self, silent: str) -> None:
+        self._silent_looks += 1
+        if self._silent_looks == _LOOKS:
+            click.echo(
+                f"tidemark: partitions {silent} give neither records nor their ends: the node does not answer, or cannot"
+                " read them (`tidemark region status`, its /readyz). Reading waits for them",
+                err=True,
+            )
+        if self._silent_looks >= _LOOKS_MAX and not self._follow:
+            fail(
+                f"partitions {silent} were not read to their ends: nothing came for {_LOOKS_MAX} s. See tidemark region"
+                " status, then read again (with --offset, where you want to go on)",
+                EXIT_UNKNOWN_OUTCOME,
             )
 
 

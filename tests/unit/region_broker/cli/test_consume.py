@@ -3,13 +3,14 @@
 Played: confluent-kafka's Consumer with one partition of three records.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import confluent_kafka
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from region_broker.cli.records import consume as module
 
@@ -35,8 +36,8 @@ class Printed:
 
 
 class PlayedConsumer:
-    def __init__(self, found: Iterator[Any]) -> None:
-        self._found = found
+    def __init__(self, found: Iterator[Any], given: Sequence[int]) -> None:
+        self._found, self._given = found, given
         self._stored: int | None = None
         self.committed: int | None = None
 
@@ -47,7 +48,10 @@ class PlayedConsumer:
         """Partitions come with a poll."""
 
     def assignment(self) -> list[TopicPartition]:
-        return []
+        return [TopicPartition("orders", each) for each in self._given]
+
+    def assign(self, _partitions: list[TopicPartition]) -> None:
+        """What is assigned was given at the start."""
 
     def store_offsets(self, message: Printed) -> None:
         self._stored = message.offset() + 1
@@ -60,12 +64,17 @@ class PlayedConsumer:
         """Nothing is open."""
 
 
-def consume(monkeypatch: pytest.MonkeyPatch, found: Iterator[Any]) -> tuple[PlayedConsumer, Any]:
-    played = PlayedConsumer(found)
+def consume(
+    monkeypatch: pytest.MonkeyPatch,
+    found: Iterator[Any],
+    *words: str,
+    given: Sequence[int] = (),
+) -> tuple[PlayedConsumer, Any]:
+    played = PlayedConsumer(found, given)
     monkeypatch.setattr(confluent_kafka, "Consumer", lambda *_args, **_more: played)
     monkeypatch.setattr(module, "client_config", lambda *_args, **_more: {})
     monkeypatch.setattr(module, "check_topic", lambda *_args: [0])
-    return played, CliRunner().invoke(module.consume, ["orders", "--group", "g", "--follow"])
+    return played, CliRunner().invoke(module.consume, ["orders", *words])
 
 
 def test_INV_CCO1_what_an_interrupt_kept_from_being_printed_is_not_committed(
@@ -75,7 +84,9 @@ def test_INV_CCO1_what_an_interrupt_kept_from_being_printed_is_not_committed(
         def value(self) -> bytes:
             raise KeyboardInterrupt
 
-    played, done = consume(monkeypatch, iter([Printed(0), Printed(1), Interrupted(2)]))
+    played, done = consume(
+        monkeypatch, iter([Printed(0), Printed(1), Interrupted(2)]), "--group", "g", "--follow"
+    )
     assert done.exit_code == 0, done.output
     assert done.stdout == "0\n1\n"
     assert played.committed == 2
@@ -89,8 +100,55 @@ def test_INV_CCO3_a_member_without_partitions_says_why_it_waits(
             yield None
         raise KeyboardInterrupt
 
-    _, done = consume(monkeypatch, nothing())
+    _, done = consume(monkeypatch, nothing(), "--group", "g", "--follow")
     assert done.stderr.count("no partition is given to this member of group g") == 1
+
+
+class End:
+    def __init__(self, partition: int) -> None:
+        self.partition = lambda: partition
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._PARTITION_EOF)
+
+
+def test_INV_CCO2_a_partition_that_gives_nothing_is_named_and_ends_the_command_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silence = itertools.repeat(None, 1_000)
+    found = itertools.chain([Printed(0), End(0)], silence)
+    _, done = consume(monkeypatch, found, given=(0, 1))
+    assert done.exit_code == 5, done.output
+    assert done.stdout == "0\n"
+    assert done.stderr.count("partitions 1 give neither records nor their ends") == 1
+    assert "partitions 1 were not read to their ends" in done.stderr
+    assert len(list(silence)) == 940  # seconds that it did not wait
+
+
+def test_INV_CCO3_who_follows_hears_of_a_silent_partition_and_waits_on_but_not_of_a_quiet_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def followed(*first: Any) -> Any:
+        def found() -> Iterator[Any]:
+            yield from first
+            yield from itertools.repeat(None, 100)
+            raise KeyboardInterrupt
+
+        return consume(monkeypatch, found(), "--follow", given=(0,))[1]
+
+    silent, quiet = followed(Printed(0)), followed(Printed(0), End(0))
+    assert (silent.exit_code, quiet.exit_code) == (0, 0)
+    assert silent.stderr.count("partitions 0 give neither records nor their ends") == 1
+    assert quiet.stderr == ""
+
+
+def test_a_time_that_is_none_is_refused_by_the_option_that_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, done = consume(monkeypatch, iter(()), "--from-time", "yesterday")
+    assert done.exit_code == 2
+    assert "--from-time 'yesterday'" in done.stderr
+    assert "--to-datetime" not in done.stderr
 
 
 def test_a_time_that_no_calendar_has_is_printed_as_it_is() -> None:
