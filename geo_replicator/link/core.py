@@ -130,6 +130,10 @@ class LinkCore:
 
     def _greeted(self, event: Greeted) -> list[LinkEffect]:
         assert self.state is LinkState.CONNECTING, self.state
+        if event.region_epoch == 0:
+            return self._broken(
+                f"region {event.home_region} answers, and its data folder has no history: it does not act"
+            )
         if event.region_epoch != self.region_epoch:
             return self._broken(
                 f"region {event.home_region} is at region epoch {event.region_epoch}, this one follows"

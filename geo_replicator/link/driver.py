@@ -377,6 +377,9 @@ class Link:
         floor, newest = self.reaching.book.floor, self.reaching.book.newest
         reached_wall_ms = floor.newest.wall_ms if floor is not None else 0
         heard = self.lag.heard_at_ms
+        copied = (
+            not self.core.waiting
+        )  # home says nothing of the end of a log that it is not asked for
         return {
             "home": self._facts.home_region,
             "state": self.core.state.name.lower(),
@@ -397,8 +400,8 @@ class Link:
             "known_number": newest.newest.number if newest is not None else 0,
             "heard_ms_ago": None if heard is None else now_ms - heard,
             "silent_ms": self.silent_ms(),
-            "lag": _known(total, heard is not None and now_ms - heard < UNHEARD_MS),
-            "lag_when_heard": _known(total, heard is not None),
+            "lag": _known(total, copied and heard is not None and now_ms - heard < UNHEARD_MS),
+            "lag_when_heard": _known(total, copied and heard is not None),
             "logs": {
                 key.encode(): {"records": lag.records, "bytes": lag.bytes, "ms": lag.ms}
                 for key, lag in self.lag.by_log(now_ms=now_ms).items()

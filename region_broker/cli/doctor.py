@@ -10,13 +10,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
-from region_broker.cli.output import output_option, print_rows
+from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_rows
+from region_broker.config import ConfigError, NodeConfig
 
 _SYNC_COUNT: Final = 50
 _FREE_BYTES_MIN: Final = 2 * 1024**3
@@ -39,17 +41,31 @@ class Finding(NamedTuple):
 Examples:
   tidemark doctor
   tidemark doctor -o json --data-dir /var/lib/tidemark
+  tidemark doctor --config node.toml    its data_dir and its disk_free_bytes_min
 """
 )
 @click.option(
-    "--data-dir", type=click.Path(path_type=Path), default=Path(), show_default="this folder",
+    "--data-dir", type=click.Path(path_type=Path), show_default="that of --config, else this folder",
     help="Where the data will lie: its disk is measured.",
 )  # fmt: skip
+@click.option(
+    "--config", "config_path", type=click.Path(path_type=Path, dir_okay=False),
+    help="The configuration of the node that is to run here.",
+)  # fmt: skip
 @output_option
-def doctor(data_dir: Path, output: str) -> None:
+def doctor(data_dir: Path | None, config_path: Path | None, output: str) -> None:
     """Say what is missing on this machine and how to mend it. Exit code 1 if something needed is."""
+    refused_below = 0
+    if config_path is not None:
+        try:
+            config = NodeConfig.load(config_path)
+        except ConfigError as error:
+            fail(str(error), EXIT_USAGE)
+        data_dir, refused_below = data_dir or Path(config.data_dir), config.disk_free_bytes_min
+    data_dir = data_dir or Path()
     checks: list[Callable[[Path], Finding]] = [
-        _python, _packages, _java, _spark, _flights, _data_folder, _disk_space, _disk_sync, _open_files,
+        _python, _packages, _java, _spark, _flights, _data_folder, partial(_disk_space, refused_below), _disk_sync,
+        _open_files,
     ]  # fmt: skip
     findings = [check(data_dir) for check in checks]
     rows: list[dict[str, Any]] = [
@@ -142,9 +158,18 @@ def _data_folder(data_dir: Path) -> Finding:
     )  # fmt: skip
 
 
-def _disk_space(data_dir: Path) -> Finding:
-    """Return what is free for data: what a full disk leaves to root is no room."""
+def _disk_space(refused_below: int, data_dir: Path) -> Finding:
+    """Return what is free for data: what a full disk leaves to root is no room.
+
+    `refused_below`: the node refuses records while less is free (`disk_free_bytes_min`).
+    """
     free = shutil.disk_usage(_existing(data_dir)).free
+    if free < refused_below:
+        return Finding(
+            "free disk space", False,
+            f"{free / 1024**3:.1f} GiB, below disk_free_bytes_min ({refused_below / 1024**3:.1f} GiB)",
+            "the node refuses records there: free some space, or choose another data_dir or disk_free_bytes_min", True,
+        )  # fmt: skip
     return Finding(
         "free disk space", free >= _FREE_BYTES_MIN, f"{free / 1024**3:.1f} GiB",
         "a full disk stops partitions: free some space or choose another --data-dir", True,

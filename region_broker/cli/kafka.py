@@ -30,7 +30,10 @@ _CORRELATION_ID: Final = 0x74696465
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION_ID, -1)
 _API_VERSIONS_HEAD: Final = struct.Struct(">ii")
 _ACTING: Final = "tidemark.acting"
-_CREATE: Final = "`tidemark topic create` makes one, `tidemark topic list` shows all"
+_CREATE: Final = (
+    "`tidemark topic create` makes one, `tidemark topic list` shows all. A region whose data folder has no history knows"
+    " none: `tidemark region status` says so"
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Result = TypeVar("Result")

@@ -107,7 +107,7 @@ def lag_text(view: Mapping[str, Any]) -> str:
     known = view.get("lag") or {}
     if known.get("lag"):
         return _one_lag(known)
-    mirrors = known.get("mirrors") or {}
+    mirrors = (known.get("mirrors") or {}) if view["acting"] else {}
     return "; ".join(f"{name}: {_one_lag(mirror)}" for name, mirror in mirrors.items()) or "-"
 
 
@@ -128,7 +128,7 @@ def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequ
         _takes_writes(view),
         view["region_epoch"],
         mark["number"],
-        mark["age_ms"],
+        mark["age_ms"] if mark["age_ms"] >= 0 else "-",
         lag_text(view),
         address,
         remark(view),
@@ -147,18 +147,29 @@ def remark(view: Mapping[str, Any]) -> str:
     if view["acting"]:
         failed = known.get("rounds", {}).get("failed")
         return "; ".join(filter(None, (view.get("refuses_writes"), failed)))
-    # Home that is refused does answer: "goes on by itself when it answers" would be untrue.
+    # Home that is refused does answer: "goes on by itself when it acts again" would be untrue.
     reason = str(known.get("refused_history") or view["reason_not_acting"])
     troubles = (known.get(key) for key in ("stopped_reaching", "lost_here"))
-    trouble = next(filter(None, troubles), None)
+    trouble = next(filter(None, troubles), None) or _waiting_logs(known)
     if not trouble and view.get("stands_aside") not in {None, "", reason}:
         trouble = view["stands_aside"]
     if not trouble and known.get("state") != "streaming":
         trouble = known.get("last_error")
+    if trouble == reason:
+        trouble = None
     if diverged := view.get("diverged_records"):
         told = f"{diverged} offsets copied here and not held at home are in quarantine: tidemark region losses"
         trouble = f"{trouble}; {told}" if trouble else told
     return f"{reason}; {trouble}" if trouble else reason
+
+
+def _waiting_logs(known: Mapping[str, Any]) -> str:
+    """Return which logs of a mirror are not copied while others are, and why; so no tidemark is reached (T12)."""
+    waiting = list((known.get("waiting") or {}).values())
+    if not waiting:
+        return ""
+    more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
+    return f"not copied any more, so no tidemark is reached: {waiting[0]}{more}"
 
 
 @region.command(epilog="Example: tidemark region switch --to us")

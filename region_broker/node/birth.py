@@ -3,6 +3,7 @@
 INV-BI1  a folder that has a history keeps it: a second birth changes nothing
 INV-BI2  no birth where another region of the configuration answers that it has history of this cluster, whatever the
          operator says; nor where one cannot be asked, unless the operator says that there is none
+INV-BI3  a birth that is refused leaves no folder that was not there
 
 Not here: what a born folder does at its start (`storage`, `failover_driver`).
 """
@@ -63,10 +64,11 @@ async def give_birth(
     Raises `NodeRefused`, `IdentityDamaged`, `OSError`.
     """
     folder = Path(config.data_dir)
-    if dry_run and not ports.disk.exists(folder):
+    if not ports.disk.exists(folder):
         _check_home(config)
         await _check_others(config, _fresh(config, ports), ports, no_history_elsewhere)
-        return BirthOutcome.WOULD_BE_BORN
+        if dry_run:
+            return BirthOutcome.WOULD_BE_BORN
     ports.disk.make_dirs(folder)
     lock = lock_folder(folder)
     try:

@@ -109,6 +109,8 @@ async def test_T12_a_stopped_partition_does_not_keep_others_from_being_copied(
     if where == "mirror":
         (reason,) = link.core.waiting.values()
         assert "orders-1 has stopped here" in reason or "EIO: bad sector" in reason
+        nobody_knows = {"records": None, "bytes": None, "ms": None}
+        assert link.status()["lag"] == nobody_knows, "never 0 while a log is not copied"
 
 
 async def test_T14_a_home_whose_disk_cannot_note_a_mirror_refuses_it_and_goes_on(

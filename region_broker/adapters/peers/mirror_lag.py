@@ -6,6 +6,7 @@ INV-MG2  ms is the time since the first tidemark was published that the mirror h
          since something durable here waits for a tidemark: no mirror reaches what none covers
 INV-MG3  what is not known is None, never 0: of a mirror that has not come since this node started
 INV-MG4  nothing is done per record: positions are kept per answer, times per tidemark, sums are made when they are asked for
+INV-MG5  silence of a mirror is counted from when this region began to act at the earliest: before that it had none
 
 Not here: what a mirror says of itself (`geo_replicator.link.lag`), answering it (`link_source`).
 """
@@ -62,6 +63,7 @@ class MirrorLags:
     """All mirrors of the acting region; times are its monotonic ms."""
 
     started_ms: int
+    """Since when mirrors may come: the start of the node, or of the term in which it acts."""
     _mirrors: dict[str, _Mirror] = field(default_factory=dict)
     _published: deque[tuple[TidemarkPoint, int]] = field(
         default_factory=lambda: deque(maxlen=TIDEMARKS_REMEMBERED)
@@ -69,6 +71,10 @@ class MirrorLags:
 
     def _of(self, region: str) -> _Mirror:
         return self._mirrors.setdefault(region, _Mirror())
+
+    def term_began(self, now_ms: int) -> None:
+        """Note that this region acts from now on: no mirror could be heard before (INV-MG5)."""
+        self.started_ms = now_ms
 
     def began(self, region: str, positions: Mapping[LogKey, int], now_ms: int) -> None:
         """A mirror's session begins; `positions` follow what it is sent."""
@@ -128,7 +134,7 @@ class MirrorLags:
         began_ms = (mirror.behind_since_ms, waiting_since_ms)
         since_ms = min((at for at in began_ms if at is not None), default=now_ms)
         records, size_bytes = _behind(mirror.positions, partitions)
-        heard_ms_ago = self.heard_ms_ago(region, now_ms)
+        heard_ms_ago, silent_ms = self.heard_ms_ago(region, now_ms), now_ms - self.started_ms
         return {
             "connected": mirror.sessions > 0,
             "link_age_ms": now_ms - mirror.linked_since_ms if mirror.sessions > 0 else None,
@@ -141,7 +147,7 @@ class MirrorLags:
                 "ms": None if reached is None else now_ms - since_ms,
             },
             "heard_ms_ago": heard_ms_ago,
-            "silent_ms": now_ms - self.started_ms if heard_ms_ago is None else heard_ms_ago,
+            "silent_ms": silent_ms if heard_ms_ago is None else min(silent_ms, heard_ms_ago),
         }
 
 

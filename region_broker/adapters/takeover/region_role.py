@@ -95,7 +95,7 @@ class RegionRole:
             return ""
         return (
             f"region {term.acting_region} acted when last heard, {link.silent_ms() // 1000} s ago; this one mirrors it and"
-            " goes on by itself when it answers. If it is lost: docs/runbooks/region_failover.md"
+            " goes on by itself when it acts again. If it is lost: docs/runbooks/region_failover.md"
         )
 
     @property

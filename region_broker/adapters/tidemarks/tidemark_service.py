@@ -116,6 +116,7 @@ class TidemarkService:
         )
         self.link = None
         self._keep_from_home(term)
+        parts.source.lags.term_began(parts.clock.monotonic_ms())
         self.cut_leader = CutLeader(leader_parts, term)
         return self.cut_leader
 

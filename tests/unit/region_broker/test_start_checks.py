@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -149,6 +150,18 @@ async def test_a_folder_in_use_is_said_to_be_and_its_ports_are_left_alone(
     assert (seen.problems, seen.in_use) == ([], True)
     await storage.close()
     assert not (await look_around(config, PORTS)).in_use
+
+
+def test_INV_BI3_a_refused_birth_leaves_no_folder(tmp_path: Path, free: list[int]) -> None:
+    alone = config_of(tmp_path / "data", free)
+    silent = msgspec.structs.replace(alone.own, name="us", peer=f"127.0.0.1:{free[3]}")
+    config = msgspec.structs.replace(alone, regions=[alone.own, silent])
+    with pytest.raises(NodeRefused, match="cannot be asked for history"):
+        asyncio.run(give_birth(config, PORTS, no_history_elsewhere=False))
+    elsewhere = msgspec.structs.replace(config, home_region="us")
+    with pytest.raises(NodeRefused, match="born at its home region"):
+        asyncio.run(give_birth(elsewhere, PORTS, no_history_elsewhere=True))
+    assert not (tmp_path / "data").exists()
 
 
 def test_T32_check_of_a_folder_without_history_names_init(tmp_path: Path, free: list[int]) -> None:

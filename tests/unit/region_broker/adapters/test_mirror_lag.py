@@ -1,4 +1,4 @@
-"""What home knows of its mirrors' lag (INV-MG1 to INV-MG3)."""
+"""What home knows of its mirrors' lag (INV-MG1 to INV-MG5)."""
 
 from uuid import UUID
 
@@ -71,6 +71,21 @@ def test_a_link_is_as_old_as_its_session_and_has_no_age_without_one() -> None:
     assert lags.status("us", [], 7_000)["link_age_ms"] == 5_000
     lags.ended("us")
     assert lags.status("us", [], 8_000)["link_age_ms"] is None
+
+
+def test_INV_MG5_silence_is_counted_from_the_begin_of_the_term_at_most() -> None:
+    lags = MirrorLags(started_ms=0)
+    lags.heard("ap", 5_000)  # in an earlier term of this region
+
+    def silent_ms(region: str, now_ms: int) -> object:
+        return lags.status(region, [], now_ms)["silent_ms"]
+
+    assert (silent_ms("us", 60_000), silent_ms("ap", 60_000)) == (60_000, 55_000)
+    lags.term_began(60_000)
+    assert (silent_ms("us", 60_100), silent_ms("ap", 60_100)) == (100, 100)
+    lags.heard("ap", 60_200)
+    assert (silent_ms("us", 61_200), silent_ms("ap", 61_200)) == (1_200, 1_000)
+    assert lags.heard_ms_ago("us", 61_200) is None
 
 
 def test_INV_MG3_nothing_is_known_of_a_mirror_that_has_not_come() -> None:

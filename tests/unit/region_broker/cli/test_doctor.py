@@ -73,6 +73,26 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "free some space" in rows["free disk space"]["mend"]
 
 
+@pytest.mark.parametrize(
+    ("free_bytes", "state"), [(4 << 30, "MISSING"), (6 << 30, "ok")], ids=["refused", "enough"]
+)
+def test_the_room_that_a_configuration_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, state: str
+) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(
+        f'region = "eu"\ncluster_id = "c1"\ndata_dir = "{tmp_path}"\nhome_region = "eu"\n'
+        f"disk_free_bytes_min = {5 << 30}\n"
+        '[[regions]]\nname = "eu"\nordinal = 0\nnode_id = 1\nkafka = "h:1"\npeer = "h:2"\nhttp = "h:3"\n'
+    )
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(8 << 30, 0, free_bytes))
+    result = CliRunner().invoke(doctor, ["--config", str(path), "-o", "json"])
+    (row,) = [row for row in json.loads(result.stdout) if row["check"] == "free disk space"]
+    assert row["state"] == state, result.output
+    assert ("disk_free_bytes_min" in row["found"]) == (state == "MISSING")
+    assert CliRunner().invoke(doctor, ["--config", str(tmp_path / "none.toml")]).exit_code == 2
+
+
 def test_a_missing_package_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = metadata.version
 
