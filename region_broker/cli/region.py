@@ -44,6 +44,13 @@ _FOLLOWS: Final = {"mirroring", "acting"}
 _SILENT_MS: Final = 5_000
 
 
+# A wait that ends before it began would give the order, and tell nobody what became of it.
+timeout_option: Final = click.option(
+    "--timeout", "timeout_s", default=60.0, show_default=True, type=click.FloatRange(1, 86_400),
+    help="Seconds to wait.",
+)  # fmt: skip
+
+
 @click.group(
     epilog="Examples: tidemark region status · tidemark region switch --to us ·"
     " tidemark region failover --to us --yes"
@@ -175,7 +182,7 @@ def _waiting_logs(known: Mapping[str, Any]) -> str:
 @region.command(epilog="Example: tidemark region switch --to us")
 @click.option("--to", "target", required=True, metavar="REGION", help="The region that is to act.")
 @click.option("--domain", default="main", show_default=True, help="What is moved.")
-@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
+@timeout_option
 @url_option
 @output_option
 @reports_errors
@@ -198,7 +205,7 @@ def switch(target: str, domain: str, timeout_s: float, url: str | None, output: 
     is_flag=True,
     help="Give up what a third region has reached beyond this one, if it cannot be copied from there.",
 )
-@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
+@timeout_option
 @url_option
 @output_option
 @reports_errors
@@ -240,7 +247,7 @@ def failover(
 @click.option("--at", "target", required=True, metavar="REGION", help="The region in dispute.")
 @click.option("--domain", default="main", show_default=True, help="What it acts for.")
 @click.option("--yes", is_flag=True, help="Do not ask: accept the loss statement.")
-@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
+@timeout_option
 @url_option
 @output_option
 @reports_errors
@@ -337,8 +344,7 @@ def _follow(
     while operation["status"] == "running":
         if progress.elapsed_s > timeout_s:
             fail(
-                f"not done after {timeout_s:.0f} s ({operation['phase']}); it goes on: see"
-                " tidemark region status",
+                f"not done after {timeout_s:g} s{_doing(operation)}; it goes on: see tidemark region status",
                 EXIT_UNKNOWN_OUTCOME,
             )
         steps = operation.get("steps") or [operation["phase"]]
@@ -346,6 +352,11 @@ def _follow(
         time.sleep(POLL_S)
         operation = request(address, "GET", path)
     return operation
+
+
+def _doing(operation: Mapping[str, Any]) -> str:
+    """Return what an operation is at, in parentheses; nothing where it has not begun."""
+    return f" ({operation['phase']})" if operation["phase"] else ""
 
 
 def _end(operation: Mapping[str, Any], output: str) -> None:

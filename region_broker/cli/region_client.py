@@ -152,7 +152,9 @@ def _exchange(
         response = connection.getresponse()
         data = response.read(ANSWER_BYTES_MAX + 1)
     except http.client.HTTPException as error:
-        raise ConnectionError(f"{url} does not speak HTTP: {error!r}") from error
+        raise ConnectionError(
+            f"{url} does not speak HTTP; is it the Kafka or the peer port?"
+        ) from error
     except BrokenPipeError as error:
         raise ConnectionError(f"{url} closed the connection: {error}") from error
     finally:
@@ -166,7 +168,9 @@ def _decode(url: str, status: int, data: bytes) -> Any:
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ConnectionError(f"{url} answered {status} without JSON: is it Tidemark?") from error
+        raise ConnectionError(
+            f"{url} answered {status} without JSON; is it Tidemark, and its HTTP port?"
+        ) from error
     if status >= _REDIRECT:
         body = decoded if isinstance(decoded, dict) else {}
         detail = str(body.get("detail", f"{url} answered {status}"))
@@ -214,7 +218,9 @@ class Cluster:
                 self.http[str(peer["region"])] = str(peer["http"])
                 waiting.append(str(peer["http"]))
         if not views:
-            tried = "; ".join(f"{url}: {why}" for url, why in self.dead.items())
+            tried = "; ".join(
+                why if why.startswith(url) else f"{url}: {why}" for url, why in self.dead.items()
+            )
             raise NoNode(
                 f"no node answers ({tried}). Give the HTTP address of any live node with --url or"
                 f" {URL_VARIABLE}, several with commas."

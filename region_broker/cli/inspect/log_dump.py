@@ -74,8 +74,15 @@ def dump(path: Path, records: bool, start: int, limit: int | None, output: str) 
                     return
         except (BatchError, OSError) as error:
             document.end()
-            fail(f"{segment}: {error}", EXIT_FAILED)
+            fail(f"{segment}: {error}{_if_no_segment(segment)}", EXIT_FAILED)
     document.end()
+
+
+def _if_no_segment(path: Path) -> str:
+    """Return a doubt for a file that is not called like a segment: what is wrong may be the choice."""
+    if _SEGMENT.fullmatch(path.name):
+        return ""
+    return f". Is it a segment? Those are called as {_FIRST_SEGMENT}"
 
 
 def segments_of(path: Path) -> list[Path]:

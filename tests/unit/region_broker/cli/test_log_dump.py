@@ -110,6 +110,20 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert (code, "name a partition's folder" in output) == (3, True)
 
 
+def test_a_file_that_is_not_called_like_a_segment_is_doubted_where_it_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    whole = segment(tmp_path, payment())
+    copy, other = whole.with_name("copy"), whole.with_name("checkpoint")
+    copy.write_bytes(whole.read_bytes())
+    other.write_text("not a batch, but more than a header's worth of something else, in words\n")
+    assert dumped(str(copy))[0] == 0
+    code, output = dumped(str(other))
+    assert (code, "Is it a segment? Those are called as 0000" in output) == (1, True)
+    whole.write_bytes(whole.read_bytes()[:-1])
+    assert "Is it a segment" not in dumped(str(whole))[1]
+
+
 def test_a_folder_is_dumped_segment_by_segment_and_nothing_else_in_it(tmp_path: Path) -> None:
     folder = segment(tmp_path, payment()).parent
     (folder / "node.log").write_text("a line of a node\n")

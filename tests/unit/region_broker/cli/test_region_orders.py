@@ -2,6 +2,8 @@
 
 import errno
 import json
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -58,6 +60,45 @@ def test_a_region_that_is_down_is_named_with_a_way_out(
                  "Nothing was changed"):  # fmt: skip
         assert part in result.output
     assert orders == []
+
+
+@pytest.mark.parametrize("given", ["-5", "0", "86401"])
+@pytest.mark.parametrize("words", [("switch", "--to", "us"), ("failover", "--yes", "--to", "us"),
+                                   ("accept-loss", "--yes", "--at", "us")])  # fmt: skip
+def test_a_wait_that_is_none_is_refused_before_the_order_is_given(
+    orders: list[str], words: tuple[str, ...], given: str
+) -> None:
+    result = run(*words, "--timeout", given)
+    assert result.exit_code == 2
+    assert "1<=x<=86400" in result.output
+    assert orders == []
+
+
+def test_an_order_that_has_not_begun_when_the_wait_ends_is_told_without_a_phase(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operation = {"operation_id": "x", "kind": "switch", "status": "running", "phase": ""}
+    with pytest.raises(SystemExit, match="5"):
+        commands._follow(EU, operation, -1, quiet=True)
+    assert "it goes on" in (told := capsys.readouterr().err)
+    assert "()" not in told
+
+
+def test_a_port_that_is_not_http_is_named_once_with_what_it_may_be() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hear_and_hang_up() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(65_536)
+
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        answering = threading.Thread(target=hear_and_hang_up)
+        answering.start()
+        result = run("status", "--url", url)
+        answering.join()
+    assert result.exit_code == 1
+    assert result.output.count(url) == 1
+    assert "is it the Kafka or the peer port" in result.output
 
 
 def test_a_region_that_is_coming_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
