@@ -20,7 +20,8 @@ from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.registry import Api
 from tests.process.faults.cases import ROWS
-from tests.process.faults.regions import CLIENTS, REGIONS, Scene
+from tests.process.faults.regions import CLIENTS, REGIONS
+from tests.process.faults.scenes import Scene
 from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
 from tests.tidy.tree import (
     DOCS,

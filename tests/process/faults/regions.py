@@ -1,17 +1,14 @@
 """Rows of docs/FAULTS.md about regions, links, failovers and clients that can be caused from outside of a process.
 
-Each play begins with regions that do not run and hold the same, and ends with all of them up and whole. Its first line
-is its line in the document. `world.kept` is what must be there in the end; what an operator's word took away is given
-up, and must be named by `region losses`.
+Not here: what a play is given, and what holds for each (`scenes`); what retention does meanwhile (`retention`).
 """
 
 import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -25,43 +22,11 @@ from region_broker.cli.demo.stage import wait_until
 from region_broker.cli.local_cluster import LocalCluster, RegionPlace
 from tests.process.client_world import CALL_S, create_topic
 from tests.process.faults.cases import When
-from tests.process.faults.world import PATIENCE_S, TOPIC, Template, World
+from tests.process.faults.retention import home_forgets_no_mirror, log_starts_above_the_cut
+from tests.process.faults.scenes import Scene, Stand
+from tests.process.faults.world import PATIENCE_S, TOPIC, World
 
 AGAIN: Final = "again"
-_FAILOVER: Final = ("region", "failover", "--yes", "--to")
-
-
-@dataclass(frozen=True, slots=True)
-class Stand:
-    """What a play is given: regions that do not run, with links between them."""
-
-    world: World
-    template: Template
-
-    @property
-    def home(self) -> str:
-        """Who acted last."""
-        return self.template.home
-
-    @property
-    def mirror(self) -> str:
-        """The first of those that mirrored it."""
-        return self.template.mirror
-
-    def start(self) -> None:
-        """Start all; return when home acts and all others have copied all."""
-        for name in (self.home, *self.template.mirrors):
-            self.world.start(name)
-        self.world.settle()
-
-    def admin(self) -> AdminClient:
-        """Return an administrator's client at home."""
-        place = self.world.stage.cluster.place(self.home)
-        return AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
-
-    def fail_over(self, to: str) -> None:
-        """Give an operator's word."""
-        self.world.tidemark(*_FAILOVER, to)
 
 
 def topic_made_again(stand: Stand) -> None:
@@ -124,8 +89,7 @@ def grown_apart(stand: Stand) -> None:
     world.gone |= {"lost 0", "lost 1", "lost 2"}
     world.stage.kill(stand.home)
     stand.fail_over(stand.mirror)
-    place = world.stage.cluster.place(stand.mirror)
-    admin = AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
+    admin = stand.admin(stand.mirror)
     admin.create_partitions([NewPartitions(AGAIN, 3)])[AGAIN].result(CALL_S)
     world.send(stand.mirror, AGAIN, ["kept 0", "kept 1", "kept 2"], 3)
     world.stage.heal(stand.home, stand.mirror)
@@ -186,9 +150,7 @@ def switch_under_changes(stand: Stand) -> None:
         creator.join(PATIENCE_S)
     stand.world.settle()
     for name in stand.world.stage.names:
-        place = stand.world.stage.cluster.place(name)
-        admin = AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
-        missing = set(made) - set(admin.list_topics(timeout=CALL_S).topics)
+        missing = set(made) - set(stand.admin(name).list_topics(timeout=CALL_S).topics)
         assert not missing, f"{missing} of {len(made)} topics are not in {name}"
 
 
@@ -378,25 +340,6 @@ def _read_until(consumer: Any, wanted: set[str]) -> None:
     wait_until(f"a reader is shown {len(wanted)} records", PATIENCE_S, read)
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A play, and the regions that it begins with."""
-
-    play: Callable[[Stand], None]
-    when: When = When.BEFORE
-    regions: int = 2
-
-    @property
-    def name(self) -> str:
-        """Return what `--case` and the lines of a run say."""
-        return self.play.__name__.replace("_", "-")
-
-    @property
-    def says(self) -> str:
-        """Return its line in the document."""
-        return (self.play.__doc__ or "").strip().splitlines()[0]
-
-
 REGIONS: Final[Sequence[Scene]] = (
     Scene(topic_made_again),
     Scene(topic_made_again_and_home_lost),
@@ -407,6 +350,8 @@ REGIONS: Final[Sequence[Scene]] = (
     Scene(cut_link),
     Scene(split_brain),
     Scene(folder_runs_twice),
+    Scene(log_starts_above_the_cut),
+    Scene(home_forgets_no_mirror),
     Scene(taker_behind_a_third, regions=3),
     Scene(silent_third, regions=3),
 )
@@ -415,4 +360,3 @@ CLIENTS: Final[Sequence[Scene]] = (
     Scene(tidemarks_damaged_at_a_mirror),
     Scene(reader_ahead_of_the_cut, When.AFTER),
 )
-SCENES: Final[Mapping[str, Sequence[Scene]]] = {"regions": REGIONS, "transactions": CLIENTS}

@@ -18,8 +18,8 @@ from confluent_kafka import KafkaException
 from chaos.shuffle.plan import Part
 from region_broker.cli.demo.stage import StageError
 from tests.process.faults.cases import Expected, Fault, Other, Run, Seen, Side, Way, When
-from tests.process.faults.regions import Scene, Stand
-from tests.process.faults.world import Template, World, born, failed_over
+from tests.process.faults.scenes import Scene, Stand
+from tests.process.faults.world import DAY_S, Template, World, born, failed_over
 
 
 class Templates:
@@ -72,10 +72,6 @@ class Play:
         self.world.be_whole()
         self.world.losses_are_named()
 
-    def clock_is_back(self) -> bool:
-        """Return whether this run sets the clock back."""
-        return self.run.row.fault is Fault.CLOCK
-
     def _start_other(self) -> None:
         if self.run.row.fault is Fault.EXCHANGED:
             self._refused(self.other, self.region, _words(self.run.row.met, self.region))
@@ -85,7 +81,8 @@ class Play:
     def _launch_if_down(self) -> str | None:
         if self.world.stage.up(self.region):
             return None
-        return self.world.launch(self.region, clock_set_back=self.clock_is_back())
+        moved_s = -DAY_S if self.run.row.fault is Fault.CLOCK else 0
+        return self.world.launch(self.region, clock_moved_s=moved_s)
 
     def _see(self, expected: Expected) -> None:
         """Require that the region does what is expected, and tells it."""

@@ -32,8 +32,8 @@ PARTITIONS: Final = 2
 RECORDS: Final = 20
 PATIENCE_S: Final = 60.0
 SEED: Final = 7
-CLOCK_BACK_S: Final = 86_400
-_CLOCK_FOLDER: Final = Path(__file__).parent / "clock_set_back"
+DAY_S: Final = 86_400
+_CLOCK_FOLDER: Final = Path(__file__).parent / "moved_clock"
 _LEFT_BEHIND: Final = shutil.ignore_patterns("node.log", "aside")
 
 
@@ -47,8 +47,8 @@ class World:
         self.kept = set(kept)
         self.gone: set[str] = set()
         """What was acknowledged, and an operator's word has given up."""
-        self._behind: set[str] = set()
-        """Whose clock was set back: its clients live there, for a time far in its future is refused, as in Kafka."""
+        self._clock_moved_s: dict[str, int] = {}
+        """A region's clients live in its time: a time far in its future is refused, as in Kafka."""
 
     def __enter__(self) -> "World":
         """Open the links."""
@@ -64,16 +64,16 @@ class World:
         """Let regions dial each other through links that can be cut, from the next start on."""
         self.stage.cluster.route_peers(self.stage.links.ports)
 
-    def launch(self, name: str, *, clock_set_back: bool = False) -> str | None:
-        """Start a region; return None once it answers, or why it ended."""
-        if clock_set_back:
-            self._behind.add(name)
-        with _clock_set_back() if clock_set_back else _clock_as_it_is():
+    def launch(self, name: str, *, clock_moved_s: int = 0, **settings: int) -> str | None:
+        """Start a region, with these settings of its own; return None once it answers, or why it ended."""
+        self._clock_moved_s[name] = clock_moved_s
+        of_its_own = {f"TIDEMARK_{key.upper()}": str(value) for key, value in settings.items()}
+        with _surroundings({**_moved_clock(clock_moved_s), **of_its_own}):
             return self.stage.launch(name)
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *, clock_moved_s: int = 0, **settings: int) -> None:
         """Start a region that must open its folder."""
-        refused = self.launch(name)
+        refused = self.launch(name, clock_moved_s=clock_moved_s, **settings)
         assert refused is None, f"{name} does not open its folder: {refused}"
 
     def log(self, name: str) -> str:
@@ -164,7 +164,9 @@ class World:
         self.kept |= set(values)
         return set(values)
 
-    def send(self, home: str, topic: str, values: Sequence[str], partitions: int) -> None:
+    def send(
+        self, home: str, topic: str, values: Sequence[str], partitions: int, *, age_ms: int = 0
+    ) -> None:
         """Write these to a topic, to its partitions in turn; return when all are acknowledged."""
         acknowledged = 0
 
@@ -173,15 +175,16 @@ class World:
             assert error is None, error
             acknowledged += 1
 
-        now_ms = SystemClock().wall_ms() - (CLOCK_BACK_S * 1000 if home in self._behind else 0)
+        written_ms = SystemClock().wall_ms() + self._clock_moved_s.get(home, 0) * 1000 - age_ms
         producer = Producer(
             {"bootstrap.servers": self.stage.cluster.place(home).bootstrap,
              "enable.idempotence": True, "log_level": 0, "linger.ms": 0}
         )  # fmt: skip
         for number, value in enumerate(values):
             producer.produce(
-                topic, value, partition=number % partitions, on_delivery=delivered, timestamp=now_ms
-            )
+                topic, value, partition=number % partitions, on_delivery=delivered,
+                timestamp=written_ms,
+            )  # fmt: skip
         assert producer.flush(PATIENCE_S) == 0
         assert acknowledged == len(values)
 
@@ -334,21 +337,23 @@ def _left(world: World, former: Path | None) -> Template:
 
 
 @contextmanager
-def _clock_as_it_is() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _clock_set_back() -> Iterator[None]:
-    """Let what is started now believe that it is yesterday: its Python finds `sitecustomize` there."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_CLOCK_FOLDER), before)))
-    os.environ["CLOCK_SET_BACK_S"] = str(CLOCK_BACK_S)
+def _surroundings(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let what is started meanwhile find these in its environment."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        del os.environ["CLOCK_SET_BACK_S"]
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _moved_clock(moved_s: int) -> Mapping[str, str]:
+    """Return what makes a Python believe that it is another day: it finds `sitecustomize` there."""
+    if not moved_s:
+        return {}
+    path = filter(None, (str(_CLOCK_FOLDER), os.environ.get("PYTHONPATH")))
+    return {"PYTHONPATH": os.pathsep.join(path), "CLOCK_MOVED_S": str(moved_s)}

@@ -1,0 +1,68 @@
+"""What a play is given, and a play as one row of docs/FAULTS.md.
+
+Each play begins with regions that do not run and hold the same, and ends with all of them up and whole. Its first line
+is its line in the document. `world.kept` is what must be there in the end; what an operator's word took away is given
+up, and must be named by `region losses`.
+
+Not here: the plays (`regions`, `retention`, `disks`), who judges their ends (`runner`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient
+
+from tests.process.faults.cases import When
+from tests.process.faults.world import Template, World
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What a play is given: regions that do not run, with links between them."""
+
+    world: World
+    template: Template
+
+    @property
+    def home(self) -> str:
+        """Who acted last."""
+        return self.template.home
+
+    @property
+    def mirror(self) -> str:
+        """The first of those that mirrored it."""
+        return self.template.mirror
+
+    def start(self) -> None:
+        """Start all; return when home acts and all others have copied all."""
+        for name in (self.home, *self.template.mirrors):
+            self.world.start(name)
+        self.world.settle()
+
+    def admin(self, name: str | None = None) -> AdminClient:
+        """Return an administrator's client at home, or at another region."""
+        place = self.world.stage.cluster.place(name or self.home)
+        return AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
+
+    def fail_over(self, to: str) -> None:
+        """Give an operator's word."""
+        self.world.tidemark("region", "failover", "--yes", "--to", to)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A play, and the regions that it begins with."""
+
+    play: Callable[[Stand], None]
+    when: When = When.BEFORE
+    regions: int = 2
+
+    @property
+    def name(self) -> str:
+        """Return what `--case` and the lines of a run say."""
+        return self.play.__name__.replace("_", "-")
+
+    @property
+    def says(self) -> str:
+        """Return its line in the document."""
+        return (self.play.__doc__ or "").strip().splitlines()[0]
