@@ -1,10 +1,10 @@
 """Regions as separate processes on loopback: what `dev`, `demo`, the tests and the chaos suites start.
 
-INV-LC1  only processes started here are ever signalled
+INV-LC1  only processes started here are ever signalled, and of each region one at a time
+INV-LC2  a region is up when its process has said so on its standard output; nobody polls or guesses
 INV-LC3  a cluster is born once, by who made its folder: before its home region starts for the first time (T32)
 INV-LC4  a port that a region is given is none that the system takes for what it dials: while the region is down, its port
          stays free
-INV-LC2  a region is up when its process has said so on its standard output; nobody polls or guesses
 
 The folder holds one sub-folder per region and `cluster.json` with the cluster id and the ports, so that the
 same folder gives the same cluster again.
@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -83,6 +82,7 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     regions: list[RegionPlace]
     born: bool = True
+    """A plan that does not say so is of a version whose clusters were born by their first start."""
 
 
 class NodeProcess(Protocol):
@@ -113,6 +113,25 @@ StartsProcess = Callable[[Sequence[str], IO[bytes]], NodeProcess]
 """Starts `tidemark` with these arguments and this standard error, in a session of its own, with pipes for the rest."""
 
 
+class _Started:
+    """The process of a region, and the first line of its standard output once there is one."""
+
+    def __init__(self, process: NodeProcess) -> None:
+        self.process = process
+        self.said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        self.said.put(self.process.stdout.readline())
+
+    def let_go(self) -> None:
+        """Close its pipes; to be called once it has ended."""
+        self._listener.join()  # nobody closes what another thread reads from
+        _close_pipes(self.process)
+
+
 class LocalCluster:
     """A context manager: leaving it stops what was started. Not thread-safe.
 
@@ -124,8 +143,7 @@ class LocalCluster:
         self.folder = folder
         self.plan = plan
         self._settings = dict(settings)
-        self._processes: dict[str, NodeProcess] = {}
-        self._said: dict[str, queue.SimpleQueue[bytes]] = {}
+        self._started: dict[str, _Started] = {}
         self._peer_routes: Mapping[tuple[str, str], int] = {}
         self._starts: StartsProcess = _start
 
@@ -136,7 +154,8 @@ class LocalCluster:
     ) -> Self:  # fmt: skip
         """Plan a new cluster in `folder` or find the one that is there.
 
-        `port` 0 takes free ports; None those that the cluster had, of a new one from `FIRST_PORT` on.
+        `port` 0 takes free ports; None those that the cluster had, of a new one from `FIRST_PORT` on. Raises
+        `ClusterError`, `OSError`.
         """
         path = folder / PLAN_FILE
         if path.exists():
@@ -208,83 +227,84 @@ class LocalCluster:
 
     def why_ended(self, name: str) -> str | None:
         """Return the last word of a region that was launched and has ended, None while it runs."""
-        process = self._processes[name]
-        if process.poll() is None:
+        if self._started[name].process.poll() is None:
             return None
-        self._close_pipes(self._processes.pop(name))
-        return _reason(self.data_dir(name) / "node.log")
+        self._started.pop(name).let_go()
+        return _reason(self._log(name))
 
     @property
     def running(self) -> list[str]:
         """The regions whose processes have not ended."""
-        return [name for name, process in self._processes.items() if process.poll() is None]
+        return [name for name in self._started if self.pids(name)]
 
     def pids(self, name: str) -> list[int]:
         """Return the process ids of a region that is running."""
-        process = self._processes.get(name)
-        return [process.pid] if process is not None and process.poll() is None else []
+        started = self._started.get(name)
+        runs = started is not None and started.process.poll() is None
+        return [started.process.pid] if started is not None and runs else []
 
     def kill(self, name: str) -> None:
         """SIGKILL a region, as if its site were gone; returns when it is dead."""
-        process = self._processes.pop(name)
-        process.kill()
-        process.wait()
-        self._close_pipes(process)
+        started = self._started.pop(name)
+        started.process.kill()
+        started.process.wait()
+        started.let_go()
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal to a region's process."""
-        self._processes[name].send_signal(number)
+        self._started[name].process.send_signal(number)
 
     def dead(self) -> dict[str, int]:
         """Return the exit codes of regions that ended by themselves since the last call."""
         ended = {}
-        for name, process in list(self._processes.items()):
-            code = process.poll()
+        for name, started in list(self._started.items()):
+            code = started.process.poll()
             if code is not None:
                 ended[name] = code
-                self._close_pipes(self._processes.pop(name))
+                self._started.pop(name).let_go()
         return ended
 
     def stop(self, names: Sequence[str] | None = None) -> None:
         """SIGTERM these regions (all, when None), wait, and SIGKILL those that do not end in time."""
-        wanted = [name for name in self._processes if names is None or name in names]
-        for process in (self._processes[name] for name in wanted):
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+        wanted = [name for name in self._started if names is None or name in names]
         for name in wanted:
-            process = self._processes[name]
+            self.signal(name, signal.SIGTERM)
+        for name in wanted:
             try:
-                process.wait(STOP_TIMEOUT_S)
+                self._started[name].process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            self._close_pipes(process)
-            del self._processes[name]
+                self.kill(name)
+            else:
+                self._started.pop(name).let_go()
 
     def _spawn(self, name: str) -> None:
+        if self.pids(name):
+            raise ClusterError(f"region {name} runs already: stop it before it is started again")
+        if name in self._started:
+            self._started.pop(name).let_go()
         folder = self.data_dir(name)
         folder.mkdir(parents=True, exist_ok=True)
         config_path = folder / "node.json"
         config_path.write_bytes(msgspec.json.format(msgspec.json.encode(self._config(name))))
         if not self.plan.born and name == self.plan.regions[0].name:
             self._be_born(config_path)
-        with (folder / "node.log").open("ab") as log:
-            process = self._starts([*_BROKER, "--config", str(config_path)], log)
-        said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=_listen, args=(process, said), daemon=True).start()
-        self._processes[name] = process
-        self._said[name] = said
+        with self._log(name).open("ab") as log:
+            self._started[name] = _Started(
+                self._starts([*_BROKER, "--config", str(config_path)], log)
+            )
 
     def _be_born(self, config_path: Path) -> None:
-        with tempfile.TemporaryFile() as said:
-            process = self._starts([*_INIT, "--config", str(config_path)], said)
+        log_path = self._log(self.plan.regions[0].name)
+        with log_path.open("ab") as log:
+            process = self._starts([*_INIT, "--config", str(config_path)], log)
+        try:
+            code = process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
             code = process.wait()
-            self._close_pipes(process)
-            said.seek(0)
-            if code != 0:
-                raise ClusterError(
-                    f"the cluster was not born: {said.read().decode(errors='replace')}"
-                )
+        _close_pipes(process)
+        if code != 0:
+            raise ClusterError(f"the cluster was not born: {_reason(log_path)}")
         self.plan = msgspec.structs.replace(self.plan, born=True)
         (self.folder / PLAN_FILE).write_bytes(msgspec.json.encode(self.plan))
 
@@ -305,22 +325,28 @@ class LocalCluster:
         return entry if routed is None else {**entry, "peer": f"127.0.0.1:{routed}"}
 
     def _await_ready(self, name: str) -> None:
+        started = self._started[name]
         try:
-            line = self._said[name].get(timeout=START_TIMEOUT_S)
+            line = started.said.get(timeout=START_TIMEOUT_S)
         except queue.Empty:
-            line = b"nothing"
-        if not line.startswith(b"ready"):
-            if line == _SAID_NOTHING:  # its standard output is closed: it is about to end
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._processes[name].wait(STOP_TIMEOUT_S)
-            log = self.data_dir(name) / "node.log"
-            raise ClusterError(f"region {name} did not start: {_reason(log)}")
+            raise ClusterError(
+                f"region {name} runs, and is not up after {START_TIMEOUT_S:.0f} s: {_reason(self._log(name))}"
+            ) from None
+        if line.startswith(b"ready"):
+            return
+        if line == _SAID_NOTHING:  # its standard output is closed: it is about to end
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.process.wait(STOP_TIMEOUT_S)
+        raise ClusterError(f"region {name} did not start: {_reason(self._log(name))}")
 
-    @staticmethod
-    def _close_pipes(process: NodeProcess) -> None:
-        for pipe in (process.stdout, process.stdin):
-            if pipe is not None:
-                pipe.close()
+    def _log(self, name: str) -> Path:
+        return self.data_dir(name) / "node.log"
+
+
+def _close_pipes(process: NodeProcess) -> None:
+    for pipe in (process.stdout, process.stdin):
+        if pipe is not None:
+            pipe.close()
 
 
 def _read_plan(path: Path) -> ClusterPlan:
@@ -340,12 +366,6 @@ def _start(command: Sequence[str], errors: IO[bytes]) -> NodeProcess:
         stderr=errors,
         start_new_session=True,
     )
-
-
-def _listen(process: NodeProcess, said: queue.SimpleQueue[bytes]) -> None:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    said.put(line)
 
 
 def _reason(log: Path, line_count: int = 15) -> str:
