@@ -8,6 +8,7 @@ INV-STF1  a fork has no thread, no signal handler and no open file of another no
 INV-STF2  it ends with its standard input, nodes end with theirs
 """
 
+import contextlib
 import gc
 import importlib
 import os
@@ -64,6 +65,9 @@ class _Forks:
     def _fork(self) -> Sequence[str] | None:
         connection, _ = self._listener.accept()
         request, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, _STANDARD_FILES)
+        if not request:  # who has called has ended
+            connection.close()
+            return None
         pid = os.fork()
         if pid == 0:
             self._become(files)
@@ -75,7 +79,7 @@ class _Forks:
         watched = os.pidfd_open(pid)
         self._open[watched] = (pid, connection)
         self._selector.register(watched, selectors.EVENT_READ)
-        connection.send(msgspec.json.encode(pid))
+        self._tell(connection, pid)
         return None
 
     def _become(self, files: Sequence[int]) -> None:
@@ -96,10 +100,11 @@ class _Forks:
         os.close(watched)
         _, status = os.waitpid(pid, 0)
         with connection:
-            try:
-                connection.send(msgspec.json.encode(os.waitstatus_to_exitcode(status)))
-            except OSError:
-                return  # who asked for it has ended
+            self._tell(connection, os.waitstatus_to_exitcode(status))
+
+    def _tell(self, connection: socket.socket, number: int) -> None:
+        with contextlib.suppress(OSError):  # who asked for it has ended
+            connection.send(msgspec.json.encode(number))
 
 
 def main() -> None:

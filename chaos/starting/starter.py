@@ -5,6 +5,7 @@ INV-STS1  a node started so is killed, stopped and waited for as any other proce
 Not here: the process that forks (`chaos.starting.forks`).
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -28,13 +29,13 @@ class ForkedProcess:
     def __init__(
         self, connection: socket.socket, stdin: IO[bytes] | None, stdout: IO[bytes] | None
     ) -> None:
-        """Wait until it is forked."""
+        """Wait until it is forked; raises OSError."""
         self.stdin = stdin
         self.stdout = stdout
         self.returncode: int | None = None
         self._connection = connection
         connection.settimeout(_REPLY_S)
-        self.pid: int = msgspec.json.decode(connection.recv(REQUEST_BYTES))
+        self.pid = _told(connection)
 
     def poll(self) -> int | None:
         """Return its exit code, negative for a signal; None while it runs."""
@@ -54,19 +55,29 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def _take(self, timeout_s: float | None) -> int | None:
         if self.returncode is None:
             self._connection.settimeout(timeout_s)
             try:
-                told = self._connection.recv(REQUEST_BYTES)
+                self.returncode = _told(self._connection)
             except (TimeoutError, BlockingIOError):
                 return None
             self._connection.close()
-            code: int = msgspec.json.decode(told)
-            self.returncode = code
         return self.returncode
+
+
+def _told(connection: socket.socket) -> int:
+    """Return the next number that the starter says; raises OSError."""
+    said = connection.recv(REQUEST_BYTES)
+    if not said:
+        raise ConnectionError(
+            "the process that forks nodes has ended, see its standard error: what becomes of its nodes is not known"
+        )
+    number: int = msgspec.json.decode(said)
+    return number
 
 
 class Starter:
@@ -78,7 +89,7 @@ class Starter:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Start it; return when it listens."""
+        """Start it; return when it listens. Raises OSError."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "chaos.starting.forks", str(self.path)],
             stdin=subprocess.PIPE,
@@ -86,7 +97,10 @@ class Starter:
         )
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
-            raise OSError(f"the starter at {self.path} did not start")
+            self._process.communicate()
+            raise OSError(
+                f"the starter at {self.path} ended with exit code {self._process.returncode}, see its standard error"
+            )
         return self
 
     def __exit__(self, *_exc_info: object) -> None:
@@ -97,17 +111,22 @@ class Starter:
 
 
 def start_by(path: Path, command: Sequence[str], errors: IO[bytes]) -> NodeProcess:
-    """Let the starter at `path` start `command`, which is `tidemark` and its arguments."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(_REPLY_S)
-    connection.connect(str(path))
-    from_here, to_node = os.pipe()
-    from_node, to_here = os.pipe()
-    try:
-        socket.send_fds(
-            connection, [msgspec.json.encode(command)], [from_here, to_here, errors.fileno()]
-        )
-        return ForkedProcess(connection, os.fdopen(to_node, "wb"), os.fdopen(from_node, "rb"))
-    finally:
-        os.close(from_here)
-        os.close(to_here)
+    """Let the starter at `path` start `tidemark` with the arguments `command`; raises OSError."""
+    with contextlib.ExitStack() as undo:
+        connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        connection.settimeout(_REPLY_S)
+        connection.connect(str(path))
+        from_here, to_node = os.pipe()
+        stdin = undo.enter_context(os.fdopen(to_node, "wb"))
+        from_node, to_here = os.pipe()
+        stdout = undo.enter_context(os.fdopen(from_node, "rb"))
+        try:
+            socket.send_fds(
+                connection, [msgspec.json.encode(command)], [from_here, to_here, errors.fileno()]
+            )
+        finally:
+            os.close(from_here)
+            os.close(to_here)
+        process = ForkedProcess(connection, stdin, stdout)
+        undo.pop_all()  # they are the process's now
+        return process
