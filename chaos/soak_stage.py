@@ -1,4 +1,4 @@
-"""The two regions of a soak and an operator who does not give up: kill, stop, order, wait, mend.
+"""The regions of a soak and an operator who does not give up: kill, stop, order, wait, mend.
 
 INV-SS1  only processes of its own cluster are ever signalled
 INV-SS2  what does not come about in time is an anomaly, never an endless wait
@@ -26,7 +26,10 @@ ACT_PATIENCE_S: Final = 30.0
 
 
 class SoakStage:
-    """A cluster of two regions in `folder`. `anomalies` holds what was found, in words."""
+    """A cluster in `folder`. `anomalies` holds what was found, in words.
+
+    `home`, `mirror` and `mend` are for the two regions of a soak.
+    """
 
     def __init__(self, seed: int, folder: Path, region_count: int = len(REGIONS)) -> None:
         """Plan the cluster; nothing is started."""
@@ -161,11 +164,15 @@ class SoakStage:
         else:
             self.blame(f"a switch between two live regions did not work: {operation['error']}")
 
+    def check_ends(self) -> None:
+        """Blame regions that ended by themselves."""
+        for name, code in self.cluster.dead().items():
+            self.blame(f"the node of {name} ended by itself with exit code {code}")
+
     def mend(self) -> None:
         for name in list(self.paused):
             self.resume(name)
-        for name, code in self.cluster.dead().items():
-            self.blame(f"the node of {name} ended by itself with exit code {code}")
+        self.check_ends()
         for name in REGIONS:
             self.start(name)
         deadline_s = time.monotonic() + ACT_PATIENCE_S

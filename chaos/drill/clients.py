@@ -23,11 +23,12 @@ from chaos.transfers import Teller
 from region_broker.cli.demo import workload
 from region_broker.cli.demo.dataset import Transfer
 
-INPUT_PARTITIONS: Final = 6
+_INPUT_PARTITIONS: Final = 6
 _ROW_COUNT: Final = 30_000
 _PACE_S: Final = 0.02
 _PATIENCE_S: Final = 120.0
 _JOIN_S: Final = 30.0
+_ADMIN_S: Final = 20.0
 
 
 class Times:
@@ -38,8 +39,8 @@ class Times:
         self._lock = threading.Lock()
         self._commits_s: dict[str, list[float]] = defaultdict(list)
 
-    def note(self, client: str) -> None:
-        """A commit of `client` was answered now; its next transaction begins in a moment."""
+    def note_and_rest(self, client: str) -> None:
+        """A commit of `client`, which calls this, was answered now; it begins its next one in a moment."""
         with self._lock:
             self._commits_s[client].append(time.monotonic())
         time.sleep(_PACE_S)
@@ -58,7 +59,7 @@ class _TellersJournal(TellersJournal):
     def note(self, attempt: Attempt) -> None:
         """Keep when, not what."""
         if attempt.outcome is Outcome.COMMITTED:
-            self._times.note(attempt.teller)
+            self._times.note_and_rest(attempt.teller)
 
 
 class _WorkersJournal(workload.Journal):
@@ -68,7 +69,7 @@ class _WorkersJournal(workload.Journal):
 
     def acknowledge(self, ack: workload.Ack) -> None:
         """Keep when, not what."""
-        self._times.note(_worker_name(int(ack.attempt.split(".")[0])))
+        self._times.note_and_rest(_worker_name(int(ack.attempt.split(".")[0])))
 
 
 class DrillClients:
@@ -105,13 +106,13 @@ class DrillClients:
         """Create topics and input at the region that acts."""
         admin = AdminClient({"bootstrap.servers": bootstrap})
         topics = {
-            workload.INPUT_TOPIC: INPUT_PARTITIONS,
+            workload.INPUT_TOPIC: _INPUT_PARTITIONS,
             workload.ACCOUNTS_TOPIC: workload.ACCOUNT_PARTITIONS,
         }
         for future in admin.create_topics([NewTopic(n, c, 1) for n, c in topics.items()]).values():
-            future.result(20)
+            future.result(_ADMIN_S)
         rows = (Transfer(str(n), f"a{n % 40}", f"b{n % 40}", 1) for n in range(_ROW_COUNT))
-        workload.produce_input(bootstrap, rows, INPUT_PARTITIONS)
+        workload.produce_input(bootstrap, rows, _INPUT_PARTITIONS)
 
     def start(self) -> None:
         """Work from now on."""

@@ -68,9 +68,10 @@ class Drill(SoakStage):
         clients.start()
 
     def tear_down(self) -> None:
-        """Stop the regions."""
+        """Stop the regions; one that has ended by itself is an anomaly."""
         for name in list(self.paused):
             self.resume(name)
+        self.check_ends()
         self.cluster.stop()
 
     def play(self, clients: DrillClients) -> None:
@@ -111,6 +112,7 @@ class Drill(SoakStage):
             self.kill(THIRD)
         time.sleep(self._gap_s)
         if self.third is Third.HOME_RETURNS:
+            self.tell(f"  start {HOME}")
             self.cluster.launch(HOME)
         self.fail_over(self._taker())
 
