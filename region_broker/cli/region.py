@@ -504,6 +504,8 @@ def _print_losses(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]
             ("equal to the statement", _compared(lost)),
         ],
     )
+    if given_up := _given_up(lost):
+        click.echo(f"given up by name, and not counted above: {given_up}")
     for text in lost["unreadable"]:
         click.echo(f"not readable, and not counted whole: {text}")
     _print_transactions(lost["transactions"])
@@ -538,7 +540,15 @@ def _lost_nothing(lost: Mapping[str, Any]) -> bool:
         "transactional_record_count",
     )
     explained = lost["cause"] != DIVERGENCE and lost["exact"] and not lost["unexplained"]
-    return bool(explained and not lost["unreadable"] and not any(lost[name] for name in counts))
+    kept_nothing = not any(lost[name] for name in counts)
+    return bool(explained and not lost["unreadable"] and kept_nothing and not _given_up(lost))
+
+
+def _given_up(lost: Mapping[str, Any]) -> str:
+    """Return which logs an operator gave up because they were gone (T36): no quarantine holds what they held."""
+    statement = lost["statement"] or {}
+    own = statement.get("accepted") and statement["from_region"] == statement["to_region"]
+    return str(statement["open_bound"]) if own else ""
 
 
 def _counted(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]]) -> str:

@@ -149,6 +149,11 @@ def test_losses_of_a_switch_in_peace_say_that_nothing_was_lost(
     monkeypatch.setattr(Cluster, "views", views)
     monkeypatch.setattr(commands, "request", lambda *_: {"losses": [lost]})
     assert "found in region eu: nothing was lost" in run("losses").output
+    lost["statement"] = {"accepted": True, "from_region": "eu", "to_region": "eu",
+                         "open_bound": "all records of orders-2 (it goes on at 3789)"}  # fmt: skip
+    given_up = run("losses").output
+    assert "nothing was lost" not in given_up, "a log that is gone is in no quarantine"
+    assert "not counted above: all records of orders-2 (it goes on at 3789)" in given_up
     lost["plain_record_count"] = 1
     assert "plain records lost" in run("losses").output
 
