@@ -23,28 +23,21 @@ from region_broker.cli.region_client import ApiError, request
 REGIONS: Final = ("eu", "us")
 PATIENCE_S: Final = 60.0
 ACT_PATIENCE_S: Final = 30.0
+_VIEW_S: Final = 3.0
 
 
-class SoakStage:
-    """A cluster in `folder`. `anomalies` holds what was found, in words.
+class ClusterStage:
+    """A cluster in `folder`, its id drawn. `anomalies` holds what was found on the way, in words."""
 
-    `home`, `mirror` and `mend` are for the two regions of a soak.
-    """
-
-    def __init__(self, seed: int, folder: Path, region_count: int = len(REGIONS)) -> None:
+    def __init__(self, folder: Path, region_count: int, chance: Random) -> None:
         """Plan the cluster; nothing is started."""
-        self.seed = seed
-        self.folder = folder
         self.anomalies: list[str] = []
         self.began_s = time.monotonic()
-        self.random = Random(seed)
-        self.paused: set[str] = set()
-        self.planned: set[int] = set()
         self.cluster = LocalCluster.open(
             folder,
             region_count=region_count,
             port=0,
-            new_cluster_id=UUID(int=self.random.getrandbits(128)),
+            new_cluster_id=UUID(int=chance.getrandbits(128)),
         )
 
     def tell(self, text: str) -> None:
@@ -57,13 +50,32 @@ class SoakStage:
         self.tell(f"ANOMALY {text}")
 
     def view(self, name: str) -> Mapping[str, Any] | None:
+        """Return `GET /v1/region`, None if it does not answer."""
         try:
             answer: Mapping[str, Any] = request(
-                self.cluster.place(name).http, "GET", "/v1/region", timeout_s=2
+                self.cluster.place(name).http, "GET", "/v1/region", timeout_s=_VIEW_S
             )
         except (OSError, ApiError):
             return None
         return answer
+
+    def check_ends(self) -> None:
+        """Blame regions that ended by themselves."""
+        for name, code in self.cluster.dead().items():
+            self.blame(f"the node of {name} ended by itself with exit code {code}")
+
+
+class SoakStage(ClusterStage):
+    """The regions of a soak or a drill; `home`, `mirror` and `mend` are for the two of a soak."""
+
+    def __init__(self, seed: int, folder: Path, region_count: int = len(REGIONS)) -> None:
+        """Plan the cluster; nothing is started."""
+        self.seed = seed
+        self.folder = folder
+        self.random = Random(seed)
+        self.paused: set[str] = set()
+        self.planned: set[int] = set()
+        super().__init__(folder, region_count, self.random)
 
     def home(self) -> str:
         """Return who acts, once exactly one does and the other mirrors it."""
@@ -163,11 +175,6 @@ class SoakStage:
             self.planned.add(operation["region_epoch"])
         else:
             self.blame(f"a switch between two live regions did not work: {operation['error']}")
-
-    def check_ends(self) -> None:
-        """Blame regions that ended by themselves."""
-        for name, code in self.cluster.dead().items():
-            self.blame(f"the node of {name} ended by itself with exit code {code}")
 
     def mend(self) -> None:
         for name in list(self.paused):

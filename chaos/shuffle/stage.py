@@ -8,7 +8,7 @@ INV-SHS3  no folder is emptied or wound back that alone knows what clients saw: 
 INV-SHS5  damage to a folder counts from when the clients of its region have noticed that it is down
 INV-SHS4  every explicit word of the operator is noted, from when it is given; an order that is accepted counts
 
-Not here: which actions (`chaos.shuffle.plan`), the operator's choices (`chaos.shuffle.operator`).
+Not here: which actions (`chaos.shuffle.plan`), the operator's choices (`chaos.shuffle.settling`).
 """
 
 import signal
@@ -17,15 +17,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
-from uuid import UUID
 
-import click
+from typing_extensions import override
 
 from chaos.shuffle.folders import Folders
 from chaos.shuffle.links import PeerLinks
 from chaos.shuffle.plan import Action, Kind, Part
 from chaos.shuffle.story import Damage, Separation, Story, Word
-from region_broker.cli.local_cluster import START_TIMEOUT_S, LocalCluster
+from chaos.soak_stage import ClusterStage
+from region_broker.cli.local_cluster import START_TIMEOUT_S
 from region_broker.cli.region_client import ApiError, request
 
 ACT_ALONE_S: Final = 20.0
@@ -35,38 +35,22 @@ _ASK_S: Final = 0.1
 _NOT_YET: Final = float("inf")
 
 
-class Stage:
-    """Everything that actions are done to. `anomalies`: what was found on the way, in words."""
+class Stage(ClusterStage):
+    """Everything that actions are done to."""
 
     def __init__(self, folder: Path, regions: int, seed: int) -> None:
         """Plan the cluster; nothing is started."""
         self.chance = Random(seed)
-        self.cluster = LocalCluster.open(
-            folder,
-            region_count=regions,
-            port=0,
-            new_cluster_id=UUID(int=self.chance.getrandbits(128)),
-        )
+        super().__init__(folder, regions, self.chance)
         self.names = [place.name for place in self.cluster.plan.regions]
         self.links = PeerLinks({each.name: each.peer_port for each in self.cluster.plan.regions})
         self.folders = Folders(folder, self.chance)
         self.story = Story()
-        self.anomalies: list[str] = []
-        self.began_s = time.monotonic()
         self._cut: set[frozenset[str]] = set()
         self._apart_since_s: dict[frozenset[str], float] = {}
         self._swapped: tuple[str, str] | None = None
         self._acted: set[str] = set()
         self._damaged: set[str] = set()
-
-    def tell(self, text: str) -> None:
-        """Print with the time since the start."""
-        click.echo(f"{time.monotonic() - self.began_s:7.1f}  {text}")
-
-    def blame(self, text: str) -> None:
-        """Note an anomaly."""
-        self.anomalies.append(text)
-        self.tell(f"ANOMALY {text}")
 
     def set_up(self) -> None:
         """Start all regions, dialling each other through the links."""
@@ -79,16 +63,6 @@ class Stage:
         self.cluster.stop()
         self.links.__exit__()
 
-    def view(self, name: str) -> Mapping[str, Any] | None:
-        """Return `GET /v1/region`, None if it does not answer."""
-        try:
-            answer: Mapping[str, Any] = request(
-                self.cluster.place(name).http, "GET", "/v1/region", timeout_s=3
-            )
-        except (OSError, ApiError):
-            return None
-        return answer
-
     def up(self, name: str) -> bool:
         """Return whether its process runs."""
         return bool(self.cluster.pids(name))
@@ -100,10 +74,10 @@ class Stage:
         self.check_ends()
         time.sleep(action.pause_s)
 
+    @override
     def check_ends(self) -> None:
-        """Blame regions that ended by themselves."""
-        for name, code in self.cluster.dead().items():
-            self.blame(f"the node of {name} ended by itself with exit code {code}")
+        """Blame regions that ended by themselves; they are apart from all others since."""
+        super().check_ends()
         self._note_contacts()
 
     def kill(self, name: str) -> None:
