@@ -9,6 +9,7 @@ import pytest
 from geo_replicator.failover import Phase
 from region_broker.adapters.takeover.failover_operations import OperationRefused
 from region_broker.adapters.takeover.log_surgery import key_of
+from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.node import NodeRefused
 from region_broker.wire.batches import Record, build_batch
 from tests.simulation.folder_faults import (
@@ -229,6 +230,11 @@ async def test_T36_a_lost_log_is_given_up_beside_a_region_that_was_emptied_itsel
     async with region_pair(tmp_path, 10) as pair:
         await three_records(pair)
         await pair.create_topic("other", 1)
+        client = await connect(pair.eu)
+        await commit(client, "lost", "other", (0,))
+        leader, key = pair.eu.node.tidemarks.cut_leader, key_of(pair.eu.partition("other", 0))
+        assert leader is not None
+        await until(lambda: leader.published_cut().position_of(key) == 2, "a tidemark has it")
         for region in pair.regions.values():
             await region.kill()
         empty_folder(pair.us)
@@ -253,6 +259,57 @@ async def test_T36_a_lost_log_is_given_up_beside_a_region_that_was_emptied_itsel
         assert operation.status == "succeeded", operation
         await write(pair.eu, b"four")
         await pair.until(lambda: shown(pair.us) == 4, "the emptied one got all that was left")
+
+
+async def test_T36_a_mirror_that_is_behind_copies_the_rest_where_home_lost_a_log_without_records(
+    tmp_path: Path,
+) -> None:
+    """No tidemark covers a record of that log: nothing that was shown is in danger, and a failover is to lose nothing."""
+    async with region_pair(tmp_path, 11) as pair:
+        await three_records(pair)
+        await pair.us.kill()
+        await write(pair.eu, b"four")
+        leader, key = pair.eu.node.tidemarks.cut_leader, key_of(pair.eu.partition(TOPIC, 0))
+        assert leader is not None
+        await until(lambda: leader.published_cut().position_of(key) == 4, "a tidemark has it")
+        await pair.eu.kill()
+        lose_log(pair.eu, OFFSETS_LEDGER, 0)
+        await pair.eu.begin()
+        await until(lambda: "not on its disk any more" in reason(pair.eu), "it says which")
+        await pair.us.start()
+        await pair.until(lambda: shown(pair.us) == 4, "the mirror has all")
+        assert not pair.eu.node.role.acting
+        await pair.fail_over()
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        assert (shown(pair.us), shown(pair.eu)) == (4, 4)
+
+
+async def test_T33_home_that_lost_a_log_without_records_and_is_an_older_copy_is_in_doubt(
+    tmp_path: Path,
+) -> None:
+    """It stands still for the log already; that it lacks what was shown is heard of all the same."""
+    async with region_pair(tmp_path, 12) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        older = copy_of(pair.eu)
+        await pair.eu.start()
+        await write(pair.eu, b"four")
+        await pair.until(lambda: shown(pair.us) == 4, "the mirror shows it")
+        for region in pair.regions.values():
+            await region.kill()
+        restore(pair.eu, older)
+        lose_log(pair.eu, OFFSETS_LEDGER, 0)
+        await pair.eu.begin()
+        await until(lambda: "not on its disk any more" in reason(pair.eu), "it says which")
+        assert not pair.eu.node.failover.doubt(), "nobody has shown anything of that log"
+        await pair.us.start()
+        await pair.until(
+            lambda: "region us has shown" in pair.eu.node.failover.doubt(), "it hears of it"
+        )
+        await pair.fail_over()
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        await pair.until(lambda: shown(pair.eu) == 4, "it gets back what its copy lacked")
+        assert not pair.us.node.failover.doubt()
 
 
 async def test_T35_an_old_home_that_returned_cuts_nothing_at_the_word_of_a_new_one_that_lost_a_log(

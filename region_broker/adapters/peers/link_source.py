@@ -3,8 +3,8 @@
 INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like any other log
 INV-SO7  nothing is served before this region's own logs are cut to the base that it took over at (T20): a mirror would
          copy back what the lineage has taken away, and hold it beside what is written at those offsets next
-INV-SO9  nothing is compared with, or copied from, a history that is in dispute, or has lost a log: a mirror would cut its own
-         logs to it (T33, T36). One that has not reached a tidemark of this region epoch yet has shown nothing under it. Who
+INV-SO9  nothing is compared with, or copied from, a history that is in dispute, or has lost a log that a tidemark covers
+         records of: a mirror would cut its own logs to it (T33, T36). One that has not reached a tidemark of this region epoch yet has shown nothing under it. Who
          takes over, and was promised, cuts nothing to what it copies (INV-QM1): it may
 INV-SO8  a region that stands fenced by its promise serves the taker, and nobody else, what it has reached (T24)
 INV-SO2  a request of an older region epoch is refused, and so is one that this region does not act for

@@ -54,7 +54,7 @@ from geo_replicator.failover_events import (
     folder_named,
 )
 from geo_replicator.folder_life import BirthVerdict, Shown, judge_births
-from geo_replicator.history import HistoryDifference
+from geo_replicator.history import NAMED_MAX, HistoryDifference
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail
 from geo_replicator.tidemark import TidemarkError
@@ -91,7 +91,11 @@ from region_broker.adapters.takeover.failover_messages import (
 from region_broker.adapters.takeover.failover_ports import RoundFailed
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
-from region_broker.adapters.takeover.steps.accepting import held_here, state_beyond
+from region_broker.adapters.takeover.steps.accepting import (
+    held_here,
+    lost_to_mirrors,
+    state_beyond,
+)
 from region_broker.adapters.takeover.steps.disputed import (
     refutation,
     refuted_by_lineage,
@@ -362,24 +366,26 @@ class FailoverDriver:
 
     def doubt(self) -> str:
         """Return what is known against the history here: a dispute, or lost logs (T33, T36); empty where nothing is."""
-        refuted = self.state.refuted or self.outlook.refuted
-        if refuted is not None and refuted.region_epoch == self.state.region_epoch:
-            return refuted.reason
-        lost = self.parts.manifest.lost()
-        return f"{len(lost)} logs are not on its disk any more" if lost else ""
+        state, lost = self.state, bool(self.parts.manifest.lost())
+        for refuted in (state.refuted, self.outlook.refuted):
+            counts = refuted is not None and refuted.region_epoch == state.region_epoch
+            if refuted is not None and counts and not (refuted.lost_here and lost):
+                return refuted.reason
+        missed = lost_to_mirrors(self.outlook) if lost else ()
+        named = ", ".join(missed[:NAMED_MAX])
+        return f"{len(missed)} logs are not on its disk any more ({named})" if missed else ""
 
     def refuted(
         self, region: str, point: TidemarkPoint, missing: Sequence[HistoryDifference]
     ) -> None:
         """Hear that a mirror has shown what is not here: writes close in this very call (T33)."""
         state = self.state
-        if point.region_epoch != state.region_epoch or state.refuted is not None:
-            return
-        self._refute(refutation(self.outlook, region, point, missing))
+        if point.region_epoch == state.region_epoch:
+            self._refute(refutation(self.outlook, region, point, missing))
 
     def _refute(self, event: HistoryRefuted | None) -> None:
         state = self.state
-        if event is None or state.refuted is not None:
+        if event is None or not (state.refuted is None or state.refuted.lost_here):
             return
         known = self.outlook.is_refuted(state.region_epoch)
         self.outlook.refuted = event

@@ -99,6 +99,23 @@ def _logs_lost(outlook: Outlook) -> list[RegionLog]:
     return [log for log in outlook.parts.role.logs() if str(log.tp) in lost]
 
 
+def lost_to_mirrors(outlook: Outlook) -> Sequence[str]:
+    """Return the logs that are lost here, empty where no tidemark covers a record of any: then no mirror has shown one.
+
+    What cannot be told counts as covered: `__tidemarks` may be among what is lost.
+    """
+    lost = outlook.parts.manifest.lost()
+    if not lost:
+        return lost
+    try:
+        newest = outlook.parts.tidemarks.newest_cut()
+    except TidemarkError:
+        return lost
+    logs = _logs_lost(outlook)
+    uncovered = [log for log in logs if newest.position_of(key_of(log)) == 0]
+    return [] if newest.point != BEFORE_ALL and len(uncovered) == len(lost) else lost
+
+
 def _lost_logs(outlook: Outlook) -> list[tuple[RegionLog, int]]:
     newest = outlook.parts.tidemarks.newest_cut()
     return [(log, newest.position_of(key_of(log))) for log in _logs_lost(outlook)]

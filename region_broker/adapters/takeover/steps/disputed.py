@@ -110,7 +110,8 @@ def choices(outlook: Outlook, state: State) -> str:
             return f"{state.reason}. Writes are closed: {back}; {by_name}"
         return (
             f"{state.reason}. Writes are closed: tidemark region failover --to {other}, from which this region then"
-            f" copies them again (not where its tidemark is 0: it holds nothing); or {back}; {by_name}"
+            f" copies them again (not where its tidemark is 0: it holds nothing; and what it has not copied of other logs goes"
+            f" to quarantine here: tidemark region status names the tidemarks of both); or {back}; {by_name}"
         )
     return (
         f"{state.reason}. Writes are closed until an operator chooses: tidemark region failover --to"
