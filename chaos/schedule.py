@@ -3,7 +3,7 @@
 INV-SC1  the same seed gives the same rounds; nothing but the seed goes in
 INV-SC2  every kind of round comes before any comes a second time: a short run meets them all it can
 
-Not here: how a round is played (`chaos.rounds`), how it is judged (`chaos.soak_judge`).
+Not here: how a round is played (`chaos.plays`), how it is judged (`chaos.soak_judge`).
 """
 
 import enum
