@@ -146,8 +146,9 @@ class KeptDeletions:
         }
 
     def save_now_and_then(self) -> None:
-        """Make durable what was counted, if it is worth it."""
-        if any(
+        """Make durable what was counted, if it is worth it, or if it still names what is gone."""
+        gone = self._saved.keys() - set(map(self._name, self._began_ms))
+        if gone or any(
             self._age_ms(each) - self._saved.get(self._name(each), 0) >= _SAVE_EVERY_MS
             for each in self._began_ms
         ):

@@ -40,6 +40,12 @@ def maintained_after(some: World, duration_ms: int) -> list[KeptDeletion]:
     return some.table.kept.listed()
 
 
+def full(name: str, path: Path) -> None:
+    """A disk without room for what a deletion says of itself."""
+    if name == "write_file_atomic":
+        raise OSError(errno.ENOSPC, "the disk is full", str(path))
+
+
 def restart_without_the_topic(some: World) -> None:
     some.disk.process_killed()
     some.topic = replace(some.topic, topic_id=UUID(int=7), name="other")
@@ -153,6 +159,19 @@ def test_INV_KD1_what_was_counted_for_an_earlier_deletion_of_that_id_counts_for_
     assert [kept.left_ms for kept in some.table.kept.listed()] == [DAY_MS]
 
 
+def test_INV_KD1_a_later_deletion_of_that_id_is_kept_in_full_though_the_disk_has_no_room() -> None:
+    some = keeping()
+    delete_with_records(some)
+    maintained_after(some, DAY_MS - 1)
+    assert maintained_after(some, 1) == []
+    some.partitions = some.table.open_topic(some.topic)
+    some.partition.become_leader(5)
+    some.disk.fault = full
+    delete_with_records(some)
+    restart_without_the_topic(some)
+    assert [kept.left_ms for kept in some.table.kept.listed()] == [DAY_MS]
+
+
 @pytest.mark.parametrize("operation", ["rename", "fsync_dir"])
 def test_T34_a_deletion_that_a_crash_interrupted_is_kept_too(operation: str) -> None:
     some = keeping()
@@ -176,11 +195,6 @@ def test_T34_a_deletion_that_a_crash_interrupted_is_kept_too(operation: str) -> 
 
 def test_INV_KD2_a_deletion_on_a_full_disk_is_kept_under_the_name_that_its_folder_has() -> None:
     some = keeping()
-
-    def full(name: str, path: Path) -> None:
-        if name == "write_file_atomic":
-            raise OSError(errno.ENOSPC, "the disk is full", str(path))
-
     some.disk.fault = full
     delete_with_records(some)
     some.disk.fault = None
