@@ -79,6 +79,7 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
     `forced`: the operator's word stands for promises that cannot be had.
     `accepts`: the region whose history the operator gave up, where this one takes over from itself (T33).
     `accepts_behind`: what other regions have reached beyond this one is given up by the operator's word (T24).
+    `gives_up`: the lost logs that the operator gave up by name; what is lost later was not meant (T36).
     """
 
     region_epoch: int
@@ -89,6 +90,7 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
     final: tuple[int, int] | None = None
     accepts: str = ""
     accepts_behind: bool = False
+    gives_up: tuple[str, ...] = ()
 
 
 class TakeoverAbandoned(msgspec.Struct, frozen=True, tag=True):

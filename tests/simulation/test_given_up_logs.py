@@ -14,15 +14,17 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
-from region_broker.adapters.takeover.failover_operations import Operation
+from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
 from region_broker.adapters.takeover.log_surgery import key_of
+from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from tests.simulation.disk import Crashed
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import batch_of
 from tests.simulation.network import Fabric
-from tests.simulation.region_pair import Region, until
+from tests.simulation.region_pair import Region, region_pair, until
 from tests.simulation.test_disk_and_clock import commit, connect
-from tests.simulation.test_half_folders import committed_values
+from tests.simulation.test_folders_without_history import shown, three_records
+from tests.simulation.test_half_folders import committed_values, reason
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 TOPIC = "orders"
@@ -183,3 +185,93 @@ async def test_T18_giving_up_a_log_killed_at_any_durable_step_ends_as_if_it_had_
             assert await interrupted(outset.region(), at, random.Random(at)) == expected, at
     finally:
         await region.kill()
+
+
+async def dies_in_the_middle(region: Region) -> None:
+    """Let a region that misses a log die once the order to give it up is durable, and its log goes on empty."""
+    await region.begin()
+    await until(lambda: region.phase is Phase.DISPUTED, "it misses the log")
+
+    def die_closing_history(operation: str, path: Path) -> None:
+        if region.phase is Phase.FENCING and (operation, path.name) == ("fdatasync", "journal"):
+            region.disk.crash_after(0)
+
+    region.disk.fault = die_closing_history
+    await given_up(region)
+    assert region.died
+    await region.kill()
+
+
+@pytest.mark.parametrize("topic", [TOPIC, TRANSACTION_LEDGER])
+async def test_T36_a_log_that_is_lost_while_another_one_is_given_up_was_not_meant_by_the_order(
+    tmp_path: Path, topic: str
+) -> None:
+    region = Region("eu", tmp_path / "eu", Fabric(random.Random(1)), random.Random(2), ("eu",))
+    try:
+        await loses_a_log(region)
+        await dies_in_the_middle(region)
+        number = 1 if topic == TOPIC else 0
+        lose_log(region, topic, number)
+        await region.begin()
+        await until(lambda: f"{topic}-{number}" in reason(region) or acts(region), "it says which")
+        assert not acts(region)
+        await until(lambda: "whole data folder back" in reason(region), "it says the ways out")
+        if topic == TOPIC:
+            operation = region.node.operations.begin_accept_loss(confirmed=True)
+            await until(lambda: operation.status != "running", "it ends")
+            assert operation.status == "succeeded", operation
+            assert operation.statement is not None
+            assert f"{TOPIC}-1 (it goes on at {COVERED})" in operation.statement.open_bound
+        else:
+            with pytest.raises(OperationRefused, match="whole data folder back"):
+                region.node.operations.begin_accept_loss(confirmed=True)
+    finally:
+        await region.kill()
+
+
+async def test_T36_a_ledger_that_is_lost_in_the_middle_of_a_takeover_is_not_taken_for_empty(
+    tmp_path: Path,
+) -> None:
+    region = Region("eu", tmp_path / "eu", Fabric(random.Random(1)), random.Random(2), ("eu",))
+    try:
+        await loses_a_log(region)
+        await region.begin()
+
+        def die_adopting(operation: str, path: Path) -> None:
+            if region.phase is Phase.ADOPTING:
+                region.disk.crash_after(0)
+
+        region.disk.fault = die_adopting
+        await given_up(region)
+        assert region.died
+        await region.kill()
+        lose_log(region, TRANSACTION_LEDGER, 0)
+        await region.begin()
+        await until(lambda: acts(region) or f"{TRANSACTION_LEDGER}-0" in reason(region), "which")
+        assert region.phase is Phase.ADOPTING
+        assert "whole data folder back" in reason(region)
+    finally:
+        await region.kill()
+
+
+async def test_T36_a_region_that_answers_again_in_the_middle_keeps_a_log_from_being_given_up(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        for region in pair.regions.values():
+            await region.kill()
+        lose_log(pair.eu, TOPIC, 0)
+        await dies_in_the_middle(pair.eu)
+        await pair.us.start()
+        await pair.eu.begin()
+        await pair.until(
+            lambda: acts(pair.eu) or "region failover --to us" in reason(pair.eu), "it says why not"
+        )
+        assert not acts(pair.eu)
+        assert pair.us.partition(TOPIC, 0).log_start_offset == 0
+        await pair.until(lambda: pair.us.phase in {Phase.MIRRORING, Phase.FENCED}, "us may act")
+        await pair.fail_over()
+        await pair.until(
+            lambda: pair.eu.phase is Phase.MIRRORING and shown(pair.eu) == 3, "it got it back"
+        )

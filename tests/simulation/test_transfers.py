@@ -171,7 +171,7 @@ class Life:
         steps = node.failover.steps
         cut = steps.cut
 
-        async def noting(state: State, effect: CutLogs) -> Event:
+        async def noting(state: State, effect: CutLogs) -> Event | None:
             if not self.tails:
                 for partition in node.storage.partitions:
                     await partition.wait_committed(partition.log_end_offset)

@@ -175,6 +175,7 @@ class FailoverOperations:
             planned=False,
             forced=True,
             accepts=against,
+            gives_up=tuple(self._parts.manifest.lost()) if against == self.region else (),
         )
         await self._take_over(operation, takeover)
 

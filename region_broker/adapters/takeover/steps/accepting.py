@@ -10,16 +10,19 @@ INV-AL4  a lost log goes on, empty, where the newest tidemark ends it: no offset
          ledger said cannot be done without
 INV-AL5  a region that answers may hold a lost log unless it says that it has shown nothing at all, and has no records of it:
          a failover to a region that was emptied would give up all that is here
+INV-AL6  the order means the logs that were lost when it was given, and holds while no region that may hold them answers: a
+         restart in the middle that finds more gone, or such a region up again, gives up nothing
 
 Not here: who is in dispute, and why (`steps.disputed`), where the mirror cuts (`log_surgery`, `geo_replicator.link`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
+from geo_replicator.failover_events import TakeoverBegun
 from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.link.comparing import shared_ends
@@ -67,10 +70,7 @@ async def kept_from_accepting(outlook: Outlook, against: str) -> str:
     for _ in range(settings.confirm_attempts):  # one answer that is lost is no silence
         for other in await outlook.parts.peers.answering(timeout_ms=settings.ask_timeout_ms):
             if not await _holds_nothing(outlook, other):
-                return (
-                    f"nothing is given up: region {other} answers, and may hold what is lost here: tidemark region failover"
-                    f" --to {other}"
-                )
+                return _held_elsewhere(other)
         if outlook.parts.peers.names():
             await outlook.parts.clock.sleep_ms(settings.confirm_pause_ms)
     return ""
@@ -85,6 +85,50 @@ async def _holds_nothing(outlook: Outlook, region: str) -> bool:
     lost = {key_of(log) for log in _logs_lost(outlook)}
     return found.point == BEFORE_ALL and not any(
         log.cut_offset > 0 or (log.key in lost and log.end_offset > 0) for log in found.shown
+    )
+
+
+async def kept_from_giving_up(outlook: Outlook, takeover: TakeoverBegun) -> str:
+    """Return why a takeover gives up no logs now, also after a restart in the middle of it; empty to go on (INV-AL6).
+
+    1. The order is durable, and the node dies. 2. A region that may hold the log is up again, or a second log is gone at the
+    next start: the order meant neither.
+    """
+    if takeover.accepts != outlook.region:
+        return ""
+    further = lost_since(outlook, takeover)
+    if further:
+        return f"nothing is given up: {further}"
+    return await kept_from_accepting(outlook, takeover.accepts)
+
+
+def lost_since(outlook: Outlook, takeover: TakeoverBegun | None) -> str:
+    """Return what this region has lost beyond what the operator gave up in this takeover; empty for nothing."""
+    named = () if takeover is None else takeover.gives_up
+    further = [name for name in outlook.parts.manifest.lost() if name not in named]
+    if not further:
+        return ""
+    return (
+        f"region {outlook.region} has lost more logs since it began to take over ({len(further)}:"
+        f" {_named(further)})"
+    )
+
+
+async def promised_meanwhile(
+    outlook: Outlook, takeover: TakeoverBegun, promised: Collection[str]
+) -> str:
+    """Return why no logs are given up once regions have promised: one that was silent answers now (INV-AL6)."""
+    if takeover.accepts == outlook.region:
+        for other in sorted(promised):
+            if not await _holds_nothing(outlook, other):
+                return _held_elsewhere(other)
+    return ""
+
+
+def _held_elsewhere(other: str) -> str:
+    return (
+        f"nothing is given up: region {other} answers, and may hold what is lost here: tidemark region failover --to"
+        f" {other}. Where it holds less than this region, stop its node first, and give the order again"
     )
 
 

@@ -99,24 +99,30 @@ def refuted_by_lineage(
 
 def choices(outlook: Outlook, state: State) -> str:
     """Return why writes are closed, and what an operator may choose."""
-    other = state.refuted.region if state.refuted is not None else "the other region"
     if state.refuted is not None and state.refuted.lost_here:
-        back = f"stop this node and give its whole data folder back, from a copy made before {state.refuted.log_count} logs went"
-        by_name = (
-            "or, where no other region answers that holds anything, and they held records of clients only, give them up by"
-            f" name: tidemark region accept-loss --at {outlook.region}"
-        )
-        if other == outlook.region:
-            return f"{state.reason}. Writes are closed: {back}; {by_name}"
-        return (
-            f"{state.reason}. Writes are closed: tidemark region failover --to {other}, from which this region then"
-            f" copies them again (not where its tidemark is 0: it holds nothing; and what it has not copied of other logs goes"
-            f" to quarantine here: tidemark region status names the tidemarks of both); or {back}; {by_name}"
-        )
+        return f"{state.reason}. Writes are closed: {ways_to_lost_logs(outlook, state.refuted)}"
+    other = state.refuted.region if state.refuted is not None else "the other region"
     return (
         f"{state.reason}. Writes are closed until an operator chooses: tidemark region failover --to"
         f" {other}, which keeps all that was shown there; or tidemark region accept-loss --at"
         f" {outlook.region}, after which {other} puts what it has beyond into quarantine"
+    )
+
+
+def ways_to_lost_logs(outlook: Outlook, refuted: HistoryRefuted) -> str:
+    """Return what an operator may choose where this region's own disk has lost logs."""
+    count = max(refuted.log_count, len(outlook.parts.manifest.lost()))
+    back = f"stop this node and give its whole data folder back, from a copy made before {count} logs went"
+    by_name = (
+        "or, where no other region answers that holds anything, and they held records of clients only, give them up by"
+        f" name: tidemark region accept-loss --at {outlook.region}"
+    )
+    if refuted.region == outlook.region:
+        return f"{back}; {by_name}"
+    return (
+        f"tidemark region failover --to {refuted.region}, from which this region then copies them again (not where its"
+        " tidemark is 0: it holds nothing; and what it has not copied of other logs goes to quarantine here: tidemark region"
+        f" status names the tidemarks of both); or {back}; {by_name}"
     )
 
 

@@ -55,7 +55,13 @@ from region_broker.adapters.takeover.log_surgery import (
     with_tails,
 )
 from region_broker.adapters.takeover.quarantine_store import QuarantineDamaged
-from region_broker.adapters.takeover.steps.accepting import begin_lost_logs_anew, loss_to_accept
+from region_broker.adapters.takeover.steps.accepting import (
+    begin_lost_logs_anew,
+    kept_from_giving_up,
+    loss_to_accept,
+    lost_since,
+    promised_meanwhile,
+)
 from region_broker.adapters.takeover.steps.catching_up import (
     behind_text,
     reach_claims,
@@ -74,6 +80,10 @@ from region_broker.log.failures import LogError
 COUNTERS_LEFT_WARNED: Final = 5_000
 """An operator is told once so few leader epochs are left."""
 _log: Final = logging.getLogger("tidemark.failover")
+
+
+class _GivenUp(Exception):
+    """A takeover is given up before its base is chosen; the text says why."""
 
 
 class FailoverSteps:
@@ -242,36 +252,19 @@ class FailoverSteps:
 
     async def collect_promises(self, takeover: TakeoverBegun) -> Event:
         """Ask for promises, reach the greatest claim, stop copying, state the loss, and choose the base (T24, T25)."""
-        answers = await self._ask_promises(takeover)
-        if isinstance(answers, str):
-            return TakeoverAbandoned(answers)
-        refusal = await reach_claims(self._outlook, self._current(), takeover, answers)
-        if refusal is not None:
-            return TakeoverAbandoned(refusal)
-        role = self._parts.role
         try:
-            if takeover.accepts == self._outlook.region:
-                begin_lost_logs_anew(self._outlook)
-        except (TidemarkError, LogError) as error:
+            answers = await self._promised(takeover)
+            cut = await self._held(takeover)
+            statement = await self._statement_of(takeover, cut, answers)
+        except (_GivenUp, TidemarkError) as error:
             return TakeoverAbandoned(str(error))
-        if takeover.accepts:
-            await self._close_history()
-        await role.stand_still(
-            f"region {self._outlook.region} is taking over; it goes on by itself"
-        )
-        try:
-            cut = self._outlook.claim()
-        except TidemarkError as error:
-            return TakeoverAbandoned(str(error))
-        if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
-            final = TidemarkPoint(*takeover.final)
-            return TakeoverAbandoned(f"only {cut.point} was reached, not the final {final}")
-        statement = await self._statement_of(takeover, cut, answers)
         self._parts.quarantine.keep_statement(statement)
-        # T16: the base is what the logs hold, and the statement says what went. From here on nothing is missing.
-        self._parts.manifest.take_note_of_lost()
+        # T16: the base is what the logs hold, and the statement says what went. From here on nothing is missing; of what
+        # was given up by name, once there is no way back (`cut`).
+        if not takeover.gives_up:
+            self._parts.manifest.take_note_of_lost()
         positions = dict(cut.positions)
-        for log in role.logs():
+        for log in self._parts.role.logs():
             positions.setdefault(key_of(log), log.kept_from)
         entry = LineageEntry(
             region_epoch=takeover.region_epoch,
@@ -281,6 +274,38 @@ class FailoverSteps:
             decided_wall_ms=self._parts.clock.wall_ms(),
         )
         return CutChosen(EntryRecord.of(entry))
+
+    async def _promised(self, takeover: TakeoverBegun) -> Mapping[str, PromiseAnswer]:
+        """Return the promises that were given, with all copied that they claim; raises `_GivenUp`."""
+        if kept := await kept_from_giving_up(self._outlook, takeover):
+            raise _GivenUp(kept)
+        answers = await self._ask_promises(takeover)
+        if isinstance(answers, str):
+            raise _GivenUp(answers)
+        if held := await promised_meanwhile(self._outlook, takeover, answers.keys()):
+            raise _GivenUp(held)
+        refusal = await reach_claims(self._outlook, self._current(), takeover, answers)
+        if refusal is not None:
+            raise _GivenUp(refusal)
+        return answers
+
+    async def _held(self, takeover: TakeoverBegun) -> Cut:
+        """Stop copying, and return the cut that this region may act from; raises `_GivenUp`, `TidemarkError`."""
+        try:
+            if takeover.accepts == self._outlook.region:
+                begin_lost_logs_anew(self._outlook)
+        except LogError as error:
+            raise _GivenUp(str(error)) from error
+        if takeover.accepts:
+            await self._close_history()
+        await self._parts.role.stand_still(
+            f"region {self._outlook.region} is taking over; it goes on by itself"
+        )
+        cut = self._outlook.claim()
+        if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
+            final = TidemarkPoint(*takeover.final)
+            raise _GivenUp(f"only {cut.point} was reached, not the final {final}")
+        return cut
 
     async def _statement_of(
         self, takeover: TakeoverBegun, cut: Cut, answers: Mapping[str, PromiseAnswer]
@@ -395,9 +420,13 @@ class FailoverSteps:
         )
         return _with_bound(statement, parts.tidemarks.lost_here())
 
-    async def cut(self, state: State, effect: CutLogs) -> Event:
+    async def cut(self, state: State, effect: CutLogs) -> Event | None:
         """Record the lineage here and at every reachable site, then cut every log to the base."""
         parts = self._parts
+        if state.phase is Phase.CUTTING:
+            if await self._lacks_more(state):
+                return None
+            parts.manifest.take_note_of_lost()
         await parts.role.stand_still(
             "this region cuts its logs to a tidemark; it goes on by itself, when each other region has answered or was"
             " waited for"
@@ -485,8 +514,10 @@ class FailoverSteps:
                 statement = msgspec.json.decode(attached, type=LossStatement)
                 self._parts.quarantine.keep_statement(statement)
 
-    async def adopt(self, effect: Adopt) -> Event:
+    async def adopt(self, effect: Adopt) -> Event | None:
         """Make the cut this region's own, up to the first tidemark (T21)."""
+        if await self._lacks_more(self._current()):
+            return None
         term = await self._own_term(effect.entry.region_epoch)
         await self._finish_cuts(effect.entry.region_epoch, self._current())
         base = dict(effect.entry.entry().positions)
@@ -497,6 +528,16 @@ class FailoverSteps:
             reason="this region adopts the cut it took over at; it goes on by itself",
         )
         return Adopted(effect.entry.region_epoch)
+
+    async def _lacks_more(self, state: State) -> bool:
+        """Say what a start in the middle of a takeover has found gone; nothing is begun that would take it for empty (T36)."""
+        further = lost_since(self._outlook, state.takeover)
+        if further:
+            await self._parts.role.fence(
+                f"{further}: stop this node and give its whole data folder back, or let another region act: tidemark region"
+                " failover --to another one"
+            )
+        return bool(further)
 
     async def roll_back_drain(self) -> Event:
         """Wait for the promise until the deadline, then write again; at once after a restart."""

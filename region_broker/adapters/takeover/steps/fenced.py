@@ -26,6 +26,7 @@ from geo_replicator.failover_events import (
 )
 from region_broker.adapters.takeover.failover_messages import SiteStatus
 from region_broker.adapters.takeover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.adapters.takeover.steps.disputed import ways_to_lost_logs
 from region_broker.adapters.takeover.steps.outlook import Outlook
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -109,6 +110,11 @@ class _Awaited:
     ) -> str:
         if takers:
             return f"Region {', '.join(takers)} is taking over: this one goes on by itself, when it acts or gives up"
+        refuted = self._state.refuted
+        if refuted is not None and refuted.lost_here and self._outlook.parts.manifest.lost():
+            unheard = f", and {', '.join(silent)} does not answer: it may act, or be about to"
+            ways = ways_to_lost_logs(self._outlook, refuted)
+            return f"No region that answers acts{unheard if silent else ''}. What to do: {ways}"
         if silent:
             return (
                 f"No region that answers acts, and {', '.join(silent)} does not answer: it may act, or be about to. If"
