@@ -134,6 +134,11 @@ class LinkCore:
             return self._broken(
                 f"region {event.home_region} answers, and its data folder has no history: it does not act"
             )
+        if event.region_epoch < self.region_epoch:
+            return self._broken(
+                f"region {event.home_region} answers, and does not act: it is at region epoch {event.region_epoch}, before"
+                f" {self.region_epoch}, which this one follows. Its own status says why"
+            )
         if event.region_epoch != self.region_epoch:
             return self._broken(
                 f"region {event.home_region} is at region epoch {event.region_epoch}, this one follows"

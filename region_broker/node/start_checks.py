@@ -88,7 +88,7 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
         if image is not None or not (folder / METADATA_FILE).exists():
             missing = part_missing(folder, identity, image, ports.disk)
             if missing is not None:
-                yield Problem(_key(config), "is not whole", missing)
+                yield Problem(_key(config), "cannot be opened", missing)
     except (NodeRefused, IdentityDamaged, MetadataUnreadable, JournalDamaged, OSError) as error:
         yield Problem(_key(config), "is not for this configuration", str(error))
 

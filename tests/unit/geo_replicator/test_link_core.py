@@ -163,13 +163,22 @@ def test_logs_of_deleted_topics_leave_the_session() -> None:
     assert core.step(TopicsApplied({})) == [SendFetch({}, (P0, P1))]
 
 
-@pytest.mark.parametrize(("region_epoch", "acting"), [(7, True), (17, True), (8, False)])
+@pytest.mark.parametrize(
+    ("region_epoch", "acting", "told"),
+    [
+        (0, False, "its data folder has no history"),
+        (7, True, "before 8, which this one follows"),
+        (17, True, "the lineage must be followed first"),
+        (8, False, "does not act (yet)"),
+    ],
+)
 def test_T23_only_the_region_that_acts_under_the_followed_epoch_is_followed(
-    region_epoch: int, acting: bool
+    region_epoch: int, acting: bool, told: str
 ) -> None:
     core = LinkCore(region_epoch=8, home_region="home")
     core.step(LinkStarted())
     disconnect, wait = core.step(Greeted("home", region_epoch, acting))
+    assert told in core.last_error
     assert isinstance(disconnect, Disconnect)
     assert isinstance(wait, WaitBackoff)
     assert core.session_count == 0
