@@ -11,7 +11,7 @@ import pytest
 
 from region_broker.log.recovery.kept_deletions import KeptDeletion
 from tests.log_world import DATA_DIR, TOPIC_ID, World, batch, world
-from tests.simulation.disk import Crashed
+from tests.simulation.disk import Crashed, Fault
 
 DAY_MS = 86_400_000
 KEPT = DATA_DIR / f"{TOPIC_ID.hex}.kept"
@@ -145,28 +145,17 @@ def test_INV_KD1_a_restart_counts_on_from_what_was_on_disk(cleanly: bool) -> Non
     assert maintained_after(some, left_ms) == []
 
 
-def test_INV_KD1_what_was_counted_for_an_earlier_deletion_of_that_id_counts_for_no_later_one() -> (
-    None
-):
+@pytest.mark.parametrize("fault", [None, full], ids=["", "full"])
+def test_INV_KD1_what_was_counted_for_an_earlier_deletion_of_that_id_counts_for_no_later_one(
+    fault: Fault | None,
+) -> None:
     some = keeping()
     delete_with_records(some)
     maintained_after(some, DAY_MS - 1)
     assert maintained_after(some, 1) == []
     some.partitions = some.table.open_topic(some.topic)
     some.partition.become_leader(5)
-    delete_with_records(some)
-    restart_without_the_topic(some)
-    assert [kept.left_ms for kept in some.table.kept.listed()] == [DAY_MS]
-
-
-def test_INV_KD1_a_later_deletion_of_that_id_is_kept_in_full_though_the_disk_has_no_room() -> None:
-    some = keeping()
-    delete_with_records(some)
-    maintained_after(some, DAY_MS - 1)
-    assert maintained_after(some, 1) == []
-    some.partitions = some.table.open_topic(some.topic)
-    some.partition.become_leader(5)
-    some.disk.fault = full
+    some.disk.fault = fault
     delete_with_records(some)
     restart_without_the_topic(some)
     assert [kept.left_ms for kept in some.table.kept.listed()] == [DAY_MS]
