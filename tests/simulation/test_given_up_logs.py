@@ -7,7 +7,6 @@ started again, and must end where the run ended that nothing disturbed.
 import contextlib
 import copy
 import random
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,59 +14,32 @@ import pytest
 
 from geo_replicator.failover import Phase
 from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
-from region_broker.adapters.takeover.log_surgery import key_of
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
+from tests.copied_folder import CopiedFolder
 from tests.simulation.disk import Crashed
 from tests.simulation.folder_faults import lose_log
-from tests.simulation.kafka_client import batch_of
+from tests.simulation.lost_log import COVERED, TOPIC, committed_values, loses_a_log
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region, region_pair, until
-from tests.simulation.test_disk_and_clock import commit, connect
+from tests.simulation.test_disk_and_clock import connect
 from tests.simulation.test_folders_without_history import shown, three_records
-from tests.simulation.test_half_folders import committed_values, reason
+from tests.simulation.test_half_folders import reason
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
-TOPIC = "orders"
-COVERED = 7
-"""What the newest tidemark covers of each log: three transactions of one record and a marker, and one that is open."""
 DURABLE = frozenset({"fdatasync", "write_file_atomic", "rename"})
 
 
 class Outset:
     """Home as it stood when it had lost the log; every run starts from here, one at a time."""
 
-    def __init__(self, region: Region, folder: Path) -> None:
-        self._region, self._disk, self._copy = region, copy.deepcopy(region.disk), folder
-        shutil.copytree(region.folder, folder)
+    def __init__(self, region: Region) -> None:
+        self._region, self._disk = region, copy.deepcopy(region.disk)
+        self._copy = CopiedFolder(region.folder)
 
     def region(self) -> Region:
-        shutil.rmtree(self._region.folder)
-        shutil.copytree(self._copy, self._region.folder)
+        self._copy.restore()
         self._region.disk = copy.deepcopy(self._disk)
         return self._region
-
-
-async def loses_a_log(region: Region) -> None:
-    """Let a region hold three transactions and one that is left open, all under a tidemark; then it ends, and loses a log."""
-    await region.start()
-    await region.node.topics.create_topic(TOPIC, 2, {})
-    client = await connect(region)
-    for number in range(3):
-        await commit(client, f"both-{number}", TOPIC, (0, 1))
-    producer = await client.init_producer_id("left-open")
-    await client.add_partitions("left-open", producer, TOPIC, [0, 1])
-    for index in (0, 1):
-        batch = batch_of(b"open", producer, 0, transactional=True)
-        await client.produce(TOPIC, {index: batch}, transactional_id="left-open")
-    leader = region.node.tidemarks.cut_leader
-    assert leader is not None
-    keys = [key_of(region.partition(TOPIC, index)) for index in (0, 1)]
-    await until(
-        lambda: all(leader.published_cut().position_of(key) == COVERED for key in keys), "covered"
-    )
-    await region.kill()
-    lose_log(region, TOPIC, 0)
-    region.disk.write_out()
 
 
 async def ordered(region: Region) -> Operation | None:
@@ -168,7 +140,7 @@ async def test_T18_giving_up_a_log_killed_at_any_durable_step_ends_as_if_it_had_
     region = Region("eu", tmp_path / "eu", Fabric(random.Random(1)), random.Random(2), ("eu",))
     try:
         await loses_a_log(region)
-        outset = Outset(region, tmp_path / "copy")
+        outset = Outset(region)
         steps = await durable_steps(outset.region())
         expected = await result_of(region)
         await region.kill()

@@ -23,7 +23,7 @@ from tests.simulation.folder_faults import (
     restore,
     restore_part,
 )
-from tests.simulation.kafka_client import Connection, Reader, batch_of
+from tests.simulation.lost_log import COVERED, committed_values, loses_a_log
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Pair, Region, region_pair, until
 from tests.simulation.test_disk_and_clock import commit, connect
@@ -340,27 +340,12 @@ async def test_T36_a_region_without_others_gives_up_a_lost_log_by_name_and_keeps
     tmp_path: Path,
 ) -> None:
     region = Region("eu", tmp_path, Fabric(random.Random(1)), random.Random(2), ("eu",))
-    await region.start()
     try:
-        await region.node.topics.create_topic(TOPIC, 2, {})
-        client = await connect(region)
-        for number in range(3):
-            await commit(client, f"both-{number}", TOPIC, (0, 1))
-        producer = await client.init_producer_id("left-open")
-        await client.add_partitions("left-open", producer, TOPIC, [0, 1])
-        for index in (0, 1):
-            batch = batch_of(b"open", producer, 0, transactional=True)
-            await client.produce(TOPIC, {index: batch}, transactional_id="left-open")
-        leader = region.node.tidemarks.cut_leader
-        assert leader is not None
-        key = key_of(region.partition(TOPIC, 0))
-        await until(lambda: leader.published_cut().position_of(key) == 7, "a tidemark has it all")
-        await region.kill()
-        lose_log(region, TOPIC, 0)
+        await loses_a_log(region)
         await region.begin()
         await until(lambda: "accept-loss --at eu" in reason(region), "it says the way out")
         stated = await region.node.operations.loss_to_accept()
-        assert f"{TOPIC}-0 (it goes on at 7)" in stated.open_bound
+        assert f"{TOPIC}-0 (it goes on at {COVERED})" in stated.open_bound
         operation = region.node.operations.begin_accept_loss(confirmed=True)
         await until(lambda: operation.status != "running", "it ends")
         assert operation.status == "succeeded", operation
@@ -384,15 +369,3 @@ async def test_T36_a_region_without_others_gives_up_a_lost_log_by_name_and_keeps
                 await region.start()
     finally:
         await region.kill()
-
-
-async def committed_values(client: Connection, start_offset: int) -> dict[int, list[bytes]]:
-    """Return what two partitions hold, of the first one from `start_offset` on."""
-    reader = Reader(TOPIC, 2, committed=True)
-    reader.positions[0] = start_offset
-    while await reader.read(client):
-        pass
-    values: dict[int, list[bytes]] = {0: [], 1: []}
-    for index, _, value in reader.records:
-        values[index].append(value)
-    return values
