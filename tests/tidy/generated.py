@@ -20,6 +20,7 @@ from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.registry import Api
 from tests.process.faults.cases import ROWS
+from tests.process.faults.disks import DISKS
 from tests.process.faults.regions import CLIENTS, REGIONS
 from tests.process.faults.scenes import Scene
 from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
@@ -226,6 +227,10 @@ def _client_scenes(_old: str) -> str:
     return _scenes(CLIENTS)
 
 
+def _log_scenes(_old: str) -> str:
+    return _scenes(DISKS)
+
+
 def _scenes(scenes: Sequence[Scene]) -> str:
     rows = [f"| `{scene.name}` | {scene.says} |" for scene in scenes]
     return _table("| `--case` | what is played, and judged |", rows)
@@ -243,4 +248,5 @@ MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "folder-faults": _folder_faults,
     "region-scenes": _region_scenes,
     "client-scenes": _client_scenes,
+    "log-scenes": _log_scenes,
 }

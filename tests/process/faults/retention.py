@@ -70,7 +70,7 @@ def home_forgets_no_mirror(stand: Stand) -> None:
         stand.home
     )  # with no retention soon, for it would go on when the mirror has come
     for name in (stand.home, stand.mirror):
-        world.start(name, clock_moved_s=10 * DAY_S)
+        world.start(name, clock_moved_s=10 * DAY_S, retention_check_interval_ms=DAY_S * 1000)
     world.settle()
     assert late <= set(world.values(stand.mirror, AGED, 1)), "the mirror has a gap"
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 from confluent_kafka import KafkaException
@@ -277,13 +277,26 @@ def _play(scene: Scene, template: Template, world: World) -> None:
     world.losses_are_named()
 
 
-def command(chosen: Sequence[Run | Scene], folder: Path | None, words: Sequence[str]) -> NoReturn:
-    """Play those whose names contain one of the words (all, without any), and end with what is wrong."""
-    some = [each for each in chosen if not words or any(word in each.name for word in words)]
-    place = Path(tempfile.mkdtemp(prefix="tidemark-faults-", dir=folder))
-    click.echo(f"{len(some)} runs in {place}")
-    wrong = play_all(place, some)
-    click.echo(f"{len(some) - len(wrong)} of {len(some)} are as they should be")
-    for text in wrong:
-        click.echo(text)
-    sys.exit(1 if wrong else 0)
+def command(plays: Sequence[Run | Scene]) -> click.Command:
+    """Return the command line of a collection: it plays all, or some, and ends with 1 if anything is wrong."""
+
+    @click.command()
+    @click.option(
+        "--case", "words", multiple=True, help="Those whose names contain this; repeatable."
+    )
+    @click.option("--list", "listed", is_flag=True, help="Print the names, and play none.")
+    @click.option("--folder", type=click.Path(path_type=Path), help="Where folders are made.")
+    def main(words: tuple[str, ...], *, listed: bool, folder: Path | None) -> None:
+        some = [each for each in plays if not words or any(word in each.name for word in words)]
+        if listed:
+            click.echo("\n".join(each.name for each in some))
+            return
+        place = Path(tempfile.mkdtemp(prefix="tidemark-faults-", dir=folder))
+        click.echo(f"{len(some)} runs in {place}")
+        wrong = play_all(place, some)
+        click.echo(f"{len(some) - len(wrong)} of {len(some)} are as they should be")
+        for text in wrong:
+            click.echo(text)
+        sys.exit(1 if wrong else 0)
+
+    return main
