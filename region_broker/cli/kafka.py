@@ -155,6 +155,32 @@ def check_topic(client: Any, topic: str) -> list[int]:
     return sorted(found.partitions)
 
 
+def bounds_of(reader: Any, topic: str, partition: int) -> tuple[int | None, int | None]:
+    """Return where a log begins and ends for `reader`; None twice, told on stderr, of a partition that serves nothing.
+
+    One of many that has stopped does not hide the others. Raises KafkaException where nobody answers.
+    """
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    # What librdkafka says of a partition without a leader comes first: that is how a stopped one is announced.
+    stopped = {KafkaError._UNKNOWN_PARTITION, KafkaError.KAFKA_STORAGE_ERROR,
+               KafkaError.LEADER_NOT_AVAILABLE}  # fmt: skip
+    try:
+        low, high = reader.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=TIMEOUT_S
+        )
+    except KafkaException as error:
+        if error.args[0].code() not in stopped:
+            raise
+        click.echo(
+            f"tidemark: {topic}-{partition} does not say where it begins and ends: it has stopped, or is not there yet"
+            " (`tidemark region status`, /readyz of the node, docs/runbooks/disk_full.md)",
+            err=True,
+        )
+        return None, None
+    return low, high
+
+
 def wait_for(future: Future[Result], what: str) -> Result:
     """Return the result of an admin request; ends the command if it failed."""
     with kafka_errors(what):

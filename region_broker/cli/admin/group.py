@@ -25,6 +25,7 @@ from region_broker.cli.kafka import (
     TIMEOUT_S,
     admin_client,
     bootstrap_option,
+    bounds_of,
     client_config,
     kafka_errors,
     quiet,
@@ -72,7 +73,7 @@ def group_list(bootstrap: str, output: str) -> None:
 @output_option
 def group_describe(group_id: str, bootstrap: str, output: str) -> None:
     """Show the members of GROUP_ID and its committed offsets with their lag."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer
 
     client = admin_client(bootstrap)
     found = _described(client, group_id)
@@ -88,9 +89,7 @@ def group_describe(group_id: str, bootstrap: str, output: str) -> None:
     rows = []
     with kafka_errors("log ends could not be read"):
         for topic, partition in sorted({*committed, *owners}):
-            _low, high = reader.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=TIMEOUT_S
-            )
+            _low, high = bounds_of(reader, topic, partition)
             offset = committed.get((topic, partition))
             rows.append(
                 {
@@ -100,7 +99,7 @@ def group_describe(group_id: str, bootstrap: str, output: str) -> None:
                     "partition": partition,
                     "committed": offset,
                     "log_end": high,
-                    "lag": None if offset is None else max(high - offset, 0),
+                    "lag": None if offset is None or high is None else max(high - offset, 0),
                     "member": owners.get((topic, partition), ""),
                 }
             )

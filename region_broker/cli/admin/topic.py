@@ -22,6 +22,7 @@ from region_broker.cli.kafka import (
     TIMEOUT_S,
     admin_client,
     bootstrap_option,
+    bounds_of,
     client_config,
     kafka_errors,
     quiet,
@@ -280,7 +281,7 @@ Examples:
 @output_option
 def topic_describe(name: str, show_configs: bool, bootstrap: str, output: str) -> None:
     """Show the partitions of topic NAME and where their logs begin and end, or its configs."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer
 
     client = admin_client(bootstrap)
     acting = tell_if_behind(client)
@@ -298,9 +299,7 @@ def topic_describe(name: str, show_configs: bool, bootstrap: str, output: str) -
     bounds: list[dict[str, Any]] = []
     with kafka_errors(f"the bounds of {name} could not be read"):
         for partition in sorted(found.partitions):
-            low, high = reader.get_watermark_offsets(
-                TopicPartition(name, partition), timeout=TIMEOUT_S
-            )
+            low, high = bounds_of(reader, name, partition)
             bounds.append(
                 {
                     "topic": name,

@@ -23,6 +23,7 @@ from region_broker.cli.admin.offset_plan import PlanError, parse_datetime
 from region_broker.cli.kafka import (
     TIMEOUT_S,
     bootstrap_option,
+    bounds_of,
     check_topic,
     client_config,
     kafka_errors,
@@ -187,10 +188,12 @@ def _place(
 
 
 def _within(consumer: Any, topic: str, partition: int, wanted: int) -> int:
-    """Return an offset that is in the log, or at its nearest end."""
-    from confluent_kafka import TopicPartition
-
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+    """Return an offset that is in the log, or at its nearest end; ends the command where the log tells none."""
+    low, high = bounds_of(consumer, topic, partition)
+    if low is None or high is None:
+        fail(
+            f"partition {partition} of {topic} cannot be read now: name the others with --partition, or mend it first"
+        )
     return int(min(max(high + wanted if wanted < 0 else wanted, low), high))
 
 
