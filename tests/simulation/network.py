@@ -223,6 +223,7 @@ class Fabric:
         self._streams: list[SimulatedStream] = []
         self._cuts: dict[frozenset[str], bool] = {}
         self._hushed: set[frozenset[str]] = set()
+        self._barred: set[tuple[str, str]] = set()
         self._lives: dict[str, int] = {}
         self._next_port = 20_000
 
@@ -255,6 +256,11 @@ class Fabric:
     def hushed(self, stream: SimulatedStream) -> bool:
         """Return whether nothing of it arrives."""
         return frozenset((stream.site, stream.peer_site)) in self._hushed
+
+    def bar(self, a: str, b: str) -> None:
+        """Let no connection from `a` reach `b`, and break those that are open; `b` still reaches `a`."""
+        self._barred.add((a, b))
+        self.drop(a, b)
 
     def heal(self, a: str, b: str) -> None:
         """Let two sites talk again, over new connections."""
@@ -311,7 +317,7 @@ class Fabric:
         between = frozenset((site, listener.site if listener is not None else ""))
         if self._cuts.get(between):
             await asyncio.Event().wait()  # nobody answers; the caller gives up
-        if listener is None or between in self._cuts:
+        if listener is None or between in self._cuts or (site, listener.site) in self._barred:
             raise ConnectionRefusedError(111, f"{place[0]}:{place[1]} cannot be reached")
         near = SimulatedStream(self, site, listener.site)
         far = SimulatedStream(self, listener.site, site)

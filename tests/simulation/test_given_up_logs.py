@@ -247,3 +247,21 @@ async def test_T36_a_region_that_answers_again_in_the_middle_keeps_a_log_from_be
         await pair.until(
             lambda: pair.eu.phase is Phase.MIRRORING and shown(pair.eu) == 3, "it got it back"
         )
+
+
+async def test_T36_a_region_that_speaks_and_cannot_be_reached_keeps_a_log_from_being_given_up(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        lose_log(pair.eu, TOPIC, 0)
+        pair.fabric.bar("eu", "us")
+        await pair.eu.begin()
+        await pair.until(lambda: pair.eu.phase is Phase.DISPUTED, "it misses the log")
+        await pair.until(lambda: "us" in pair.eu.node.failover.outlook.heard_ms, "us speaks to it")
+        operation = pair.eu.node.operations.begin_accept_loss(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "it ends")
+        assert operation.status == "failed", operation
+        assert "region us answers, and may hold what is lost here" in operation.error
+        assert pair.us.partition(TOPIC, 0).log_start_offset == 0

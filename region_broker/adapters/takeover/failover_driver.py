@@ -210,6 +210,7 @@ class FailoverDriver:
         ours = Shown.of(self.parts.folder.identity)
         if judge_births(ours, hello.folder) is BirthVerdict.OTHER:
             return  # T32: what a region of another birth says concerns another cluster
+        self.outlook.heard_ms[hello.region] = self.parts.clock.monotonic_ms()
         self.outlook.lives.heed(hello)
         aside = self.outlook.lives.aside()
         if aside and self.parts.role.acting:

@@ -12,6 +12,7 @@ INV-AL5  a region that answers may hold a lost log unless it says that it has sh
          a failover to a region that was emptied would give up all that is here
 INV-AL6  the order means the logs that were lost when it was given, and holds while no region that may hold them answers: a
          restart in the middle that finds more gone, or such a region up again, gives up nothing
+INV-AL7  a region that speaks to this one answers, also where this one cannot reach it
 
 Not here: who is in dispute, and why (`steps.disputed`), where the mirror cuts (`log_surgery`, `geo_replicator.link`).
 """
@@ -24,6 +25,7 @@ import msgspec
 
 from geo_replicator.failover_events import TakeoverBegun
 from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog
+from geo_replicator.known_lives import SILENT_MS
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.link.comparing import shared_ends
 from geo_replicator.loss import (
@@ -66,14 +68,33 @@ async def kept_from_accepting(outlook: Outlook, against: str) -> str:
     """Return why the loss is not accepted now; empty where it may be: lost logs only where nobody may hold them (INV-AL4)."""
     if against != outlook.region:
         return ""
-    settings = outlook.settings
+    settings, clock = outlook.settings, outlook.parts.clock
+    began_ms = clock.monotonic_ms()
+    holding_nothing: set[str] = set()
     for _ in range(settings.confirm_attempts):  # one answer that is lost is no silence
         for other in await outlook.parts.peers.answering(timeout_ms=settings.ask_timeout_ms):
             if not await _holds_nothing(outlook, other):
                 return _held_elsewhere(other)
+            holding_nothing.add(other)
         if outlook.parts.peers.names():
-            await outlook.parts.clock.sleep_ms(settings.confirm_pause_ms)
-    return ""
+            await clock.sleep_ms(settings.confirm_pause_ms)
+    return await _heard_though_not_reached(outlook, began_ms, holding_nothing)
+
+
+async def _heard_though_not_reached(outlook: Outlook, began_ms: int, but: Collection[str]) -> str:
+    """Return why nothing is given up where a region that cannot be reached from here speaks to this one.
+
+    Whoever spoke lately is listened to until it was silent for `SILENT_MS`: its link comes again before that if it lives.
+    """
+    clock = outlook.parts.clock
+    while True:
+        heard = {name: at for name, at in outlook.heard_ms.items() if name not in but}
+        for name in sorted(heard):
+            if heard[name] >= began_ms:
+                return _held_elsewhere(name)
+        if clock.monotonic_ms() - max(heard.values(), default=-SILENT_MS) >= SILENT_MS:
+            return ""
+        await clock.sleep_ms(outlook.settings.confirm_pause_ms)
 
 
 async def _holds_nothing(outlook: Outlook, region: str) -> bool:

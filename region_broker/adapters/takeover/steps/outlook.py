@@ -72,7 +72,7 @@ class FailoverParts:
 
 class Outlook:
     """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting with a
-    lineage of each region.
+    lineage of each region; `heard_ms`: when each one greeted last, whoever began.
 
     `refuted`: what a mirror proved last, also while it is not in the journal yet. `nobody_acts`: this region stands still,
     and all that answer say that no region acts or is about to.
@@ -83,6 +83,7 @@ class Outlook:
         self.parts: Final = parts
         self.settings: Final = settings
         self.hellos: dict[str, Hello] = {}
+        self.heard_ms: dict[str, int] = {}
         self.refuted: HistoryRefuted | None = None
         self.nobody_acts = False
         self.lives: Final = Lives(
