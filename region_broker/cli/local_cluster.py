@@ -170,7 +170,7 @@ class LocalCluster:
             places = _places(region_count, FIRST_PORT if port is None else port)
             plan = ClusterPlan(cluster_id=str(new_cluster_id), regions=places, born=False)
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.encode(plan))
+        _write_plan(path, plan)
         return cls(folder, plan, settings or {})
 
     def __enter__(self) -> Self:
@@ -306,7 +306,7 @@ class LocalCluster:
         if code != 0:
             raise ClusterError(f"the cluster was not born: {_reason(log_path)}")
         self.plan = msgspec.structs.replace(self.plan, born=True)
-        (self.folder / PLAN_FILE).write_bytes(msgspec.json.encode(self.plan))
+        _write_plan(self.folder / PLAN_FILE, self.plan)
 
     def _config(self, name: str) -> dict[str, Any]:
         return {
@@ -356,6 +356,13 @@ def _read_plan(path: Path) -> ClusterPlan:
         raise ClusterError(
             f"{path} does not describe a local cluster ({error}): give another --data-dir"
         ) from error
+
+
+def _write_plan(path: Path, plan: ClusterPlan) -> None:
+    """Replace it as a whole: half a plan would keep a cluster with all its data from being started again."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_bytes(msgspec.json.encode(plan))
+    temporary.replace(path)
 
 
 def _start(command: Sequence[str], errors: IO[bytes]) -> NodeProcess:

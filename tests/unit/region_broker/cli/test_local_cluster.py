@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import IO
 from uuid import UUID
 
+import msgspec
 import pytest
 
-from region_broker.cli.local_cluster import PORTS_OF_OUR_OWN, ClusterError, LocalCluster
+from region_broker.cli.local_cluster import (
+    PLAN_FILE,
+    PORTS_OF_OUR_OWN,
+    ClusterError,
+    ClusterPlan,
+    LocalCluster,
+)
 
 RANGE_OF_LINUX = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -30,6 +37,15 @@ def test_INV_LC4_a_region_that_is_down_keeps_its_ports_from_whatever_is_dialled(
     for port in ports:
         with socket.socket() as one:
             one.bind(("127.0.0.1", port))
+
+
+def test_a_plan_is_replaced_as_a_whole_and_never_written_over(tmp_path: Path) -> None:
+    before = LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=1)).plan
+    kept = tmp_path / "kept"
+    kept.hardlink_to(tmp_path / PLAN_FILE)
+    after = LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=2)).plan
+    assert after.cluster_id == before.cluster_id
+    assert msgspec.json.decode(kept.read_bytes(), type=ClusterPlan) == before
 
 
 UP = "import sys; print('ready', flush=True); sys.stdin.read()"
