@@ -450,7 +450,11 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
     records = record_ranges(quarantined.tail.batches, transactions)
     offsets = lost_offsets(quarantined.tail.commits, transactions)
     assert quarantined.cause is CutCause.LINEAGE or statement is None, quarantined  # INV-LO5
-    check = None if statement is None else _Check(statement, transactions, records)
+    check = (
+        None
+        if statement is None
+        else _Check(statement, transactions, records, quarantined.tail.batches)
+    )
     # Where it is known who was lost: another mirror's tail is only what it had copied.
     of_the_lost = statement is None or quarantined.region == statement.from_region
     not_arrived = () if check is None else check.not_arrived()
@@ -491,6 +495,7 @@ class _Check:
         statement: LossStatement,
         transactions: Sequence[LostTransaction],
         records: Sequence[RecordRange],
+        batches: Sequence[TailBatch],
     ) -> None:
         self.statement = statement
         self._transactions, self._records = transactions, records
@@ -500,6 +505,15 @@ class _Check:
             if bound.topic == TRANSACTION_LEDGER
         }
         self._logs = {(bound.topic_id, bound.partition): bound for bound in statement.bounds}
+        firsts: dict[tuple[str, int], BatchHeader] = {}
+        for batch in batches:
+            firsts.setdefault((batch.log.topic_id.hex, batch.log.partition), batch.header)
+        # One across the cut, where a batch of the base ends: histories had parted below, and no statement speaks of this one.
+        self._parted = {
+            key
+            for key, first in firsts.items()
+            if (bound := self._logs.get(key)) and first.base_offset < bound.cut <= first.last_offset
+        }
         self._named = {transaction.decision for transaction in statement.transactions}
         # A long statement lists the first of its transactions, in the order of decisions, and counts the rest.
         listed_all = len(statement.transactions) == statement.transaction_count
@@ -524,7 +538,8 @@ class _Check:
                 yield f"{where} is lost and had been copied, but the statement did not name it"
         plain = {_producer_of(named) for named in self.statement.plain}
         for record in self._records:
-            bound = self._logs.get((record.topic_id, record.partition))
+            key = (record.topic_id, record.partition)
+            bound = None if key in self._parted else self._logs.get(key)
             where = f"{record.topic}-{record.partition} from {record.first_offset}"
             if bound is None or record.first_offset >= bound.copied_end:
                 continue

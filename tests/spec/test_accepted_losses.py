@@ -177,6 +177,8 @@ async def test_INV_SH3_histories_that_part_within_a_batch_of_the_other_come_toge
         if tail.topic == ORDERS
     } == {(1, len(cut_off))}
     assert (lost.partition().corrupt_reads, keeper.partition().corrupt_reads) == (0, 0)
+    losses = await lost.operations.losses()
+    assert [found.unexplained for found in losses] == [()] * len(losses)
 
 
 async def test_T33_a_topic_that_no_tidemark_covers_is_named_too(pair: Pair) -> None:

@@ -96,6 +96,17 @@ def test_commit_decisions_beyond_the_cut_are_named_and_nothing_else() -> None:
     assert stated.plain_record_count == 2
 
 
+def test_INV_LO3_a_batch_across_the_cut_was_never_in_the_history_that_the_statement_speaks_of() -> (
+    None
+):
+    """Its region was restored from an older copy, and wrote others at the offsets that the base has (T33)."""
+    for first, explained in ((9, True), (7, False)):
+        tail = Tail([batch(first), batch(first + 2)], [])
+        losses = count_losses(Quarantined("main", 17, "eu", 8, 5, tail), statement(Tail([], [])))
+        assert (losses.unexplained == ()) is explained, losses.unexplained
+        assert losses.plain_record_count == 4
+
+
 def test_losses_join_ranges_of_one_producer_and_tell_committed_from_not() -> None:
     marker = TailBatch(ORDERS, "orders", data(14)._replace(attributes=CONTROL_BIT))
     tail = Tail(
