@@ -222,6 +222,8 @@ async def test_T36_a_ledger_that_is_lost_in_the_middle_of_a_takeover_is_not_take
         await until(lambda: acts(region) or f"{TRANSACTION_LEDGER}-0" in reason(region), "which")
         assert region.phase is Phase.ADOPTING
         assert "whole data folder back" in reason(region)
+        with pytest.raises(OperationRefused, match="the loss was accepted, as operation"):
+            region.node.operations.begin_accept_loss(confirmed=True)
     finally:
         await region.kill()
 

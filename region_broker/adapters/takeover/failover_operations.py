@@ -152,6 +152,12 @@ class FailoverOperations:
 
     def _refuted_by(self) -> str:
         state = self._driver.state
+        if state.takeover is not None and state.takeover.accepts:
+            raise OperationRefused(
+                "busy",
+                f"region {self.region} is {state.phase.value}: the loss was accepted, as operation"
+                f" {state.takeover.operation_id}, and it goes on with that; see: tidemark region status",
+            )
         if state.refuted is None or state.phase not in {Phase.DISPUTED, Phase.FENCED}:
             raise OperationRefused(
                 "no-dispute",
