@@ -102,6 +102,33 @@ def bookmarks_lost(stand: Stand) -> None:
     stand.start()
 
 
+def side_files_lost(stand: Stand) -> None:
+    """Indexes, snapshots and headers of segments are gone at home and damaged at a mirror: they are made again."""
+    world = stand.world
+    stand.start()
+    topic, values = "segments", [f"{number} {_LARGE}" for number in range(6)]
+    _create(stand, topic, _SMALL_SEGMENTS)
+    for each in values:
+        world.send(stand.home, topic, [each], 1)
+    world.settle()
+    for name in (stand.home, stand.mirror):
+        world.stage.kill(name)
+        beside = [
+            path
+            for path in world.log_folder(name, topic, 0).iterdir()
+            if path.suffix in {".index", ".txnindex", ".snapshot", ".hdr"}
+        ]
+        assert beside
+        for path in beside:
+            if name == stand.home:
+                path.unlink()
+            else:
+                path.write_bytes(b"odd!" + path.read_bytes()[4:])
+    stand.start()
+    for name in (stand.home, stand.mirror):
+        assert world.values(name, topic, 1) == values, name
+
+
 def killed_in_deletions(stand: Stand) -> None:
     """Home is killed while it deletes topics: those whose end was told are gone, the others whole; names can be used again."""
     world = stand.world
@@ -178,6 +205,7 @@ DISKS: Final[Sequence[Scene]] = (
     Scene(no_free_descriptors),
     Scene(one_log_cannot_grow),
     Scene(bookmarks_lost),
+    Scene(side_files_lost),
     Scene(killed_in_deletions),
     Scene(deletion_kept_by_a_clock_ahead),
     Scene(kept_tail_changed),

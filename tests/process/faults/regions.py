@@ -7,8 +7,9 @@ import re
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -20,6 +21,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from region_broker.cli.demo.stage import wait_until
 from region_broker.cli.local_cluster import LocalCluster, RegionPlace
+from region_broker.cli.region_client import ApiError, request
 from tests.process.client_world import CALL_S, create_topic
 from tests.process.faults.cases import When
 from tests.process.faults.retention import home_forgets_no_mirror, log_starts_above_the_cut
@@ -264,6 +266,30 @@ def silent_third(stand: Stand) -> None:
         world.stage.cluster.signal(silent, signal.SIGCONT)
 
 
+def taker_killed_in_its_takeovers(stand: Stand) -> None:
+    """Home is lost, and the region that is to take over is killed in it, four times, later and later: it takes over whole."""
+    stand.start()
+    world = stand.world
+    world.stage.kill(stand.home)
+    for moment_s in (0.0, 0.05, 0.2, 0.8):
+        _acts_or_is_told_to(world, stand.mirror)
+        time.sleep(moment_s)
+        world.stage.kill(stand.mirror)
+        world.start(stand.mirror)
+    wait_until(f"{stand.mirror} acts", PATIENCE_S, lambda: _acts_or_is_told_to(world, stand.mirror))
+    world.start(stand.home)
+
+
+def _acts_or_is_told_to(world: World, name: str) -> bool:
+    """Return whether it acts; if not, order it. One that is about to take over already refuses that."""
+    if world.view(name).get("acting"):
+        return True
+    order = {"to": name, "domain": "main", "confirm": True}
+    with suppress(ApiError):
+        request(world.stage.cluster.place(name).http, "POST", "/v1/region/failover", order)
+    return False
+
+
 def tidemarks_damaged_at_home(stand: Stand) -> None:
     """`__tidemarks` is damaged when home starts: it takes writes, says what to do, and a failover loses nothing."""
     world = stand.world
@@ -354,6 +380,7 @@ REGIONS: Final[Sequence[Scene]] = (
     Scene(home_forgets_no_mirror),
     Scene(taker_behind_a_third, regions=3),
     Scene(silent_third, regions=3),
+    Scene(taker_killed_in_its_takeovers),
 )
 CLIENTS: Final[Sequence[Scene]] = (
     Scene(tidemarks_damaged_at_home),

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 
 from chaos.shuffle.plan import Part
 from region_broker.cli.demo.stage import StageError
+from region_broker.cli.region_client import ApiError
 from tests.process.faults.cases import Expected, Fault, Other, Run, Seen, Side, Way, When
 from tests.process.faults.scenes import Scene, Stand
 from tests.process.faults.world import DAY_S, Template, World, born, failed_over
@@ -263,7 +264,7 @@ def _verdict(chosen: Run | Scene, template: Template, place: Path) -> str:
                 Play(chosen, template, world).through()
             else:
                 _play(chosen, template, world)
-        except (AssertionError, StageError, OSError, KafkaException) as error:
+        except (AssertionError, StageError, ApiError, OSError, KafkaException) as error:
             return f"{type(error).__name__}: {error}"
         return "; ".join(world.stage.anomalies)
 
