@@ -206,7 +206,12 @@ class Partition:
         self.watchers.tell()
 
     def become_mirror(self) -> None:
-        """Take only mirrored batches from now on, and show no more than `show_up_to` says."""
+        """Take only mirrored batches from now on, and show no more than `show_up_to` says.
+
+        A term of this region without a record ends here: the history that it mirrors may go on at this very offset,
+        under an older leader epoch (INV-E3).
+        """
+        self.log.epochs.truncate_end(self.log.log_end_offset)
         if self.is_leader:
             self.is_leader = False
             self._waiters.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))

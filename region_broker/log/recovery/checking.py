@@ -147,6 +147,7 @@ class Check:
             )  # fmt: skip
             return False
         segment.adopt(found.index, found.summary)
+        found.epochs.truncate_end(segment.next_offset)  # INV-E3
         self.found.replayed = Replayed(found.state, found.epochs)
         self.found.bookmark = found
         return True

@@ -239,6 +239,30 @@ def test_mirrored_batches_must_continue_the_log() -> None:
         partition.append_mirrored(data)
 
 
+@pytest.mark.parametrize("how", ["become_mirror", "close_and_reopen", "kill_and_reopen"])
+def test_INV_E3_a_term_without_records_ends_with_the_leadership(how: str) -> None:
+    """An older copy of home acts for a moment, under a newer leader epoch, and then follows what its first term wrote."""
+    home = world()
+    home.partition.append(batch())
+    home.partition.append(batch())
+    home.sync()
+    data = all_bytes(home.partition)
+    older = world(leads=False)
+    older.partition.append_mirrored(data[: len(data) // 2])
+    older.sync()
+    older.partition.become_leader(LEADER_EPOCH + 1)
+    if how == "become_mirror":
+        older.partition.become_mirror()
+    else:
+        older.sync_files()
+        getattr(older, how)()
+    assert older.partition.append_mirrored(data[len(data) // 2 :]) == 2
+    older.sync()
+    assert older.partition.log.epochs.entries() == [(LEADER_EPOCH, 0)]
+    older.kill_and_reopen()
+    assert all_bytes(older.partition) == data
+
+
 async def test_cut_ends_waits_and_forgets_what_lay_above() -> None:
     some = world()
     some.partition.append(batch(2))
