@@ -111,7 +111,8 @@ def test_every_command_against_a_live_pair_before_and_after_a_failover(dev: Dev)
     (row,) = document("group", "list", *where)
     assert row["group"] == "g"
     rows = document("group", "describe", "g", *where)
-    assert sum(each["lag"] for each in rows) <= 1  # the marker behind the last record
+    # The marker behind the last record; the transaction may have written to either partition, or to both.
+    assert all(each["lag"] <= 1 for each in rows)
     rows = document("topic", "describe", "orders", *where)
     assert [each["partition"] for each in rows] == [0, 1]
     check_transactions(dev, region_epoch=8)
