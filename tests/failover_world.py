@@ -222,7 +222,7 @@ class Site:
         disk, clock, chance = RealDisk(), SystemClock(), SystemChance()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.metadata = await MetadataStore.open(
-            self.folder / "metadata.db", new_cluster_id=CLUSTER_ID
+            self.folder / "metadata.db", RealDisk(), new_cluster_id=CLUSTER_ID
         )
         await self._found()
         await self.metadata.apply(CountNodeStart())

@@ -280,7 +280,9 @@ async def wire_world(folder: Path, *, table: ApiTable | None = None) -> AsyncIte
     log_config = NodeLogConfig()
     commit = GroupCommit(log_config, clock)
     partitions = PartitionTable(RealDisk(), folder / "log", clock, log_config, commit)
-    store = await MetadataStore.open(folder / "metadata.db", new_cluster_id="wire-world")
+    store = await MetadataStore.open(
+        folder / "metadata.db", RealDisk(), new_cluster_id="wire-world"
+    )
     txn, region, config, forwarder = (
         PlayedCoordinator(), PlayedRegion(), PlayedConfig(), PlayedForwarder()
     )  # fmt: skip

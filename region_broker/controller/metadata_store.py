@@ -8,8 +8,9 @@ A later issue feeds the same `apply` from a replicated log. The log path never w
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Connection, create_engine, event, inspect, text
@@ -19,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from region_broker.controller import metadata_commands, metadata_tables
 from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.log.disk import Disk
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 # As Alembic makes it.
@@ -30,6 +32,10 @@ _UNREADABLE: Final = (
     "{path} is not a readable metadata database ({why}). Restore it from a copy, or start the"
     " region with an empty data folder and let it mirror the other region."
 )
+
+
+ConnectSqlite: TypeAlias = Callable[[Path], Awaitable[object]]
+"""Opens the database at a path as aiosqlite does: SQLite's own way to the disk, in place of the machine's."""
 
 
 class MetadataUnreadable(Exception):
@@ -53,10 +59,13 @@ class MetadataStore:
         self._write_lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, path: Path, *, new_cluster_id: str) -> Self:
-        """Open or create the database at `path`; a new one belongs to cluster `new_cluster_id`."""
-        _refuse_other_files(path)
-        engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    async def open(
+        cls, path: Path, disk: Disk, *, new_cluster_id: str, connect: ConnectSqlite | None = None
+    ) -> Self:
+        """Open or create the database at `path` of `disk`; a new one belongs to cluster `new_cluster_id`."""
+        _refuse_other_file(path, _first_bytes(path, disk))
+        options = {} if connect is None else {"async_creator": lambda *_, **__: connect(path)}
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", **options)
         event.listen(engine.sync_engine, "connect", _configure_connection)
         try:
             async with engine.begin() as connection:
@@ -117,7 +126,8 @@ def stored_image(path: Path) -> MetadataImage | None:
     """
     if not path.is_file():
         return None
-    _refuse_other_files(path)
+    with path.open("rb") as file:
+        _refuse_other_file(path, file.read(len(_SQLITE_MAGIC)))
     log, index = path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
     if log.exists() and not index.exists():
         return None
@@ -139,12 +149,19 @@ def stored_image(path: Path) -> MetadataImage | None:
         engine.dispose()
 
 
-def _refuse_other_files(path: Path) -> None:
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with path.open("rb") as file:
-        if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-            raise MetadataUnreadable(_UNREADABLE.format(path=path, why="no SQLite header"))
+def _first_bytes(path: Path, disk: Disk) -> bytes:
+    if not disk.exists(path):
+        return b""
+    file = disk.open(path)
+    try:
+        return file.pread(len(_SQLITE_MAGIC), 0)
+    finally:
+        file.close()
+
+
+def _refuse_other_file(path: Path, first_bytes: bytes) -> None:
+    if first_bytes not in (b"", _SQLITE_MAGIC):
+        raise MetadataUnreadable(_UNREADABLE.format(path=path, why="no SQLite header"))
 
 
 def _configure_connection(connection: object, _record: object) -> None:

@@ -17,6 +17,7 @@ Not here: what the bytes mean; when to sync (`group_commit`).
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import sys
@@ -94,6 +95,14 @@ class DiskFile(Protocol):
         ...
 
 
+class Lock(Protocol):
+    """A file that no other process locks until `close`, or until this process ends."""
+
+    def close(self) -> None:
+        """Let others lock it."""
+        ...
+
+
 class Disk(Protocol):
     """A file system as the log needs it."""
 
@@ -159,6 +168,10 @@ class Disk(Protocol):
 
     def volume_bytes(self, path: Path) -> tuple[int, int]:
         """Return (size, what is free for us) of the volume that a folder is on, in bytes."""
+        ...
+
+    def lock(self, path: Path) -> Lock:
+        """Keep every other process from locking that file, made if need be; BlockingIOError where one has."""
         ...
 
 
@@ -353,6 +366,16 @@ class RealDisk:
         """See `Disk`."""
         volume = os.statvfs(path)
         return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
+
+    def lock(self, path: Path) -> Lock:
+        """See `Disk`."""
+        file = path.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def write_file_atomic(self, path: Path, data: Buffer) -> None:
         """See `Disk`."""

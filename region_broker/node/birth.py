@@ -70,7 +70,7 @@ async def give_birth(
         if dry_run:
             return BirthOutcome.WOULD_BE_BORN
     ports.disk.make_dirs(folder)
-    lock = lock_folder(folder)
+    lock = lock_folder(folder, ports.disk)
     try:
         identity = read_identity(ports.disk, folder)
         if identity is not None:

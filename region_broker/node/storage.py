@@ -15,7 +15,7 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import Final, Self
 
 import msgspec
 
@@ -57,8 +57,8 @@ from region_broker.controller.metadata_image import (
     MetadataImage,
     TopicImage,
 )
-from region_broker.controller.metadata_store import MetadataStore
-from region_broker.log.disk import Disk
+from region_broker.controller.metadata_store import ConnectSqlite, MetadataStore
+from region_broker.log.disk import Disk, Lock
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.ports.network import Network
@@ -79,19 +79,20 @@ class NodeRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The four ports."""
+    """The four ports. `connect_sqlite` is SQLite's own way to the disk; None for that of the machine."""
 
     clock: Clock
     chance: Chance
     disk: Disk
     network: Network
+    connect_sqlite: ConnectSqlite | None = None
 
 
 @dataclass(slots=True)
 class Storage:
     """Everything on disk, opened."""
 
-    lock: IO[bytes]
+    lock: Lock
     folder: FolderRecord
     metadata: MetadataStore
     group_commit: GroupCommit
@@ -109,7 +110,7 @@ class Storage:
         """
         folder = Path(config.data_dir)
         ports.disk.make_dirs(folder)
-        lock = lock_folder(folder)
+        lock = lock_folder(folder, ports.disk)
         try:
             identity, metadata = await _open_identified(config, folder, ports)
         except BaseException:
@@ -171,17 +172,14 @@ class Storage:
             last_first.callback(self.partitions.close)
 
 
-def lock_folder(folder: Path) -> IO[bytes]:
-    """Keep every other process out of `folder` while the file is open; raises `NodeRefused`."""
-    file = (folder / LOCK_FILE).open("ab")
+def lock_folder(folder: Path, disk: Disk) -> Lock:
+    """Keep every other process out of `folder` while it is held; raises `NodeRefused`, `OSError`."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
+        return disk.lock(folder / LOCK_FILE)
+    except BlockingIOError as error:
         raise NodeRefused(
             f"{folder} is in use by another running node: stop it, or give this one another data_dir"
         ) from error
-    return file
 
 
 def is_in_use(folder: Path) -> bool:
@@ -204,9 +202,14 @@ async def _open_identified(
     found = read_identity(ports.disk, folder)
     if found is not None:
         check_owner(found, config, folder)
-    if not (folder / METADATA_FILE).exists():
+    if not ports.disk.exists(folder / METADATA_FILE):
         _check_whole(folder, found, None, ports.disk)
-    store = await MetadataStore.open(folder / METADATA_FILE, new_cluster_id=config.cluster_id)
+    store = await MetadataStore.open(
+        folder / METADATA_FILE,
+        ports.disk,
+        new_cluster_id=config.cluster_id,
+        connect=ports.connect_sqlite,
+    )
     try:
         _check_contradictions(store.image, config)
         _check_whole(folder, found, store.image, ports.disk)

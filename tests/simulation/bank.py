@@ -2,13 +2,16 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from chaos.history import Attempt, Outcome, record_value
 from idempotency.java_hash import ledger_shard
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from tests.simulation.kafka_client import Connection, Refused, batch_of
-from tests.simulation.region_pair import SHARD_COUNT, Pair
+from tests.simulation.network import Fabric
+from tests.simulation.region_pair import SHARD_COUNT, Region
 
 TOPIC = "accounts"
 ACCOUNTS = 4
@@ -16,11 +19,25 @@ REGION_ORDINAL_SHIFT = 60
 RETRIES = 40
 
 
+class Regions(Protocol):
+    """What tellers can talk to: a pair of regions, or some of more."""
+
+    @property
+    def fabric(self) -> Fabric:
+        """What is between them."""
+        ...
+
+    @property
+    def regions(self) -> Mapping[str, Region]:
+        """Those that are talked to, by name."""
+        ...
+
+
 @dataclass
 class Bank:
     """What all tellers did. `edges`: attempt -> (shard, ledger end before its commit was asked, and after)."""
 
-    pair: Pair
+    pair: Regions
     attempts: list[Attempt] = field(default_factory=list)
     edges: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -29,9 +46,13 @@ class Bank:
         """Return how many commits of a term were answered."""
         return sum(a.outcome is Outcome.COMMITTED and a.term == term for a in self.attempts)
 
+    def note(self, attempt: Attempt) -> None:
+        """Keep a try that has ended."""
+        self.attempts.append(attempt)
+
     def ledger_end(self, shard: int) -> int:
         """Return where home's ledger shard ends now; -1 once home is dead."""
-        partition = self.pair.eu.node.storage.partitions.get(TRANSACTION_LEDGER, shard)
+        partition = self.pair.regions["eu"].node.storage.partitions.get(TRANSACTION_LEDGER, shard)
         return -1 if partition is None else partition.log_end_offset
 
 
@@ -48,19 +69,27 @@ class Teller:
         self._connection: Connection | None = None
         self._producer = (-1, -1)
         self._sequences: dict[int, int] = {}
+        self.backoff_s = 0.003
+        self.last_error = ""
+        self.think_s = 0.0
+        """How long it rests after a transfer, on average."""
+        self.call_s = 3_600.0
+        """How long a transfer may take before it gives its connection up."""
 
     async def run(self) -> None:
         """Transfer until the bank closes; then leave nothing open."""
         while not self._bank.closed.is_set():
             if self._connection is None and not await self._begin_anew():
-                await asyncio.sleep(0.003)
+                await asyncio.sleep(self.backoff_s)
             elif self._connection is not None:
                 await self._transfer(self._connection)
+                if self.think_s:
+                    await asyncio.sleep(self._chance.uniform(0, 2 * self.think_s))
                 if self._chance.random() < 0.1:
                     self._leave()
         while self._connection is None:
             if not await self._begin_anew():
-                await asyncio.sleep(0.003)
+                await asyncio.sleep(self.backoff_s)
 
     async def _begin_anew(self) -> bool:
         """Connect anywhere and obtain a producer id, which ends what was open."""
@@ -69,7 +98,8 @@ class Teller:
             async with asyncio.timeout(5):
                 connection = await Connection.open(self._network, region.kafka_port)
                 self._producer = await connection.init_producer_id(self._name)
-        except (OSError, TimeoutError, Refused):
+        except (OSError, Refused) as error:
+            self.last_error = repr(error)
             return False
         self._sequences.clear()
         self._connection = connection
@@ -89,24 +119,28 @@ class Teller:
         term = self._producer[0] >> REGION_ORDINAL_SHIFT
         outcome = Outcome.NOT_COMMITTED
         try:
-            changes = {source: -amount, target: amount}
-            await self._write(connection, name, changes)
-            if self._chance.random() < 0.2:
-                await self._end(connection, commit=False)
-            else:
-                outcome = Outcome.UNKNOWN
-                before = self._bank.ledger_end(self._shard)
-                await self._end(connection, commit=True)
-                outcome = Outcome.COMMITTED
-                if term == 0:
-                    after = self._bank.ledger_end(self._shard)
-                    self._bank.edges[name] = (self._shard, before, after)
-        except (OSError, Refused):
+            async with asyncio.timeout(self.call_s):
+                await self._write(connection, name, {source: -amount, target: amount})
+                if self._chance.random() < 0.2:
+                    await self._end(connection, commit=False)
+                else:
+                    outcome = Outcome.UNKNOWN
+                    await self._commit(connection, name, term)
+                    outcome = Outcome.COMMITTED
+        except (OSError, Refused) as error:
+            self.last_error = repr(error)
             self._leave()
         finally:
-            self._bank.attempts.append(
+            self._bank.note(
                 Attempt(self._name, self._number, term, source, target, amount, outcome)
             )
+
+    async def _commit(self, connection: Connection, name: str, term: int) -> None:
+        before = self._bank.ledger_end(self._shard)
+        await self._end(connection, commit=True)
+        if term == 0:
+            after = self._bank.ledger_end(self._shard)
+            self._bank.edges[name] = (self._shard, before, after)
 
     async def _write(self, connection: Connection, name: str, changes: dict[int, int]) -> None:
         if not self._tv2:

@@ -1,24 +1,31 @@
-"""Where simulated regions keep what is not simulated (SQLite): in memory, if the machine has such a folder.
-
-Everything else of theirs lies on a disk in memory anyway; a busy real disk would only slow the runs down.
-"""
+"""Every test here runs on a loop whose time is simulated, with chance of its own from its name: again is the same."""
 
 import logging
-import tempfile
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-MEMORY = Path("/dev/shm")
+from tests.simulation.simulated_loop import SimulatedLoop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], SimulatedLoop]]:
+    """Return what makes the loop of a test (pytest-asyncio asks)."""
+    return {"simulated": partial(_loop_of, item.nodeid)}
+
+
+def _loop_of(name: str) -> SimulatedLoop:
+    return SimulatedLoop(random.Random(name))
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """Return an empty folder of this test."""
-    root = MEMORY if MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="tidemark-", dir=root) as folder:
-        yield Path(folder)
+def tmp_path() -> Path:
+    """Return where the folders of this test lie: on simulated disks, so always at the same place."""
+    return Path("/simulated")
 
 
 @pytest.fixture

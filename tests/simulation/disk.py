@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from region_broker.log.disk import Buffer, make_dirs_durably
+from tests.simulation.trace import Trace
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
@@ -274,6 +275,19 @@ class SimulatedFile:
         self._open = False
 
 
+class SimulatedLock:
+    """A locked file."""
+
+    def __init__(self, locks: "dict[Path, SimulatedLock]", path: Path) -> None:
+        """Belong to one life of the disk."""
+        self._locks, self._path = locks, path
+
+    def close(self) -> None:
+        """See `Lock`."""
+        if self._locks.get(self._path) is self:
+            del self._locks[self._path]
+
+
 class SimulatedDisk:
     """A `Disk`. `fault` sees every operation; `bytes_read` counts reads through files, `open_files` those not closed."""
 
@@ -287,6 +301,7 @@ class SimulatedDisk:
         self.crashed = False
         """Whether this life of the process is over, though it may not know it yet."""
         self.fault: Fault | None = None
+        self.trace: Trace | None = None
         self.cold: Cold | None = None
         self.warmed: list[tuple[Path, int, int]] = []
         """What was read in: path, position, size."""
@@ -295,6 +310,7 @@ class SimulatedDisk:
         self.wall_ms: Callable[[], int] = lambda: 0
         """What stamps changes of files."""
         self._root = Folder()
+        self._locks: dict[Path, SimulatedLock] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -323,6 +339,8 @@ class SimulatedDisk:
     def step(self, operation: str, path: Path) -> None:
         """Count an operation; crash or fail if that was asked for."""
         self.operations += 1
+        if self.trace is not None:
+            self.trace.note(operation, str(path))
         if self.crash_at is not None and self.operations >= self.crash_at:
             self.crashed = True
         if self.crashed:
@@ -371,6 +389,7 @@ class SimulatedDisk:
         """End the process: handles are dead, faults are over, the page cache stays."""
         self.life += 1
         self.open_files = 0
+        self._locks.clear()
         self.crash_at = None
         self.crashed = False
         self.fault = None
@@ -475,6 +494,27 @@ class SimulatedDisk:
         self.step("volume_bytes", path)
         used_bytes = sum(len(inode.cached) for inode in dict.fromkeys(self._root.inodes()))
         return VOLUME_BYTES, VOLUME_BYTES - used_bytes
+
+    def lock(self, path: Path) -> "SimulatedLock":
+        """See `Disk`; a process that ends lets go."""
+        if path in self._locks:
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
+        self.open(path, create=True).close()
+        self._locks[path] = lock = SimulatedLock(self._locks, path)
+        return lock
+
+    def commit_file(self, path: Path, data: bytes) -> None:
+        """Change the whole content durably, or nothing, as a database does that keeps a journal beside its file."""
+        if not self.exists(path):
+            self.write_file_atomic(path, data)
+            return
+        self.step("pwrite", path)
+        self.step("fdatasync", path)
+        inode = self._inode(path)
+        inode.truncate(0)
+        inode.write(0, data)
+        inode.sync()
+        inode.changed_ms = self.wall_ms()
 
     def write_file_atomic(self, path: Path, data: Buffer) -> None:
         """See `Disk`: a whole new file, then its name, in two steps: between them it is there, and not durably."""

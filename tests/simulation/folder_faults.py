@@ -1,10 +1,5 @@
-"""What can happen to a data folder while its node is down: emptied, exchanged, copied, restored, halved.
+"""What can happen to a data folder while its node is down: emptied, exchanged, copied, restored, halved."""
 
-A region's metadata lies on the real disk and all else on the simulated one; here both are one folder.
-"""
-
-import shutil
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +15,6 @@ class FolderCopy:
     """What a data folder held at some moment, by path below it."""
 
     files: dict[str, bytes]
-    metadata: bytes | None
 
 
 def copy_of(region: Region) -> FolderCopy:
@@ -29,19 +23,11 @@ def copy_of(region: Region) -> FolderCopy:
         str(path.relative_to(region.folder)): bytes(region.disk.content(path))
         for path in region.disk.files_under(region.folder)
     }
-    database = region.folder / METADATA
-    if database.exists():
-        with sqlite3.connect(
-            database
-        ) as connection:  # what the log beside it holds becomes part of the file
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.close()
-    return FolderCopy(files, database.read_bytes() if database.exists() else None)
+    return FolderCopy(files)
 
 
 def empty_folder(region: Region) -> None:
     """Let a region that is down find nothing of what it had: a disk that is new, or not mounted."""
-    lose_metadata(region)
     _forget(region.disk, region.folder)
 
 
@@ -52,18 +38,11 @@ def restore(region: Region, copy: FolderCopy) -> None:
         path = region.folder / name
         region.disk.make_dirs(path.parent)
         region.disk.write_file_atomic(path, content)
-    if copy.metadata is not None:
-        (region.folder / METADATA).write_bytes(copy.metadata)
 
 
 def restore_part(region: Region, copy: FolderCopy, name: str) -> None:
     """Let a region that is down find one file as it was in `copy`."""
-    if name != METADATA:
-        region.disk.write_file_atomic(region.folder / name, copy.files[name])
-        return
-    assert copy.metadata is not None
-    lose_metadata(region)
-    (region.folder / METADATA).write_bytes(copy.metadata)
+    region.disk.write_file_atomic(region.folder / name, copy.files[name])
 
 
 class ClockSetBack:
@@ -88,9 +67,7 @@ class ClockSetBack:
 
 def lose_metadata(region: Region) -> None:
     """Remove the metadata of a region that is down, and nothing else."""
-    if region.folder.exists():
-        shutil.rmtree(region.folder)
-    region.folder.mkdir(parents=True)
+    lose_file(region, METADATA)
 
 
 def lose_logs(region: Region) -> None:

@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import logging
 import random
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,9 +27,9 @@ from region_broker.node import Node
 from tests.greedy_clients import GoodClient, Place, crowd
 from tests.memory_census import Parts, grown, keep_no_large_holes, largest_tables, live_by_type
 from tests.simulation.disk import Inode, SimulatedDisk
-from tests.simulation.fast_loop import FastLoop, LoopClock
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region
+from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
 
 PARTS = 8
 # From the middle of the day to its end: of what is alive, and of what is resident once the C library gave back what
@@ -91,18 +90,13 @@ async def day(
     flat in a day may grow in minutes, in which modules are still loaded and tables filled up to their bounds.
     """
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, FastLoop), "use asyncio.Runner(loop_factory=FastLoop)"
+    assert isinstance(loop, SimulatedLoop), "use a loop factory that makes a SimulatedLoop"
     chance = random.Random(seed)
     fabric = Fabric(random.Random(chance.random()), delay_ms_max=1.0)
     region = Region("eu", folder / "eu", fabric, random.Random(chance.random()), ("eu",))
-    region.clock = LoopClock()
     region.on_open = _forget_within_an_hour
     region.settings = {"tidemark_interval_ms": 60_000, "retention_check_interval_ms": 60_000}
-    with loop.hold():
-        await region.open()
-        metadata = region.node.storage.metadata
-        metadata.apply = loop.held(metadata.apply)  # type: ignore[method-assign,assignment]
-        await region.run()
+    await region.start()
     place = Place(fabric.site("clients"), region.kafka_port, chance)
     good = await GoodClient.connect(place, SMALL, value_bytes=VALUE_BYTES)
     at_start = Left.of(region)
@@ -234,14 +228,11 @@ def main() -> None:
     asked = parser.parse_args()
     keep_no_large_holes()
     logging.disable(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=FastLoop) as runner:
-        told = runner.run(
-            day(
-                Path(folder), hours=asked.hours, seed=asked.seed, rest=asked.rest, say=_say,
-                trace=asked.trace,
-            )
-        )  # fmt: skip
-        print(told)
+    played = day(
+        Path("/simulated"), hours=asked.hours, seed=asked.seed, rest=asked.rest, say=_say,
+        trace=asked.trace,
+    )  # fmt: skip
+    print(run_simulated(played, asked.seed))
 
 
 if __name__ == "__main__":

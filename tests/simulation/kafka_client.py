@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from idempotency.record_batch import ControlType, iter_headers, read_marker
-from region_broker.ports.clock import SystemClock
 from region_broker.ports.network import ByteStream, Network
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
+from tests.simulation.simulated_loop import LoopClock
 from tests.wire_world import frame_of, parse_answer
 
 PRODUCE, FETCH, LIST_OFFSETS, FIND, INIT, ADD, END = 0, 1, 2, 10, 22, 24, 26
@@ -180,7 +180,7 @@ def batch_of(
 ) -> bytes:
     """Return a batch of one record of an idempotent producer, with the time of some event, old or new."""
     origin = Origin(producer[0], producer[1], sequence, transactional=transactional)
-    time_ms = SystemClock().wall_ms() - EVENT_AGES_MS[producer[0] % len(EVENT_AGES_MS)]
+    time_ms = LoopClock().wall_ms() - EVENT_AGES_MS[producer[0] % len(EVENT_AGES_MS)]
     return build_batch([Record(None, value, timestamp_ms=time_ms)], origin=origin)
 
 

@@ -11,6 +11,7 @@ Chance is handed in; time is the event loop's. Not here: what is sent.
 
 import asyncio
 import random
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,6 +25,7 @@ from region_broker.ports.network import (
     Listener,
     OnConnection,
 )
+from tests.simulation.trace import Trace
 
 
 class SimulatedStream:
@@ -108,6 +110,9 @@ class SimulatedStream:
         self._under_way.popleft()()
 
     def _arrive(self, chunk: bytes) -> None:
+        trace = self._fabric.trace
+        if trace is not None:
+            trace.note(self.peer_site, self.site, len(chunk), zlib.crc32(chunk))
         if self._error is None and not self._closed:
             self._arrived.append(chunk)
             self._readable.set()
@@ -219,6 +224,7 @@ class Fabric:
         """Let bytes travel for up to `delay_ms_max` each way."""
         self._chance = chance
         self.delay_ms_max = delay_ms_max
+        self.trace: Trace | None = None
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._streams: list[SimulatedStream] = []
         self._cuts: dict[frozenset[str], bool] = {}

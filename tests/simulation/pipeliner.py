@@ -19,8 +19,8 @@ from collections import deque
 from kio.schema.errors import ErrorCode
 
 from region_broker.ports.network import Network
+from tests.simulation.bank import Regions
 from tests.simulation.kafka_client import PRODUCE, Connection, Refused, batch_of, produce_request
-from tests.simulation.region_pair import Pair
 
 VERSION = 9
 IN_FLIGHT_MAX = 5
@@ -39,7 +39,7 @@ RETRIED = frozenset(
 class Pipeliner:
     """Writes to partition `number` of `topic` until `closed`; `answered[n]`: offset, None if not said."""
 
-    def __init__(self, pair: Pair, topic: str, number: int, chance: random.Random) -> None:
+    def __init__(self, pair: Regions, topic: str, number: int, chance: random.Random) -> None:
         """Nothing is connected before `run`."""
         self._pair = pair
         self._topic = topic
@@ -51,6 +51,13 @@ class Pipeliner:
         self.answered: list[int | None] = []
         self.refused_for_good: list[str] = []
         self.closed = asyncio.Event()
+        self.backoff_s = 0.002
+        self.last_error = ""
+        """Why it last gave a connection up."""
+        self.pace_s = 0.0
+        """How long it rests after an answer, on average."""
+        self.call_s = 3_600.0
+        """How long it waits for an answer before it gives its connection up."""
 
     @property
     def producer_id(self) -> int:
@@ -67,8 +74,9 @@ class Pipeliner:
                 if self._producer is None:
                     self._producer = await connection.init_producer_id(None)
                 await self._write(connection)
-            except (OSError, Refused):
-                await asyncio.sleep(self._chance.uniform(0, 0.004))
+            except (OSError, Refused) as error:
+                self.last_error = repr(error)
+                await asyncio.sleep(self._chance.uniform(0, 2 * self.backoff_s))
             if connection is not None:
                 connection.close()
 
@@ -88,12 +96,25 @@ class Pipeliner:
             if not in_flight or (gives_up and stays <= 0):
                 return
             stays -= 1
-            failed |= not self._took(in_flight.popleft(), await self._answer(connection))
+            async with asyncio.timeout(self.call_s):
+                answer = await self._answer(connection)
+            failed |= not self._took(in_flight.popleft(), answer)
+            if self.pace_s:
+                await asyncio.sleep(self._chance.uniform(0, 2 * self.pace_s))
 
     def _send(self, connection: Connection, sequence: int) -> None:
         assert self._producer is not None
-        batch = batch_of(b"%d" % sequence, self._producer, sequence, transactional=False)
+        batch = batch_of(self.value_of(sequence), self._producer, sequence, transactional=False)
         connection.send(PRODUCE, VERSION, produce_request(self._topic, {self._number: batch}))
+
+    def value_of(self, sequence: int) -> bytes:
+        """Return what the record of a sequence says."""
+        return b"%d" % sequence
+
+    def note(self, sequence: int, offset: int) -> None:
+        """Keep that the record of a sequence is at an offset."""
+        assert sequence == len(self.answered)
+        self.answered.append(offset)
 
     async def _answer(self, connection: Connection) -> tuple[ErrorCode, int]:
         answer = await connection.receive(PRODUCE, VERSION)
@@ -107,7 +128,7 @@ class Pipeliner:
             # Those before it that failed are in the log as well, or this one could not be.
             self.answered += [None] * (sequence - len(self.answered))
             if sequence == len(self.answered):
-                self.answered.append(offset)
+                self.note(sequence, offset)
             return True
         if error not in RETRIED:
             self.refused_for_good.append(f"{self._number}/{sequence}: {error.name}")

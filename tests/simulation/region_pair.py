@@ -8,9 +8,10 @@ import asyncio
 import contextlib
 import errno
 import random
+import traceback
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from geo_replicator.failover import Phase
@@ -18,12 +19,13 @@ from idempotency.ports import Clock
 from region_broker.adapters.takeover.failover_operations import Operation
 from region_broker.config import NodeConfig
 from region_broker.node import Node, Ports
-from region_broker.ports.clock import SystemClock
 from region_broker.replication.partition import Partition
 from tests import waiting
 from tests.born_folders import birth_at, with_history
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.simulation.network import Fabric
+from tests.simulation.simulated_loop import LoopClock
+from tests.simulation.sqlite import SimulatedSqlite
 
 NAMES = ("eu", "us")
 CLUSTER_ID = str(UUID(int=77))
@@ -54,8 +56,8 @@ class SeededChance:
         return UUID(int=self._source.getrandbits(128), version=4)
 
 
-class JumpingClock(SystemClock):
-    """The machine's clocks, with a wall clock that can be set."""
+class JumpingClock(LoopClock):
+    """The loop's time, with a wall clock that can be set."""
 
     __slots__ = ("off_ms",)
 
@@ -105,7 +107,7 @@ class Region:
         self, name: str, folder: Path, fabric: Fabric, chance: random.Random,
         names: tuple[str, ...] = NAMES,
     ) -> None:  # fmt: skip
-        """Live in `folder` (metadata) and on a disk of its own (everything else)."""
+        """Live in `folder` of a disk of its own."""
         self.name = name
         self.names = names
         self.disk = SimulatedDisk()
@@ -152,18 +154,19 @@ class Region:
 
     async def open(self) -> None:
         """Open the disk and join the node; the first time the folder is made, with the cluster's history."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         if not self.made:
             self.made = True
             with_history(
                 self.disk, self.folder, cluster_id=CLUSTER_ID, region=self.name,
                 node_id=self.names.index(self.name) + 1, history=birth_at(self.names[0], 0),
             )  # fmt: skip
+        disk = LifeDisk(self.disk)
         ports = Ports(
             self.clock,
             SeededChance(self._chance),
-            LifeDisk(self.disk),
+            disk,
             self.fabric.site(self.name),
+            lambda path: SimulatedSqlite(path, cast("SimulatedDisk", disk)),
         )
         self.node = await Node.open(self.config(), ports)
         self.node.http = _Unbound()  # type: ignore[assignment]
@@ -202,6 +205,13 @@ class Region:
         A crash that strikes in a callback of the loop ends no task: nobody hears of it, as nobody would who is dead.
         """
         return self._task is not None and (self._task.done() or self.disk.crashed)
+
+    def why_died(self) -> str:
+        """Return what ended the node, where it ended by itself."""
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            return "a crash of its disk" if self.disk.crashed else "nothing"
+        error = self._task.exception()
+        return "it stopped" if error is None else "".join(traceback.format_exception(error))
 
     async def _end(self) -> None:
         if self._task is None:

@@ -200,7 +200,7 @@ async def test_T32_a_new_cluster_waits_for_its_birth_and_a_second_one_is_refused
     try:
         for region in pair.regions.values():
             region.made = True  # without history
-            region.folder.mkdir()
+            region.disk.make_dirs(region.folder)
         await pair.us.begin()
         assert "waits for a region that acts" in await waits(pair.us)
 
@@ -225,7 +225,6 @@ async def test_T32_a_new_cluster_waits_for_its_birth_and_a_second_one_is_refused
         empty_folder(pair.eu)
         with pytest.raises(NodeRefused, match="region us has history"):
             await born(no_history_elsewhere=True)
-        (tmp_path / "new").mkdir()
         elsewhere = Region("us", tmp_path / "new", pair.fabric, pair.chance)
         with pytest.raises(NodeRefused, match="its home region"):
             await born(elsewhere)

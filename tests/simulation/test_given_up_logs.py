@@ -15,7 +15,6 @@ import pytest
 from geo_replicator.failover import Phase
 from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
-from tests.copied_folder import CopiedFolder
 from tests.simulation.disk import Crashed
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.lost_log import COVERED, TOPIC, committed_values, loses_a_log
@@ -34,10 +33,8 @@ class Outset:
 
     def __init__(self, region: Region) -> None:
         self._region, self._disk = region, copy.deepcopy(region.disk)
-        self._copy = CopiedFolder(region.folder)
 
     def region(self) -> Region:
-        self._copy.restore()
         self._region.disk = copy.deepcopy(self._disk)
         return self._region
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.memory_census import Parts, grown, largest_tables, live_by_type
-from tests.simulation.fast_loop import FastLoop
 from tests.simulation.greedy_day import (
     LIVE_GROWTH_BYTES_MAX,
     PARTS,
@@ -21,6 +20,7 @@ from tests.simulation.greedy_day import (
 )
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region
+from tests.simulation.simulated_loop import SimulatedLoop, Stalled, run_simulated
 
 NOTHING_GREW = Parts(100 << 20, 90 << 20, 40 << 20, 1_000, 30 << 20, 1 << 20, 12)
 
@@ -28,32 +28,42 @@ NOTHING_GREW = Parts(100 << 20, 90 << 20, 40 << 20, 1_000, 30 << 20, 1 << 20, 12
 @pytest.mark.slow
 @pytest.mark.usefixtures("silence")
 def test_minutes_among_greedy_clients_leave_nothing_behind(tmp_path: Path) -> None:
-    with asyncio.Runner(loop_factory=FastLoop) as runner:
-        print(runner.run(day(tmp_path, hours=0.05, seed=5, rest=6.0, slack=6)))
+    print(run_simulated(day(tmp_path, hours=0.05, seed=5, rest=6.0, slack=6), seed=5))
 
 
-def test_INV_FL1_a_day_passes_at_once_and_stands_still_while_a_thread_runs() -> None:
-    async def look() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, FastLoop)
-        began_s = loop.time()
-        order: list[int] = []
-        await asyncio.gather(*(sleeper(delay_s, order) for delay_s in (86_400, 1, 3_600)))
-        assert order == [1, 3_600, 86_400]
-        assert 86_400 <= loop.time() - began_s < 86_410
-        before_s = loop.time()
-        pause = asyncio.get_running_loop().create_task(asyncio.sleep(5))
-        await asyncio.to_thread(sum, range(100_000))
-        assert loop.time() - before_s < 5
-        assert not pause.done()
-        await pause
+async def test_INV_SIL1_time_jumps_to_the_next_timer() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    began_s = loop.time()
+    order: list[int] = []
+    await asyncio.gather(*(_sleeper(delay_s, order) for delay_s in (86_400, 1, 3_600)))
+    assert order == [1, 3_600, 86_400]
+    assert 86_400 <= loop.time() - began_s < 86_401
 
-    async def sleeper(delay_s: int, order: list[int]) -> None:
-        await asyncio.sleep(delay_s)
-        order.append(delay_s)
 
-    with asyncio.Runner(loop_factory=FastLoop) as runner:
-        runner.run(look())
+async def test_INV_SIL2_a_job_for_a_thread_is_a_step_of_its_own() -> None:
+    steps: list[str] = []
+    job = asyncio.get_running_loop().run_in_executor(None, steps.append, "job")
+    steps.append("caller")
+    await job
+    assert steps == ["caller", "job"]
+    cancelled = asyncio.get_running_loop().run_in_executor(None, steps.append, "never")
+    cancelled.cancel()
+    await asyncio.sleep(1)
+    assert steps == ["caller", "job"]
+
+
+def test_INV_SIL4_a_loop_in_which_nothing_would_ever_happen_says_so() -> None:
+    async def forever() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Stalled):
+        run_simulated(forever(), seed=1)
+
+
+async def _sleeper(delay_s: int, order: list[int]) -> None:
+    await asyncio.sleep(delay_s)
+    order.append(delay_s)
 
 
 class Leaky:
@@ -64,11 +74,13 @@ class Leaky:
 
 
 @pytest.mark.slow
-def test_the_census_sees_what_is_alive_by_type_and_by_place(tmp_path: Path) -> None:
+def test_the_census_sees_what_is_alive_by_type_and_by_place(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     leaky = Leaky()
     before, types = Parts.now(), live_by_type()
     leaky.forgotten = {number: bytes(1_000) for number in range(3_000)}
-    with (tmp_path / "open").open("w"):
+    with (tmp_path_factory.mktemp("census") / "open").open("w"):
         after = Parts.now()
     assert 3_000_000 <= after.live - before.live < 3_400_000
     assert after.objects - before.objects >= 3_000

@@ -19,7 +19,6 @@ import pytest
 from chaos.history import Seen, seen
 from geo_replicator.failover import Phase
 from region_broker.adapters.tidemarks.mirror_log import key_of
-from tests.copied_folder import CopiedFolder
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.cut_judge import batches_of, whole
 from tests.simulation.disk import Crashed
@@ -54,11 +53,9 @@ class Outset:
         # What home wrote and never synced may be lost or not: runs that may differ in that cannot be compared.
         self._disk.write_out()
         self.steps = 0
-        self._copy = CopiedFolder(self._folder)
 
     def region(self) -> Region:
         """Return a region that stands where the outset stood; one at a time."""
-        self._copy.restore()
         fabric = self._fabric or Fabric(random.Random(1))
         region = Region(self._name, self._folder, fabric, random.Random(1))
         region.disk = copy.deepcopy(self._disk)

@@ -13,8 +13,8 @@ from region_broker.adapters.takeover.failover_messages import AskStatus, SiteSta
 from region_broker.adapters.takeover.failover_peers import GREET_TIMEOUT_MS, FailoverPeers
 from region_broker.ports.network import ByteStream
 from tests.geo_world import PlayedIdentity
-from tests.simulation.fast_loop import FastLoop
 from tests.simulation.network import Fabric
+from tests.simulation.simulated_loop import run_simulated
 
 LONG_MS = 60_000
 
@@ -38,8 +38,7 @@ def played(play: Callable[[Fabric, FailoverPeers], Awaitable[None]]) -> None:
         await fabric.site("mute").listen("127.0.0.1", 1, _says_nothing)
         await play(fabric, peers)
 
-    with asyncio.Runner(loop_factory=FastLoop) as runner:
-        runner.run(run())
+    run_simulated(run(), seed=1)
 
 
 def passed_ms(since_s: float) -> float:

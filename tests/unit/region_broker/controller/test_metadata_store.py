@@ -36,6 +36,7 @@ from region_broker.controller.metadata_store import (
     upgrade,
 )
 from region_broker.controller.metadata_tables import metadata
+from region_broker.log.disk import RealDisk
 from tests.older_metadata import forget_deletions
 
 ORDERS = TopicImage(topic_id=UUID(int=7), name="orders", partition_count=3, configs={"a": "1"})
@@ -59,12 +60,12 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
         CountNodeStart(),
         TakeLeaderEpoch(17 << 16 | 1),
     ]
-    store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
     for command in commands:
         await store.apply(command)
     live = store.image
     await store.close()
-    again = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="other")
+    again = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="other")
     assert again.image == live
     assert live.version == len(commands)
     assert live.main_domain.acting_region == "us"
@@ -74,7 +75,7 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_T34_a_deletion_is_remembered_by_topic_id(tmp_path: Path) -> None:
-    store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
     await store.apply(CreateTopic(ORDERS))
     await store.apply(DeleteTopic(ORDERS.topic_id, wall_ms=77))
     successor = structs.replace(ORDERS, topic_id=UUID(int=99))
@@ -84,7 +85,7 @@ async def test_T34_a_deletion_is_remembered_by_topic_id(tmp_path: Path) -> None:
         ORDERS.topic_id: DeletedTopic(topic=ORDERS, metadata_version=2, deleted_wall_ms=77)
     }
     await store.close()
-    again = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    again = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
     assert again.image == live
     await again.close()
 
@@ -94,12 +95,12 @@ GONE = UUID(int=99)
 
 async def upgraded(path: Path, *before: Command) -> MetadataImage:
     """Return what an upgrade makes of the metadata of a version that kept no deletions."""
-    store = await MetadataStore.open(path, new_cluster_id="c")
+    store = await MetadataStore.open(path, RealDisk(), new_cluster_id="c")
     for command in before:
         await store.apply(command)
     await store.close()
     forget_deletions(path)
-    again = await MetadataStore.open(path, new_cluster_id="c")
+    again = await MetadataStore.open(path, RealDisk(), new_cluster_id="c")
     await again.close()
     return again.image
 
@@ -129,7 +130,7 @@ async def test_INV_M9_a_folder_that_had_no_history_has_deleted_nothing(tmp_path:
 
 
 async def test_T19_a_region_epoch_never_goes_back(tmp_path: Path) -> None:
-    store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
     await store.apply(PutDomain(MAIN))
     await store.apply(RecordLineage("main", TAKEOVER))
     before = store.image
@@ -144,18 +145,18 @@ async def test_T19_a_region_epoch_never_goes_back(tmp_path: Path) -> None:
 
 
 async def test_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    store = await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+    store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
     await store.close()
     with closing(sqlite3.connect(tmp_path / "m.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(MetadataUnreadable, match="newer version"):
-        await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+        await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
 
 
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(MetadataUnreadable, match="not a readable"):
-        await MetadataStore.open(tmp_path / "m.db", new_cluster_id="c")
+        await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
 
 
 def _schema(path: Path) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def _schema(path: Path) -> dict[str, Any]:
 
 
 async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> None:
-    store = await MetadataStore.open(tmp_path / "new.db", new_cluster_id="c")
+    store = await MetadataStore.open(tmp_path / "new.db", RealDisk(), new_cluster_id="c")
     await store.close()
     engine = create_engine(f"sqlite:///{tmp_path / 'migrated.db'}")
     with engine.begin() as connection:
@@ -195,9 +196,9 @@ async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_
             "CREATE TABLE cluster (cluster_id VARCHAR NOT NULL, PRIMARY KEY (cluster_id))"
         )
         database.commit()
-    store = await MetadataStore.open(path, new_cluster_id="c")
+    store = await MetadataStore.open(path, RealDisk(), new_cluster_id="c")
     assert store.image.cluster_id == "c"
     await store.close()
-    again = await MetadataStore.open(path, new_cluster_id="other")
+    again = await MetadataStore.open(path, RealDisk(), new_cluster_id="other")
     assert again.image.cluster_id == "c"
     await again.close()

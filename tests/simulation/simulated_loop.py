@@ -1,0 +1,165 @@
+"""An event loop on simulated time: one thread, no sockets, and the same order of events in every process.
+
+INV-SIL1  time passes only by STEP_S for each round of callbacks, and by jumping to the next timer when nothing is left
+         to do: what runs takes no time of the machine
+INV-SIL2  a job for a thread runs in the loop's own thread, as one step, somewhat after it was asked for; its result
+         comes somewhat later again. One that is cancelled before its step never runs
+INV-SIL3  tasks and futures hash by when they were made, not by where they lie in memory: a set of them has one order
+INV-SIL4  when no callback, timer or job is left, `Stalled` is raised: nothing would ever happen again
+
+Chance is handed in. Not here: what a network or a disk does (`network`, `disk`).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextvars import Context
+from itertools import count
+from typing import Any, Final, TypeVar
+
+from typing_extensions import override
+
+T = TypeVar("T")
+STEP_S: Final = 1e-4
+JOB_S_MAX: Final = 0.002
+"""How long a job waits for its thread, and again its result for the loop, at most."""
+
+
+class Stalled(Exception):
+    """Nothing is left that could happen."""
+
+
+class _NumberedTask(asyncio.Task[Any]):
+    """A task that hashes by its number (INV-SIL3)."""
+
+    def __init__(self, coroutine: Any, *, number: int, **options: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _NumberedFuture(asyncio.Future[Any]):
+    """A future that hashes by its number (INV-SIL3)."""
+
+    def __init__(self, *, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Waiting:
+    """In place of a selector: waiting makes time jump."""
+
+    def __init__(self, loop: "SimulatedLoop") -> None:
+        self._loop = loop
+
+    def select(self, timeout_s: float | None) -> list[Any]:
+        if timeout_s is None:
+            raise Stalled("no callback, timer or job is left")
+        self._loop.pass_s(timeout_s + STEP_S)
+        return []
+
+    def close(self) -> None:
+        return
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """Use it with `asyncio.Runner(loop_factory=...)`."""
+
+    def __init__(self, chance: random.Random) -> None:
+        """Begin at time 0."""
+        super().__init__()
+        self._now_s = 0.0
+        self._chance = chance
+        self._selector = _Waiting(self)
+        self._numbers = count()
+        self.set_task_factory(self._numbered_task)
+
+    def _numbered_task(
+        self, _loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        return _NumberedTask(coroutine, number=next(self._numbers), loop=self, context=context)
+
+    @override
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future of this loop."""
+        return _NumberedFuture(number=next(self._numbers), loop=self)
+
+    @override
+    def time(self) -> float:
+        """Return the simulated seconds since the loop began."""
+        return self._now_s
+
+    def pass_s(self, duration_s: float) -> None:
+        """Let time pass."""
+        self._now_s += duration_s
+
+    def _process_events(self, _events: list[Any]) -> None:
+        """Take what the selector found: nothing."""
+
+    def _write_to_self(self) -> None:
+        """Wake the loop from another thread: there is none."""
+
+    @override
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run `func` in a step of its own (INV-SIL2)."""
+        future = self.create_future()
+        self.call_later(self._chance.uniform(0, JOB_S_MAX), self._run_job, future, func, args)
+        return future
+
+    def _run_job(
+        self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
+        if future.cancelled():
+            return
+        delay_s = self._chance.uniform(0, JOB_S_MAX)
+        try:
+            result = func(*args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whoever awaits the job gets it, as from a thread
+            self.call_later(delay_s, _fail, future, error)
+        else:
+            self.call_later(delay_s, _answer, future, result)
+
+
+def _answer(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+class LoopClock:
+    """`Clock` by the time of the running loop."""
+
+    __slots__ = ()
+    _WALL_START_MS = 1_700_000_000_000
+
+    def monotonic_ms(self) -> int:
+        """See `Clock`."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def wall_ms(self) -> int:
+        """See `Clock`."""
+        return self._WALL_START_MS + self.monotonic_ms()
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """See `Clock`."""
+        await asyncio.sleep(max(0.0, duration_ms) / 1000)
+
+
+def run_simulated(main: Coroutine[Any, Any, T], seed: object) -> T:
+    """Run `main` on a loop of its own, with the chance of `seed`; return its result."""
+    with asyncio.Runner(loop_factory=lambda: SimulatedLoop(random.Random(repr(seed)))) as runner:
+        return runner.run(main)

@@ -1,0 +1,36 @@
+"""What a simulated run did, as one hash: two runs of one seed that differ anywhere differ here.
+
+INV-TRC1  nothing that is noted depends on the process: no address in memory, no hash order, no time of the machine
+
+Optionally each event is written out, so that two traces can be compared line by line.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from typing import Any, Final
+
+DIGEST_BYTES: Final = 8
+
+
+class Trace:
+    """Counts events and hashes them, with the loop's time of each."""
+
+    def __init__(self, write: Callable[[str], object] | None = None) -> None:
+        """Begin empty; `write` gets each event as a line."""
+        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self._write = write
+        self.events = 0
+
+    def note(self, *parts: Any) -> None:
+        """Note an event; its parts must have the same `repr` in every process."""
+        line = f"{asyncio.get_running_loop().time():.6f} {parts!r}\n"
+        self._hash.update(line.encode())
+        self.events += 1
+        if self._write is not None:
+            self._write(line)
+
+    @property
+    def digest(self) -> str:
+        """Return the hash of all events so far."""
+        return self._hash.hexdigest()
