@@ -1,0 +1,227 @@
+"""One life of some regions under the faults of one seed: trouble, an end of it, and a judgement.
+
+INV-SWL1  nothing but the seed decides: two runs have one trace
+INV-SWL2  once faults end, everything converges: one region acts, the others mirror it, all clients get on, all regions
+          show the same
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chaos.checker import Kind as Fault
+from chaos.checker import check
+from chaos.history import History, seen
+from chaos.shuffle.judge import judge
+from chaos.shuffle.story import Gone, Place
+from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
+from tests.simulation.kafka_client import Connection, Reader, Refused
+from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.swarm.clients import PLAIN_TOPIC, Clients
+from tests.simulation.swarm.rates import draw_action, draw_rates
+from tests.simulation.swarm.settling import settle
+from tests.simulation.swarm.stage import Stage
+from tests.simulation.trace import Trace
+
+PROGRESS_S: Final = 60.0
+ENDING_S: Final = 90.0
+EQUAL_S: Final = 30.0
+ASK_S: Final = 0.2
+SETTLE_EVERY_S: Final = 30.0
+IN_EVERY_HISTORY: Final = frozenset(
+    {Fault.TORN, Fault.DUPLICATE, Fault.WRONG, Fault.INVENTED, Fault.ABORTED_READ, Fault.SUM,
+     Fault.OUT_OF_ORDER, Fault.REGIONS_DIFFER}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a life came to. `simulated_s`: how long it was."""
+
+    trace: str
+    events: int
+    violations: tuple[str, ...]
+    simulated_s: float
+
+
+def play(
+    seed: int, *, minutes: float = 1.0, regions: int = 2, say: Callable[[str], None] | None = None,
+    write: Callable[[str], object] | None = None,
+) -> Outcome:  # fmt: skip
+    """Play the life of a seed; `say` gets what happens, `write` every event."""
+    trace = Trace(write)
+    return run_simulated(_Life(seed, minutes, regions, say, trace).run(), seed)
+
+
+class _Life:
+    def __init__(
+        self,
+        seed: int,
+        minutes: float,
+        regions: int,
+        say: Callable[[str], None] | None,
+        trace: Trace,
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.rates = draw_rates(self.chance)
+        self.minutes, self.trace = minutes, trace
+        self.stage = Stage(self.chance, self.rates, regions, trace, say)
+        self.clients = Clients(self.stage.fabric, self.stage.regions, self.chance)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> Outcome:
+        stage = self.stage
+        stage.tell(f"{self.rates}")
+        asyncio.get_running_loop().set_exception_handler(self._unhandled)
+        try:
+            await self._run()
+        finally:
+            self.clients.stop_reading()
+            for task in sorted(self._tasks, key=hash):
+                task.cancel()
+            for name in stage.names:
+                await stage.regions[name].kill()
+        return Outcome(self.trace.digest, self.trace.events, tuple(stage.anomalies), stage.now_s())
+
+    def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.stage.blame(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._client_ended)
+
+    def _client_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.stage.blame(f"a client ended: {task.exception()!r}")
+
+    async def _run(self) -> None:
+        stage, clients = self.stage, self.clients
+        for name in stage.names:
+            await stage.start(name)
+        if not await settle(stage):
+            return
+        clients.start(self._spawn)
+        home = stage.regions[stage.acting()[0]].node
+        for topic, count in clients.topics.items():
+            await home.topics.create_topic(topic, count, {})
+        if not await self._all_get_on("before anything happens"):
+            return
+        if not await self._trouble():
+            return
+        if not await self._all_get_on("although all is well"):
+            return
+        clients.stop_writing()
+        await self._until(
+            lambda: len(self._tasks) == len(clients.watchers), ENDING_S, "writers end"
+        )
+        await self._read_back()
+        clients.stop_reading()
+        stage.end_separations()
+        stage.story.sightings = clients.sightings()
+        self._judge()
+
+    async def _trouble(self) -> bool:
+        """Let things happen for as long as was asked, with a settled moment now and then."""
+        stage = self.stage
+        ends_s = stage.now_s() + self.minutes * 60
+        settles_s = stage.now_s() + SETTLE_EVERY_S
+        home = stage.names[0]
+        while stage.now_s() < ends_s:
+            home = next(iter(stage.acting()), home)
+            await stage.play(draw_action(self.chance, self.rates, stage.names, home))
+            if stage.now_s() > settles_s:
+                stage.tell("the operator settles it")
+                if not await settle(stage):
+                    return False
+                settles_s = stage.now_s() + SETTLE_EVERY_S
+        stage.tell("the operator settles it")
+        return await settle(stage)
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> bool:
+        deadline_s = self.stage.now_s() + timeout_s
+        while not condition():
+            if self.stage.now_s() > deadline_s:
+                self.stage.blame(f"not within {timeout_s:.0f} s: {what}")
+                return False
+            self.stage.check_ends()
+            await asyncio.sleep(ASK_S)
+        return True
+
+    async def _all_get_on(self, when: str) -> bool:
+        before = self.clients.progress()
+        stuck: list[str] = []
+
+        def none_is_stuck() -> bool:
+            now = self.clients.progress()
+            stuck[:] = [name for name, count in now.items() if count <= before[name]]
+            return not stuck
+
+        if await self._until(none_is_stuck, PROGRESS_S, f"all clients get on {when}"):
+            return True
+        errors = self.clients.last_errors()
+        told = "; ".join(f"{name} ({errors[name]})" for name in stuck)
+        self.stage.blame(f"these get nothing through {when}: {told}")
+        return False
+
+    async def _read_back(self) -> None:
+        stage = self.stage
+        deadline_s = stage.now_s() + EQUAL_S
+        while True:
+            try:
+                stage.story.final = {name: await self._read(name) for name in stage.names}
+            except (OSError, Refused) as error:
+                stage.blame(f"cannot be read back: {error}")
+                return
+            if len(set(stage.story.final.values())) == 1 or stage.now_s() > deadline_s:
+                break
+            await asyncio.sleep(ASK_S)
+        losses = [loss for name in stage.names for loss in await stage.service(name).losses()]
+        stage.story.gone = [
+            Gone(r["topic"], r["partition"], r["first_offset"], r["last_offset"])
+            for loss in losses
+            for r in loss["records"]
+        ]
+        stage.story.listed_all = all(
+            loss["plain_record_count"] + loss["transactional_record_count"]
+            <= sum(r["record_count"] for r in loss["records"])
+            for loss in losses
+        )
+
+    async def _read(self, name: str) -> frozenset[Place]:
+        network = self.stage.fabric.site("auditor")
+        found: set[Place] = set()
+        for topic, count in self.clients.topics.items():
+            connection = await Connection.open(network, self.stage.regions[name].kafka_port)
+            reader = Reader(topic, count, committed=True)
+            while await reader.read(connection):
+                pass
+            connection.close()
+            found |= {Place(topic, n, at, value.decode()) for n, at, value in reader.records}
+        return frozenset(found)
+
+    def _judge(self) -> None:
+        stage = self.stage
+        counts = {name: len(places) for name, places in stage.story.final.items()}
+        stage.tell(f"{len(stage.story.sightings)} sightings, at the end {counts}")
+        for anomaly in judge(stage.story, PLAIN_TOPIC):
+            stage.blame(anomaly)
+        final = {
+            name: [
+                seen(p.partition, p.offset, p.value.encode())
+                for p in sorted(places)
+                if p.topic == ACCOUNTS_TOPIC
+            ]
+            for name, places in stage.story.final.items()
+        }
+        kinds = {kind.name for kind in IN_EVERY_HISTORY}
+        for found in check(History(self.clients.attempts(), final)):
+            if found.name in kinds:
+                stage.blame(f"{found.name} {found.detail}")
+        if not stage.story.words and not stage.story.damages:
+            for writer in self.clients.writers:
+                for refused in writer.refused:
+                    stage.blame(f"without a word a producer is refused: {refused}")

@@ -1,0 +1,418 @@
+"""The regions of one life, what is done to them, and an operator who is asked: on simulated time, disk and network.
+
+INV-SWS1  no folder is emptied or wound back that alone knows what clients saw (as INV-SHS3)
+INV-SWS2  every explicit word of the operator is noted, from when it is given; an order that is accepted counts
+
+Not here: which actions (`rates`), clients (`clients`), the judgement (`chaos.shuffle.judge`).
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.shuffle.plan import Action, Kind, Part
+from chaos.shuffle.story import Damage, Separation, Story, Word
+from region_broker.adapters.birth.identity_file import IdentityDamaged
+from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
+from region_broker.adapters.takeover.region_view import RegionService
+from region_broker.controller.metadata_store import MetadataUnreadable
+from region_broker.node.storage import NodeRefused
+from tests.simulation.folder_faults import (
+    FolderCopy,
+    copy_of,
+    empty_folder,
+    lose_logs,
+    lose_metadata,
+    restore,
+)
+from tests.simulation.network import Fabric
+from tests.simulation.region_pair import Region
+from tests.simulation.swarm.rates import Rates
+from tests.simulation.trace import Trace
+
+NAMES: Final = ("eu", "us", "ap")
+ORDER_S: Final = 15.0
+ASK_S: Final = 0.1
+QUIET_S: Final = 0.5
+NEVER: Final = float("inf")
+REFUSALS: Final = (NodeRefused, IdentityDamaged, MetadataUnreadable)
+SETTINGS: Final = {"tidemark_interval_ms": 100, "retention_check_interval_ms": 1_000}
+
+
+class Stage:
+    """Everything that actions are done to."""
+
+    def __init__(
+        self,
+        chance: random.Random,
+        rates: Rates,
+        regions: int,
+        trace: Trace,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Plan the regions; nothing is started. `say` gets what happens, a line each."""
+        self.chance, self.rates, self.trace, self._say = chance, rates, trace, say
+        self.names = NAMES[:regions]
+        self.fabric = Fabric(random.Random(chance.random()), delay_ms_max=rates.delay_ms_max)
+        self.fabric.trace = trace
+        self.regions = {name: self._region(name) for name in self.names}
+        self.story = Story()
+        self.anomalies: list[str] = []
+        self._up: set[str] = set()
+        self._copies: dict[str, list[tuple[float, FolderCopy]]] = {}
+        self._cut: set[frozenset[str]] = set()
+        self._apart_since_s: dict[frozenset[str], float] = {}
+        self._swapped: tuple[str, str] | None = None
+        self._missing: dict[str, FolderCopy] = {}
+        self._acted: set[str] = set()
+        self._damaged: set[str] = set()
+
+    def _region(self, name: str) -> Region:
+        region = Region(
+            name,
+            Path("/simulated") / name,
+            self.fabric,
+            random.Random(self.chance.random()),
+            self.names,
+        )
+        region.settings = dict(SETTINGS)
+        region.disk.trace = self.trace
+        region.disk.forget_by_chance(random.Random(self.chance.random()), self.rates.cold_chance)
+        return region
+
+    def now_s(self) -> float:
+        """Return the simulated time."""
+        return asyncio.get_running_loop().time()
+
+    def tell(self, text: str) -> None:
+        """Say what happens."""
+        self.trace.note("told", text)
+        if self._say is not None:
+            self._say(f"{self.now_s():8.2f}  {text}")
+
+    def blame(self, text: str) -> None:
+        """Note what is wrong."""
+        self.anomalies.append(text)
+        self.tell(f"VIOLATION: {text}")
+
+    def up(self, name: str) -> bool:
+        """Return whether its process runs."""
+        return name in self._up
+
+    def view(self, name: str) -> Mapping[str, Any] | None:
+        """Return what `GET /v1/region` says, None where it does not run."""
+        if not self.up(name):
+            return None
+        return self.service(name).describe()
+
+    def service(self, name: str) -> RegionService:
+        """Return what serves the region's HTTP routes."""
+        node = self.regions[name].node
+        partitions = node.storage.partitions
+        return RegionService(
+            node.failover, node.operations, partitions.kept, lambda: partitions.room.refusal
+        )
+
+    def acting(self) -> list[str]:
+        """Return who acts."""
+        return [name for name in self.names if (view := self.view(name)) and view["acting"]]
+
+    async def play(self, action: Action) -> None:
+        """Do it, and let the regions be for a moment."""
+        self.tell(str(action))
+        await getattr(self, f"play_{_PLAYS[action.kind]}")(action)
+        self.check_ends()
+        await asyncio.sleep(action.pause_s)
+
+    def check_ends(self) -> None:
+        """Blame regions that ended by themselves."""
+        for name in sorted(self._up):
+            region = self.regions[name]
+            if region.died:
+                self._up.discard(name)
+                self.blame(f"{name} ended by itself: {region.why_died()}")
+        self._note_contacts()
+
+    async def kill(self, name: str) -> None:
+        """End it as SIGKILL does, or as a power cut, if it runs."""
+        if not self.up(name):
+            return
+        self._note_who_acts([name])
+        self._up.discard(name)
+        power = None
+        if self.chance.random() < self.rates.power_share:
+            power = random.Random(self.chance.random())
+            self.tell(f"  {name} loses power")
+        await self.regions[name].kill(power=power)
+        self._note_contacts()
+
+    async def start(self, name: str, *, put_back: bool = True) -> None:
+        """Start it if it does not run; where it refuses its folder, do what the operator can do about that."""
+        for _ in range(3):
+            if self.up(name):
+                return
+            refused = await self._launch(name)
+            if refused is None or not await self._mend(name, refused, put_back=put_back):
+                return
+
+    async def _launch(self, name: str) -> str | None:
+        region = self.regions[name]
+        try:
+            await region.begin()
+        except REFUSALS as error:
+            await region.kill()
+            return str(error)
+        self._up.add(name)
+        self._note_contacts()
+        return None
+
+    async def _mend(self, name: str, reason: str, *, put_back: bool) -> bool:
+        self.tell(f"  {name} refuses: {reason.splitlines()[-1][:200]}")
+        if self._swapped is not None and name in self._swapped:
+            await self.swap_back()
+        elif name in self._missing and (put_back or not self._others_know(name)):
+            restore(self.regions[name], self._missing.pop(name))
+        elif name in self._missing:
+            await self._empty(name)
+        else:
+            self.blame(f"{name} refuses its own folder: {reason}")
+            return False
+        return True
+
+    async def swap_back(self) -> None:
+        """Give two regions their own folders again."""
+        assert self._swapped is not None
+        one, other = self._swapped
+        await self.kill(one)
+        await self.kill(other)
+        self._exchange(one, other)
+        self._swapped = None
+        self.tell(f"  {one} and {other} have their own folders again")
+
+    def _exchange(self, one: str, other: str) -> None:
+        ours, theirs = copy_of(self.regions[one]), copy_of(self.regions[other])
+        restore(self.regions[one], theirs)
+        restore(self.regions[other], ours)
+
+    async def _empty(self, name: str) -> None:
+        self._missing.pop(name, None)
+        empty_folder(self.regions[name])
+        await self._note_damage(name)
+
+    async def _note_damage(self, name: str) -> None:
+        await asyncio.sleep(QUIET_S)
+        self._damage(name, self.now_s())
+
+    def _damage(self, name: str, at_s: float) -> None:
+        self._damaged.add(name)
+        self.story.damages.append(Damage(at_s, name))
+
+    def _others_know(self, name: str) -> bool:
+        """Return whether another region, up and whole, shows tidemarks, and none acts out of reach (INV-SWS1)."""
+        views = {each: view for each in self.names if (view := self.view(each)) is not None}
+        self._note_who_acts(list(views))
+        self._note_who_is_whole(views)
+        alone = self._alone_since_s(name) < NEVER
+        if alone and name in self._acted and self._acted & (views.keys() - {name}):
+            return False
+        return any(
+            view["phase"] != "unborn" and view["tidemark"]["number"] > 0
+            for other, view in views.items()
+            if other != name and other not in self._damaged
+        )
+
+    def _note_who_acts(self, names: Sequence[str]) -> None:
+        for name in names:
+            view = self.view(name)
+            if view is not None:
+                (self._acted.add if view["acting"] else self._acted.discard)(name)
+
+    def _note_who_is_whole(self, views: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, acting in views.items():
+            mark = acting["tidemark"]
+            if acting["acting"] and mark["number"] > 0:
+                alike = {name} | {
+                    other
+                    for other, view in views.items()
+                    if other != name
+                    and view["role"] == "mirror"
+                    and view["tidemark"]["region_epoch"] == mark["region_epoch"]
+                    and view["tidemark"]["number"] >= mark["number"]
+                }
+                if alike - self._damaged:
+                    self._damaged -= alike
+
+    async def order(self, kind: str, name: str) -> str:
+        """Order what makes region `name` act; return why it did not work, empty if it did."""
+        if not self.up(name):
+            return f"{name} does not run"
+        operations, given_s = self.regions[name].node.operations, self.now_s()
+        try:
+            if kind == "switch":
+                operation = operations.begin_switch()
+            elif kind == "failover":
+                operation = operations.begin_failover(confirmed=True)
+            else:
+                operation = operations.begin_accept_loss(confirmed=True)
+        except OperationRefused as error:
+            if not str(error):
+                self.blame(f"{kind} to {name} is refused without a reason")
+            return str(error)
+        number = len(self.story.words)
+        if kind != "switch":
+            self.story.words.append(Word(kind, name, given_s, NEVER))
+        failure = await self._follow(name, operation)
+        if not failure and kind != "switch":
+            self.story.words[number] = Word(kind, name, given_s, self.now_s())
+        return failure
+
+    async def _follow(self, name: str, operation: Operation) -> str:
+        deadline_s = self.now_s() + ORDER_S
+        while operation.status == "running":
+            if self.now_s() > deadline_s or not self.up(name):
+                return f"not done after {ORDER_S:.0f} s: {operation.steps[-1:]}"
+            await asyncio.sleep(ASK_S)
+        return "" if operation.status == "succeeded" else operation.error
+
+    def part(self, one: str, other: str, *, silent: bool) -> None:
+        """Part two regions: connections break, or (`silent`) nothing arrives any more."""
+        if silent:
+            self.fabric.hush(one, other)
+        else:
+            self.fabric.cut(one, other)
+        self._cut.add(frozenset((one, other)))
+        self._note_contacts()
+
+    def heal(self, one: str, other: str) -> None:
+        """Let two regions talk again."""
+        self.fabric.heal(one, other)
+        self._cut.discard(frozenset((one, other)))
+        self._note_contacts()
+
+    def heal_all(self) -> None:
+        """Let all regions talk again."""
+        for one, other in sorted(map(sorted, self._cut)):
+            self.heal(one, other)
+
+    def end_separations(self) -> None:
+        """Close the books: whoever is apart now is so to the end."""
+        for pair, since_s in self._apart_since_s.items():
+            self.story.separations.append(Separation(since_s, NEVER, *sorted(pair)))
+
+    def _note_contacts(self) -> None:
+        now_s = self.now_s()
+        for number, one in enumerate(self.names):
+            for other in self.names[number + 1 :]:
+                pair = frozenset((one, other))
+                if pair in self._cut or not self.up(one) or not self.up(other):
+                    self._apart_since_s.setdefault(pair, now_s)
+                elif pair in self._apart_since_s:
+                    since_s = self._apart_since_s.pop(pair)
+                    self.story.separations.append(Separation(since_s, now_s, *sorted(pair)))
+
+    def _alone_since_s(self, name: str) -> float:
+        pairs = [frozenset((name, other)) for other in self.names if other != name]
+        return max(self._apart_since_s.get(pair, NEVER) for pair in pairs)
+
+    # One method per kind of action.
+
+    async def play_kill(self, action: Action) -> None:
+        await self.kill(action.region)
+
+    async def play_return(self, action: Action) -> None:
+        for name in self.names:
+            await self.start(name, put_back=action.put_back)
+
+    async def play_wipe(self, action: Action) -> None:
+        if self._swapped is not None or not self._others_know(action.region):
+            return
+        await self.kill(action.region)
+        await self._empty(action.region)
+        await self.start(action.region)
+
+    async def play_copy(self, action: Action) -> None:
+        if action.region in self._missing or self._swapped is not None:
+            return
+        copy = copy_of(self.regions[action.region])
+        self._copies.setdefault(action.region, []).append((self.now_s(), copy))
+
+    async def play_restore(self, action: Action) -> None:
+        alone_s = self._alone_since_s(action.region)
+        copies = [c for at_s, c in self._copies.get(action.region, ()) if at_s < alone_s]
+        if not copies or self._swapped is not None or not self._others_know(action.region):
+            return
+        await self.kill(action.region)
+        self._missing.pop(action.region, None)
+        restore(self.regions[action.region], self.chance.choice(copies))
+        await self._note_damage(action.region)
+        await self.start(action.region)
+
+    async def play_swap(self, action: Action) -> None:
+        one, other = action.region, action.other
+        if self._swapped is not None or {one, other} & self._missing.keys():
+            return
+        await self.kill(one)
+        await self.kill(other)
+        self._exchange(one, other)
+        self._swapped = (one, other)
+        await self.start(one)
+        await self.start(other)
+
+    async def play_half(self, action: Action) -> None:
+        name = action.region
+        if self._swapped is not None or name in self._missing or action.part is Part.PARTITION:
+            return
+        await self.kill(name)
+        region = self.regions[name]
+        if not region.disk.exists(region.folder / "metadata.db"):
+            return
+        self._missing[name] = copy_of(region)
+        (lose_logs if action.part is Part.LOGS else lose_metadata)(region)
+        await self.start(name, put_back=action.put_back)
+        if self.up(name) and name in self._missing:
+            self.blame(f"{name} starts on half of its folder ({action.part.value})")
+
+    async def play_part(self, action: Action) -> None:
+        self.part(action.region, action.other, silent=action.kind is Kind.SILENCE)
+
+    async def play_heal(self, action: Action) -> None:
+        self.heal(action.region, action.other)
+
+    async def play_order(self, action: Action) -> None:
+        refused = await self.order(action.kind.value, action.region)
+        if refused:
+            self.tell(f"  not done: {refused[:200]}")
+
+    async def play_alone(self, action: Action) -> None:
+        """Restart whoever acts with its own folder, and nobody to ask: it must act again."""
+        acting = self.acting()
+        if len(acting) != 1 or any(d.region == acting[0] for d in self.story.damages):
+            return
+        [name] = acting
+        parted = [o for o in self.names if o != name and frozenset((name, o)) not in self._cut]
+        for other in parted:
+            self.part(name, other, silent=action.put_back)
+        await self.kill(name)
+        await self.start(name)
+        for _ in range(200):
+            if name in self.acting():
+                break
+            await asyncio.sleep(ASK_S)
+        else:
+            view = self.view(name) or {}
+            self.blame(
+                f"{name} acted, restarts with its own folder and nobody to ask, and does not act:"
+                f" {view.get('phase')}: {view.get('reason_not_acting')}"
+            )
+        for other in parted:
+            self.heal(name, other)
+
+
+_PLAYS: Final = {
+    Kind.KILL: "kill", Kind.RETURN: "return", Kind.WIPE: "wipe", Kind.COPY: "copy",
+    Kind.RESTORE: "restore", Kind.SWAP: "swap", Kind.HALF: "half", Kind.CUT: "part",
+    Kind.SILENCE: "part", Kind.HEAL: "heal", Kind.FAILOVER: "order", Kind.SWITCH: "order",
+    Kind.ALONE: "alone",
+}  # fmt: skip
