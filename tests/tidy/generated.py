@@ -138,10 +138,8 @@ def _rules(old: str) -> str:
     texts = {
         found["rule"]: found["text"] for found in map(_RULE_ROW.match, old.splitlines()) if found
     }
-    tests = rule_tests()
     rows = [
-        f"| {rule} | {text} | {_tests(tests.get(rule, [])) or _whole_files(rule) or 'none yet'} |"
-        for rule, text in texts.items()
+        f"| {rule} | {text} | {citing_tests(rule) or 'none yet'} |" for rule, text in texts.items()
     ]
     return _table("| rule | what it demands | tests |", rows)
 
@@ -157,10 +155,15 @@ def _tests(tests: list[tuple[str, str]]) -> str:
     return "; ".join(f"{file}: {', '.join(names)}" for file, names in by_file.items())
 
 
-def documented_rules() -> set[str]:
-    """Return the rules that docs/INVARIANTS.md describes."""
+def documented_rules() -> dict[str, str]:
+    """Return the rules that docs/INVARIANTS.md describes, each with what it demands."""
     lines = (DOCS / "INVARIANTS.md").read_text("utf-8").splitlines()
-    return {found["rule"] for found in map(_RULE_ROW.match, lines) if found}
+    return {found["rule"]: found["text"] for found in map(_RULE_ROW.match, lines) if found}
+
+
+def citing_tests(rule: str) -> str:
+    """Return the tests that cite a rule, as its row shows them; "" where there are none."""
+    return _tests(rule_tests().get(rule, [])) or _whole_files(rule)
 
 
 def _config_keys(old: str) -> str:

@@ -240,7 +240,7 @@ async def test_INV_CP5_what_cannot_be_read_stands_until_a_seek_and_hides_nothing
         assert await told(consumer, 1) == [(0, 3)]
 
 
-async def test_INV_CP18_a_rewind_before_the_first_commit_skips_nothing_that_came_since_the_start(
+async def test_P16_INV_CP18_a_rewind_before_the_first_commit_skips_nothing_that_came_since_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with reading(monkeypatch, from_beginning=False) as (consumer, kafka):
