@@ -429,11 +429,3 @@ def next_effect(state: State) -> Effect:
             return CutLogs(cut, state.unseen[-1].region_epoch, state.unseen)
         case _:
             return _STANDING_EFFECTS[state.phase]
-
-
-def transition_rows() -> list[tuple[str, str, str]]:
-    """Return the table as (phase, event, next phase) in order: the source of the docs' diagram."""
-    return sorted(
-        (phase.value, event.__name__, target.value)
-        for (event, phase), target in TRANSITIONS.items()
-    )

@@ -77,10 +77,6 @@ class LineageEntry:
     decided_wall_ms: int = 0
 
 
-class StaleLineage(Exception):
-    """An entry came behind a later one: the taker was too slow and must not act (T25)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Lineage:
     """The entries of one domain, oldest first."""
@@ -96,20 +92,6 @@ class Lineage:
     def newest_epoch(self) -> int:
         """Return the region epoch of the last entry, 0 when there is none."""
         return self.entries[-1].region_epoch if self.entries else 0
-
-    def with_entry(self, entry: LineageEntry) -> "Lineage":
-        """Return the lineage with `entry`; the same one again changes nothing.
-
-        Raises `StaleLineage` behind a later entry (T25: so a slow taker cannot act).
-        """
-        if entry in self.entries:
-            return self
-        if entry.region_epoch <= self.newest_epoch:
-            raise StaleLineage(
-                f"region {entry.acting_region} wants region epoch {entry.region_epoch}, but"
-                f" {self.entries[-1].acting_region} acts under {self.newest_epoch} already"
-            )
-        return Lineage((*self.entries, entry))
 
     def since(self, region_epoch: int) -> tuple[LineageEntry, ...]:
         """Return the entries that a region which followed `region_epoch` has not seen."""

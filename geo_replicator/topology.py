@@ -1,6 +1,5 @@
-"""Regions, links and the topics of a domain, as the replicator sees them.
+"""The topics of a domain, as the replicator sees them.
 
-INV-GT1  there is one directed link per domain and mirror region: from the acting region to the mirror
 INV-GT2  everything that is copied is keyed by topic id; names are for people and for clients
 
 Not here: where regions are met (addresses, the node's configuration), who acts (`lineage`, `directory`).
@@ -11,22 +10,6 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from geo_replicator.lineage import LogKey
-
-
-@dataclass(frozen=True, slots=True)
-class LinkEnds:
-    """One directed link: `mirror` copies what `home` writes, for one domain."""
-
-    domain: str
-    home: str
-    mirror: str
-
-
-def links_of(domain: str, acting_region: str, regions: Iterable[str]) -> tuple[LinkEnds, ...]:
-    """Return the links of a domain that `acting_region` acts for (INV-GT1)."""
-    return tuple(
-        LinkEnds(domain, acting_region, region) for region in regions if region != acting_region
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,11 +78,6 @@ def round_of(term: int, number: int) -> Round:
     return Round(term << _ROUND_NUMBER_BITS | number)
 
 
-def round_term(stamp: int) -> int:
-    """Return the term (leader epoch of `__tidemarks`) of a round."""
-    return stamp >> _ROUND_NUMBER_BITS
-
-
 def round_number(stamp: int) -> int:
     """Return the number of a round within its term."""
     return stamp & ROUND_NUMBER_MAX

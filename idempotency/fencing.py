@@ -1,4 +1,4 @@
-"""The four epochs as monotonic tokens, and how leader epochs are ordered by region (T19).
+"""Region epochs and leader epochs, and how they are ordered over regions (T19).
 
     region epoch   = n << 3 | region ordinal     n is one more than any known (12 bits), ordinal 0..7
     leader epoch   = region epoch << 16 | counter               31 bits: never negative in an int32
@@ -6,16 +6,14 @@
 INV-F1  Two regions never make the same leader epoch: their ordinals differ.
 INV-F2  Every leader epoch of a later region epoch is greater than all of an earlier one.
 INV-F3  Exhaustion fails closed: no function here wraps.
-INV-F4  A producer epoch is usable up to 32766; 32767 only fences (C16).
 
-Not here: who may take a new region epoch (geo_replicator.directory), verdicts on batches.
-Source: KIP-101, KIP-320 (leader epochs), KIP-360 (producer epochs).
+Not here: who may take a new region epoch (geo_replicator.directory), verdicts on batches, producer epochs (txn_coordinator.states).
+Source: KIP-101, KIP-320 (leader epochs).
 """
 
-from enum import Enum, auto
 from typing import Final
 
-from idempotency.identity import LeaderEpoch, ProducerEpoch, RegionEpoch
+from idempotency.identity import LeaderEpoch, RegionEpoch
 
 REGION_ORDINAL_BITS: Final = 3
 REGION_NUMBER_BITS: Final = 12
@@ -25,50 +23,12 @@ FIRST_REGION_NUMBER: Final = 1
 REGION_ORDINAL_MAX: Final = (1 << REGION_ORDINAL_BITS) - 1
 REGION_NUMBER_MAX: Final = (1 << REGION_NUMBER_BITS) - 1
 LEADER_COUNTER_MAX: Final = (1 << LEADER_COUNTER_BITS) - 1
-PRODUCER_EPOCH_MAX: Final = ProducerEpoch(32766)
-PRODUCER_EPOCH_FENCE: Final = ProducerEpoch(32767)
 
 assert REGION_NUMBER_BITS + REGION_ORDINAL_BITS + LEADER_COUNTER_BITS == 31, "int32 on the wire"
 
 
 class EpochExhausted(RuntimeError):
     """An epoch has no successor; going on with a used one could let two writers write as one."""
-
-
-class Fence(Enum):
-    """How a presented token relates to the newest one known."""
-
-    STALE = auto()
-    CURRENT = auto()
-    NEWER = auto()
-
-
-class FencingToken:
-    """The newest epoch seen of one owner: it only grows."""
-
-    __slots__ = ("_newest",)
-
-    def __init__(self, newest: int = -1) -> None:
-        """Start at `newest`; -1 means that none was seen."""
-        self._newest = newest
-
-    @property
-    def newest(self) -> int:
-        """The greatest epoch presented so far."""
-        return self._newest
-
-    def check(self, epoch: int) -> Fence:
-        """Say how `epoch` relates to the newest one, without learning it."""
-        if epoch < self._newest:
-            return Fence.STALE
-        return Fence.CURRENT if epoch == self._newest else Fence.NEWER
-
-    def present(self, epoch: int) -> Fence:
-        """Say how `epoch` relates to the newest one, and learn it if it is newer."""
-        relation = self.check(epoch)
-        if relation is Fence.NEWER:
-            self._newest = epoch
-        return relation
 
 
 def region_epoch(n: int, ordinal: int) -> RegionEpoch:
@@ -131,11 +91,3 @@ def region_epoch_of(leader_epoch: int) -> RegionEpoch:
 def leader_counter_of(leader_epoch: int) -> int:
     """Return the counter of a leader epoch within its region epoch."""
     return leader_epoch & LEADER_COUNTER_MAX
-
-
-def producer_epoch_exhausted(producer_epoch: int) -> bool:
-    """Tell whether a producer id needs replacing instead of a bump (C16).
-
-    Source: Kafka TransactionMetadata `isEpochExhausted`.
-    """
-    return producer_epoch >= PRODUCER_EPOCH_MAX

@@ -74,11 +74,6 @@ class TxnStatus(IntEnum):
         """Whether the outcome is decided and markers are still owed."""
         return self in (TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the outcome is decided and every partition has its marker."""
-        return self in (TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT)
-
 
 class TransactionRecord(msgspec.Struct, frozen=True):
     """The whole state of one transactional id; each record replaces the one before."""

@@ -62,9 +62,3 @@ def block_for(region_ordinal: int, index: int, size: int = BLOCK_IDS_DEFAULT) ->
             f"its {_PER_REGION} ids are used up"
         )
     return ProducerIdBlock((region_ordinal << _ORDINAL_SHIFT) + start, size)
-
-
-def region_ordinal_of_producer(producer_id: int) -> int:
-    """Return the ordinal of the region that gave out `producer_id`."""
-    assert producer_id >= 0, producer_id
-    return producer_id >> _ORDINAL_SHIFT

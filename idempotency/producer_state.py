@@ -20,7 +20,6 @@ from idempotency.decision import DecisionId
 from idempotency.fencing import region_epoch_of
 from idempotency.record_batch import BatchHeader, MarkerFacts
 from idempotency.sequence import distance, is_ahead
-from idempotency.verdicts import FRESH, Judgement, Verdict
 from idempotency.window import BatchWindow, SentBatch
 
 
@@ -170,19 +169,3 @@ def _gap_across_regions(entry: ProducerEntry, header: BatchHeader) -> AcceptedGa
         header.base_sequence,
         header.base_offset,
     )
-
-
-def judge_request(headers: Iterable[BatchHeader]) -> Judgement:
-    """Judge the batches of one Produce request together: one producer if any is transactional (C12)."""
-    producers: set[tuple[int, int]] = set()
-    transactional = False
-    for header in headers:
-        transactional = transactional or header.is_transactional
-        if header.producer_id >= 0:
-            producers.add((header.producer_id, header.producer_epoch))
-    if transactional and len(producers) > 1:
-        return Judgement(
-            Verdict.INVALID_PRODUCER_ID_MAPPING,
-            detail=f"one transactional request names {len(producers)} producers: send one each",
-        )
-    return FRESH

@@ -20,12 +20,8 @@ class Verdict(Enum):
     """A newer epoch of this producer id is known here (C6, C31)."""
     INVALID_TXN_STATE = auto()
     """Would mix into a transaction that is open on this partition (C10, B9)."""
-    INVALID_PRODUCER_ID_MAPPING = auto()
-    """One transactional request names several producers (C12)."""
     INVALID_RECORD = auto()
     """A shape no client may send: a control batch, a producer id without a sequence."""
-    UNKNOWN_PRODUCER = auto()
-    """For callers that must know the producer; `judge` accepts unknown ones (KIP-360)."""
     COORDINATOR_FENCED = auto()
     """A newer coordinator wrote a marker for this producer (C30)."""
     MARKER_ALREADY_APPLIED = auto()

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from idempotency.decision import DecisionId
-from idempotency.record_batch import BatchHeader, ControlType
 
 
 class AbortedTxn(NamedTuple):
@@ -70,11 +69,6 @@ class Visibility:
         self._aborted: list[AbortedEntry] = []
         self._forgotten_below = 0
         self._cached: tuple[int, int] | None = None
-
-    @property
-    def open_count(self) -> int:
-        """Number of transactions without a marker in the log."""
-        return len(self._open)
 
     @property
     def completed(self) -> tuple[CompletedTxn, ...]:
@@ -173,34 +167,6 @@ class Visibility:
         self._aborted = aborted
         self._forgotten_below = forgotten_below
         self._cached = None
-
-
-class CommittedFilter:
-    """The read-committed reader's side: which batches of a fetched range to show.
-
-    Fed with the aborted list of the fetch, then with each batch in log order.
-    Source: Kafka clients Fetcher `CompletedFetch.isBatchAborted`.
-    """
-
-    __slots__ = ("_aborted_ids", "_upcoming")
-
-    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        """Start before the first batch of the fetch."""
-        self._upcoming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
-        self._aborted_ids: set[int] = set()
-
-    def admits(self, header: BatchHeader, control_type: ControlType | None = None) -> bool:
-        """Tell whether the batch's records are to be shown; markers never are.
-
-        `control_type` is given iff the batch is a marker.
-        """
-        while self._upcoming and self._upcoming[-1].first_offset <= header.last_offset:
-            self._aborted_ids.add(self._upcoming.pop().producer_id)
-        if header.is_control:
-            if control_type is ControlType.ABORT:
-                self._aborted_ids.discard(header.producer_id)
-            return False
-        return not (header.is_transactional and header.producer_id in self._aborted_ids)
 
 
 def _marker_offset(completed: CompletedTxn) -> int:

@@ -214,10 +214,6 @@ class OffsetTable:
         """Return the committed offset, or None; never a pending one."""
         return self.committed.get(group_id, {}).get(tp)
 
-    def is_pending(self, group_id: str, tp: TopicPartition) -> bool:
-        """Tell whether an open transaction holds an offset of this partition (C43)."""
-        return any(tp in staged.get(group_id, ()) for staged in self.pending.values())
-
     def pending_partitions(self, group_id: str) -> set[TopicPartition]:
         """Return the partitions that some open transaction holds an offset of."""
         found: set[TopicPartition] = set()

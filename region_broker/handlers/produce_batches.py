@@ -90,13 +90,17 @@ def _refuse_for_room(ctx: RequestContext, item: Item, reason: str) -> None:
 
 
 def refuse_mixed(items: Sequence[Item], transactional: Sequence[Item]) -> list[Item]:
-    """Refuse all if there are several producer ids among the transactional ones; return those that are left (C12)."""
-    if len(transactional) > 1 and len({item.producer_id for item in transactional}) > 1:
+    """Refuse all if the transactional ones name several producers; return those that are left (C12).
+
+    Two epochs of one producer id are two producers: what the first one may do says nothing of the second.
+    """
+    producers = {(item.producer_id, item.producer_epoch) for item in transactional}
+    if len(producers) > 1:
         for item in items:
             if item.open:
                 item.refuse(
                     ErrorCode.invalid_producer_id_mapping,
-                    "one transactional request carries batches of several producer ids",
+                    "one transactional request carries batches of several producers: send one request for each",
                 )
     return [item for item in transactional if item.open]
 

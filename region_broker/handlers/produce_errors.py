@@ -21,8 +21,6 @@ ERROR_OF_VERDICT: Final = {
     AppendVerdict.OUT_OF_ORDER_SEQUENCE: ErrorCode.out_of_order_sequence_number,
     AppendVerdict.STALE_PRODUCER_EPOCH: ErrorCode.invalid_producer_epoch,
     AppendVerdict.INVALID_TXN_STATE: ErrorCode.invalid_txn_state,
-    AppendVerdict.INVALID_PRODUCER_ID_MAPPING: ErrorCode.invalid_producer_id_mapping,
-    AppendVerdict.UNKNOWN_PRODUCER: ErrorCode.unknown_producer_id,
     AppendVerdict.CORRUPT: ErrorCode.corrupt_message,
     AppendVerdict.INVALID_RECORD: ErrorCode.invalid_record,
     AppendVerdict.TOO_LARGE: ErrorCode.message_too_large,

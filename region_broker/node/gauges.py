@@ -64,13 +64,14 @@ class NodeCollector(Collector):
         yield _gauge("held_back_splits", "How often it was given up", held["splits"])
 
     def _logs(self) -> Iterator[Metric]:
-        count = failed = size_bytes = unstable = corrupt = 0
+        count = failed = size_bytes = unstable = corrupt = lost = 0
         for partition in self._sources.partitions:
             count += 1
             failed += partition.failed is not None
             corrupt += partition.corrupt_reads
             size_bytes += partition.log.size_bytes
             unstable += partition.visible_end - partition.last_stable_offset
+            lost += sum(gap.lost_records for gap in partition.state.accepted_gaps)
         yield _gauge("partitions", "Partitions of this node", count)
         yield _gauge("partitions_failed", "Partitions that have stopped", failed)
         yield _gauge(
@@ -93,6 +94,9 @@ class NodeCollector(Collector):
         yield _gauge("log_bytes", "Bytes of all logs", size_bytes)
         yield _gauge(
             "undecided_records", "Records between last stable offset and visible end", unstable
+        )
+        yield _gauge(
+            "gap_records", "Records of plain producers missing since a failover, by sequences", lost
         )
 
 

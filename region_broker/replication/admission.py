@@ -38,8 +38,6 @@ class AppendVerdict(Enum):
     OUT_OF_ORDER_SEQUENCE = auto()
     STALE_PRODUCER_EPOCH = auto()
     INVALID_TXN_STATE = auto()
-    INVALID_PRODUCER_ID_MAPPING = auto()
-    UNKNOWN_PRODUCER = auto()
     CORRUPT = auto()
     """Cut off, wrong length or wrong CRC."""
     INVALID_RECORD = auto()
@@ -64,9 +62,7 @@ APPEND_VERDICTS: Final = {
     Verdict.OUT_OF_ORDER_SEQUENCE: AppendVerdict.OUT_OF_ORDER_SEQUENCE,
     Verdict.STALE_PRODUCER_EPOCH: AppendVerdict.STALE_PRODUCER_EPOCH,
     Verdict.INVALID_TXN_STATE: AppendVerdict.INVALID_TXN_STATE,
-    Verdict.INVALID_PRODUCER_ID_MAPPING: AppendVerdict.INVALID_PRODUCER_ID_MAPPING,
     Verdict.INVALID_RECORD: AppendVerdict.INVALID_RECORD,
-    Verdict.UNKNOWN_PRODUCER: AppendVerdict.UNKNOWN_PRODUCER,
     Verdict.COORDINATOR_FENCED: AppendVerdict.COORDINATOR_FENCED,
     Verdict.MARKER_ALREADY_APPLIED: AppendVerdict.MARKER_ALREADY_APPLIED,
 }

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from chaos.stream import PARTITIONS, Streamed
+from tests.process.stream import PARTITIONS, Streamed
 
 STREAM_TOPIC = "aio-stream"
 PAIRS_TOPIC = "aio-pairs"

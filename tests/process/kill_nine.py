@@ -22,14 +22,15 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from chaos import stream, transfers
+from chaos import transfers
 from chaos.checker import check
 from chaos.history import History
-from chaos.stream import Streamed, Streamer, check_stream
 from chaos.transfers import ACCOUNTS, Journal, Reader, end_all, tellers, write_ends
 from idempotency.record_batch import BatchHeader, iter_headers
 from region_broker.cli.local_cluster import LocalCluster
+from tests.process import stream
 from tests.process.aio_writers import PAIRS_TOPIC, STREAM_TOPIC, AioWriters, check_pairs
+from tests.process.stream import Streamed, Streamer, check_stream
 
 TELLERS = 3
 WRITTEN_WITHIN_S = 120.0

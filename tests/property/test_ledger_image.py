@@ -16,6 +16,7 @@ from tests.txn_world import LEADER_EPOCH, Row, key_of, tp
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.ledger.image import LedgerImage
 from txn_coordinator.ports import LedgerCorrupt, LedgerPosition
+from txn_coordinator.states import COMPLETED
 from txn_coordinator.transitions import orphan_id, unborn
 
 S = TxnStatus
@@ -122,7 +123,7 @@ class History:
         if status.is_prepared:
             own = variant % 2 == 0
             return replace(record, stamp=self.round, decision=None if own else decision)
-        return replace(record, decision=decision) if status.is_complete else record
+        return replace(record, decision=decision) if status in COMPLETED else record
 
 
 steps = st.lists(

@@ -33,6 +33,7 @@ from idempotency.record_batch import (
 )
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.kernel_batches import stamp
+from txn_coordinator.states import COMPLETED
 
 NAMESPACE = UUID("00000000-0000-0000-0000-000000007153")
 REGION_EPOCH = 8
@@ -140,7 +141,7 @@ class Home:
             transactional_id=name, producer_id=txn.producer, previous_producer_id=-1,
             next_producer_id=-1, producer_epoch=epoch, last_producer_epoch=epoch - 1,
             timeout_ms=TIMEOUT_MS, status=status,
-            partitions=() if status.is_complete else tuple(
+            partitions=() if status in COMPLETED else tuple(
                 TopicPartition(TopicName(topic), number) for topic, number in txn.places
             ),
             last_update_ms=self.now_ms, start_ms=self.now_ms, stamp=1, decision=decision,

@@ -24,10 +24,8 @@ from geo_replicator.failover_events import (
 )
 from geo_replicator.lineage import (
     EMPTY_CUT,
-    Lineage,
     LineageEntry,
     LogKey,
-    StaleLineage,
     TidemarkPoint,
     lowest_base,
 )
@@ -293,12 +291,6 @@ def test_T23_a_region_several_epochs_behind_cuts_to_the_lowest_base() -> None:
     )
     assert lowest_base(entries).position_of(log) == 50
     assert lowest_base(entries).point == TidemarkPoint(8, 5)
-
-
-def test_T25_a_slow_taker_is_refused() -> None:
-    lineage = Lineage().with_entry(LineageEntry(24, "eu", TidemarkPoint(8, 5)))
-    with pytest.raises(StaleLineage):
-        lineage.with_entry(LineageEntry(17, "us", TidemarkPoint(8, 5)))
 
 
 async def test_T25_the_lineage_is_stored_at_both_regions(pair: Pair) -> None:

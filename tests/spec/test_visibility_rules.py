@@ -2,7 +2,6 @@
 
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import ControlType
-from idempotency.visibility import CommittedFilter
 from tests.kernel_batches import data, end, marker, state_of
 
 A, B, C = 1, 2, 3
@@ -116,15 +115,3 @@ def test_T17_marker_above_the_cut_neither_frees_nor_aborts() -> None:
 def test_T17_transaction_that_begins_above_the_cut_does_not_hold_it_back() -> None:
     state = state_of(data(0, producer_id=C, count=5), data(5, producer_id=A, transactional=True))
     assert state.last_stable_offset(5) == 5
-
-
-def test_read_committed_filter_hides_aborted_data_until_its_marker() -> None:
-    """Source: Kafka consumer, CompletedFetch: an ABORT marker ends the producer's aborted range."""
-    reader = CommittedFilter([AbortedTxn(A, 0, 2)])
-    shown = [
-        reader.admits(data(0, producer_id=A, transactional=True)),
-        reader.admits(data(1, producer_id=B, transactional=True)),
-        reader.admits(end(2, marker(ABORT, producer_id=A))[0], ABORT),
-        reader.admits(data(3, producer_id=A, sequence=1, transactional=True)),
-    ]
-    assert shown == [False, True, False, True]

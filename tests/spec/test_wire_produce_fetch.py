@@ -188,16 +188,27 @@ async def test_T8_transactional_batches_need_acks_all(tmp_path: Path) -> None:
         assert row.error_code == NONE
 
 
-async def test_C12_one_producer_id_per_transactional_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [txn(0, producer_id=10), txn(0, producer_epoch=1)])
+async def test_C12_one_producer_per_transactional_request(tmp_path: Path, other: Origin) -> None:
+    """Source: Kafka ReplicaManager: the set of (producer id, producer epoch) has one element."""
     async with wire_world(tmp_path) as world:
         await world.topic("t", 2)
         client = await world.connect()
         rows = await produce(
-            client, 9, batch(origin=txn(0)), batch(origin=txn(0, producer_id=10)),
-            transactional_id="a",
-        )  # fmt: skip
+            client, 9, batch(origin=txn(0)), batch(origin=other), transactional_id="a"
+        )
         assert [row.error_code for row in rows] == [49, 49]
         assert world.partition("t").log_end_offset == 0
+
+
+async def test_C12_plain_batches_of_several_producers_may_share_a_request(tmp_path: Path) -> None:
+    async with wire_world(tmp_path) as world:
+        await world.topic("t", 3)
+        client = await world.connect()
+        rows = await produce(
+            client, 9, batch(origin=Origin(9, 0, 0)), batch(origin=Origin(10, 0, 0)), batch()
+        )
+        assert [row.error_code for row in rows] == [NONE] * 3
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from geo_replicator.lineage import (
     Lineage,
     LineageEntry,
     LogKey,
-    StaleLineage,
     TidemarkPoint,
     lowest_base,
 )
@@ -24,18 +23,6 @@ def test_log_keys_come_back_from_text() -> None:
     for bad in ("", "zz/0", f"{A.topic_id.hex}/x"):
         with pytest.raises(ValueError, match=r"."):
             LogKey.decode(bad)
-
-
-def test_the_same_entry_again_changes_nothing() -> None:
-    lineage = Lineage().with_entry(US)
-    assert lineage.with_entry(US) is lineage
-
-
-@pytest.mark.parametrize("epoch", [16, 17])
-def test_an_entry_behind_a_later_one_is_refused(epoch: int) -> None:
-    late = LineageEntry(epoch, "ap", TidemarkPoint(8, 4))
-    with pytest.raises(StaleLineage):
-        Lineage((US,)).with_entry(late)
 
 
 def test_points_beyond_a_later_base_are_void() -> None:

@@ -1,4 +1,4 @@
-"""Sequences, decision ids, rounds, producer-id blocks, fencing tokens, the mirrored cursor."""
+"""Sequences, decision ids, rounds, producer-id blocks."""
 
 import pytest
 
@@ -8,21 +8,10 @@ from idempotency.decision import (
     DecisionId,
     round_number,
     round_of,
-    round_term,
 )
-from idempotency.fencing import (
-    PRODUCER_EPOCH_FENCE,
-    Fence,
-    FencingToken,
-    producer_epoch_exhausted,
-    region_epoch_of,
-)
-from idempotency.origin import ApplyOnceCursor, Arrival
+from idempotency.fencing import region_epoch_of
 from idempotency.producer_ids import ProducerIdBlock, ProducerIdsExhausted, block_for
 from idempotency.sequence import SEQUENCE_MAX, advance, distance, is_ahead
-from tests.kernel_batches import data
-
-OLD_REGION, NEW_REGION = 8 << 16, 17 << 16
 
 
 @pytest.mark.parametrize(
@@ -66,7 +55,7 @@ def test_decision_bytes_of_another_shape_are_refused(raw: bytes) -> None:
 def test_T1_round_of_a_later_term_is_greater() -> None:
     assert round_of(8, 2**32 - 1) < round_of(9, 1)
     assert round_of(1, 1) == 2**32 + 1
-    assert (round_term(round_of(9, 7)), round_number(round_of(9, 7))) == (9, 7)
+    assert round_number(round_of(9, 7)) == 7
     assert round_of(2**31 - 1, 2**32 - 1) == 2**63 - 1
     with pytest.raises(OverflowError):
         round_of(1, 2**32)
@@ -85,37 +74,5 @@ def test_producer_id_blocks_end_before_the_next_region() -> None:
         block_for(0, 2**60 // 1000)
 
 
-def test_fencing_token_only_grows() -> None:
-    token = FencingToken()
-    assert token.present(5) is Fence.NEWER
-    assert token.present(5) is Fence.CURRENT
-    assert token.present(4) is Fence.STALE
-    assert token.check(9) is Fence.NEWER
-    assert token.newest == 5
-
-
-def test_C16_producer_epoch_is_usable_up_to_32766() -> None:
-    assert not producer_epoch_exhausted(32765)
-    assert producer_epoch_exhausted(32766)
-    assert PRODUCER_EPOCH_FENCE == 32767
-
-
 def test_leader_epoch_of_nobody_belongs_to_no_region() -> None:
     assert region_epoch_of(-1) == -1
-
-
-def test_mirrored_batch_is_taken_in_once() -> None:
-    cursor = ApplyOnceCursor()
-    first, second = data(0, count=5), data(5, count=5)
-    assert cursor.judge(second) is Arrival.GAP
-    cursor.advance(first)
-    assert cursor.judge(first) is Arrival.ALREADY_APPLIED
-    assert cursor.judge(data(3, count=5)) is Arrival.OVERLAP
-    cursor.advance(second)
-    assert cursor.next_offset == 10
-
-
-def test_mirrored_batch_of_a_deposed_region_is_refused() -> None:
-    cursor = ApplyOnceCursor(10, NEW_REGION)
-    assert cursor.judge(data(10, leader_epoch=OLD_REGION + 3)) is Arrival.STALE_REGION_EPOCH
-    assert cursor.judge(data(10, leader_epoch=NEW_REGION)) is Arrival.APPLY

@@ -5,16 +5,22 @@ import asyncio
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
+from idempotency.fencing import leader_epoch, next_region_epoch
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.wire.batches import Origin
-from tests.log_world import ManualClock, batch, world
+from tests.log_world import ManualClock, World, batch, world
 
 RECORD = TransactionRecord("a", 1, -1, -1, 0, -1, 60_000, TxnStatus.ONGOING, (), 0, 0)
 
 
-def rendered(*, groups: tuple[str, ...] = (), txns: tuple[TransactionRecord, ...] = ()) -> str:
-    home = world()
+def rendered(
+    *,
+    groups: tuple[str, ...] = (),
+    txns: tuple[TransactionRecord, ...] = (),
+    home: World | None = None,
+) -> str:
+    home = home or world()
     home.partition.append(batch())
     home.partition.append(batch(origin=Origin(9, 0, 0, transactional=True)))
     home.sync()
@@ -54,6 +60,18 @@ def test_partitions_and_their_bytes_are_counted() -> None:
     assert "tidemark_undecided_records 1.0" in text
     assert "tidemark_kept_deletions 0.0" in text
     assert "tidemark_kept_deletions_bytes 0.0" in text
+
+
+def test_T22_records_that_a_plain_producer_lost_in_a_failover_are_counted() -> None:
+    home = world()
+    home.partition.append(batch(origin=Origin(7, 0, 0)))
+    home.partition.become_leader(
+        leader_epoch(next_region_epoch(home.partition.leader_epoch >> 16, 1), 0)
+    )
+    home.partition.state.allow_gap_once()
+    assert "tidemark_gap_records 0.0" in rendered(home=home)
+    home.partition.append(batch(origin=Origin(7, 0, 5)))  # 1 to 4 were lost with the old region
+    assert "tidemark_gap_records 4.0" in rendered(home=home)
 
 
 async def test_a_loop_that_comes_back_late_is_observed() -> None:

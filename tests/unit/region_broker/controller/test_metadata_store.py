@@ -129,11 +129,15 @@ async def test_INV_M9_a_folder_that_had_no_history_has_deleted_nothing(tmp_path:
     assert not image.may_have_deleted(GONE, 0)
 
 
-async def test_T19_a_region_epoch_never_goes_back(tmp_path: Path) -> None:
+async def test_T19_T25_a_slow_taker_is_refused_and_a_region_epoch_never_goes_back(
+    tmp_path: Path,
+) -> None:
     store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
     await store.apply(PutDomain(MAIN))
     await store.apply(RecordLineage("main", TAKEOVER))
     before = store.image
+    await store.apply(RecordLineage("main", TAKEOVER))
+    assert store.image.domains == before.domains, "the same entry again changes nothing"
     late = LineageEntry(region_epoch=16, acting_region="eu", base_region_epoch=8, base_number=5)
     with pytest.raises(CommandRefused, match="comes too late"):
         await store.apply(RecordLineage("main", late))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.stream import check_stream
+from tests.process.stream import check_stream
 
 ANSWERED = {0: {0: 0, 1: 1, 2: 3}}
 SOUND = [(0, 0), (1, 1), (3, 2), (4, 3)]
