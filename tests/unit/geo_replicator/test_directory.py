@@ -46,4 +46,17 @@ def test_a_region_follows_a_higher_epoch() -> None:
 
 def test_a_region_waits_for_a_taker_that_has_a_promise() -> None:
     report = SiteReport("us", 8, acting=False, promise=Promise(17, "us"))
-    assert judge_start(8, [report]).verdict is StartVerdict.WAIT
+    decision = judge_start(8, [report])
+    assert (decision.verdict, decision.leader) == (StartVerdict.WAIT, "us")
+    assert "us" in decision.reason
+    assert "17" in decision.reason
+
+
+def test_INV_DY2_one_epoch_is_promised_to_one_taker() -> None:
+    given = Promise(17, "us")
+    assert judge_promise(given, 8, Promise(17, "ap")) is PromiseVerdict.REFUSED_HIGHER_PROMISE
+
+
+def test_INV_DY3_a_region_does_not_wait_for_a_promise_of_its_own_epoch() -> None:
+    report = SiteReport("us", 8, acting=False, promise=Promise(17, "eu"))
+    assert judge_start(17, [report]).verdict is StartVerdict.ACT

@@ -1,0 +1,45 @@
+"""Which transaction without a marker in one log is a part of one that is committed in another."""
+
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.lineage import LogKey
+from geo_replicator.whole_cut import LogTransactions, whole_cut
+from idempotency.decision import DecisionId
+from idempotency.partition_state import UnendedTxn
+from idempotency.visibility import CompletedTxn
+
+HERE, THERE = (LogKey(UUID(int=7), number) for number in range(2))
+PRODUCER, EPOCH = 40, 2
+OLDER, DECISION, NEWER = (DecisionId(0, 1, offset, offset) for offset in (10, 20, 30))
+
+
+def shown_here(unended: UnendedTxn) -> int:
+    """Return the end of a log with one transaction at 5, committed by DECISION, beside one that is `unended` at 3."""
+    committed = CompletedTxn(PRODUCER, 5, 6, 5, EPOCH, committed=True, decision=DECISION)
+    logs = {HERE: LogTransactions(7, [committed], []), THERE: LogTransactions(3, [], [unended])}
+    ends = whole_cut(logs)
+    assert ends[THERE] == 3
+    return ends[HERE]
+
+
+@pytest.mark.parametrize(("decision", "end"), [(DECISION, 5), (OLDER, 7), (NEWER, 7)])
+def test_INV_WC2_a_marker_above_D_ties_the_logs_by_its_decision(
+    decision: DecisionId, end: int
+) -> None:
+    assert shown_here(UnendedTxn(PRODUCER, EPOCH, 3, decision, OLDER)) == end
+
+
+@pytest.mark.parametrize(
+    ("producer_epoch", "decided_before", "end"),
+    [(EPOCH, None, 5), (EPOCH, OLDER, 5), (EPOCH, DECISION, 7), (EPOCH, NEWER, 7), (3, OLDER, 7)],
+)
+def test_INV_WC3_without_a_marker_its_epoch_and_the_decision_before_tell(
+    producer_epoch: int, decided_before: DecisionId | None, end: int
+) -> None:
+    assert shown_here(UnendedTxn(PRODUCER, producer_epoch, 3, None, decided_before)) == end
+
+
+def test_INV_WC3_another_producer_holds_nothing_back() -> None:
+    assert shown_here(UnendedTxn(41, EPOCH, 3, DECISION, None)) == 7
