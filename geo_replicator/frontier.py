@@ -66,11 +66,6 @@ class Frontier:
         assert not self.lineage.is_void(self.reached), (self.reached, "lowered before (T25)")
         self.complete = self.reached
 
-    @property
-    def pending_count(self) -> int:
-        """Return how many tidemarks are known and not complete."""
-        return len(self._pending)
-
     def observe(self, tidemark: Tidemark) -> None:
         """Take the next tidemark of the mirror's `__tidemarks`, in log order."""
         if self.lineage.is_void(tidemark.point):

@@ -88,11 +88,6 @@ class Lineage:
         epochs = [entry.region_epoch for entry in self.entries]
         assert epochs == sorted(set(epochs)), epochs
 
-    @property
-    def newest_epoch(self) -> int:
-        """Return the region epoch of the last entry, 0 when there is none."""
-        return self.entries[-1].region_epoch if self.entries else 0
-
     def since(self, region_epoch: int) -> tuple[LineageEntry, ...]:
         """Return the entries that a region which followed `region_epoch` has not seen."""
         return tuple(entry for entry in self.entries if entry.region_epoch > region_epoch)

@@ -192,15 +192,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if value is not None and key != "regions":
                 raw[key] = value
         mistaken = [overlay.problem for overlay in unknown_overlays(environment) if overlay.problem]
-        return cls._built(raw, str(path), mistaken)
+        return cls.build(raw, str(path), mistaken)
 
     @classmethod
-    def build(cls, raw: Mapping[str, Any], origin: str) -> Self:
-        """Check `raw` and return the configuration; raises `ConfigError`."""
-        return cls._built(raw, origin, [])
-
-    @classmethod
-    def _built(cls, raw: Mapping[str, Any], origin: str, problems: list[Problem]) -> Self:
+    def build(cls, raw: Mapping[str, Any], origin: str, found: Sequence[Problem] = ()) -> Self:
+        """Check `raw` and return the configuration; raises `ConfigError`, also for what was `found` before."""
+        problems = list(found)
         values = _checked_table("", cls, raw, problems)
         regions = [
             _checked_table(f"regions[{at}].", RegionConfig, region, problems)

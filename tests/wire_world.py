@@ -314,3 +314,8 @@ async def wire_world(folder: Path, *, table: ApiTable | None = None) -> AsyncIte
         commit.close()
         partitions.close()
         await store.close()
+
+
+def watched_by(sessions: FetchSessions) -> int:
+    """Return how many partitions fetch sessions watch altogether."""
+    return sum(len(each.wanted) - len(each.restless) for each in sessions._sessions.values())

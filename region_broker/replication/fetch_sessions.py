@@ -261,11 +261,6 @@ class FetchSessions:
         """Return how many partitions they remember altogether."""
         return self._partition_count
 
-    @property
-    def quiet_count(self) -> int:
-        """Return how many partitions they watch."""
-        return sum(len(each.wanted) - len(each.restless) for each in self._sessions.values())
-
     def restless_count(self, session_id: int, isolation: Isolation) -> int:
         """Return how many partitions a request in a session looks at, 0 if there is no such session."""
         session = self._sessions.get(session_id)

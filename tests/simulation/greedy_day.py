@@ -30,6 +30,7 @@ from tests.simulation.disk import Inode, SimulatedDisk
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
+from tests.wire_world import watched_by
 
 PARTS = 8
 # From the middle of the day to its end: of what is alive, and of what is resident once the C library gave back what
@@ -75,7 +76,7 @@ class Left:
                 if group.state is not GroupState.EMPTY
             ) + sum(len(group.metadata) for shard in shards for group in shard.table.modern.values()),
             listeners=sum(len(partition.watchers) for partition in partitions)
-            - node._dispatcher._services.fetch_sessions.quiet_count,
+            - watched_by(node._dispatcher._services.fetch_sessions),
             waiting=len(node._dispatcher._services.deadlines),
         )  # fmt: skip
 
@@ -118,7 +119,7 @@ async def day(
     told = (
         f"{(loop.time() - began_s) / 3600:.1f} h in {time.perf_counter() - started_s:.0f} s; {good.summary()}\n"
         f"{place.lives.total()} lives: {lives}\nat the start {at_start}\nat the end {at_end}\n{memory}\n"
-        f"fetch sessions {len(sessions)} that watch {sessions.quiet_count} partitions, "
+        f"fetch sessions {len(sessions)} that watch {watched_by(sessions)} partitions, "
         f"transactional ids {[len(shard.core.entries) for shard in region.node.transactions._shards]}, "
         f"groups {[len(shard.groups) + len(shard.table.modern) for shard in region.node.groups.shards]}"
     )

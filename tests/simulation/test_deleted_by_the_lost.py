@@ -48,7 +48,7 @@ async def test_T16_a_region_that_has_not_copied_again_what_only_it_had_deleted_c
 
         def later_ones_came() -> bool:
             link = pair.eu.node.tidemarks.link
-            return link is not None and link.reaching.frontier.pending_count > 1
+            return link is not None and len(link.reaching.frontier._pending) > 1
 
         def claims_later() -> bool:
             return pair.eu.node.tidemarks.claim().point > base

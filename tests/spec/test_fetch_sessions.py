@@ -16,7 +16,7 @@ from region_broker.handlers.fetch_reading import Read
 from region_broker.replication.fetch_sessions import FetchSession, SessionRequest, Wanted
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.wire.batches import Record, build_batch, iter_records
-from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, watched_by, wire_world
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC = 0, 1, 3
 SESSION_NOT_FOUND, WRONG_EPOCH, TOPIC_ID_ERROR, INVALID_REQUEST = 70, 71, 106, 42
@@ -232,7 +232,7 @@ async def test_INV_WS4_a_fetch_that_waits_is_given_up_when_its_reader_has_gone(
         await asyncio.wait_for(world.server.wait_connections(0), 10)
         sessions = world.services.fetch_sessions
         watching = sum(len(world.partition("t", index).watchers) for index in (0, 1))
-        assert watching == sessions.quiet_count == 2, "the session goes on, the request does not"
+        assert watching == watched_by(sessions) == 2, "the session goes on, the request does not"
         assert len(world.services.deadlines) == 0
 
 
@@ -431,6 +431,6 @@ async def test_INV_H10_a_request_that_is_overtaken_while_it_is_answered_changes_
         monkeypatch.setattr(Fetching, "_note_quiet", overtaken)
         answer = await session.fetch(dict.fromkeys(range(4), 0))
         assert answer.error_code == WRONG_EPOCH
-        assert sessions.quiet_count == 0, "nothing was looked at under the new isolation yet"
+        assert watched_by(sessions) == 0, "nothing was looked at under the new isolation yet"
         session.epoch = 5
         assert named(await session.fetch({}, isolation_level=1)) == [3], "it is new, and untold"

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -96,3 +97,92 @@ def names_of_tests() -> dict[str, set[str]]:
         if node.name.startswith("test_"):
             found[shown(path)].add(node.name)
     return dict(found)
+
+
+# --- which names the product uses ----------------------------------------------------------------
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_WORD: Final = re.compile(r"[A-Za-z_]\w*")
+_CODE: Final = re.compile(r"[\w.:\[\]]{1,99}(?:(?:, | \| )[\w.\[\]]{1,99})*")
+# What makes a function something else and calls it from nowhere.
+_PLAIN_DECORATORS: Final = frozenset(
+    {
+        "property", "staticmethod", "classmethod", "cached_property", "cache", "lru_cache", "dataclass",
+        "contextmanager", "asynccontextmanager", "runtime_checkable", "unique",
+    }
+)  # fmt: skip
+
+
+def definitions(tree: ast.Module) -> Iterator[tuple[Definition, ast.ClassDef | None]]:
+    """Yield each public function and class of a module, and each public method with its class."""
+    for node in tree.body:
+        if not isinstance(node, Definition):
+            continue
+        if not node.name.startswith("_"):
+            yield node, None
+        if isinstance(node, ast.ClassDef):
+            for member in node.body:
+                if isinstance(member, Definition) and not member.name.startswith("_"):
+                    yield member, node
+
+
+def names_used(tree: ast.Module) -> set[str]:
+    """Return the names that a module uses, also in texts that are one name or one annotation.
+
+    Imports and `__all__` are no use: they only hand on.
+    """
+    handed_on = {
+        id(node)
+        for statement in tree.body
+        if isinstance(statement, ast.Assign | ast.AugAssign) and "__all__" in ast.unparse(statement)
+        for node in ast.walk(statement)
+    }
+    used: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            used.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.keyword) and node.arg:
+            used.add(node.arg)
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in handed_on
+        ):
+            used |= _names_in(node.value)
+    return used
+
+
+def _names_in(text: str) -> set[str]:
+    """Return the names in a text that is code: a name, a place such as ``module:name``, an annotation."""
+    return set(_WORD.findall(text)) if _CODE.fullmatch(text) else set()
+
+
+def is_called_by_a_framework(
+    tree: ast.Module, node: Definition, owner: ast.ClassDef | None
+) -> bool:
+    """Say whether somebody else finds it: by a decorator, or by a foreign class that it overrides a method of."""
+    for decorator in node.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if ast.unparse(called).rpartition(".")[2] not in _PLAIN_DECORATORS:
+            return True
+    return owner is not None and any(
+        hasattr(base, node.name) for base in _foreign_bases(tree, owner)
+    )
+
+
+def _foreign_bases(tree: ast.Module, owner: ast.ClassDef) -> Iterator[object]:
+    """Yield the base classes that come from the standard library or another package."""
+    homes = {
+        alias.asname or alias.name: (statement.module, alias.name)
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom) and statement.module
+        for alias in statement.names
+    }
+    for base in owner.bases:
+        called = base.value if isinstance(base, ast.Subscript) else base
+        module, _, name = ast.unparse(called).rpartition(".")
+        home, name = (module, name) if module else homes.get(name, ("", name))
+        if home and home.partition(".")[0] not in CODE_FOLDERS:
+            yield getattr(import_module(home), name)

@@ -72,6 +72,15 @@ class PlayedConsumer:
     def seek(self, to: TopicPartition) -> None:
         self.at[to.partition] = self.ends[to.partition] if to.offset == OFFSET_END else to.offset
 
+    def offsets_for_times(
+        self, asked: list[TopicPartition], timeout: float
+    ) -> list[TopicPartition]:
+        """Record n of a partition is of millisecond 10 n."""
+        for each in asked:
+            first = -(-each.offset // 10)
+            each.offset = first if first < self.ends[each.partition] else OFFSET_END
+        return asked
+
     def pause(self, partitions: list[TopicPartition]) -> None:
         self.paused |= {each.partition for each in partitions}
 
@@ -252,3 +261,14 @@ async def test_P16_INV_CP18_a_rewind_before_the_first_commit_skips_nothing_that_
         await consumer.seek(Position("orders", 0, 1))
         await consumer.rewind()
         assert await told(consumer, 2) == [(0, 1), (1, 0)]
+
+
+async def test_a_seek_to_a_time_goes_to_the_first_record_at_or_after_it_in_each_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading(monkeypatch) as (consumer, kafka):
+        kafka.grow(0, 3)
+        kafka.grow(1, 2)
+        await consumer.seek_to_time(25)
+        kafka.grow(1, 1)  # nothing was as young in partition 1: it goes on with what comes
+        assert await told(consumer, 3) == [(0, 3), (0, 4), (1, 2)]

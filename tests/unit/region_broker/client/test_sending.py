@@ -16,6 +16,7 @@ from region_broker.client import (
     TransactionalProducer,
     Unreachable,
     to_json,
+    to_text,
 )
 from region_broker.client import producer as plain
 from region_broker.client import transactional_producer as transactional
@@ -130,6 +131,12 @@ async def test_what_cannot_be_serialized_is_refused_and_not_sent(kafka: PlayedPr
             with pytest.raises(Refused, match="cannot be serialized"):
                 await txn.send("orders", object())
         assert kafka.written == [b'{"pairs":1}', None]
+
+
+async def test_text_is_sent_as_utf_8(kafka: PlayedProducer) -> None:
+    async with Producer(bootstrap="b", value_serializer=to_text) as producer:
+        await producer.send("orders", "größer")
+    assert kafka.written == [b"gr\xc3\xb6\xc3\x9fer"]
 
 
 async def test_INV_CPP1_a_plain_send_returns_its_place(kafka: PlayedProducer) -> None:
