@@ -43,3 +43,14 @@ def test_INV_WC3_without_a_marker_its_epoch_and_the_decision_before_tell(
 
 def test_INV_WC3_another_producer_holds_nothing_back() -> None:
     assert shown_here(UnendedTxn(41, EPOCH, 3, DECISION, None)) == 7
+
+
+@pytest.mark.parametrize(("decision", "end"), [(DECISION, 5), (None, 7)])
+def test_INV_WC2_what_waits_in_one_log_is_hidden_in_the_other_by_its_decision(
+    decision: DecisionId | None, end: int
+) -> None:
+    """A marker that an administrator wrote names no decision, and stands for its own log only."""
+    here = CompletedTxn(PRODUCER, 5, 6, 5, EPOCH, committed=True, decision=decision)
+    behind = CompletedTxn(PRODUCER, 4, 8, 4, EPOCH, committed=True, decision=decision)
+    logs = {HERE: LogTransactions(7, [here], []), THERE: LogTransactions(3, [behind], [])}
+    assert whole_cut(logs) == {HERE: end, THERE: 3}
