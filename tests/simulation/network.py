@@ -279,13 +279,17 @@ class Fabric:
         """Break the connections between two sites; new ones can be made at once."""
         self._break(lambda stream: {stream.site, stream.peer_site} == {a, b})
 
+    def reset(self, site: str) -> None:
+        """Break all connections of a site; new ones can be made at once."""
+        self._break(lambda stream: site in {stream.site, stream.peer_site})
+
     def kill(self, site: str) -> None:
         """End a site's life: its ports and connections are gone, and its process can open no more."""
         self._lives[site] = self._lives.get(site, 0) + 1
         for place, listener in list(self._listeners.items()):
             if listener.site == site:
                 del self._listeners[place]
-        self._break(lambda stream: site in {stream.site, stream.peer_site})
+        self.reset(site)
 
     def _break(self, chosen: Callable[[SimulatedStream], bool]) -> None:
         for stream in [each for each in self._streams if chosen(each)]:

@@ -23,7 +23,6 @@ from typing_extensions import override
 T = TypeVar("T")
 STEP_S: Final = 1e-4
 JOB_S_MAX: Final = 0.002
-"""How long a job waits for its thread, and again its result for the loop, at most."""
 
 
 class Stalled(Exception):
@@ -74,6 +73,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self, chance: random.Random) -> None:
         """Begin at time 0."""
         super().__init__()
+        self.job_s_max = JOB_S_MAX
+        """How long a job waits for its thread, and again its result for the loop, at most: a disk may be slow."""
         self._now_s = 0.0
         self._chance = chance
         self._selector = _Waiting(self)
@@ -111,7 +112,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Future[Any]:
         """Run `func` in a step of its own (INV-SIL2)."""
         future = self.create_future()
-        self.call_later(self._chance.uniform(0, JOB_S_MAX), self._run_job, future, func, args)
+        self.call_later(self._chance.uniform(0, self.job_s_max), self._run_job, future, func, args)
         return future
 
     def _run_job(
@@ -119,7 +120,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> None:
         if future.cancelled():
             return
-        delay_s = self._chance.uniform(0, JOB_S_MAX)
+        delay_s = self._chance.uniform(0, self.job_s_max)
         try:
             result = func(*args)
         except (SystemExit, KeyboardInterrupt):

@@ -22,14 +22,14 @@ from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.network import Fabric
 from tests.simulation.pipeliner import Pipeliner
 from tests.simulation.region_pair import Region
+from tests.simulation.swarm.churn import Churner
+from tests.simulation.swarm.processor import OUTPUT_TOPIC, Processor
 
 PLAIN_TOPIC: Final = "plain"
 EVERYWHERE: Final = "everywhere"
 CALL_S: Final = 30.0
-THINK_S: Final = 0.2
-PACE_S: Final = 0.2
 BACKOFF_S: Final = 0.25
-READ_EVERY_S: Final = 0.1
+READ_EVERY_S: Final = 0.03
 
 
 @dataclass
@@ -63,9 +63,11 @@ class TimedBank(Bank):
 class PlainWriter:
     """Writes rising numbers into a partition of its own through one region, with a new producer where it must."""
 
-    def __init__(self, reach: Reach, name: str, number: int, chance: random.Random) -> None:
+    def __init__(
+        self, reach: Reach, name: str, number: int, chance: random.Random, pace_s: float
+    ) -> None:
         """Nothing is connected before `run`."""
-        self.name = name
+        self.name, self.pace_s = name, pace_s
         self.closed = asyncio.Event()
         self.acked: list[Sighting] = []
         self.refused: list[str] = []
@@ -82,7 +84,7 @@ class PlainWriter:
             await producer.run()
             self.refused += producer.refused_for_good
             life += 1
-            await asyncio.sleep(PACE_S)
+            await asyncio.sleep(BACKOFF_S)
 
     def note(self, writer: str, sequence: int, offset: int) -> None:
         """Note an acknowledged record."""
@@ -99,7 +101,7 @@ class NamedPipeliner(Pipeliner):
         """Belong to a plain writer."""
         super().__init__(reach, PLAIN_TOPIC, number, chance)
         self._owner, self._writer = owner, writer
-        self.pace_s, self.call_s, self.backoff_s = PACE_S, CALL_S, BACKOFF_S
+        self.pace_s, self.call_s, self.backoff_s = owner.pace_s, CALL_S, BACKOFF_S
 
     @override
     def value_of(self, sequence: int) -> bytes:
@@ -165,22 +167,31 @@ class Clients:
     fabric: Fabric
     regions: Mapping[str, Region]
     chance: random.Random
+    pace_s: float
     writers: list[PlainWriter] = field(default_factory=list)
     banks: list[TimedBank] = field(default_factory=list)
     watchers: list[Watcher] = field(default_factory=list)
+    processors: list[Processor] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
+    churner: Churner = field(init=False)
 
     def start(self, spawn: Callable[..., object]) -> None:
         """Write and read from now on."""
-        self.topics = {PLAIN_TOPIC: len(self.regions), ACCOUNTS_TOPIC: ACCOUNTS}
+        count = len(self.regions)
+        self.topics = {PLAIN_TOPIC: count, ACCOUNTS_TOPIC: ACCOUNTS, OUTPUT_TOPIC: count}
         for number, (name, region) in enumerate(self.regions.items()):
             reach = Reach(self.fabric, {name: region})
-            self.writers.append(PlainWriter(reach, name, number, self._drawn()))
+            self.writers.append(PlainWriter(reach, name, number, self._drawn(), self.pace_s))
             self.watchers.append(Watcher(reach, name, self.topics))
+            self.processors.append(Processor(reach, name, PLAIN_TOPIC, number, self._drawn()))
             self._open_bank(name, reach, spawn)
         self._open_bank(EVERYWHERE, Reach(self.fabric, self.regions), spawn)
+        self.churner = Churner(Reach(self.fabric, self.regions), self._drawn())
+        spawn(self.churner.run())
         for writer in self.writers:
             spawn(writer.run())
+        for processor in self.processors:
+            spawn(processor.run())
         for watcher in self.watchers:
             spawn(watcher.run())
 
@@ -188,7 +199,7 @@ class Clients:
         bank = TimedBank(name, reach)
         self.banks.append(bank)
         teller = bank.teller = Teller(bank, name, self._drawn())
-        teller.think_s, teller.call_s, teller.backoff_s = THINK_S, CALL_S, BACKOFF_S
+        teller.think_s, teller.call_s, teller.backoff_s = self.pace_s, CALL_S, BACKOFF_S
         spawn(teller.run())
 
     def _drawn(self) -> random.Random:
@@ -200,6 +211,7 @@ class Clients:
         for bank in self.banks:
             done = [a for a in bank.attempts if a.outcome is Outcome.COMMITTED]
             found[f"transactions of {bank.name}"] = len(done)
+        found |= {f"processor of {each.name}": each.committed for each in self.processors}
         return found
 
     def last_errors(self) -> dict[str, str]:
@@ -208,6 +220,7 @@ class Clients:
             f"plain producer of {each.name}": each.producer.last_error for each in self.writers
         }
         found |= {f"transactions of {each.name}": each.teller.last_error for each in self.banks}
+        found |= {f"processor of {each.name}": each.last_error for each in self.processors}
         return found
 
     def stop_writing(self) -> None:
@@ -216,6 +229,9 @@ class Clients:
             writer.closed.set()
         for bank in self.banks:
             bank.closed.set()
+        for processor in self.processors:
+            processor.closed.set()
+        self.churner.closed.set()
 
     def stop_reading(self) -> None:
         """End the readers."""

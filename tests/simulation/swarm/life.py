@@ -7,6 +7,7 @@ INV-SWL2  once faults end, everything converges: one region acts, the others mir
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,11 +19,13 @@ from chaos.shuffle.judge import judge
 from chaos.shuffle.story import Gone, Place
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused
-from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
 from tests.simulation.swarm.clients import PLAIN_TOPIC, Clients
+from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
 from tests.simulation.swarm.rates import draw_action, draw_rates
 from tests.simulation.swarm.settling import settle
 from tests.simulation.swarm.stage import Stage
+from tests.simulation.swarm.weather import storm
 from tests.simulation.trace import Trace
 
 PROGRESS_S: Final = 60.0
@@ -68,13 +71,18 @@ class _Life:
         self.rates = draw_rates(self.chance)
         self.minutes, self.trace = minutes, trace
         self.stage = Stage(self.chance, self.rates, regions, trace, say)
-        self.clients = Clients(self.stage.fabric, self.stage.regions, self.chance)
+        self.clients = Clients(
+            self.stage.fabric, self.stage.regions, self.chance, self.rates.pace_s
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> Outcome:
         stage = self.stage
         stage.tell(f"{self.rates}")
-        asyncio.get_running_loop().set_exception_handler(self._unhandled)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        loop.job_s_max = self.rates.job_s_max
+        loop.set_exception_handler(self._unhandled)
         try:
             await self._run()
         finally:
@@ -88,10 +96,11 @@ class _Life:
     def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.stage.blame(f"{context.get('message')}: {context.get('exception')!r}")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._client_ended)
+        return task
 
     def _client_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -122,24 +131,30 @@ class _Life:
         clients.stop_reading()
         stage.end_separations()
         stage.story.sightings = clients.sightings()
+        await self._judge_processors()
+        await self._until(self._same_topics, EQUAL_S, "the regions have the same topics")
         self._judge()
 
     async def _trouble(self) -> bool:
         """Let things happen for as long as was asked, with a settled moment now and then."""
         stage = self.stage
         ends_s = stage.now_s() + self.minutes * 60
+        weather = self._spawn(storm(stage, random.Random(self.chance.random())))
         settles_s = stage.now_s() + SETTLE_EVERY_S
         home = stage.names[0]
         while stage.now_s() < ends_s:
             home = next(iter(stage.acting()), home)
             await stage.play(draw_action(self.chance, self.rates, stage.names, home))
             if stage.now_s() > settles_s:
-                stage.tell("the operator settles it")
-                if not await settle(stage):
+                if not await self._settled():
                     return False
                 settles_s = stage.now_s() + SETTLE_EVERY_S
-        stage.tell("the operator settles it")
-        return await settle(stage)
+        weather.cancel()
+        return await self._settled()
+
+    async def _settled(self) -> bool:
+        self.stage.tell("the operator settles it")
+        return await settle(self.stage)
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> bool:
         deadline_s = self.stage.now_s() + timeout_s
@@ -203,10 +218,46 @@ class _Life:
             found |= {Place(topic, n, at, value.decode()) for n, at, value in reader.records}
         return frozenset(found)
 
+    async def _judge_processors(self) -> None:
+        """Rule INV-SWP1, at the region that acts; all regions show the same, as is judged elsewhere."""
+        [acting] = self.stage.acting() or [self.stage.names[0]]
+        places = sorted(self.stage.story.final.get(acting, ()))
+        network = self.stage.fabric.site("auditor")
+        connection = await Connection.open(network, self.stage.regions[acting].kafka_port)
+        for each in self.clients.processors:
+            end = await committed_offset(connection, each.group, each.topic, each.number)
+            taken = [
+                f"done {p.value}"
+                for p in places
+                if (p.topic, p.partition) == (each.topic, each.number) and p.offset < end
+            ]
+            made = [
+                p.value for p in places if (p.topic, p.partition) == (OUTPUT_TOPIC, each.number)
+            ]
+            if taken != made:
+                lacks, more = Counter(taken) - Counter(made), Counter(made) - Counter(taken)
+                self.stage.blame(
+                    f"processor of {each.name}, committed offset {end}: {len(taken)} are processed, the output has"
+                    f" {len(made)}; it lacks {dict(lacks)}, and has too much {dict(more)}"
+                )
+            for beyond in each.beyond:
+                self.stage.blame(
+                    f"processor of {each.name}: a committed offset is out of range: {beyond}"
+                )
+        connection.close()
+
+    def _same_topics(self) -> bool:
+        """Rule INV-SWT1."""
+        images = [r.node.storage.metadata.image for r in self.stage.regions.values()]
+        return (
+            len({frozenset((t.name, t.topic_id) for t in i.topics.values()) for i in images}) == 1
+        )
+
     def _judge(self) -> None:
         stage = self.stage
         counts = {name: len(places) for name, places in stage.story.final.items()}
-        stage.tell(f"{len(stage.story.sightings)} sightings, at the end {counts}")
+        progress = {**self.clients.progress(), "changes of topics": self.clients.churner.changes}
+        stage.tell(f"{len(stage.story.sightings)} sightings, at the end {counts}; {progress}")
         for anomaly in judge(stage.story, PLAIN_TOPIC):
             stage.blame(anomaly)
         final = {

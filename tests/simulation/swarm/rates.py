@@ -18,13 +18,19 @@ HOME_SHARE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """`weights`: kind -> how likely it is. Chances are per call of the disk; delays in ms each way."""
+    """`weights`: action -> how likely it is. Shares are of the moments at which it could happen;
+    delays in ms each way; `job_s_max`: how slow the disk is; `pace_s`: how long a writer rests."""
 
     weights: dict[Kind, float]
     power_share: float
     delay_ms_max: float
     cold_chance: float
-    disk_error_chance: float
+    reset_share: float
+    clock_share: float
+    disk_share: float
+    tidemark_interval_ms: int
+    job_s_max: float
+    pace_s: float
 
 
 def draw_rates(chance: Random) -> Rates:
@@ -40,7 +46,12 @@ def draw_rates(chance: Random) -> Rates:
         power_share=chance.choice((0.0, 0.3, 1.0)),
         delay_ms_max=chance.choice((0.5, 2.0, 20.0)),
         cold_chance=chance.choice((0.0, 0.2)),
-        disk_error_chance=chance.choice((0.0, 0.0, 0.0, 1e-4)),
+        reset_share=chance.choice((0.0, 0.1, 0.5)),
+        clock_share=chance.choice((0.0, 0.3)),
+        disk_share=chance.choice((0.0, 0.0, 0.1)),
+        tidemark_interval_ms=chance.choice((20, 300, 2_000)),
+        job_s_max=chance.choice((0.002, 0.05, 0.3)),
+        pace_s=chance.choice((0.02, 0.2)),
     )
 
 

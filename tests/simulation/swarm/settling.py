@@ -23,8 +23,11 @@ Views = Mapping[str, Mapping[str, Any]]
 
 
 async def settle(stage: Stage) -> bool:
-    """Return whether one region acts and all others mirror it, in time."""
+    """Return whether one region acts and all others mirror it, in time. Whose disk had failed is started anew."""
     stage.heal_all()
+    for name in stage.names:
+        if name in stage.disk_failed:
+            await stage.kill(name)
     deadline_s = stage.now_s() + SETTLE_S
     picture, since_s, settled_s = "", stage.now_s(), NEVER
     while stage.now_s() < deadline_s:

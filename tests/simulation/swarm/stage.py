@@ -38,7 +38,7 @@ ASK_S: Final = 0.1
 QUIET_S: Final = 0.5
 NEVER: Final = float("inf")
 REFUSALS: Final = (NodeRefused, IdentityDamaged, MetadataUnreadable)
-SETTINGS: Final = {"tidemark_interval_ms": 100, "retention_check_interval_ms": 1_000}
+RETENTION_CHECK_MS: Final = 1_000
 
 
 class Stage:
@@ -66,6 +66,8 @@ class Stage:
         self._apart_since_s: dict[frozenset[str], float] = {}
         self._swapped: tuple[str, str] | None = None
         self._missing: dict[str, FolderCopy] = {}
+        self.disk_failed: set[str] = set()
+        """Whose disk failed in this life of its process: that may end it, or some of its partitions."""
         self._acted: set[str] = set()
         self._damaged: set[str] = set()
 
@@ -77,7 +79,10 @@ class Stage:
             random.Random(self.chance.random()),
             self.names,
         )
-        region.settings = dict(SETTINGS)
+        region.settings = {
+            "tidemark_interval_ms": self.rates.tidemark_interval_ms,
+            "retention_check_interval_ms": RETENTION_CHECK_MS,
+        }
         region.disk.trace = self.trace
         region.disk.forget_by_chance(random.Random(self.chance.random()), self.rates.cold_chance)
         return region
@@ -132,7 +137,10 @@ class Stage:
             region = self.regions[name]
             if region.died:
                 self._up.discard(name)
-                self.blame(f"{name} ended by itself: {region.why_died()}")
+                if name in self.disk_failed:
+                    self.tell(f"  {name} ended, as its disk failed")
+                else:
+                    self.blame(f"{name} ended by itself: {region.why_died()}")
         self._note_contacts()
 
     async def kill(self, name: str) -> None:
@@ -141,6 +149,7 @@ class Stage:
             return
         self._note_who_acts([name])
         self._up.discard(name)
+        self.disk_failed.discard(name)
         power = None
         if self.chance.random() < self.rates.power_share:
             power = random.Random(self.chance.random())
@@ -159,6 +168,9 @@ class Stage:
 
     async def _launch(self, name: str) -> str | None:
         region = self.regions[name]
+        if region.died:
+            await region.kill()
+        self.disk_failed.discard(name)
         try:
             await region.begin()
         except REFUSALS as error:
@@ -357,8 +369,14 @@ class Stage:
         await self.kill(other)
         self._exchange(one, other)
         self._swapped = (one, other)
-        await self.start(one)
-        await self.start(other)
+        for name in (one, other):
+            held = self.regions[name].disk.exists(self.regions[name].folder / "metadata.db")
+            await self.start(name)
+            if held and self.up(name) and self._still_swapped():
+                self.blame(f"{name} starts on the folder of another region")
+
+    def _still_swapped(self) -> bool:
+        return self._swapped is not None
 
     async def play_half(self, action: Action) -> None:
         name = action.region
