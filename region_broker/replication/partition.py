@@ -34,6 +34,7 @@ from idempotency.record_batch import (
 )
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import (
+    LogError,
     NotLeader,
     OffsetOutOfRange,
     PartitionFailed,
@@ -461,8 +462,8 @@ class Partition:
     ) -> int:
         """Return how many bytes a fetch from `offset` could get; stops counting at `enough`.
 
-        An offset out of range, or a partition that has stopped, counts as enough: the reader must be told. Raises
-        ColdRange unless `wait`.
+        An offset out of range, what cannot be read, and a partition that has stopped, or stops at this very look, count as
+        enough: the reader must be told. Raises ColdRange unless `wait`.
         """
         log = self.log
         if log.failed is None and self._is_behind(offset):
@@ -474,7 +475,10 @@ class Partition:
             return 0
         if enough <= 1:
             return enough
-        return self._reads.bytes_between(offset, end, enough, wait=wait)
+        try:
+            return self._reads.bytes_between(offset, end, enough, wait=wait)
+        except LogError:
+            return enough  # said and counted already; whoever reads it hears of it
 
     def _is_behind(self, offset: int) -> bool:
         """Tell whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).

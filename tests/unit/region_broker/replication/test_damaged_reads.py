@@ -142,6 +142,21 @@ def test_a_reader_that_waits_for_much_is_told_of_damage_at_once() -> None:
     assert some.partition.readable_bytes(1, Isolation.READ_UNCOMMITTED, 1 << 20) == 1 << 20
 
 
+def test_a_disk_that_fails_as_bytes_are_counted_stops_the_partition_and_not_whoever_counts() -> (
+    None
+):
+    """The lag of a mirror is counted so: `region status`, `/metrics` and `top` went down with one partition."""
+    some = of_two_segments()
+
+    def fail(operation: str, path: Path) -> None:
+        if path.name == f"{0:020d}.log":
+            raise OSError(errno.EIO, "a bad sector")
+
+    some.disk.fault = fail
+    assert some.partition.readable_bytes(1, Isolation.READ_UNCOMMITTED, 1 << 20) == 1 << 20
+    assert some.partition.failed is not None
+
+
 def test_INV_T3_damage_that_retention_meets_stops_the_maintenance_of_no_other_partition() -> None:
     some = of_two_segments()
     some.disk.process_killed()
