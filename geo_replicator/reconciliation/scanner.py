@@ -47,6 +47,8 @@ from idempotency.record_batch import (
 )
 
 WINDOW_BYTES: Final = 8 << 20
+READ_BYTES: Final = 1 << 20
+"""How much one read of a file that a port opened brings, beside the window."""
 BATCH_BYTES_MAX: Final = 512 << 20
 _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 _NEVER_BYTES: Final = 1 << 62
@@ -77,6 +79,22 @@ class Stop(Enum):
     """Not a record batch v2."""
     SHRUNK = "shrunk"
     """The file was truncated while it was read."""
+
+
+class SegmentFileBytes(Protocol):
+    """An open file of whoever owns the disk."""
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """Return up to `size_bytes` bytes from `position`; fewer at the end of the file."""
+        ...
+
+    def size(self) -> int:
+        """Return how many bytes it has."""
+        ...
+
+
+ReadInto: TypeAlias = Callable[[memoryview, int], int]
+"""Fills a buffer from a position on, as much as it wants to; returns how many bytes, 0 at the end."""
 
 
 class BatchVisitor(Protocol):
@@ -116,8 +134,22 @@ def scan_segment(
     """
     with _opened(path) as descriptor:
         size = os.fstat(descriptor).st_size if size_bytes is None else size_bytes
-        walk = _Walk(descriptor, size, visit, hashlib.sha256() if sha256 else None)
+        walk = _Walk(
+            lambda room, position: os.preadv(descriptor, [room], position),
+            size, visit, hashlib.sha256() if sha256 else None,
+        )  # fmt: skip
         return walk.run()
+
+
+def scan_open_segment(file: SegmentFileBytes) -> SegmentScan:
+    """Walk a whole segment as `scan_segment` does, with its hash, through the disk of whoever opened it."""
+
+    def read(room: memoryview, position: int) -> int:
+        data = file.pread(min(len(room), READ_BYTES), position)
+        room[: len(data)] = data
+        return len(data)
+
+    return _Walk(read, file.size(), None, hashlib.sha256()).run()
 
 
 @contextmanager
@@ -131,7 +163,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 @dataclass(slots=True)
 class _Walk:
-    descriptor: int
+    read_into: ReadInto
     size: int
     visit: BatchVisitor | None
     hasher: Any
@@ -167,7 +199,7 @@ class _Walk:
         wanted = min(len(storage), self.size - position)
         filled = 0
         while filled < wanted:
-            count = os.preadv(self.descriptor, [storage[filled:wanted].data], position + filled)
+            count = self.read_into(storage[filled:wanted].data, position + filled)
             if count == 0:
                 break
             filled += count

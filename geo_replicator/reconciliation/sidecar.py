@@ -3,7 +3,7 @@
 ``<base offset>.hdr`` beside ``<base offset>.log``: magic, version, length, CRC-32C, then msgpack with the
 columns of `BATCH_DTYPE`, each byte-shuffled and deflated. Needs numpy and msgspec only, so brokers write it.
 
-INV-RCSD1  a sidecar is whole or absent: temporary file, fsync, rename, fsync of the folder
+INV-RCSD1  a sidecar is whole or absent: `SidecarDisk.write_file_atomic`
 INV-RCSD2  it names the size and SHA-256 of the segment it speaks of; another size makes it stale at once,
          another content when the hash is compared
 INV-RCSD3  a segment that does not walk to its end gets no sidecar: it would vouch for bytes it never saw
@@ -11,12 +11,11 @@ INV-RCSD3  a segment that does not walk to its end gets no sidecar: it would vou
 Not here: when a segment is sealed (the broker), what digests are for (`diff`).
 """
 
-import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -30,8 +29,8 @@ from geo_replicator.reconciliation.evidence.batch_table import (
     BatchTable,
     range_digests,
 )
-from geo_replicator.reconciliation.scanner import Stop, scan_segment
-from geo_replicator.reconciliation.sidecar_names import SIDECAR_SUFFIX, sidecar_path
+from geo_replicator.reconciliation.scanner import SegmentFileBytes, Stop, scan_open_segment
+from geo_replicator.reconciliation.sidecar_names import sidecar_path
 
 _FRAME: Final = Struct(">4sBQI")
 _MAGIC: Final = b"TMHD"
@@ -48,6 +47,26 @@ class SegmentDamaged(OSError):
 
     An `OSError`: the disk gave back something else than was written.
     """
+
+
+class OpenSegment(SegmentFileBytes, Protocol):
+    """A segment that was opened to be read."""
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class SidecarDisk(Protocol):
+    """What a disk must do here; a node hands in its own, so that its faults are those of all other files."""
+
+    def open(self, path: Path) -> OpenSegment:
+        """Open a file; raises OSError."""
+        ...
+
+    def write_file_atomic(self, path: Path, data: bytes) -> None:
+        """Make `data` the file's whole content durably, or change nothing; raises OSError."""
+        ...
 
 
 class _Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,13 +88,17 @@ class Sidecar:
     segment_sha256: bytes
 
 
-def write_sidecar(segment_path: Path) -> Path:
+def write_sidecar(segment_path: Path, disk: SidecarDisk) -> Path:
     """Read a sealed segment once, check every CRC, and write its sidecar durably; return its path.
 
     Blocking, for a thread: about 0.2 CPU seconds per GB and 2 us per batch. Raises OSError (disk), and
     SegmentDamaged if the segment is torn or a checksum is wrong.
     """
-    scan = scan_segment(segment_path, sha256=True)
+    file = disk.open(segment_path)
+    try:
+        scan = scan_open_segment(file)
+    finally:
+        file.close()
     damaged = int((scan.table["crc_ok"] == 0).sum())
     if scan.stop is not Stop.END or damaged:
         raise SegmentDamaged(
@@ -83,22 +106,8 @@ def write_sidecar(segment_path: Path) -> Path:
             f" are no batch ({scan.stop.value}); run `tidemark reconcile verify` to see where"
         )
     target = sidecar_path(segment_path)
-    _write_durably(target, encode(scan.table, scan.size_bytes, scan.sha256))
+    disk.write_file_atomic(target, encode(scan.table, scan.size_bytes, scan.sha256))
     return target
-
-
-def _write_durably(target: Path, data: bytes) -> None:
-    temporary = target.with_suffix(SIDECAR_SUFFIX + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def encode(table: BatchTable, segment_bytes: int, segment_sha256: bytes) -> bytes:

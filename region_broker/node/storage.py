@@ -14,6 +14,7 @@ import fcntl
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -92,6 +93,7 @@ class Ports:
 class Storage:
     """Everything on disk, opened."""
 
+    disk: Disk
     lock: Lock
     folder: FolderRecord
     metadata: MetadataStore
@@ -124,7 +126,9 @@ class Storage:
                 disk_free_bytes_min=config.disk_free_bytes_min,
                 deleted_topic_retention_ms=config.deleted_topic_retention_ms,
             )
-            group_commit = GroupCommit(log_config, ports.clock, on_sealed=_write_digest)
+            group_commit = GroupCommit(
+                log_config, ports.clock, on_sealed=partial(_write_digest, ports.disk)
+            )
             partitions = PartitionTable(
                 ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit
             )
@@ -132,6 +136,7 @@ class Storage:
                 partitions.open_topic(topic)
             partitions.finish_drops()
             return cls(
+                disk=ports.disk,
                 lock=lock,
                 folder=FolderRecord(ports.disk, folder, identity),
                 metadata=metadata,
@@ -155,10 +160,10 @@ class Storage:
     async def complete_digests(self) -> None:
         """Write the sidecars of sealed segments that a crash prevented; a damaged one is logged."""
         for path in self.partitions.sealed_paths():
-            if sidecar_path(path).exists():
+            if self.disk.exists(sidecar_path(path)):
                 continue
             try:
-                await asyncio.to_thread(_write_digest, path)
+                await asyncio.to_thread(_write_digest, self.disk, path)
             except OSError as error:
                 _log.warning("no digest was written for %s: %s", path, error)
 
@@ -379,10 +384,10 @@ async def _prepare(store: MetadataStore, config: NodeConfig, history: Birth | No
     await store.apply(CountNodeStart())
 
 
-def _write_digest(segment_path: Path) -> None:
+def _write_digest(disk: Disk, segment_path: Path) -> None:
     """Write the digest sidecar of a sealed segment (called in a thread); raises OSError."""
     from geo_replicator.reconciliation.sidecar import (  # noqa: PLC0415 -- numpy: 14 MB and 0.2 s
         write_sidecar,
     )
 
-    write_sidecar(segment_path)
+    write_sidecar(segment_path, disk)

@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from geo_replicator.reconciliation.sidecar import decode
+from geo_replicator.reconciliation.sidecar_names import sidecar_path
 from geo_replicator.tidemark import TidemarkError
 from region_broker.cli.region import remark
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric
-from tests.simulation.region_pair import Pair, Region, region_pair
+from tests.simulation.region_pair import Pair, Region, region_pair, until
 from tests.simulation.test_cut_link_alerts import view_of
 
 JUMP_MS = 10 * 60 * 1000
@@ -337,3 +339,18 @@ async def test_T16_an_old_home_without_readable_tidemarks_returns_and_copies_the
         lose_log(pair.eu, "__tidemarks", 0)
         await pair.eu.start()
         await pair.until(lambda: pair.eu.partition("t", 0).last_stable_offset == 4, "it shows all")
+
+
+async def test_INV_RCSD1_a_full_segment_gets_its_digests_on_the_nodes_own_disk(
+    region: Region,
+) -> None:
+    client = await connect(region)
+    producer = await client.init_producer_id(None)
+    for number in range(3):
+        value = bytes(500_000)
+        await client.produce("t", {0: batch_of(value, producer, number, transactional=False)})
+    client.close()
+    [sealed] = region.partition("t", 0).log.sealed_paths()
+    digests = sidecar_path(sealed)
+    await until(lambda: region.disk.exists(digests), "the digests of a full segment")
+    assert decode(region.disk.read_file(digests)).segment_bytes == region.disk.file_size(sealed)

@@ -13,6 +13,7 @@ from geo_replicator.reconciliation.job import LocalEngine, Outcome, Request, rec
 from geo_replicator.reconciliation.plan import Cut, Fork, Options, Plan, SegmentSpec, Until, pack
 from geo_replicator.reconciliation.sidecar import write_sidecar
 from idempotency.record_batch import read_header
+from region_broker.log.disk import RealDisk
 from tests.reconciliation.faults import FAULTS, NEXT_LEADER_EPOCH, sound_pair
 from tests.reconciliation.two_regions import (
     A0,
@@ -192,7 +193,7 @@ def test_a_cut_given_as_positions_bounds_the_comparison(tmp_path: Path) -> None:
 def test_trusted_sidecars_show_what_was_there_at_the_seal(tmp_path: Path) -> None:
     source, mirror = sound_pair().write(tmp_path)
     sealed = segments(tmp_path / "away", A0)[1]
-    write_sidecar(sealed)
+    write_sidecar(sealed, RealDisk())
     sealed.write_bytes(flipped(sealed.read_bytes(), at=100))
     outcomes = [
         reconcile_all(
