@@ -174,14 +174,16 @@ class PartitionState:
                 detail=f"sequence {first} of producer {entry.producer_id} epoch "
                 f"{header.producer_epoch}: expected {expected}",
             )
-        if entry.in_transaction and not _may_join(entry, header):
+        if not entry.in_transaction:
+            return self._judge_reordered(header)
+        if not _may_join(entry, header):
             return Judgement(
                 Verdict.INVALID_TXN_STATE,
                 detail=f"producer {entry.producer_id} has a transaction of epoch "
                 f"{entry.producer_epoch} open from offset {entry.txn_first_offset}: "
                 "it must be ended first",
             )
-        return self._judge_reordered(header)
+        return FRESH
 
     def _judge_reordered(self, header: BatchHeader) -> Judgement:
         """Refuse a first batch that overtook an earlier one while both were being verified (C5)."""
@@ -239,7 +241,6 @@ class PartitionState:
             self._gaps.append(gap)
         if not header.is_transactional:
             return
-        self.verifications.end(header.producer_id)
         entry = self._producers.get(header.producer_id)
         assert entry is not None
         if not entry.in_transaction:
@@ -247,7 +248,7 @@ class PartitionState:
             self._visibility.begin(header.producer_id, header.base_offset)
 
     def _apply_marker(self, offset: int, marker: MarkerFacts) -> None:
-        self.verifications.end(marker.producer_id)
+        self.verifications.end(marker.producer_id, marker.producer_epoch)
         before = self._producers.get(marker.producer_id)
         if before is not None and before.in_transaction:
             # Read before the marker is applied: its epoch may be the bumped one, which empties the window.

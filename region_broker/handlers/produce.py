@@ -17,6 +17,7 @@ from region_broker.handlers.produce_batches import (
     append,
     check_silent,
     checked,
+    guarded,
     heavy_of,
     items_of,
     missing_of,
@@ -46,13 +47,14 @@ async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Writte
     if order is None and not heavy and admitted(ctx, request, transactional):
         append(ctx, items)
     else:
-        async with turn(ctx):
-            for item in heavy:
-                await prepare(item)
-            if missing := missing_of(ctx, request, transactional):
-                await add(ctx, request, missing)
-            refuse_unverified(ctx, request, transactional)
-            append(ctx, items)
+        with guarded(ctx, transactional):
+            async with turn(ctx):
+                for item in heavy:
+                    await prepare(item)
+                if missing := missing_of(ctx, request, transactional):
+                    await add(ctx, request, missing)
+                refuse_unverified(ctx, request, transactional)
+                append(ctx, items)
     if request.acks == 0:
         check_silent(items)
         return None

@@ -3,7 +3,8 @@
 INV-H12 batches of one connection are appended in the order they arrived (C7): the first step of the handler
         appends, and a request that must first wait for the coordinator holds back those behind it
 INV-H14 no transactional batch is appended unless its partition is in the producer's open transaction at that
-        very step: TV1 was verified (KIP-890 part 1), TV2 is added first (part 2) and verified again (P4)
+        very step: TV1 was verified (KIP-890 part 1), TV2 is added first (part 2) and verified again (P4); a
+        batch that waited holds a guard since before the coordinator was asked, and a marker ends it (INV-G1)
 INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
 Not here: what is done when (`produce`, `produce_many`), waiting (`produce_wait`), error numbers (`produce_errors`).
 """
@@ -11,7 +12,7 @@ Not here: what is done when (`produce`, `produce_many`), waiting (`produce_wait`
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicPartition
 from idempotency.record_batch import HEADER_BYTES
+from idempotency.verification import VerificationGuard, Verifications
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.handlers.partitions import find_partition
 from region_broker.handlers.produce_errors import ERROR_OF_VERDICT, verification_error
@@ -127,12 +129,40 @@ def heavy_of(items: Sequence[Item]) -> list[Item]:
 # --- who may append ------------------------------------------------------------------------------
 
 
+@contextmanager
+def guarded(ctx: RequestContext, transactional: Iterable[Item]) -> Iterator[None]:
+    """Hand a guard to each batch that waits before it is appended, before the coordinator is asked (C5, P4).
+
+    1. A batch waits: for its turn, a thread or the coordinator. 2. Its transaction is aborted, and the marker written.
+    3. The same producer's next transaction takes the partition. 4. Verified now, the batch would be taken into it.
+    """
+    tv2 = ctx.version >= _TV2_SINCE
+    waiting: list[tuple[Verifications, VerificationGuard]] = []
+    try:
+        for item in transactional:
+            if item.open:
+                assert item.partition is not None
+                attempts = item.partition.state.verifications
+                item.guard = attempts.begin(
+                    item.producer_id, item.producer_epoch, _base_sequence(item), tv2=tv2
+                )
+                waiting.append((attempts, item.guard))
+        yield
+    finally:
+        for attempts, guard in waiting:
+            attempts.leave(guard)
+
+
+def _base_sequence(item: Item) -> int:
+    (base_sequence,) = _SEQUENCE.unpack_from(item.data, _SEQUENCE_AT)
+    return int(base_sequence)
+
+
 def _verify(ctx: RequestContext, request: ProduceRequest, item: Item) -> TxnVerdict:
     assert item.partition is not None
     arrival = None
     if ctx.version < _TV2_SINCE:
-        (base_sequence,) = _SEQUENCE.unpack_from(item.data, _SEQUENCE_AT)
-        arrival = Arrival(ctx.sender, base_sequence)
+        arrival = Arrival(ctx.sender, _base_sequence(item))
     return ctx.services.txn.verify(
         request.transactional_id, item.producer_id, item.producer_epoch, item.partition.tp, arrival
     )
@@ -181,12 +211,26 @@ async def add(ctx: RequestContext, request: ProduceRequest, missing: Sequence[It
 def refuse_unverified(
     ctx: RequestContext, request: ProduceRequest, transactional: Iterable[Item]
 ) -> None:
-    """Refuse what is in no open transaction; nothing is awaited from here to the append (P4)."""
+    """Refuse what is in no open transaction, or in another one than it was sent in; nothing is awaited from here to
+    the append (P4).
+    """
     for item in transactional:
         if item.open:
             verdict = _verify(ctx, request, item)
             if verdict is not TxnVerdict.OK:
                 item.refuse(verification_error(verdict, ctx.version))
+            elif _is_late(item):
+                # A live client sends it again, and is verified anew; of a late request nobody hears the answer.
+                item.refuse(
+                    ErrorCode.not_enough_replicas,
+                    "the producer's transaction ended in this partition while the batch waited: send it again",
+                )
+
+
+def _is_late(item: Item) -> bool:
+    assert item.partition is not None
+    assert item.guard is not None, "INV-H14: what waited is judged against its guard"
+    return not item.partition.state.verifications.is_current(item.guard)
 
 
 def _tp(item: Item) -> TopicPartition:

@@ -16,6 +16,7 @@ from region_broker.handlers.produce_batches import (
     append,
     check_silent,
     checked,
+    guarded,
     heavy_of,
     items_of,
     missing_of,
@@ -37,12 +38,13 @@ async def produce_many(ctx: RequestContext, request: ProduceRequest) -> Written 
     ended = asyncio.Event()
     async with turn(ctx):
         items, transactional, heavy = await in_turns(_looked_at(ctx, request))
-        for item in heavy:
-            await prepare(item)
-        if missing := await in_turns(_missing(ctx, request, transactional)):
-            await add(ctx, request, missing)
-        wait = ProduceWait(ctx, request, items, ended.set)
-        await in_turns(_appended(ctx, request, items, wait))
+        with guarded(ctx, transactional):
+            for item in heavy:
+                await prepare(item)
+            if missing := await in_turns(_missing(ctx, request, transactional)):
+                await add(ctx, request, missing)
+            wait = ProduceWait(ctx, request, items, ended.set)
+            await in_turns(_appended(ctx, request, items, wait))
     if request.acks == 0:
         check_silent(items)
         return None

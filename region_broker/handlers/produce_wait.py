@@ -12,6 +12,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.verification import VerificationGuard
 from region_broker.handlers.registry import Written
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import PIECE_ELEMENTS, RECORD_ERRORS_MAX
@@ -35,8 +36,8 @@ class Item:
     """One batch of a request, on its way: what it is, where it goes, what became of it."""
 
     __slots__ = (
-        "ahead", "attributes", "bad_records", "data", "error", "index", "outcome", "partition", "producer_epoch",
-        "producer_id", "text", "topic", "wait",
+        "ahead", "attributes", "bad_records", "data", "error", "guard", "index", "outcome", "partition",
+        "producer_epoch", "producer_id", "text", "topic", "wait",
     )  # fmt: skip
 
     def __init__(self, topic: TopicKey, index: int, data: Buffer) -> None:
@@ -53,6 +54,8 @@ class Item:
         self.bad_records: tuple[int, ...] = ()
         self.outcome: AppendOutcome | None = None
         self.ahead: Prepared | None = None
+        self.guard: VerificationGuard | None = None
+        """Of a transactional batch that waits before it is appended: the attempt that its verification belongs to."""
         self.wait: ProduceWait | None = None
 
     @property

@@ -108,8 +108,8 @@ def test_C5_batch_that_overtook_during_verification_is_out_of_order() -> None:
     state = PartitionState()
     first = data(sequence=0, transactional=True)
     second = data(sequence=1, transactional=True)
-    state.verifications.begin(first)
-    state.verifications.begin(second)
+    for header in (first, second):
+        state.verifications.begin(header.producer_id, header.producer_epoch, header.base_sequence)
     assert state.judge(second).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
     assert state.judge(first).verdict is Verdict.FRESH
     state.apply(first)

@@ -109,35 +109,62 @@ def test_window_verdicts() -> None:
 
 def test_P4_guard_of_an_ended_attempt_is_not_current_again() -> None:
     verifications = Verifications()
-    guard = verifications.begin(data(transactional=True))
+    guard = verifications.begin(PRODUCER, 0, 0)
     assert verifications.is_current(guard)
-    verifications.end(PRODUCER)
-    again = verifications.begin(data(transactional=True))
+    verifications.end(PRODUCER, 0)
+    again = verifications.begin(PRODUCER, 0, 0)
     assert not verifications.is_current(guard)
     assert verifications.is_current(again)
+    verifications.leave(guard)
+    assert verifications.is_current(again), "who leaves an ended attempt takes no other one along"
 
 
 def test_P4_marker_between_verification_and_append_ends_the_guard() -> None:
     state = PartitionState()
-    guard = state.verifications.begin(data(transactional=True))
+    guard = state.verifications.begin(PRODUCER, 0, 0)
     state.apply(*end(0, marker()))
     assert not state.verifications.is_current(guard)
 
 
+@pytest.mark.parametrize(
+    ("tv2", "marker_epoch", "current"),
+    [(False, 2, True), (False, 3, False), (False, 4, False), (True, 3, True), (True, 4, False)],
+)
+def test_P5_marker_of_the_transaction_before_leaves_the_next_ones_attempt(
+    tv2: bool, marker_epoch: int, current: bool
+) -> None:
+    verifications = Verifications()
+    guard = verifications.begin(PRODUCER, 3, 0, tv2=tv2)
+    verifications.end(PRODUCER, marker_epoch)
+    assert verifications.is_current(guard) is current
+
+
 def test_guard_of_an_older_producer_epoch_is_replaced() -> None:
     verifications = Verifications()
-    old = verifications.begin(data(sequence=7))
-    verifications.begin(data(sequence=3, producer_epoch=1))
+    old = verifications.begin(PRODUCER, 0, 7)
+    verifications.begin(PRODUCER, 1, 3)
     assert not verifications.is_current(old)
     assert verifications.lowest_sequence(PRODUCER, 0) is None
     assert verifications.lowest_sequence(PRODUCER, 1) == 3
 
 
-def test_lowest_sequence_sinks_with_later_arrivals() -> None:
+def test_INV_G2_lowest_sequence_sinks_with_later_arrivals() -> None:
     verifications = Verifications()
-    guard = verifications.begin(data(sequence=7))
-    assert verifications.begin(data(sequence=3)) is guard
+    guard = verifications.begin(PRODUCER, 0, 7)
+    assert verifications.begin(PRODUCER, 0, 3) is guard
     assert verifications.lowest_sequence(PRODUCER, 0) == 3
+
+
+def test_INV_G3_an_attempt_ends_with_the_last_one_that_waits_in_it() -> None:
+    verifications = Verifications()
+    guard = verifications.begin(PRODUCER, 0, 7)
+    verifications.begin(PRODUCER, 0, 8)
+    verifications.leave(guard)
+    assert verifications.lowest_sequence(PRODUCER, 0) == 7
+    verifications.leave(guard)
+    assert verifications.lowest_sequence(PRODUCER, 0) is None
+    with pytest.raises(AssertionError, match="INV-G3"):
+        verifications.leave(guard)
 
 
 def test_pruned_cut_index_keeps_the_highest_round() -> None:

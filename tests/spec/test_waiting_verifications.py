@@ -1,0 +1,118 @@
+"""Transactional batches that wait before they are appended, over a real socket and a real log: rules C5, P4, P5.
+
+What they wait for is held: the coordinator's answer, or the turn behind a request that waits for it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.record_batch import ControlType
+from region_broker.handlers import produce
+from tests.log_world import append_marker
+from tests.spec.test_wire_produce_fetch import batch, produce_of, txn
+from tests.waiting import until
+from tests.wire_world import RawClient, WireWorld, wire_world
+
+T0 = TopicPartition(TopicName("t"), 0)
+NONE, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER = 0, 19, 45
+
+
+@asynccontextmanager
+async def held_world(folder: Path) -> AsyncIterator[tuple[WireWorld, RawClient, asyncio.Event]]:
+    """A coordinator that answers when the event is set, and says that every batch is in a transaction."""
+    async with wire_world(folder) as world:
+        await world.topic("t", 2)
+        held = world.txn.gate = asyncio.Event()
+        yield world, await world.connect(), held
+
+
+def transactional(sequence: int = 0, *, producer_epoch: int = 0) -> dict[str, Any]:
+    data = batch(origin=txn(sequence, producer_epoch=producer_epoch))
+    return produce_of(data, transactional_id="a")
+
+
+def another_producers() -> dict[str, Any]:
+    """A request that waits for the coordinator, and holds back those behind it."""
+    sent = produce_of(batch(origin=txn(0, producer_id=77)), transactional_id="b")
+    sent["topic_data"][0]["partition_data"][0]["index"] = 1
+    return sent
+
+
+async def waits(world: WireWorld, producer_epoch: int = 0) -> None:
+    attempts = world.partition("t").state.verifications
+    await until(lambda: attempts.lowest_sequence(9, producer_epoch) is not None, "an attempt")
+
+
+def write_marker(world: WireWorld, producer_epoch: int) -> None:
+    append_marker(world.partition("t"),
+        producer_id=9, producer_epoch=producer_epoch, control_type=ControlType.ABORT,
+        coordinator_epoch=1, decision=None, timestamp_ms=1,
+    )  # fmt: skip
+
+
+async def error_of(client: RawClient, version: int) -> int:
+    _, answer = await client.receive(0, version)
+    return int(answer.responses[0].partition_responses[0].error_code.value)
+
+
+async def test_P4_batch_that_waited_over_a_marker_is_not_taken_into_the_next_transaction(
+    tmp_path: Path,
+) -> None:
+    async with held_world(tmp_path) as (world, client, held):
+        world.txn.in_transaction.add(T0)
+        client.send(0, 12, another_producers())
+        client.send(0, 9, transactional())
+        await waits(world)
+        write_marker(world, producer_epoch=0)
+        held.set()
+        assert await error_of(client, 12) == NONE
+        assert await error_of(client, 9) == NOT_ENOUGH_REPLICAS
+        assert world.partition("t").log_end_offset == 1, "the marker"
+        client.send(0, 9, transactional())
+        assert await error_of(client, 9) == NONE, "sent again, it is verified anew"
+
+
+@pytest.mark.parametrize("turn_rows", [64, 0])
+async def test_P4_answer_of_the_coordinator_that_comes_after_the_marker_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_rows: int
+) -> None:
+    monkeypatch.setattr(produce, "TURN_ROWS", turn_rows)  # 0: every request is one of many batches
+    async with held_world(tmp_path) as (world, client, held):
+        client.send(0, 12, transactional())
+        await waits(world)
+        write_marker(world, producer_epoch=1)
+        held.set()
+        assert await error_of(client, 12) == NOT_ENOUGH_REPLICAS
+        assert world.partition("t").log_end_offset == 1, "the marker"
+
+
+async def test_P5_marker_of_the_transaction_before_refuses_no_batch_of_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with held_world(tmp_path) as (world, client, held):
+        client.send(0, 12, transactional(producer_epoch=1))
+        await waits(world, producer_epoch=1)
+        write_marker(world, producer_epoch=1)
+        held.set()
+        assert await error_of(client, 12) == NONE
+
+
+async def test_C5_batch_that_overtakes_one_that_waits_is_out_of_order(tmp_path: Path) -> None:
+    async with held_world(tmp_path) as (world, client, held):
+        world.txn.in_transaction.add(T0)
+        client.send(0, 12, another_producers())
+        client.send(0, 9, transactional(0))
+        await waits(world)
+        quick = await world.connect()
+        quick.send(0, 9, transactional(1))
+        assert await error_of(quick, 9) == OUT_OF_ORDER
+        held.set()
+        assert [await error_of(client, 12), await error_of(client, 9)] == [NONE, NONE]
+        quick.send(0, 9, transactional(1))
+        assert await error_of(quick, 9) == NONE
