@@ -25,7 +25,7 @@ from txn_coordinator.effects import (
     Held,
     SendMarkers,
 )
-from txn_coordinator.ledger.image import LedgerImage
+from txn_coordinator.image import LedgerImage
 from txn_coordinator.ports import (
     DurableListener,
     IdsUnavailable,
@@ -34,6 +34,7 @@ from txn_coordinator.ports import (
     MarkerOrder,
     MarkerResult,
 )
+from txn_coordinator.shard.table import Entry
 
 LEADER_EPOCH = 8 << 16 | 1
 REGION_EPOCH = 8
@@ -100,7 +101,7 @@ class CoreWorld:
                 position = self._append(
                     lr.encode_round_key(), lr.encode_round_value(lr.RoundRecord(round_, 1))
                 )
-                self.core.gate.current_offset = position.offset
+                self.step(ev.RoundAppended(round_, position.offset))
             case Answer():
                 assert effect.request_id not in self.answers, "answered twice"
                 self.answers[effect.request_id] = effect
@@ -162,9 +163,14 @@ class CoreWorld:
         self.step(ev.EndTxnReceived(number, name, pid, epoch, commit, tv))
         return number
 
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """The core's table, for looking only."""
+        return self.core._table.entries
+
     def record(self, name: str = "t") -> lr.TransactionRecord:
         """Return the entry's value."""
-        return self.core.entries[name].record
+        return self.entries[name].record
 
     def install(self, record: lr.TransactionRecord) -> None:
         """Put an entry into the ledger as if it had been written before, and replay it."""
@@ -181,23 +187,20 @@ class CoreWorld:
         core = TxnCoordinatorCore(0, region_epoch=region_epoch)
         for row in kept:
             core.replay(*row)
-        core.restart_timers(self.now_ms)
-        return CoreWorld(
+        world = CoreWorld(
             core=core,
             leader_epoch=leader_epoch or self.leader_epoch + 1,
             now_ms=self.now_ms,
             rows=kept,
             ids_given=self.ids_given,
         )
+        world.step(ev.TimersRestarted())
+        return world
 
     def resume(self) -> None:
         """Send the markers of decided entries again."""
         for orphans in (False, True):
-            effects = self.core.resume_prepared(
-                orphans=orphans, now_ms=self.now_ms, wall_ms=self.wall_ms
-            )
-            for effect in effects:
-                self._carry_out(effect)
+            self.step(ev.MarkersResumed(orphans))
 
 
 ORDERS = tp("orders")

@@ -56,10 +56,7 @@ class TransactionAdministration:
             if shard.closed:
                 return shard.closed_verdict
         return [
-            entry.record
-            for shard in shards
-            for entry in shard.core.entries.values()
-            if _is_visible(entry.record)
+            record for shard in shards for record in shard.view.records() if _is_visible(record)
         ]
 
     def describe(self, transactional_id: str) -> TransactionRecord | TxnVerdict | None:
@@ -67,8 +64,8 @@ class TransactionAdministration:
         shard = self._shard_of(transactional_id)
         if isinstance(shard, TxnVerdict):
             return shard
-        entry = shard.core.entries.get(transactional_id)
-        return entry.record if entry is not None and _is_visible(entry.record) else None
+        record = shard.view.record_of(transactional_id)
+        return record if record is not None and _is_visible(record) else None
 
     # ---- ending
 
@@ -81,8 +78,8 @@ class TransactionAdministration:
         shard = self._shard_of(transactional_id)
         if isinstance(shard, TxnVerdict):
             return shard
-        entry = shard.core.entries.get(transactional_id)
-        if entry is None or not _is_visible(entry.record):
+        record = shard.view.record_of(transactional_id)
+        if record is None or not _is_visible(record):
             return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
         return await self._abort_known(shard, transactional_id, None, tuple)
 
@@ -99,9 +96,9 @@ class TransactionAdministration:
         if isinstance(shards, TxnVerdict):
             return shards
         for shard in shards:
-            known = shard.core.entry_of(None, producer_id)
+            known = shard.view.record_of_producer(producer_id)
             if known is not None:
-                name = known.record.transactional_id
+                name = known.transactional_id
                 return await self._abort_known(
                     shard, name, (producer_id, producer_epoch), still_open
                 )
@@ -121,12 +118,11 @@ class TransactionAdministration:
             partitions = tuple(still_open())
             if pair is not None and not partitions:
                 return TxnVerdict.OK
-            entry = shard.core.entries.get(name)
-            if entry is None:
+            found = shard.view.record_of(name)
+            if found is None:
                 return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
-            whose = pair or (entry.record.producer_id, entry.record.producer_epoch)
+            whose = pair or (found.producer_id, found.producer_epoch)
             event = ev.AbortReceived(self._next_request(), name, *whose, partitions)
-            found = entry.record
             verdict = (await shard.ask(event, takes_id=True)).verdict
             if verdict is TxnVerdict.OK:
                 tell_ordered(found)

@@ -84,22 +84,22 @@ def abort_open(
     something open in y, too. 3. A second decision in the same entry would replace the first one, and none at all
     would leave y open for ever: so the first is carried out, then the second is decided.
     """
-    records = [entry.record for shard in shards for entry in shard.core.entries.values()]
+    records = [record for shard in shards for record in shard.view.records()]
     orphans = orphans_of(found, records)
     by_producer: dict[int, list[TopicPartition]] = {}
     for tp, txn in found:
         by_producer.setdefault(txn.producer_id, []).append(tp)
     aborted = 0
     for shard in shards:
-        for entry in list(shard.core.ongoing()):
-            partitions = tuple(sorted(by_producer.get(entry.record.producer_id, ())))
-            shard.step(AdoptOngoing(entry.record.transactional_id, partitions))
+        for record in shard.view.ongoing():
+            partitions = tuple(sorted(by_producer.get(record.producer_id, ())))
+            shard.step(AdoptOngoing(record.transactional_id, partitions))
             aborted += 1
     waiting: list[AbortOrphan] = []
     for orphan in orphans:
         shard = shards[orphan.producer_id % len(shards)]
-        decided = shard.core.entries.get(orphan_id(orphan.producer_id))
-        if decided is not None and decided.record.status in PREPARED:
+        decided = shard.view.record_of(orphan_id(orphan.producer_id))
+        if decided is not None and decided.status in PREPARED:
             waiting.append(orphan)
         else:
             shard.step(orphan)
@@ -112,10 +112,10 @@ def expect_complete(shards: Sequence[ShardDriver]) -> None:
     One that is owed to a partition which has stopped is sent when that is loaded again: nobody else waits for it.
     """
     left = [
-        entry.record
+        record
         for shard in shards
-        for entry in shard.core.prepared()
-        if entry.decision not in shard.owed
+        for record, decision in shard.view.prepared()
+        if decision not in shard.owed
     ]
     if left:
         raise AdoptionBlocked(

@@ -133,7 +133,7 @@ class TransactionCoordinator:
         for shard in shards:
             # B3: nothing is decided before a record of our own epoch is below the high watermark. The
             # round that the shard is in, said again, changes nothing at replay.
-            shard.queue_round(shard.core.gate.current)
+            shard.queue_round(shard.view.round)
         for shard in shards:
             await shard.settle()
         self._serve(shards)
@@ -157,14 +157,14 @@ class TransactionCoordinator:
         """
         found = list(open_in_partitions)
         shards = await self._replay_all(leader_epoch, region_epoch)
-        carried_out = sum(1 for shard in shards for _ in shard.core.prepared())
+        carried_out = sum(len(shard.view.prepared()) for shard in shards)
         own_round = round_of(leader_epoch, 0)
         for shard in shards:
-            shard.core.deferring = True  # until all is adopted
-            if own_round > shard.core.gate.current:
+            shard.step(ev.MarkersDeferred(deferred=True))  # until all is adopted
+            if own_round > shard.view.round:
                 shard.step(ev.EnterRound(own_round))
             else:
-                shard.queue_round(shard.core.gate.current)
+                shard.queue_round(shard.view.round)
         aborted, orphans, waiting = abort_open(shards, found)
         await self._carry_out(shards)
         if waiting:
@@ -173,7 +173,7 @@ class TransactionCoordinator:
             await self._carry_out(shards)
         expect_complete(shards)
         for shard in shards:
-            shard.core.deferring = False
+            shard.step(ev.MarkersDeferred(deferred=False))
         self._serve(shards)
         return AdoptionReport(carried_out, aborted, orphans)
 
@@ -216,11 +216,10 @@ class TransactionCoordinator:
         event = ev.InitProducerIdReceived(
             number, transactional_id, timeout_ms, producer_id, producer_epoch
         )
-        entry = shard.core.entries.get(transactional_id)
-        id_count = sum(len(each.core.entries) for each in self._shards)
-        if entry is None and not self._id_limit.admits(transactional_id, id_count):
+        replaced = shard.view.record_of(transactional_id)
+        id_count = sum(each.view.id_count for each in self._shards)
+        if replaced is None and not self._id_limit.admits(transactional_id, id_count):
             return InitOutcome(TxnVerdict.INVALID_REQUEST)
-        replaced = None if entry is None else entry.record
         answer = await shard.ask(event, takes_id=True)
         was_open = replaced is not None and replaced.status is TxnStatus.ONGOING
         if replaced is not None and was_open and answer.verdict is TxnVerdict.OK:
@@ -292,7 +291,7 @@ class TransactionCoordinator:
             tuple(partitions),
             2 if implicit else 1,
         )
-        return TxnVerdict.OK if shard.core.has_joined(event) else (shard, event)
+        return TxnVerdict.OK if shard.view.has_joined(event) else (shard, event)
 
     async def add_offsets(
         self,
@@ -393,16 +392,18 @@ class TransactionCoordinator:
         else:
             shards = (self._shards[ledger_shard(transactional_id, len(self._shards))],)
         for shard in shards:
-            entry = shard.core.entry_of(transactional_id, producer_id)
             if shard.closed:
                 return shard.closed_verdict
-            if entry is not None:
-                verdict = shard.core.verify(entry, producer_id, producer_epoch, partition)
-                if verdict is not TxnVerdict.OK or arrival is None:
-                    return verdict
-                if self._settings.connection_order and not entry.admits_data(partition, arrival):
-                    return TxnVerdict.UNPROVEN_CONNECTION
+            verdict = shard.view.verify(transactional_id, producer_id, producer_epoch, partition)
+            if verdict is None:
+                continue
+            if verdict is not TxnVerdict.OK or arrival is None:
                 return verdict
+            if self._settings.connection_order and not shard.connections.admits_data(
+                transactional_id, producer_id, partition, arrival
+            ):
+                return TxnVerdict.UNPROVEN_CONNECTION
+            return verdict
         return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
 
     # ---- rounds
@@ -422,9 +423,8 @@ class TransactionCoordinator:
                 shard.flush()
         entered: dict[int, EnteredRound] = {}
         for shard in shards:
-            gate = shard.core.gate
-            ledger_offset = gate.current_offset
-            if shard.closed or gate.current != round_ or ledger_offset < 0:
+            ledger_offset = shard.view.round_offset
+            if shard.closed or shard.view.round != round_ or ledger_offset < 0:
                 continue
             if await shard.committed(ledger_offset):
                 epoch = shard.coordinator_epoch
@@ -440,7 +440,7 @@ class TransactionCoordinator:
     @property
     def held_decisions(self) -> int:
         """Number of decisions whose markers wait for a release (ask the cut leader for one)."""
-        return sum(shard.core.gate.held_count for shard in self._shards)
+        return sum(shard.view.held_count for shard in self._shards)
 
     # ---- looking
 
@@ -457,7 +457,7 @@ class TransactionCoordinator:
     @property
     def open_transactions(self) -> int:
         """Number of transactions begun and not decided."""
-        return sum(shard.core.ongoing_count for shard in self._shards)
+        return sum(shard.view.ongoing_count for shard in self._shards)
 
     def transactions(self) -> list[TransactionRecord]:
         """Return the current value of every transactional id, orphans left out; none if not served."""
@@ -494,10 +494,9 @@ class TransactionCoordinator:
         aborting: bool = False,
     ) -> bool:
         """Tell whether a coordinator request came in order (INV-TO1); no `await` follows until its step."""
-        entry = shard.core.entries.get(name)
-        if entry is None or sender is None or not self._settings.connection_order:
+        if sender is None or not self._settings.connection_order:
             return True
-        in_order = entry.admits(pair, sender, aborting=aborting)
+        in_order = shard.connections.admits(name, pair, sender, aborting=aborting)
         if not in_order:
             _LOG.warning(
                 "a late request of %s was refused: it came on connection %d, its producer goes on over a"

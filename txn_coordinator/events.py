@@ -92,13 +92,13 @@ class HoldExpired(msgspec.Struct, frozen=True):
 
 
 class TransactionTimedOut(msgspec.Struct, frozen=True):
-    """The transaction has been open longer than its time-out (C24); from `core.timed_out`."""
+    """The transaction has been open longer than its time-out (C24); from `view.timed_out`."""
 
     transactional_id: str
 
 
 class TransactionalIdExpired(msgspec.Struct, frozen=True):
-    """The transactional id has been idle past its retention (C25); from `core.expired`."""
+    """The transactional id has been idle past its retention (C25); from `view.expired`."""
 
     transactional_id: str
 
@@ -124,10 +124,37 @@ class EnterRound(msgspec.Struct, frozen=True):
     round: int
 
 
+class RoundAppended(msgspec.Struct, frozen=True):
+    """ROUND{round} was appended at `offset` of the ledger shard."""
+
+    round: int
+    offset: int
+
+
 class ReleaseRound(msgspec.Struct, frozen=True):
     """RELEASE{round}: markers of stamps up to it may go (T3)."""
 
     round: int
+
+
+class TimersRestarted(msgspec.Struct, frozen=True):
+    """The shard is loaded: every open transaction has its full time-out again (G7)."""
+
+
+class MarkersDeferred(msgspec.Struct, frozen=True):
+    """A takeover begins to decide, or has decided all: no markers of new decisions in between (T21)."""
+
+    deferred: bool
+
+
+class MarkersResumed(msgspec.Struct, frozen=True):
+    """After a load: the markers of every decided entry are to be sent again, with the old decision ids.
+
+    Orphan aborts go in a second event: they may only reach a partition after the markers of older
+    decisions of the same producer id, which T6 would otherwise make void.
+    """
+
+    orphans: bool
 
 
 class ProducerIdsGranted(msgspec.Struct, frozen=True):
@@ -147,6 +174,10 @@ TxnEvent = (
     | AbortOrphan
     | AdoptOngoing
     | EnterRound
+    | RoundAppended
     | ReleaseRound
+    | TimersRestarted
+    | MarkersDeferred
+    | MarkersResumed
     | ProducerIdsGranted
 )

@@ -39,6 +39,11 @@ class RoundGate:
             self.enter(entered_round)
             self.current_offset = offset
 
+    def begins_at(self, entered_round: int, offset: int) -> None:
+        """Note where ROUND{entered_round} was appended; only the first one of the current round counts."""
+        if entered_round == self.current and self.current_offset < 0:
+            self.current_offset = offset
+
     def enter(self, entered_round: int) -> list[str]:
         """Move to a higher round; return the transactional ids that are free now."""
         assert entered_round > self.current, (entered_round, self.current)

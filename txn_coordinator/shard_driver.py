@@ -125,8 +125,11 @@ class ShardDriver:
 
     def __init__(self, core: TxnCoordinatorCore, coordinator_epoch: int, ports: ShardPorts) -> None:
         """Take a core; nothing runs before `serve`."""
-        self.core = core
+        self._core = core
         self.index = core.shard
+        self.view = core.view
+        """What may be asked of the shard at any time."""
+        self.connections = core.connections
         self.coordinator_epoch = coordinator_epoch
         self.closed = False
         self.failed: str | None = None
@@ -187,32 +190,33 @@ class ShardDriver:
         """Load the ledger shard into the core; raises LedgerFailed."""
         ledger = self._ports.ledger
         rows = await ledger.load(self.index)
-        self.core.whole_from = ledger.whole_from(self.index)
+        self._core.replay_whole_from(ledger.whole_from(self.index))
         for number, record in enumerate(rows, 1):
-            self.core.replay(*record)
+            self._core.replay(*record)
             if number % REPLAY_SLICE == 0:
                 await asyncio.sleep(0)
                 self.expect_open()
-        self.core.restart_timers(self._ports.clock.monotonic_ms())
+        self.step(ev.TimersRestarted())
 
     async def abort_overdue(self) -> None:
         """Abort what is open too long (C24); raises IdsUnavailable."""
         if not self._serves:
             return
-        for name in self.core.timed_out(self._ports.clock.monotonic_ms()):
+        for name in self.view.timed_out(self._ports.clock.monotonic_ms()):
             await self.stock_ids()
             if self.is_closed():
                 return
-            entry = self.core.entries.get(name)
-            was_idle = entry is not None and entry.pending is None
+            record = self.view.record_of(name)
+            if record is None or self.view.is_pending(name):
+                continue
             self.step(ev.TransactionTimedOut(name))
-            if entry is not None and was_idle and entry.pending is not None:
-                tell_timed_out(entry.record)
+            if self.view.is_pending(name):
+                tell_timed_out(record)
 
     def forget_idle(self) -> None:
         """Forget ids that are idle too long (C25)."""
         if self._serves:
-            for name in self.core.expired(self._ports.clock.wall_ms()):
+            for name in self.view.expired(self._ports.clock.wall_ms()):
                 self.step(ev.TransactionalIdExpired(name))
 
     @property
@@ -257,7 +261,7 @@ class ShardDriver:
     @property
     def is_stocked(self) -> bool:
         """Whether one more request, or one time-out, finds a producer id."""
-        return self.core.spare_id_count > len(self._waiting) + 1
+        return self.view.spare_id_count > len(self._waiting) + 1
 
     async def stock_ids(self) -> None:
         """Keep INV-TD5 when one more request, or one time-out, comes in; raises IdsUnavailable."""
@@ -268,10 +272,12 @@ class ShardDriver:
 
     def step(self, event: ev.TxnEvent) -> None:
         """Let the core take one event, and carry out what it asks for."""
-        clock = self._ports.clock
-        effects = self.core.step(event, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
-        for effect in effects:
+        for effect in self._decide(event):
             self._carry_out(effect)
+
+    def _decide(self, event: ev.TxnEvent) -> list[TxnEffect]:
+        clock = self._ports.clock
+        return self._core.step(event, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
 
     def _carry_out(self, effect: TxnEffect) -> None:
         match effect:
@@ -348,13 +354,12 @@ class ShardDriver:
             self.fail(error)
             return
         self._last_offset = first.offset + len(batch) - 1
-        gate = self.core.gate
         reports: list[tuple[LedgerPosition, str]] = []
         for offset, item in enumerate(batch, first.offset):
             if item.report is not None:
                 reports.append((LedgerPosition(first.leader_epoch, offset), item.report))
-            elif item.round == gate.current and gate.current_offset < 0:
-                gate.current_offset = offset
+            elif item.round >= 0:
+                self.step(ev.RoundAppended(item.round, offset))
         if reports:
             flushed = _Flushed(self, reports)
             self._ports.ledger.tell_committed(self.index, self._last_offset, flushed)
@@ -390,10 +395,7 @@ class ShardDriver:
         """Send the markers of decided transactions again; return when none of them is tried any more."""
         if self.closed:
             return
-        clock = self._ports.clock
-        effects = self.core.resume_prepared(
-            orphans=orphans, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms()
-        )
+        effects = self._decide(ev.MarkersResumed(orphans))
         wave = MarkerWave()
         self._waves.add(wave)
         for effect in effects:

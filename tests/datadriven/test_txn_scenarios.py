@@ -98,9 +98,9 @@ class Player:
 
     def _verify(self, options: dict[str, str], plain: list[str]) -> str:
         pair = _pair(options["pair"])
-        entry = self.world.core.entry_of(options.get("txn", "t"), pair[0])
-        assert entry is not None
-        return self.world.core.verify(entry, *pair, _partition(plain[0])).name
+        verdict = self.world.core.view.verify(options.get("txn", "t"), *pair, _partition(plain[0]))
+        assert verdict is not None
+        return verdict.name
 
     def _durable(self, _options: dict[str, str], _plain: list[str]) -> None:
         self.world.persist()
@@ -123,11 +123,11 @@ class Player:
         return f"now_ms={self.world.now_ms}"
 
     def _timeout(self, _options: dict[str, str], _plain: list[str]) -> None:
-        for name in self.world.core.timed_out(self.world.now_ms):
+        for name in self.world.core.view.timed_out(self.world.now_ms):
             self.world.step(ev.TransactionTimedOut(name))
 
     def _hold_expires(self, _options: dict[str, str], _plain: list[str]) -> None:
-        for name, entry in list(self.world.core.entries.items()):
+        for name, entry in list(self.world.entries.items()):
             for request in list(entry.parked):
                 self.world.step(ev.HoldExpired(request.request_id, name))
 
@@ -143,17 +143,15 @@ class Player:
         if "open" in options:
             pair, partition = options["open"].split("@")
             found = [(_partition(partition), OpenTxn(*_pair(pair), 0, 0))]
-        orphans = orphans_of(found, [entry.record for entry in world.core.entries.values()])
-        world.core.deferring = True
-        for entry in list(world.core.ongoing()):
-            partitions = tuple(
-                part for part, txn in found if txn.producer_id == entry.record.producer_id
-            )
-            world.step(ev.AdoptOngoing(entry.record.transactional_id, partitions))
+        orphans = orphans_of(found, list(world.core.view.records()))
+        world.step(ev.MarkersDeferred(deferred=True))
+        for record in world.core.view.ongoing():
+            partitions = tuple(part for part, txn in found if txn.producer_id == record.producer_id)
+            world.step(ev.AdoptOngoing(record.transactional_id, partitions))
         for orphan in orphans:
             world.step(orphan)
         world.persist()
-        world.core.deferring = False
+        world.step(ev.MarkersDeferred(deferred=False))
         world.resume()
 
     def _replace(self, world: CoreWorld) -> None:
@@ -163,7 +161,7 @@ class Player:
 
     def _show(self, options: dict[str, str], _plain: list[str]) -> str:
         name = options.get("txn", "t").replace("orphan-", "\x00orphan-")
-        entry = self.world.core.entries.get(name)
+        entry = self.world.entries.get(name)
         if entry is None:
             return "unknown"
         record = entry.record

@@ -27,8 +27,8 @@ from tests.simulation.disk import Crashed
 from tests.txn_driver_world import World, running, turns
 from tests.txn_world import LEADER_EPOCH, REGION_EPOCH, MemoryLedger, Row, tp
 from tests.unit.region_broker.log.test_cleaning import clean
+from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.driver import TransactionCoordinator
-from txn_coordinator.shard_state import ShardState
 
 CONFIGS = dict(LEDGER_CONFIGS[TRANSACTION_LEDGER]) | {
     "segment.bytes": "4096",
@@ -152,7 +152,7 @@ class Ledger:
         else:
             self.cleanings += clean(self.some, bound=self.bound)
 
-    def replayed(self, below: int) -> ShardState:
+    def replayed(self, below: int) -> TxnCoordinatorCore:
         self.some.sync()
         log = PartitionTransactionLog(self, self.some.clock, 1)
         return replay(list(log.replay(0)), below, log.whole_from(0))
@@ -163,16 +163,16 @@ def cuts_of(rows: list[Row]) -> list[int]:
     return [p.offset for p, key, value in rows if key == lr.encode_round_key() and value]
 
 
-def replay(rows: list[Row], below: int, whole_from: int = 0) -> ShardState:
-    state = ShardState(0, region_epoch=REGION_EPOCH)
-    state.whole_from = whole_from
+def replay(rows: list[Row], below: int, whole_from: int = 0) -> TxnCoordinatorCore:
+    state = TxnCoordinatorCore(0, region_epoch=REGION_EPOCH)
+    state.replay_whole_from(whole_from)
     for position, key, value in rows:
         if position.offset < below:
             state.replay(position, key, value)
     return state
 
 
-def facts(state: ShardState) -> Mapping[str, Any]:
+def facts(state: TxnCoordinatorCore) -> Mapping[str, Any]:
     """Return all that a coordinator goes on from; of decisions, what markers will carry but the leader epoch.
 
     Where the present round began is known only of rounds that are not below the bound: no tidemark asks for others.
@@ -180,11 +180,11 @@ def facts(state: ShardState) -> Mapping[str, Any]:
     return {
         "entries": {
             name: (entry.record, entry.decision and (entry.decision.offset, entry.decision.stamp))
-            for name, entry in state.entries.items()
+            for name, entry in state._table.entries.items()
         },
-        "producers": state._by_producer_id,
-        "ongoing": set(state._ongoing),
-        "round": state.gate.current,
+        "producers": state._table._by_producer_id,
+        "ongoing": set(state._table._ongoing),
+        "round": state.view.round,
     }
 
 

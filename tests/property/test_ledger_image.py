@@ -13,8 +13,9 @@ from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from tests.property.test_transaction_core import CoreMachine
 from tests.txn_world import LEADER_EPOCH, Row, key_of, tp
+from txn_coordinator import events as ev
 from txn_coordinator.core import TxnCoordinatorCore
-from txn_coordinator.ledger.image import LedgerImage
+from txn_coordinator.image import LedgerImage
 from txn_coordinator.ports import LedgerCorrupt, LedgerPosition
 from txn_coordinator.states import COMPLETED
 from txn_coordinator.transitions import orphan_id, unborn
@@ -35,17 +36,17 @@ def state_of(rows: Iterable[Row]) -> object:
     core = TxnCoordinatorCore(0, region_epoch=8)
     for row in rows:
         core.replay(*row)
-    core.restart_timers(5_000)
-    gate = core.gate
+    core.step(ev.TimersRestarted(), now_ms=5_000, wall_ms=0)
+    gate, table = core._gate, core._table
     return (
         (gate.current, gate.current_offset, gate.released, gate.held_count),
         {
             name: (entry.record, entry.decision, entry.deadline_ms, entry.pending, entry.fanout)
-            for name, entry in core.entries.items()
+            for name, entry in table.entries.items()
         },
-        {entry.record.transactional_id for entry in core.ongoing()},
-        {entry.record.transactional_id for entry in core.prepared()},
-        core._by_producer_id,
+        {entry.record.transactional_id for entry in table.ongoing()},
+        {entry.record.transactional_id for entry in table.prepared()},
+        table._by_producer_id,
     )
 
 

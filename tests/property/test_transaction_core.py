@@ -205,9 +205,9 @@ class CoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         replayed = self.world.reload()
-        assert replayed.core.gate.current == self.world.core.gate.current
-        for name, live in self.world.core.entries.items():
-            again = replayed.core.entries.get(name)
+        assert replayed.core.view.round == self.world.core.view.round
+        for name, live in self.world.entries.items():
+            again = replayed.entries.get(name)
             expected = live.pending or live.record
             if expected.producer_id >= 0:
                 assert again is not None
@@ -218,7 +218,7 @@ class CoreMachine(RuleBasedStateMachine):
         """T3, for every order that was sent."""
         for order in getattr(self, "world", CoreWorld()).sent:
             if order.commit:
-                assert self.world.core.gate.is_free(order.decision.stamp)
+                assert self.world.core._gate.is_free(order.decision.stamp)
 
     def teardown(self) -> None:
         """Let everything finish: nothing is stuck, every request is answered."""
@@ -227,7 +227,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.step(ev.ReleaseRound(round_of(7, self.round)))
         self.world.deliver()
         self._learn()
-        for live in self.world.core.entries.values():
+        for live in self.world.entries.values():
             assert live.record.status not in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
             assert live.pending is None
             assert live.parked == []

@@ -120,7 +120,7 @@ async def day(
         f"{(loop.time() - began_s) / 3600:.1f} h in {time.perf_counter() - started_s:.0f} s; {good.summary()}\n"
         f"{place.lives.total()} lives: {lives}\nat the start {at_start}\nat the end {at_end}\n{memory}\n"
         f"fetch sessions {len(sessions)} that watch {watched_by(sessions)} partitions, "
-        f"transactional ids {[len(shard.core.entries) for shard in region.node.transactions._shards]}, "
+        f"transactional ids {[shard.view.id_count for shard in region.node.transactions._shards]}, "
         f"groups {[len(shard.groups) + len(shard.table.modern) for shard in region.node.groups.shards]}"
     )
     good.close()

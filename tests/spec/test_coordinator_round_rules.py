@@ -38,17 +38,17 @@ def test_T2_the_stamp_is_the_last_round_before_the_decision() -> None:
     world.persist()
     assert world.sent[0].decision.stamp == R1
     again = world.reload()
-    assert again.core.entries["t"].decision == world.sent[0].decision
+    assert again.entries["t"].decision == world.sent[0].decision
 
 
 def test_T2_a_lower_or_repeated_round_writes_nothing() -> None:
     world = CoreWorld()
     world.step(ev.EnterRound(R2))
-    rows, offset = len(world.rows), world.core.gate.current_offset
+    rows, offset = len(world.rows), world.core.view.round_offset
     world.step(ev.EnterRound(R1))
     world.step(ev.EnterRound(R2))
     assert len(world.rows) == rows
-    assert (world.core.gate.current, world.core.gate.current_offset) == (R2, offset)
+    assert (world.core.view.round, world.core.view.round_offset) == (R2, offset)
 
 
 @pytest.mark.parametrize("by", ["enter", "release"])
@@ -59,10 +59,10 @@ def test_T3_commit_markers_of_the_current_round_wait(by: str) -> None:
     world.persist()
     assert world.answers[end].verdict is V.OK  # the client does not wait
     assert world.sent == []
-    assert world.core.gate.held_count == 1
+    assert world.core.view.held_count == 1
     world.step(ev.EnterRound(R2) if by == "enter" else ev.ReleaseRound(R1))
     assert len(world.sent) == 1
-    assert world.core.gate.held_count == 0
+    assert world.core.view.held_count == 0
 
 
 def test_T3_after_a_reload_the_current_stamp_is_held_until_the_release_is_repeated() -> None:
@@ -70,7 +70,7 @@ def test_T3_after_a_reload_the_current_stamp_is_held_until_the_release_is_repeat
     world.step(ev.EnterRound(R1))
     world.end(pid, 0, commit=True)
     world.persist()
-    decision = world.core.entries["t"].decision
+    decision = world.entries["t"].decision
     again = world.reload()
     again.resume()
     assert again.sent == []
@@ -159,9 +159,7 @@ def test_T22_every_request_but_init_is_refused(status: TxnStatus) -> None:
     assert world.answers[world.add(5, 3, A)].verdict is V.FENCED_BY_TAKEOVER
     for commit in (True, False):
         assert world.answers[world.end(5, 3, commit)].verdict is V.FENCED_BY_TAKEOVER_FATAL
-    entry = world.core.entry_of("t", 5)
-    assert entry is not None
-    assert world.core.verify(entry, 5, 3, A) is V.FENCED_BY_TAKEOVER
+    assert world.core.view.verify("t", 5, 3, A) is V.FENCED_BY_TAKEOVER
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TxnStatus
 from tests.txn_world import FIRST_ID, LEADER_EPOCH, CoreWorld, record, started, tp, world_with
 from txn_coordinator import events as ev
-from txn_coordinator.shard_state import Entry
 from txn_coordinator.states import VALID_PREVIOUS, check_transition
 from txn_coordinator.verdicts import TxnVerdict as V
 
@@ -252,15 +251,15 @@ def test_C22_a_tombstone_removes() -> None:
     world.wall_ms = 8 * 24 * 3_600_000
     world.step(ev.TransactionalIdExpired("t"))
     world.persist()
-    assert world.reload().core.entries == {}
+    assert world.reload().entries == {}
 
 
 def test_C24_a_timed_out_transaction_is_aborted_with_one_bump() -> None:
     world, pid = started()
     world.now_ms = 60_000
-    assert world.core.timed_out(world.now_ms) == []
+    assert world.core.view.timed_out(world.now_ms) == []
     world.now_ms = 60_001
-    assert world.core.timed_out(world.now_ms) == ["t"]
+    assert world.core.view.timed_out(world.now_ms) == ["t"]
     world.step(ev.TransactionTimedOut("t"))
     world.deliver()
     assert world.record().status is S.COMPLETE_ABORT
@@ -284,23 +283,23 @@ def test_G7_timers_start_again_at_a_reload() -> None:
     world.now_ms = 59_000
     again = world.reload()
     again.now_ms = 119_000
-    assert again.core.timed_out(again.now_ms) == []
+    assert again.core.view.timed_out(again.now_ms) == []
     again.now_ms = 119_001
-    assert again.core.timed_out(again.now_ms) == ["t"]
+    assert again.core.view.timed_out(again.now_ms) == ["t"]
 
 
 def test_C25_an_idle_id_is_forgotten_and_an_ongoing_one_never() -> None:
     week_ms = 7 * 24 * 3_600_000
     for status in (S.EMPTY, S.COMPLETE_ABORT, S.COMPLETE_COMMIT):
-        assert world_with(record(status, 0)).core.expired(week_ms + 1) == ["t"]
-        assert world_with(record(status, 0)).core.expired(week_ms) == []
+        assert world_with(record(status, 0)).core.view.expired(week_ms + 1) == ["t"]
+        assert world_with(record(status, 0)).core.view.expired(week_ms) == []
     for status in (S.ONGOING, S.PREPARE_ABORT, S.PREPARE_COMMIT):
-        assert world_with(record(status, 0)).core.expired(week_ms + 1) == []
+        assert world_with(record(status, 0)).core.view.expired(week_ms + 1) == []
     world = world_with(record(S.EMPTY, 0))
     world.wall_ms = week_ms + 1
     world.step(ev.TransactionalIdExpired("t"))
     assert world.rows[-1][2] is None  # the tombstone first
-    assert "t" in world.core.entries
+    assert "t" in world.entries
     world.persist()
     number = world.add(5, 0, A)
     assert world.answers[number].verdict is V.UNKNOWN_PRODUCER_MAPPING
@@ -345,9 +344,7 @@ def test_C27_verification(
     status: TxnStatus, pair: tuple[int, int], partition: object, verdict: V
 ) -> None:
     world = world_with(record(status, 3))
-    entry = world.core.entry_of("t", 5)
-    assert isinstance(entry, Entry)
-    assert world.core.verify(entry, *pair, partition) is verdict  # type: ignore[arg-type]
+    assert world.core.view.verify("t", *pair, partition) is verdict  # type: ignore[arg-type]
 
 
 def test_C33_complete_needs_every_partition() -> None:

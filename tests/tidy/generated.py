@@ -1,4 +1,4 @@
-"""Tables of the documentation that are made from the code: what is made, and where it stands.
+"""Tables and diagrams of the documentation that are made from the code: what is made, and where it stands.
 
 A document keeps such a table between two lines, ``<!-- generated: NAME -->`` and ``<!-- end -->``; everything
 else in it is written by hand. In the table of rules the words of a row are kept and only its tests are made; in those
@@ -23,6 +23,7 @@ from tests.process.faults.cases import ROWS
 from tests.process.faults.disks import DISKS
 from tests.process.faults.regions import CLIENTS, REGIONS
 from tests.process.faults.scenes import Scene
+from tests.tidy.diagrams import transaction_states
 from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
 from tests.tidy.tree import (
     DOCS,
@@ -252,4 +253,5 @@ MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "region-scenes": _region_scenes,
     "client-scenes": _client_scenes,
     "log-scenes": _log_scenes,
+    "transaction-states": transaction_states,
 }

@@ -8,7 +8,7 @@ INV-LIF3  `KEPT` of them are kept, those at the highest ends that were reached i
 
 Content: a frame (`TMLI`) of a head, then for each row its offset, leader epoch, sizes of key and value, key, value.
 The version changes with the layout, and when replay takes a kind of key that it left out before (INV-LIM2).
-Not here: which rows (`txn_coordinator.ledger.image`), when (`ledger_images`).
+Not here: which rows (`txn_coordinator.image`), when (`ledger_images`).
 """
 
 import struct
@@ -20,7 +20,7 @@ from uuid import UUID
 
 from region_broker.log.disk import Disk
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
-from txn_coordinator.ledger.image import LedgerRow
+from txn_coordinator.image import LedgerRow
 from txn_coordinator.ports import LedgerPosition
 
 KEPT: Final = 2

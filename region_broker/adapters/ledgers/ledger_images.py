@@ -9,7 +9,7 @@ INV-LIG3  what a load reads is bounded by an image, and by STEP_BYTES or an imag
 INV-LIG4  making one never holds the event loop for longer than a slice of SLICE_BYTES takes, works no more than a third
           of the time, and stops nothing if it fails
 
-Not here: which rows make an image (`txn_coordinator.ledger.image`), the file (`image_file`).
+Not here: which rows make an image (`txn_coordinator.image`), the file (`image_file`).
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from region_broker.log.failures import LogError
 from region_broker.log.side_files.checked_file import FrameError
 from region_broker.ports.offload import Offload
 from region_broker.replication.partition import Partition
-from txn_coordinator.ledger.image import LedgerImage
+from txn_coordinator.image import LedgerImage
 from txn_coordinator.ports import LedgerFailed
 
 logger: Final = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from idempotency.record_batch import BatchError, BatchHeader, Buffer, iter_heade
 from region_broker.log.failures import CorruptRange, OffsetOutOfRange, PartitionFailed
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import RecordsError, iter_records
-from txn_coordinator.ledger.image import LedgerRow
+from txn_coordinator.image import LedgerRow
 from txn_coordinator.ports import LedgerCorrupt, LedgerFailed, LedgerPosition
 
 

@@ -17,7 +17,7 @@ from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.replication.admission import AppendVerdict
 from region_broker.replication.partition import Partition
 from region_broker.wire.batches import Record, build_batch
-from txn_coordinator.ledger.image import LedgerRow
+from txn_coordinator.image import LedgerRow
 from txn_coordinator.ports import DurableListener, LedgerFailed, LedgerPosition
 
 _LOG: Final = logging.getLogger(__name__)

@@ -18,12 +18,13 @@ async def test_INV_TD5_a_tv2_end_is_not_begun_while_no_producer_id_is_in_stock()
     world, told = World(), list[EndOutcome]()
     async with running(world) as txn:
         pair = await begin(txn)
-        (shard,) = [shard for shard in txn._shards if shard.core.entries]
-        stock, shard.core._spare_ids = shard.core._spare_ids, type(shard.core._spare_ids)()
+        (shard,) = [shard for shard in txn._shards if shard.view.id_count]
+        ids = shard._core._ids
+        stock, ids._ids = ids._ids, type(ids._ids)()
         assert not end_at_once(txn, "t", pair, 2, told)
         await turns()
         assert told == []
-        shard.core._spare_ids = stock
+        ids._ids = stock
         assert end_at_once(txn, "t", pair, 2, told)
         await turns()
         (outcome,) = told
@@ -35,8 +36,8 @@ async def test_INV_TD5_a_tv1_end_needs_no_producer_id() -> None:
     world, told = World(), list[EndOutcome]()
     async with running(world) as txn:
         pair = await begin(txn)
-        (shard,) = [shard for shard in txn._shards if shard.core.entries]
-        shard.core._spare_ids.clear()
+        (shard,) = [shard for shard in txn._shards if shard.view.id_count]
+        shard._core._ids._ids.clear()
         assert end_at_once(txn, "t", pair, 1, told)
         await turns()
         assert [outcome.verdict for outcome in told] == [OK]

@@ -153,10 +153,10 @@ def state_of(rows: "Iterator[Row] | list[Row]") -> object:
     core = TxnCoordinatorCore(0, region_epoch=8)
     for row in rows:
         core.replay(*row)
-    gate = core.gate
+    gate = core._gate
     return (
         (gate.current, gate.current_offset, gate.released),
-        {name: (entry.record, entry.decision) for name, entry in core.entries.items()},
+        {name: (entry.record, entry.decision) for name, entry in core._table.entries.items()},
     )
 
 

@@ -1,1 +1,0 @@
-"""A ledger shard as a whole: what it comes to."""

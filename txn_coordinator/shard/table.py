@@ -1,0 +1,139 @@
+"""The table of one ledger shard: every transactional id's entry, and indexes over them.
+
+INV-TC1  at most one transition of an entry is pending (C14)
+INV-TC2  `record` is what the ledger holds below the high watermark, except COMPLETE_*, which is
+         applied when appended (see `progress.Progress`)
+
+Not here: where the values come from (`replay`, `progress`), what a driver may ask (`view`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from idempotency.decision import DecisionId
+from idempotency.identity import TopicPartition
+from idempotency.ledger_records import TransactionRecord, TxnStatus
+from txn_coordinator import transitions as tr
+from txn_coordinator.connection_order import ConnectionOrder
+from txn_coordinator.effects import Answer
+from txn_coordinator.events import Request
+from txn_coordinator.markers import MarkerFanout
+from txn_coordinator.states import PREPARED
+
+
+@dataclass(slots=True)
+class Entry:
+    """State of one transactional id."""
+
+    record: TransactionRecord
+    pending: TransactionRecord | None = None
+    answers: list[Answer] = field(default_factory=list)
+    """Answers to give once `pending` is durable."""
+    parked: list[Request] = field(default_factory=list)
+    """Requests that arrived while something was under way, in order of arrival."""
+    fanout: MarkerFanout | None = None
+    decision: DecisionId | None = None
+    """Of the current or the last decided transaction."""
+    deadline_ms: int = 0
+    """Monotonic time at which an ongoing transaction is aborted."""
+    connections: ConnectionOrder | None = None
+    """Of the process, not of the ledger; only `connection_fence` reads and writes it."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a transition is pending, or markers are under way."""
+        return self.pending is not None or self.record.status in PREPARED
+
+    def unpark(self, request_id: int) -> bool:
+        """Forget a parked request; return whether it was parked."""
+        for index, request in enumerate(self.parked):
+            if request.request_id == request_id:
+                del self.parked[index]
+                return True
+        return False
+
+
+class TransactionTable:
+    """All transactional ids of one ledger shard, orphans included."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.entries: dict[str, Entry] = {}
+        """Changed by the methods below only."""
+        self._by_producer_id: dict[int, str] = {}
+        self._ongoing: dict[str, Entry] = {}
+
+    # ---- reading
+
+    def get(self, transactional_id: str) -> Entry | None:
+        """Return the entry of a transactional id."""
+        return self.entries.get(transactional_id)
+
+    def find(self, transactional_id: str | None, producer_id: int) -> Entry | None:
+        """Return the entry of the transactional id, or of the producer id if there is none given."""
+        name = transactional_id
+        if name is None:
+            name = self._by_producer_id.get(producer_id)
+        return self.entries.get(name) if name is not None else None
+
+    def is_in(self, entry: Entry) -> bool:
+        """Tell whether this entry was not forgotten meanwhile."""
+        return self.entries.get(entry.record.transactional_id) is entry
+
+    def ongoing(self) -> Iterator[Entry]:
+        """Yield the entries with an open transaction."""
+        return iter(self._ongoing.values())
+
+    def ongoing_of(self, transactional_id: str) -> Entry | None:
+        """Return the entry of a transactional id if it has an open transaction."""
+        return self._ongoing.get(transactional_id)
+
+    def prepared(self) -> Iterator[Entry]:
+        """Yield the entries that are decided and not complete."""
+        return (entry for entry in self.entries.values() if entry.record.status in PREPARED)
+
+    @property
+    def ongoing_count(self) -> int:
+        """Number of open transactions."""
+        return len(self._ongoing)
+
+    # ---- changing
+
+    def get_or_add(self, transactional_id: str) -> Entry:
+        """Return the entry of a transactional id, made if there is none."""
+        entry = self.entries.get(transactional_id)
+        if entry is None:
+            entry = self.entries[transactional_id] = Entry(tr.unborn(transactional_id))
+        return entry
+
+    def install(self, entry: Entry, record: TransactionRecord) -> None:
+        """Make `record` the entry's value, and keep the indexes."""
+        name = record.transactional_id
+        if entry.record.producer_id != record.producer_id:
+            self._unindex(entry.record)
+        if not name.startswith(tr.ORPHAN_PREFIX):
+            self._by_producer_id[record.producer_id] = name
+        entry.record = record
+        if record.status is TxnStatus.ONGOING:
+            self._ongoing[name] = entry
+        else:
+            self._ongoing.pop(name, None)
+
+    def forget(self, entry: Entry) -> None:
+        """Remove the entry."""
+        name = entry.record.transactional_id
+        self._unindex(entry.record)
+        self._ongoing.pop(name, None)
+        del self.entries[name]
+
+    def _unindex(self, record: TransactionRecord) -> None:
+        if self._by_producer_id.get(record.producer_id) == record.transactional_id:
+            del self._by_producer_id[record.producer_id]
+
+
+def missing_partitions(
+    record: TransactionRecord, partitions: tuple[TopicPartition, ...]
+) -> tuple[TopicPartition, ...]:
+    """Return those of `partitions` that the ongoing transaction does not have, each once."""
+    known = record.partitions if record.status is TxnStatus.ONGOING else ()
+    return tuple(tp for tp in dict.fromkeys(partitions) if tp not in known)
