@@ -2,11 +2,15 @@
 
 v2: leader epoch.  v3: generation, member, instance (KIP-447, C42).  v4: TRANSACTION_ABORTABLE.
 v5: adds the offsets partition to the transaction by itself (KIP-890, TV2).
+
+INV-HTO1  offsets are staged in the transaction that was open when they came: verified in the step that appends them (C46),
+          by a guard that a marker in between ends (P4, INV-G1)
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import NO_SEQUENCE, TopicName, TopicPartition
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.messages import CommitOutcome, CommitRequest, MemberIdentity
 from region_broker.groups.ports import TxnProducer
@@ -68,6 +72,25 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Stage offsets in the producer's transaction."""
     groups = coordinator(ctx)
     ledger = TopicPartition(TopicName(OFFSETS_LEDGER), groups.shard_of(request.group_id))
+    log = ctx.services.partitions.get(ledger.topic, ledger.partition)
+    if log is None:
+        return _on_error(ctx, request, COORDINATOR_NOT_AVAILABLE)
+    attempts = log.state.verifications
+    guard = attempts.begin(
+        request.producer_id, request.producer_epoch, NO_SEQUENCE, tv2=ctx.version >= 5
+    )
+    try:
+        return await _staged(
+            ctx, request, ledger, lambda: log.state.verifications.is_current(guard)
+        )
+    finally:
+        attempts.leave(guard)
+
+
+async def _staged(
+    ctx: RequestContext, request: Any, ledger: TopicPartition, is_current: Callable[[], bool]
+) -> Fields:
+    groups = coordinator(ctx)
     producer = (request.transactional_id, request.producer_id, request.producer_epoch)
     if ctx.version >= 5:
         added = await ctx.services.txn.add_partitions(*producer, [ledger], implicit=True)
@@ -92,6 +115,10 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
         verified = ctx.services.txn.verify(*producer, ledger, arrival)
         if verified is not TxnVerdict.OK:
             raise _NotInTransaction(verified)
+        if not is_current():
+            raise _NotInTransaction(
+                TxnVerdict.LOADING
+            )  # a live client asks again, and is verified anew
 
     sender = TxnProducer(request.producer_id, request.producer_epoch)
     try:

@@ -15,6 +15,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from idempotency.identity import TopicPartition
+from idempotency.partition_state import PartitionState
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage, TopicImage
 from region_broker.handlers import (
     describe_groups,
@@ -78,6 +79,7 @@ class Client:
     def __init__(self, world: World) -> None:
         self.world = world
         self.txn = OpenTransaction()
+        self.ledger = SimpleNamespace(state=PartitionState())
         world.topics.put("orders", ORDERS.partition_count, number=ORDERS.topic_id.int)
         image = MetadataImage(version=1, cluster_id="c", topics={"orders": ORDERS})
         self.services: Any = SimpleNamespace(
@@ -85,6 +87,7 @@ class Client:
             txn=self.txn,
             metadata=SimpleNamespace(image=image),
             memory=MemoryBudget(),
+            partitions=SimpleNamespace(get=lambda _name, _number: self.ledger),
         )
 
     async def send(self, api: Api, version: int, make: Any) -> Any:
@@ -351,6 +354,26 @@ async def test_C46_txn_offset_commit_asks_the_transaction_coordinator(
     client.txn.verdict = TxnVerdict.NOT_IN_TRANSACTION
     refused = await client.send(txn_offset_commit.API, version, make)
     assert set(errors_of(refused)) == {120 if version >= 4 else 48}
+
+
+@pytest.mark.parametrize("version", txn_offset_commit.API.versions)
+async def test_P4_INV_HTO1_offsets_that_waited_over_a_marker_are_asked_for_again(
+    client: Client, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next transaction of the producer has the partition by then: what came before is not taken into it."""
+    commit_offsets = client.world.groups.txn_commit_offsets
+    marker_epoch = 1 if version >= 5 else 0
+
+    async def marker_comes(*asked: Any) -> Any:
+        client.ledger.state.verifications.end(7, marker_epoch)
+        return await commit_offsets(*asked)
+
+    monkeypatch.setattr(client.world.groups, "txn_commit_offsets", marker_comes)
+    make = commit_of(None, "TxnOffsetCommit")
+    answer = await client.send(txn_offset_commit.API, version, make)
+    assert set(errors_of(answer)) == {14 if version >= 2 else 15}
+    monkeypatch.undo()
+    assert errors_of(await client.send(txn_offset_commit.API, version, make)) == [0, 3]
 
 
 @pytest.mark.parametrize(
