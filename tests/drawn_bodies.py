@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from region_broker.wire.guard import ManyElements
-from region_broker.wire.kio_codec import DecodeRefused
-from region_broker.wire.piecewise import drained
+from region_broker.wire.codec.guard import ManyElements
+from region_broker.wire.codec.messages import DecodeRefused
+from region_broker.wire.codec.pieces import drained
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

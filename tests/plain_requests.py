@@ -5,8 +5,8 @@ that is read by hand; equal values mean that both readers agree.
 from typing import Any
 
 from idempotency.identity import TopicName, TopicPartition
-from region_broker.wire.by_hand.fetch import FetchRequest
-from region_broker.wire.by_hand.produce import ProduceRequest
+from region_broker.wire.codec.fast_paths.fetch import FetchRequest
+from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 
 _HAS_REPLICA, _BY_ID = range(4, 15), range(13, 19)
 

@@ -40,7 +40,7 @@ from region_broker.limits import (
     PIECE_ELEMENTS,
     TURN_ROWS,
 )
-from region_broker.wire.piecewise import Pieces, in_turns
+from region_broker.wire.codec.pieces import Pieces, in_turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from region_broker.handlers.txn_errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorVersions,
 )
-from region_broker.wire.by_hand.transactions import AddRequest, add_answer, read_add
-from region_broker.wire.kio_codec import decode_request, request_pieces
+from region_broker.wire.codec.fast_paths.transactions import AddRequest, add_answer, read_add
+from region_broker.wire.codec.messages import decode_request, request_pieces
 from txn_coordinator.verdicts import TxnVerdict
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=5)

@@ -24,8 +24,8 @@ from region_broker.handlers.registry import Api, Fields, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.turns import Turns, each_in_turns
 from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX, TURN_ROWS
-from region_broker.wire.kio_codec import RowPath, encode_response, encode_row
-from region_broker.wire.writers.structs import EncodedRow
+from region_broker.wire.codec.messages import RowPath, encode_response, encode_row
+from region_broker.wire.codec.struct_writers import EncodedRow
 
 _SOURCE_TOPIC: Final = 1
 _SOURCE_STATIC: Final = 4

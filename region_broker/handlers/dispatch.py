@@ -26,10 +26,8 @@ from region_broker.handlers.error_log import ErrorLog
 from region_broker.handlers.registry import Api, ApiTable, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import ORDER_BROKEN, ForwardingFailed, RequestContext, Services
 from region_broker.handlers.turns import order_of_starts
-from region_broker.wire.connection import Buffer, Incoming
-from region_broker.wire.guard import ManyElements
-from region_broker.wire.headers import HeaderError, RequestHeader, read_header
-from region_broker.wire.kio_codec import (
+from region_broker.wire.codec.guard import ManyElements
+from region_broker.wire.codec.messages import (
     AnswerTooLarge,
     DecodeRefused,
     decode_request,
@@ -42,7 +40,9 @@ from region_broker.wire.kio_codec import (
     response_pieces,
     top_level_error,
 )
-from region_broker.wire.piecewise import Pieces, in_turns
+from region_broker.wire.codec.pieces import Pieces, in_turns
+from region_broker.wire.connection import Buffer, Incoming
+from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 from region_broker.wire.server import Finish as FinishSlot

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.registry import Api, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.handlers.txn_errors import ErrorVersions
-from region_broker.wire.by_hand.transactions import EndRequest, end_answer, read_end
-from region_broker.wire.kio_codec import decode_request, request_pieces
+from region_broker.wire.codec.fast_paths.transactions import EndRequest, end_answer, read_end
+from region_broker.wire.codec.messages import decode_request, request_pieces
 from txn_coordinator.verdicts import EndOutcome
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=4)

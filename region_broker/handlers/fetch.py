@@ -8,7 +8,7 @@ INV-H17 while the memory budget is full nothing is read: the request waits for r
 A request that need not wait for memory, and names no more than a turn's partitions, has no task (`begin_fetch`).
 On a mirror "the end" is what the last tidemark reached shows: `Partition.readable_end`.
 Not here: looking, waiting and reading (`fetch_reading`), what a session remembers (`replication.fetch_sessions`), bytes
-(`wire.by_hand.fetch`).
+(`wire.codec.fast_paths.fetch`).
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from region_broker.replication.fetch_sessions import (
     remember,
 )
 from region_broker.replication.partition import Isolation, Partition
-from region_broker.wire.by_hand.fetch import (
+from region_broker.wire.codec.fast_paths.fetch import (
     KEY,
     NO_SESSION,
     VERSIONS,
@@ -52,7 +52,7 @@ from region_broker.wire.by_hand.fetch import (
     pieces_of_request,
     read_request,
 )
-from region_broker.wire.piecewise import Pieces, drained, in_turns
+from region_broker.wire.codec.pieces import Pieces, drained, in_turns
 
 _ERROR_OF: Final = {
     SessionError.NOT_FOUND: ErrorCode.fetch_session_id_not_found,

@@ -22,8 +22,8 @@ from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange
 from region_broker.replication.fetch_sessions import FetchSession, Wanted
 from region_broker.replication.partition import Isolation, Partition
 from region_broker.replication.purgatory import ReadableWait
-from region_broker.wire.by_hand.fetch import FetchedRow
-from region_broker.wire.piecewise import Pieces
+from region_broker.wire.codec.fast_paths.fetch import FetchedRow
+from region_broker.wire.codec.pieces import Pieces
 
 
 class Read(NamedTuple):

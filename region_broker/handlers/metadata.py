@@ -20,8 +20,8 @@ from region_broker.handlers.partitions import leader_row
 from region_broker.handlers.registry import Api, Fields
 from region_broker.handlers.services import ForwardingFailed, RequestContext
 from region_broker.handlers.turns import Turns
-from region_broker.wire.kio_codec import encode_body
-from region_broker.wire.writers.structs import EncodedRow
+from region_broker.wire.codec.messages import encode_body
+from region_broker.wire.codec.struct_writers import EncodedRow
 
 _log: Final = logging.getLogger("tidemark.topics")
 

@@ -4,7 +4,7 @@ INV-H13 after a local append no error is answered that means "not written" (P18)
 A request that need not wait before it appends (`begin_produce`) has no task: its answer is made by the group commit
 that reaches its last batch.
 Not here: the batches (`produce_batches`), requests of very many (`produce_many`), waiting until what was appended is
-durable (`produce_wait`), error numbers (`produce_errors`), bytes (`wire.by_hand.produce`).
+durable (`produce_wait`), error numbers (`produce_errors`), bytes (`wire.codec.fast_paths.produce`).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from region_broker.handlers.produce_wait import ProduceWait, written
 from region_broker.handlers.registry import Api, ByHand, Fields, Finish, Written
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import TURN_ROWS
-from region_broker.wire.by_hand.produce import ProduceRequest, read_request, request_pieces
+from region_broker.wire.codec.fast_paths.produce import ProduceRequest, read_request, request_pieces
 
 _TOPIC_IDS_SINCE: Final = 13
 

@@ -27,7 +27,7 @@ from region_broker.handlers.produce_errors import ERROR_OF_VERDICT, verification
 from region_broker.handlers.produce_wait import Item
 from region_broker.handlers.services import ORDER_BROKEN, RequestContext
 from region_broker.replication.admission import AppendVerdict
-from region_broker.wire.by_hand.produce import ProduceRequest
+from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict

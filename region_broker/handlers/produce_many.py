@@ -29,8 +29,8 @@ from region_broker.handlers.produce_wait import Item, ProduceWait, written_piece
 from region_broker.handlers.registry import Written
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import TURN_ROWS
-from region_broker.wire.by_hand.produce import ProduceRequest
-from region_broker.wire.piecewise import Pieces, in_turns
+from region_broker.wire.codec.fast_paths.produce import ProduceRequest
+from region_broker.wire.codec.pieces import Pieces, in_turns
 
 
 async def produce_many(ctx: RequestContext, request: ProduceRequest) -> Written | None:

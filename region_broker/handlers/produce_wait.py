@@ -20,14 +20,14 @@ from region_broker.log.disk import Buffer
 from region_broker.replication.admission import AppendOutcome
 from region_broker.replication.partition import Partition
 from region_broker.replication.record_rules import Prepared
-from region_broker.wire.by_hand.produce import (
+from region_broker.wire.codec.fast_paths.produce import (
     ProducedRow,
     ProduceRequest,
     TopicKey,
     answer,
     answer_pieces,
 )
-from region_broker.wire.piecewise import Pieces
+from region_broker.wire.codec.pieces import Pieces
 
 _TIMED_OUT: Final = int(ErrorCode.request_timed_out)
 

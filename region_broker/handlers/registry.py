@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from region_broker.handlers.services import RequestContext
+from region_broker.wire.codec.messages import has_schema
+from region_broker.wire.codec.pieces import Pieces
 from region_broker.wire.connection import Buffer
-from region_broker.wire.kio_codec import has_schema
-from region_broker.wire.piecewise import Pieces
 
 Fields: TypeAlias = Mapping[str, Any]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.wire.kio_codec import RowPath, encode_row
-from region_broker.wire.writers.structs import EncodedRow
+from region_broker.wire.codec.messages import RowPath, encode_row
+from region_broker.wire.codec.struct_writers import EncodedRow
 
 if TYPE_CHECKING:
     from region_broker.replication.partition_table import PartitionTable

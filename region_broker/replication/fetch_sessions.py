@@ -30,7 +30,7 @@ from region_broker.limits import (
     FETCH_SESSIONS_MAX,
 )
 from region_broker.replication.partition import Isolation, Partition
-from region_broker.wire.by_hand.fetch import FINAL_EPOCH, NO_SESSION, TopicKey
+from region_broker.wire.codec.fast_paths.fetch import FINAL_EPOCH, NO_SESSION, TopicKey
 
 PartitionKey: TypeAlias = tuple[TopicKey, int]
 

@@ -2,13 +2,13 @@
 
 INV-WH1  the correlation id is read before anything that may be wrong, so that a refusal can be answered
 Source: RequestHeader.json, KIP-482. The client id is a legacy string in every header version.
-Not here: bodies (`wire.kio_codec`).
+Not here: bodies (`wire.codec.messages`).
 """
 
 import struct
 from typing import Final, NamedTuple
 
-from region_broker.wire.guard import GuardError, skip_unknown_tags
+from region_broker.wire.codec.guard import GuardError, skip_unknown_tags
 
 _PREFIX: Final = struct.Struct(">hhih")
 _MIN_BYTES: Final = 8

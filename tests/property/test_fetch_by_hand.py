@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
-from region_broker.wire.by_hand import fetch
-from region_broker.wire.by_hand.fetch import Endpoint, FetchAnswer, FetchedRow
-from region_broker.wire.kio_codec import (
+from region_broker.wire.codec.fast_paths import fetch
+from region_broker.wire.codec.fast_paths.fetch import Endpoint, FetchAnswer, FetchedRow
+from region_broker.wire.codec.messages import (
     DecodeRefused,
     decode_request,
     encode_response,
     request_pieces,
 )
-from region_broker.wire.piecewise import drained
+from region_broker.wire.codec.pieces import drained
 from tests.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
 from tests.plain_requests import fetch_by_hand, fetch_of_kio
 from tests.wire_world import answer_body_of, body_of

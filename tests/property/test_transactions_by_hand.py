@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idempotency.identity import TopicName, TopicPartition
-from region_broker.wire.by_hand import transactions
-from region_broker.wire.kio_codec import DecodeRefused, decode_request, encode_response
+from region_broker.wire.codec.fast_paths import transactions
+from region_broker.wire.codec.messages import DecodeRefused, decode_request, encode_response
 from tests.drawn_bodies import INT32, INT64, TEXT, mutated
 from tests.plain_requests import add_of_kio, end_of_kio
 from tests.wire_world import body_of

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
-from region_broker.wire.by_hand import produce
-from region_broker.wire.by_hand.produce import ProducedRow, ProduceRequest
-from region_broker.wire.guard import ManyElements, write_uvarint
-from region_broker.wire.kio_codec import (
+from region_broker.wire.codec.fast_paths import produce
+from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest
+from region_broker.wire.codec.guard import ManyElements, write_uvarint
+from region_broker.wire.codec.messages import (
     DecodeRefused,
     decode_request,
     encode_response,

@@ -26,9 +26,9 @@ from kio.static.constants import EntityType
 
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.registry import Api
-from region_broker.wire.by_hand import fetch, produce, transactions
-from region_broker.wire.guard import ManyElements
-from region_broker.wire.kio_codec import DecodeRefused, decode_request, request_pieces
+from region_broker.wire.codec.fast_paths import fetch, produce, transactions
+from region_broker.wire.codec.guard import ManyElements
+from region_broker.wire.codec.messages import DecodeRefused, decode_request, request_pieces
 from tests.drawn_bodies import outcome
 from tests.memory_census import resident_bytes
 from tests.plain_requests import (

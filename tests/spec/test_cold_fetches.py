@@ -13,7 +13,7 @@ import pytest
 from region_broker.limits import TURN_ROWS
 from region_broker.log.failures import ColdRange
 from region_broker.wire.batches import Record, build_batch
-from region_broker.wire.by_hand.fetch import FetchedRow
+from region_broker.wire.codec.fast_paths.fetch import FetchedRow
 from tests.page_cache import drop_pages, load_pages, tells_cached
 from tests.wire_world import RawClient, WireWorld, wire_world
 

@@ -16,7 +16,7 @@ from region_broker.handlers.produce_wait import Item
 from region_broker.handlers.services import RequestContext
 from region_broker.limits import PIECE_ELEMENTS
 from region_broker.wire.batches import Origin
-from region_broker.wire.by_hand.produce import ProducedRow, answer_pieces
+from region_broker.wire.codec.fast_paths.produce import ProducedRow, answer_pieces
 from tests.spec.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
 from tests.wire_world import PlayedCoordinator, wire_world
 

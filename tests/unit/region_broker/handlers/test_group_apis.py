@@ -30,7 +30,7 @@ from region_broker.handlers import (
 )
 from region_broker.handlers.registry import Api, Written
 from region_broker.handlers.services import RequestContext
-from region_broker.wire.kio_codec import decode_request, encode_response
+from region_broker.wire.codec.messages import decode_request, encode_response
 from region_broker.wire.memory_budget import MemoryBudget
 from tests.unit.region_broker.groups.fakes import World, running
 from txn_coordinator.connection_order import Arrival

@@ -19,7 +19,7 @@ from region_broker.handlers import (
 )
 from region_broker.handlers.registry import Api
 from region_broker.handlers.services import RequestContext
-from region_broker.wire.kio_codec import encode_response
+from region_broker.wire.codec.messages import encode_response
 from tests.unit.region_broker.groups.fakes import World, running
 from tests.unit.region_broker.handlers.test_group_apis import ORDERS, Client, fill, named
 

@@ -3,8 +3,8 @@
 import pytest
 from kio.static.constants import EntityType
 
-from region_broker.wire.guard import GuardError, check, compile_plan, write_uvarint
-from region_broker.wire.kio_codec import DecodeRefused, decode_request
+from region_broker.wire.codec.guard import GuardError, check, compile_plan, write_uvarint
+from region_broker.wire.codec.messages import DecodeRefused, decode_request
 from tests.wire_world import schema
 
 METADATA_12 = compile_plan(schema(3, 12, EntityType.request))

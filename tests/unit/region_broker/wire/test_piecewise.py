@@ -8,9 +8,9 @@ import pytest
 from kio.static.constants import EntityType
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
-from region_broker.wire import kio_codec
-from region_broker.wire.guard import ManyElements
-from region_broker.wire.kio_codec import (
+from region_broker.wire.codec import messages
+from region_broker.wire.codec.guard import ManyElements
+from region_broker.wire.codec.messages import (
     AnswerTooLarge,
     DecodeRefused,
     decode_request,
@@ -19,7 +19,7 @@ from region_broker.wire.kio_codec import (
     request_pieces,
     response_pieces,
 )
-from region_broker.wire.piecewise import Pieces
+from region_broker.wire.codec.pieces import Pieces
 from tests.wire_world import body_of, build, parse_answer, schema
 
 MANY = 2 * ELEMENTS_AT_ONCE_MAX
@@ -106,7 +106,7 @@ def test_an_answer_in_pieces_is_the_answer(version: int) -> None:
 
 
 def test_INV_WK4_an_answer_beyond_the_limit_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kio_codec, "RESPONSE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(messages, "RESPONSE_BYTES_MAX", 20_000)
     with pytest.raises(AnswerTooLarge):
         encode_response(2, 7, 9, large_answer())
     pieces = response_pieces(2, 7, 9, large_answer())

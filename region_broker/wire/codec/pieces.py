@@ -3,8 +3,8 @@
 INV-WP1  a request read in pieces is equal to what one read of it gives, and is refused where that is refused
 INV-WP2  a piece is PIECE_ELEMENTS elements of arrays of structs or strings; a whole array of numbers is one element
 A reader is a generator that yields after each piece and returns the request. Arrays of structs and strings are walked
-here; everything else is guarded (`wire.guard`) and then read by kio, as always.
-Not here: whose order is held meanwhile (`handlers.turns`), small requests and all answers (`wire.kio_codec`).
+here; everything else is guarded (`wire.codec.guard`) and then read by kio, as always.
+Not here: whose order is held meanwhile (`handlers.turns`), small requests and all answers (`wire.codec.messages`).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from kio.serial import entity_reader
 from kio.serial._parse import get_field_reader, get_reader
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, PIECE_ELEMENTS
-from region_broker.wire.guard import (
+from region_broker.wire.codec.guard import (
     CountReader,
     FieldShape,
     GuardError,

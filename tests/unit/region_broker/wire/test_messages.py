@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.wire.kio_codec import encode_response, top_level_error
-from region_broker.wire.writers.structs import MissingField
+from region_broker.wire.codec.messages import encode_response, top_level_error
+from region_broker.wire.codec.struct_writers import MissingField
 from tests.wire_world import parse_answer
 
 TOPIC_ID = UUID(int=5)

@@ -1,7 +1,7 @@
 """Single values, arrays and nullable structs as bytes of an answer, as a kind of field wants them.
 
 A writer appends to the answer and looks at nothing else. Durations are ms, timestamps ms since the epoch (-1: none).
-Not here: which fields a struct has, and what stands for those that nobody gave (`wire.writers.structs`).
+Not here: which fields a struct has, and what stands for those that nobody gave (`wire.codec.struct_writers`).
 """
 
 import struct
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from region_broker.wire.guard import write_uvarint
+from region_broker.wire.codec.guard import write_uvarint
 
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 _NIL_UUID: Final = bytes(16)

@@ -1,7 +1,7 @@
 """Produce (0), versions 3-13, read and written by hand.
 
 INV-BP1  what is accepted, and as what, is what guard and kio accept; what is written is what the general writer
-         (`kio_codec`) writes, byte for byte, in every version
+         (`codec.messages`) writes, byte for byte, in every version
 INV-BP2  batches are not copied: they are slices of the frame, which must not be changed
 v5: log start.  v8: error texts.  v9: flexible.  v13: topic ids.
 Source: ProduceRequest.json, ProduceResponse.json.
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
-from region_broker.wire.by_hand.fields import (
+from region_broker.wire.codec.fast_paths.fields import (
     Elements,
     blob,
     compact_size,
@@ -24,9 +24,9 @@ from region_broker.wire.by_hand.fields import (
     tags,
     text,
 )
-from region_broker.wire.guard import GuardError, write_uvarint
-from region_broker.wire.kio_codec import DecodeRefused
-from region_broker.wire.piecewise import Pieces, drained
+from region_broker.wire.codec.guard import GuardError, write_uvarint
+from region_broker.wire.codec.messages import DecodeRefused
+from region_broker.wire.codec.pieces import Pieces, drained
 
 VERSIONS: Final = range(3, 14)
 _LOG_START_SINCE: Final = 5

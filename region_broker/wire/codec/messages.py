@@ -1,12 +1,12 @@
 """Requests into kio entities, version-neutral dicts into response bytes.
 
 INV-WK1  no schema module is imported before its API and version is first used (all of them cost a second)
-INV-WK2  a body reaches kio only through the guard (`wire.guard`, INV-WG1)
+INV-WK2  a body reaches kio only through the guard (`wire.codec.guard`, INV-WG1)
 INV-WK4  an answer of more than RESPONSE_BYTES_MAX is given up as soon as it is that long (`AnswerTooLarge`)
 What has many elements or rows is read and written in pieces: generators that yield after each, so that the event loop
 can serve others (`request_pieces`, `response_pieces`).
 Field names are kio's; durations are ms, timestamps ms since the epoch (-1: none), errors Kafka numbers.
-Not here: what the fields mean (`handlers`), how structs and values are written (`wire.writers`).
+Not here: what the fields mean (`handlers`), how structs and values are written (`struct_writers`, `value_writers`).
 """
 
 import importlib
@@ -22,16 +22,16 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX
-from region_broker.wire.guard import GuardError, Op, check, compile_plan, field_shapes
-from region_broker.wire.piecewise import Pieces, Progress, read_pieces
-from region_broker.wire.writers.fields import Writer
-from region_broker.wire.writers.structs import (
+from region_broker.wire.codec.guard import GuardError, Op, check, compile_plan, field_shapes
+from region_broker.wire.codec.pieces import Pieces, Progress, read_pieces
+from region_broker.wire.codec.struct_writers import (
     EncodedRow,
     Fields,
     names_without_default,
     pieces_writer,
     struct_writer,
 )
+from region_broker.wire.codec.value_writers import Writer
 
 ApiVersion: TypeAlias = tuple[int, int]
 _CORRELATION_ID: Final = struct.Struct(">i")

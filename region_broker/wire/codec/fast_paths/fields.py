@@ -2,14 +2,14 @@
 
 INV-BH1  a length is checked against what is left before anything is cut out or allocated by it; what is wrong raises
          `GuardError`, or `struct.error` where a number ends behind the body
-Not here: whole requests (`produce`, `fetch`), the guard of all other APIs (`wire.guard`).
+Not here: whole requests (`produce`, `fetch`), the guard of all other APIs (`wire.codec.guard`).
 """
 
 import struct
 from typing import Final
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX
-from region_broker.wire.guard import GuardError, ManyElements, read_uvarint, skip_unknown_tags
+from region_broker.wire.codec.guard import GuardError, ManyElements, read_uvarint, skip_unknown_tags
 
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")

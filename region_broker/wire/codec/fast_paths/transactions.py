@@ -2,7 +2,7 @@
 
 INV-BT3  what is not of that plain form (a batch of transactions, a long name, tags, a wrong length) is left to guard and
          kio: a reader here returns None, and refuses nothing by itself
-INV-BT4  what is written is what the general writer (`kio_codec`) writes, byte for byte
+INV-BT4  what is written is what the general writer (`codec.messages`) writes, byte for byte
 AddPartitionsToTxn v0-2 (v3 is flexible, v4 a batch); EndTxn v0-5 (v3 is flexible, v5 is TV2).
 Source: AddPartitionsToTxnRequest.json, AddPartitionsToTxnResponse.json, EndTxnRequest.json, EndTxnResponse.json.
 Not here: what the fields mean (`handlers`).

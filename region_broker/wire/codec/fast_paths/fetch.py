@@ -2,7 +2,7 @@
 
 INV-BFE1  a request without tags, with names and counts of a usual size, is read here, as guard and kio read it; any other
          is left to them: the reader here refuses nothing by itself
-INV-BFE2  what is written is what the general writer (`kio_codec`) writes, byte for byte, in every version
+INV-BFE2  what is written is what the general writer (`codec.messages`) writes, byte for byte, in every version
 v5: log start.  v7: sessions.  v9: leader epoch.  v11: rack.  v12: flexible.  v13: topic ids.  v15: the replica moved to
 a tag.  v16: who leads now.
 Source: FetchRequest.json, FetchResponse.json.
@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
-from region_broker.wire.by_hand.fields import compact_size, long_size, short_size, text
+from region_broker.wire.codec.fast_paths.fields import compact_size, long_size, short_size, text
+from region_broker.wire.codec.guard import GuardError, write_uvarint
+from region_broker.wire.codec.messages import decode_request, request_pieces
+from region_broker.wire.codec.pieces import Pieces, drained
 from region_broker.wire.connection import Buffer
-from region_broker.wire.guard import GuardError, write_uvarint
-from region_broker.wire.kio_codec import decode_request, request_pieces
-from region_broker.wire.piecewise import Pieces, drained
 
 KEY: Final = 1
 VERSIONS: Final = range(4, 19)

@@ -3,7 +3,7 @@
 INV-WK3  an answer is refused (`MissingField`) rather than sent with an offset, id or count nobody gave:
         only nulls, empty strings and arrays, false, no error and no throttling are filled in (B11)
 What has many rows is written in pieces: by generators that yield after each, so that others are served in between.
-Not here: single values (`wire.writers.fields`), headers, and how long an answer may be (`wire.kio_codec`).
+Not here: single values (`wire.codec.value_writers`), headers, and how long an answer may be (`wire.codec.messages`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,9 +11,9 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from region_broker.wire.guard import FieldShape, field_shapes, write_uvarint
-from region_broker.wire.piecewise import Pieces, Progress
-from region_broker.wire.writers.fields import (
+from region_broker.wire.codec.guard import FieldShape, field_shapes, write_uvarint
+from region_broker.wire.codec.pieces import Pieces, Progress
+from region_broker.wire.codec.value_writers import (
     Writer,
     array_writer,
     count_format,

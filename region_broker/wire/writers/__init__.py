@@ -1,1 +1,0 @@
-"""Answers as bytes: writers compiled from kio's response classes, filled from dicts."""
