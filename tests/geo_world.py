@@ -180,7 +180,7 @@ class Site:
                 identity=self.identity,
                 metadata=self.metadata,
                 partitions=self.partitions,
-                rounds=self.coordinator,
+                rounds=self.coordinator.rounds,
                 source=self.source,
                 reached=ReachedFile.open(RealDisk(), folder),
                 divergence=self.quarantine,

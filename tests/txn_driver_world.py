@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.txn_world import REGION_EPOCH, ManualClock, MemoryIds, MemoryLedger, MemoryMarkers, tp
-from txn_coordinator.driver import TransactionCoordinator, TxnSettings
+from txn_coordinator.driver import TransactionCoordinator
+from txn_coordinator.serving.settings import TxnSettings
 from txn_coordinator.verdicts import TxnVerdict
 
 OK = TxnVerdict.OK
@@ -52,9 +53,9 @@ async def turns(count: int = 20) -> None:
 
 async def begin(txn: TransactionCoordinator, name: str = "t") -> tuple[int, int]:
     """Initialise a producer and let orders-0 join; return its pair."""
-    init = await txn.init_producer_id(name, 60_000)
+    init = await txn.clients.init_producer_id(name, 60_000)
     assert init.verdict is OK
-    verdict = await txn.add_partitions(
+    verdict = await txn.clients.add_partitions(
         name, init.producer_id, init.producer_epoch, [tp("orders")], implicit=False
     )
     assert verdict is OK

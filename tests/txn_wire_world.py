@@ -26,7 +26,8 @@ from region_broker.wire.batches import Origin, Record, build_batch
 from region_broker.wire.server import KafkaServer
 from tests.geo_world import PlayedIdentity
 from tests.wire_world import LEADER_EPOCH, PlayedRegion, RawClient, WireWorld, wire_world
-from txn_coordinator.driver import TransactionCoordinator, TxnSettings
+from txn_coordinator.driver import TransactionCoordinator
+from txn_coordinator.serving.settings import TxnSettings
 
 REGION_EPOCH = 8
 SHARDS = 2
@@ -54,7 +55,7 @@ async def txn_broker(
             clock=services.clock,
             settings=settings,
         )
-        services.txn = txn
+        services.txn, services.txn_admin = txn.clients, txn.admin
         async with asyncio.TaskGroup() as group:
             running = group.create_task(txn.run())
             if load:

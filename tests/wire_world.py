@@ -289,7 +289,7 @@ async def wire_world(folder: Path, *, table: ApiTable | None = None) -> AsyncIte
     topics = TopicRegistry(store, partitions, SystemChance(), lambda: LEADER_EPOCH, region.change)
     services = Services(
         clock=clock, chance=SystemChance(), metadata=topics,
-        partitions=partitions, fetch_sessions=FetchSessions(SystemChance()), txn=txn,  # type: ignore[arg-type]
+        partitions=partitions, fetch_sessions=FetchSessions(SystemChance()), txn=txn, txn_admin=txn,  # type: ignore[arg-type]
         groups=None, region=region, forward=forwarder, config=config, metrics=Metrics(),
     )  # fmt: skip
     dispatcher = Dispatcher(services, table or all_apis())

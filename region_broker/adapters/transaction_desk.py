@@ -4,7 +4,7 @@ INV-OT1  only the acting region answers: its coordinator is the one that decides
 INV-OT2  an abort names what it ends: a transactional id, or the offset at which a transaction begins in a partition,
          so that a later transaction is not ended in its place
 
-Not here: how an abort is decided (`txn_coordinator.administration`), HTTP (`http_api.routes_transactions`).
+Not here: how an abort is decided (`txn_coordinator.serving.administration`), HTTP (`http_api.routes_transactions`).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from region_broker.adapters.verdict_service import VerdictRefused
 from region_broker.replication.partition_table import PartitionTable
-from txn_coordinator.administration import TransactionAdministration
+from txn_coordinator.serving.administration import TransactionAdministration
 from txn_coordinator.verdicts import TxnVerdict
 
 _OPEN: Final = (TxnStatus.ONGOING, TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT)

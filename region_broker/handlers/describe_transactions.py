@@ -26,7 +26,7 @@ async def handle_describe_transactions(ctx: RequestContext, request: Any) -> Fie
 
 
 def _state(ctx: RequestContext, name: str) -> Fields:
-    found = ctx.services.txn.admin.describe(name)
+    found = ctx.services.txn_admin.describe(name)
     if found is None:
         return _refused(name, TRANSACTIONAL_ID_NOT_FOUND)
     if isinstance(found, TxnVerdict):

@@ -23,7 +23,7 @@ _KNOWN_STATES: Final = frozenset(STATE_NAMES.values())
 async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
     """Return the transactional ids that pass every filter; states that do not exist are named."""
     unknown = [name for name in request.state_filters if name not in _KNOWN_STATES]
-    found = ctx.services.txn.admin.listing()
+    found = ctx.services.txn_admin.listing()
     if isinstance(found, TxnVerdict):
         return _answer(error_number(found), unknown)
     included = _filter(request, ctx.services.clock.wall_ms())

@@ -113,7 +113,7 @@ class RegionView(Protocol):
 
 
 class TransactionAdmin(Protocol):
-    """What administrators ask of the coordinator (`txn_coordinator.administration`)."""
+    """What administrators ask of the coordinator (`txn_coordinator.serving.administration`)."""
 
     def listing(self) -> Sequence[TransactionRecord] | TxnVerdict:
         """Return the value of every transactional id, or why they cannot be listed."""
@@ -134,15 +134,10 @@ class TransactionAdmin(Protocol):
 
 
 class TransactionService(Protocol):
-    """The transaction coordinator as handlers see it (`txn_coordinator.driver`).
+    """The transaction coordinator as handlers see it (`txn_coordinator.serving.client_requests`).
 
     `sender` and `arrival` feed the connection-order fence of TV1 where that is enabled; None: not fenced.
     """
-
-    @property
-    def admin(self) -> TransactionAdmin:
-        """Return what administrators may ask."""
-        ...
 
     async def init_producer_id(
         self,
@@ -300,6 +295,7 @@ class Services:
     partitions: "PartitionTable"
     fetch_sessions: "FetchSessions"
     txn: TransactionService
+    txn_admin: TransactionAdmin
     groups: Any
     region: RegionView
     forward: Forwarder

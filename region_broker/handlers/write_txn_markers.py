@@ -64,7 +64,7 @@ async def _result(ctx: RequestContext, marker: Any) -> Fields:
         return [tp for tp, partition in open_in.items() if _is_open(partition, marker)]
 
     if open_in:
-        verdict = await ctx.services.txn.admin.abort_producer(
+        verdict = await ctx.services.txn_admin.abort_producer(
             marker.producer_id, marker.producer_epoch, still_open
         )
         errors |= dict.fromkeys(open_in, _ERROR_OF[verdict])

@@ -62,7 +62,8 @@ from region_broker.wire.caps.connection_caps import ConnectionCaps
 from region_broker.wire.caps.disk_room import watch_room
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
-from txn_coordinator.driver import TransactionCoordinator, TxnSettings
+from txn_coordinator.driver import TransactionCoordinator
+from txn_coordinator.serving.settings import TxnSettings
 
 _log: Final = logging.getLogger("tidemark.node")
 
@@ -198,7 +199,7 @@ class Node:
             identity=self._greeting,
             metadata=storage.metadata,
             partitions=storage.partitions,
-            rounds=self.transactions,
+            rounds=self.transactions.rounds,
             source=self._source,
             reached=storage.reached,
             divergence=DivergedLogs(
@@ -262,7 +263,8 @@ class Node:
             metadata=self.topics,
             partitions=storage.partitions,
             fetch_sessions=FetchSessions(ports.chance),
-            txn=self.transactions,
+            txn=self.transactions.clients,
+            txn_admin=self.transactions.admin,
             groups=self.groups,
             region=self.role,
             forward=self._forwarder,

@@ -101,12 +101,12 @@ async def test_aiokafka_commits_and_aborts(tmp_path: Path) -> None:
 
 async def test_a_restart_finds_the_ledger_and_finishes(tmp_path: Path) -> None:
     async with txn_broker(tmp_path) as (world, txn):
-        init = await txn.init_producer_id("t", 60_000)
+        init = await txn.clients.init_producer_id("t", 60_000)
         pair = (init.producer_id, init.producer_epoch)
         partitions = [world.partition("orders", 0).tp]
-        await txn.add_partitions("t", *pair, partitions, implicit=False)
+        await txn.clients.add_partitions("t", *pair, partitions, implicit=False)
         await txn.load(LEADER_EPOCH, REGION_EPOCH)  # every entry read again from the log
-        ended = await txn.end_txn("t", *pair, True, 1)
+        ended = await txn.clients.end_txn("t", *pair, True, 1)
         assert ended.verdict.name == "OK"
-        entered = await txn.enter_round(1 << 32 | 1)
+        entered = await txn.rounds.enter_round(1 << 32 | 1)
         assert sorted(entered) == [0, 1]

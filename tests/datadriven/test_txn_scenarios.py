@@ -25,7 +25,7 @@ from idempotency.identity import TopicPartition
 from idempotency.partition_state import OpenTxn
 from tests.txn_world import CoreWorld, tp
 from txn_coordinator import events as ev
-from txn_coordinator.adoption import orphans_of
+from txn_coordinator.serving.adoption import orphans_of
 
 FOLDER = Path(__file__).parent / "txn_coordinator"
 SCENARIOS = sorted(FOLDER.glob("*.txt"))

@@ -14,8 +14,12 @@ PURE_PACKAGES: Final = ("idempotency", "txn_coordinator", "geo_replicator")
 NOT_PURE: Final = frozenset(
     {
         "txn_coordinator/driver.py",
-        "txn_coordinator/shard_driver.py",
-        "txn_coordinator/marker_orders.py",
+        "txn_coordinator/serving/hold_limit.py",
+        "txn_coordinator/serving/id_stock.py",
+        "txn_coordinator/serving/ledger_queue.py",
+        "txn_coordinator/serving/loading.py",
+        "txn_coordinator/serving/marker_orders.py",
+        "txn_coordinator/serving/shard_driver.py",
         "geo_replicator/link/driver.py",
         "geo_replicator/link/reaching.py",
         "geo_replicator/reconciliation/spark_job.py",

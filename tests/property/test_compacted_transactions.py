@@ -62,7 +62,9 @@ class Clients:
         name = self.chance.choice(NAMES)
         match self.chance.randrange(9):
             case 0 | 1:
-                asked = asyncio.get_running_loop().create_task(txn.init_producer_id(name, 60_000))
+                asked = asyncio.get_running_loop().create_task(
+                    txn.clients.init_producer_id(name, 60_000)
+                )
                 await turns()
                 if asked.done():
                     given = asked.result()
@@ -70,16 +72,18 @@ class Clients:
                 asked.cancel()
             case 2 | 3 if name in self.pairs:
                 parts = [tp("orders", self.chance.randrange(3))]
-                await self._ask(txn.add_partitions(name, *self.pairs[name], parts, implicit=False))
+                await self._ask(
+                    txn.clients.add_partitions(name, *self.pairs[name], parts, implicit=False)
+                )
             case 4 | 5 if name in self.pairs:
                 commit = self.chance.random() < 0.6
-                await self._ask(txn.end_txn(name, *self.pairs[name], commit, 1))
+                await self._ask(txn.clients.end_txn(name, *self.pairs[name], commit, 1))
             case 6:
                 self.round += 1
                 entered = round_of(LEADER_EPOCH, self.round)
-                await self._ask(txn.enter_round(entered))
+                await self._ask(txn.rounds.enter_round(entered))
                 if self.chance.random() < 0.8:
-                    txn.release(entered)
+                    txn.rounds.release(entered)
             case 7:
                 gate = self.world.markers.gate
                 gate.clear() if gate.is_set() else gate.set()

@@ -32,9 +32,9 @@ from tests.simulation.test_pipelined import Life as PipelinedLife
 from tests.simulation.test_restarts import Alone
 from tests.simulation.test_restarts import run as restart
 from tests.simulation.test_transfers import Life
-from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.ports import MarkerOrder, MarkerResult
 from txn_coordinator.rounds import EnteredRound, RoundGate
+from txn_coordinator.serving.ledger_rounds import LedgerRounds
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 SEEDS_MAX = 25
@@ -72,14 +72,14 @@ async def pipelined(folder: Path, seed: int) -> None:
 
 def a_cut_is_where_the_logs_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold no markers, and cut at HW; shards answer a little late, as they would from other nodes."""
-    enter_round = TransactionCoordinator.enter_round
+    enter_round = LedgerRounds.enter_round
 
-    async def late(self: TransactionCoordinator, round_: int) -> dict[int, EnteredRound]:
+    async def late(self: LedgerRounds, round_: int) -> dict[int, EnteredRound]:
         entered = await enter_round(self, round_)
         await asyncio.sleep(0.005)
         return entered
 
-    monkeypatch.setattr(TransactionCoordinator, "enter_round", late)
+    monkeypatch.setattr(LedgerRounds, "enter_round", late)
     monkeypatch.setattr(RoundGate, "is_free", lambda _self, _stamp: True)
     monkeypatch.setattr(PartitionState, "first_commit_marker", lambda _self, _stamp: None)
 

@@ -12,7 +12,7 @@ from idempotency.partition_state import OpenTxn
 from tests.txn_world import FIRST_ID, LEADER_EPOCH, CoreWorld, record, started, tp, world_with
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
-from txn_coordinator.adoption import orphans_of
+from txn_coordinator.serving.adoption import orphans_of
 from txn_coordinator.verdicts import TxnVerdict as V
 
 S = TxnStatus

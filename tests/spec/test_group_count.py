@@ -16,7 +16,8 @@ from region_broker.handlers.group_errors import ERROR_OF
 from tests.txn_driver_world import World as TxnWorld
 from tests.txn_world import REGION_EPOCH
 from tests.unit.region_broker.groups.fakes import World, join_request, running, stable_member, tp
-from txn_coordinator.driver import TransactionCoordinator, TxnSettings
+from txn_coordinator.driver import TransactionCoordinator
+from txn_coordinator.serving.settings import TxnSettings
 from txn_coordinator.verdicts import TxnVerdict
 
 DAY_MS = 24 * 3_600_000
@@ -105,16 +106,16 @@ async def test_transactional_ids_without_end_are_refused(caplog: pytest.LogCaptu
         running_task = tasks.create_task(txn.run())
         await txn.load(world.ledger.leader_epoch, REGION_EPOCH)
         for name in ("a", "b"):
-            assert (await txn.init_producer_id(name, 60_000)).verdict is TxnVerdict.OK
+            assert (await txn.clients.init_producer_id(name, 60_000)).verdict is TxnVerdict.OK
         with caplog.at_level(logging.WARNING):
             for name in ("c", "d"):
-                refused = await txn.init_producer_id(name, 60_000)
+                refused = await txn.clients.init_producer_id(name, 60_000)
                 assert refused.verdict is TxnVerdict.INVALID_REQUEST
         (said,) = [record.message for record in caplog.records]
         assert "transactional_id_count_max = 2" in said
-        again = await txn.init_producer_id("a", 60_000)
+        again = await txn.clients.init_producer_id("a", 60_000)
         assert (again.verdict, again.producer_epoch) == (TxnVerdict.OK, 1)
-        assert (await txn.init_producer_id(None, 60_000)).verdict is TxnVerdict.OK
+        assert (await txn.clients.init_producer_id(None, 60_000)).verdict is TxnVerdict.OK
         running_task.cancel()
 
 

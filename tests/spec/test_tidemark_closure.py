@@ -34,19 +34,19 @@ TIDEMARKS = 12
 async def transfer(site: Site, name: str, seed: int, enough: asyncio.Event) -> None:
     """Move value between two accounts, again and again until `enough`; about one in five is aborted."""
     chance = random.Random(seed)
-    made = await site.coordinator.init_producer_id(name, 60_000)
+    made = await site.coordinator.clients.init_producer_id(name, 60_000)
     sequences: dict[int, int] = {}
     while not enough.is_set():
         pair = chance.sample(range(ACCOUNTS), 2)
         partitions = [tp("accounts", number) for number in pair]
-        verdict = await site.coordinator.add_partitions(
+        verdict = await site.coordinator.clients.add_partitions(
             name, made.producer_id, made.producer_epoch, partitions, implicit=False
         )
         assert verdict is TxnVerdict.OK, verdict
         for number in pair:
             await write_half(site, made.producer_id, made.producer_epoch, number, sequences)
         commit = chance.random() < 0.8
-        ended = await site.coordinator.end_txn(
+        ended = await site.coordinator.clients.end_txn(
             name, made.producer_id, made.producer_epoch, commit, 1
         )
         assert ended.verdict is TxnVerdict.OK, ended

@@ -244,9 +244,9 @@ async def acting_site(folder: Path) -> AsyncIterator[Site]:
 
 async def write_one(site: Site, transactional_id: str, number: int = 0) -> tuple[int, int]:
     """Begin a transaction and write one record; return producer id and epoch."""
-    made = await site.coordinator.init_producer_id(transactional_id, 60_000)
+    made = await site.coordinator.clients.init_producer_id(transactional_id, 60_000)
     orders = tp("orders", number)
-    await site.coordinator.add_partitions(
+    await site.coordinator.clients.add_partitions(
         transactional_id, made.producer_id, made.producer_epoch, [orders], implicit=False
     )
     origin = Origin(made.producer_id, made.producer_epoch, 0, transactional=True)
@@ -290,11 +290,11 @@ async def test_T2_decisions_below_L_have_a_lower_stamp_and_those_above_have_the_
 ) -> None:
     async with acting_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "before")
-        await site.coordinator.end_txn("before", producer_id, epoch, True, 1)
+        await site.coordinator.clients.end_txn("before", producer_id, epoch, True, 1)
         later_id, later_epoch = await write_one(site, "after", 1)
         number = round_of(TERM, 100)
-        answers = await site.coordinator.enter_round(number)
-        await site.coordinator.end_txn("after", later_id, later_epoch, True, 1)
+        answers = await site.coordinator.rounds.enter_round(number)
+        await site.coordinator.clients.end_txn("after", later_id, later_epoch, True, 1)
         decisions = decisions_in(site)
         assert {name for name, _, _, _ in decisions} == {"before", "after"}
         for name, shard, offset, stamp in decisions:
@@ -306,26 +306,26 @@ async def test_T2_decisions_below_L_have_a_lower_stamp_and_those_above_have_the_
 
 async def test_T2_a_repeated_enter_is_answered_with_the_same_L(tmp_path: Path) -> None:
     async with acting_site(tmp_path) as site:
-        first = await site.coordinator.enter_round(round_of(TERM, 100))
-        again = await site.coordinator.enter_round(round_of(TERM, 100))
+        first = await site.coordinator.rounds.enter_round(round_of(TERM, 100))
+        again = await site.coordinator.rounds.enter_round(round_of(TERM, 100))
         assert {shard: answer.ledger_offset for shard, answer in first.items()} == {
             shard: answer.ledger_offset for shard, answer in again.items()
         }
         assert sorted(first) == [0, 1]
-        assert await site.coordinator.enter_round(round_of(TERM, 99)) == {}
+        assert await site.coordinator.rounds.enter_round(round_of(TERM, 99)) == {}
 
 
 async def test_T3_commit_markers_of_the_round_wait_for_its_release(tmp_path: Path) -> None:
     async with acting_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "held")
         number = round_of(TERM, 100)
-        await site.coordinator.enter_round(number)
-        await site.coordinator.end_txn("held", producer_id, epoch, True, 1)
+        await site.coordinator.rounds.enter_round(number)
+        await site.coordinator.clients.end_txn("held", producer_id, epoch, True, 1)
         for _ in range(200):
             await asyncio.sleep(0)
         assert markers_in(site.partition("orders")) == []
         assert site.partition("orders").last_stable_offset == 0
-        site.coordinator.release(number)
+        site.coordinator.rounds.release(number)
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
         assert markers_in(site.partition("orders")) == [(1, ControlType.COMMIT, number)]
 
@@ -333,9 +333,9 @@ async def test_T3_commit_markers_of_the_round_wait_for_its_release(tmp_path: Pat
 async def test_T3_entering_the_next_round_frees_the_older_stamps(tmp_path: Path) -> None:
     async with acting_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "held")
-        await site.coordinator.enter_round(round_of(TERM, 100))
-        await site.coordinator.end_txn("held", producer_id, epoch, True, 1)
-        await site.coordinator.enter_round(round_of(TERM, 101))
+        await site.coordinator.rounds.enter_round(round_of(TERM, 100))
+        await site.coordinator.clients.end_txn("held", producer_id, epoch, True, 1)
+        await site.coordinator.rounds.enter_round(round_of(TERM, 101))
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
 
 
@@ -343,8 +343,8 @@ async def test_T5_abort_markers_are_not_held_and_do_not_stop_D(tmp_path: Path) -
     async with acting_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "aborted")
         number = round_of(TERM, 100)
-        await site.coordinator.enter_round(number)
-        await site.coordinator.end_txn("aborted", producer_id, epoch, False, 1)
+        await site.coordinator.rounds.enter_round(number)
+        await site.coordinator.clients.end_txn("aborted", producer_id, epoch, False, 1)
         partition = site.partition("orders")
         await until(lambda: len(markers_in(partition)) == 1, what="the abort marker")
         assert partition.state.first_commit_marker(number) is None
@@ -353,8 +353,8 @@ async def test_T5_abort_markers_are_not_held_and_do_not_stop_D(tmp_path: Path) -
 async def test_T6_a_marker_sent_again_is_confirmed_without_a_second_one(tmp_path: Path) -> None:
     async with acting_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "twice")
-        await site.coordinator.end_txn("twice", producer_id, epoch, True, 1)
-        site.coordinator.release(site.coordinator.transactions()[0].stamp or 0)
+        await site.coordinator.clients.end_txn("twice", producer_id, epoch, True, 1)
+        site.coordinator.rounds.release(site.coordinator.transactions()[0].stamp or 0)
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
         decision = next(
             record.decision
@@ -377,9 +377,9 @@ async def test_T7_first_commit_marker_of_a_round_is_found_in_the_partition(tmp_p
     async with acting_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "marked")
         number = round_of(TERM, 100)
-        await site.coordinator.enter_round(number)
-        site.coordinator.release(number)
-        await site.coordinator.end_txn("marked", producer_id, epoch, True, 1)
+        await site.coordinator.rounds.enter_round(number)
+        site.coordinator.rounds.release(number)
+        await site.coordinator.clients.end_txn("marked", producer_id, epoch, True, 1)
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
         state = site.partition("orders").state
         assert state.first_commit_marker(number) == 1
@@ -438,7 +438,7 @@ async def test_T17_lso_and_aborted_list_know_only_markers_below_D(tmp_path: Path
     """H10: the marker was copied but lies above D: the transaction is still open for readers."""
     async with acting_site(tmp_path / "home") as home:
         producer_id, epoch = await write_one(home, "straddles")
-        await home.coordinator.end_txn("straddles", producer_id, epoch, False, 1)
+        await home.coordinator.clients.end_txn("straddles", producer_id, epoch, False, 1)
         source = home.partition("orders")
         await until(lambda: len(markers_in(source)) == 1, what="the abort marker")
         mirror = Site(tmp_path / "mirror", "mirror")

@@ -399,7 +399,7 @@ async def test_C26_a_batch_of_adds_succeeds_and_fails_by_transaction(
         }  # fmt: skip
         for index in (0, 2):
             tp = world.partition("orders", index).tp
-            assert txn.verify("a", *pair, tp).name == "OK"
+            assert txn.clients.verify("a", *pair, tp).name == "OK"
         ledger = asked_of("b", other, 0, verify=False, topic=TRANSACTION_LEDGER)
         assert await added(client, version, ledger) == {"b": [29]}
 

@@ -4,7 +4,7 @@ INV-AM1  DONE means below the high watermark, and for `__consumer_offsets` appli
 INV-AM2  group state hears of a marker once, in the step that appended it, so that it sees markers and offsets
          in log order; a repeat is not told: the next transaction's offsets may be staged by then (T6, B5)
 INV-AM3  all markers that one call brings for a partition are one write, and wait together
-Not here: retrying (`txn_coordinator.shard_driver`).
+Not here: retrying (`txn_coordinator.serving.shard_driver`).
 """
 
 import logging

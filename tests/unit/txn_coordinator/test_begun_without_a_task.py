@@ -11,7 +11,9 @@ SENDER = Sender(0, 1, 1)
 def end_at_once(
     txn: TransactionCoordinator, name: str, pair: tuple[int, int], tv: int, told: list[EndOutcome]
 ) -> bool:
-    return txn.begin_end_txn(name, *pair, commit=True, tv=tv, sender=SENDER, done=told.append)
+    return txn.clients.begin_end_txn(
+        name, *pair, commit=True, tv=tv, sender=SENDER, done=told.append
+    )
 
 
 async def test_INV_TD5_a_tv2_end_is_not_begun_while_no_producer_id_is_in_stock() -> None:

@@ -23,10 +23,10 @@ async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> No
     world = World()
     async with running(world) as txn:
         pair = await begin(txn)
-        assert txn.verify("t", *pair, tp("orders")) is OK
-        assert txn.verify(None, *pair, tp("orders")) is OK
-        assert txn.verify("t", *pair, tp("orders", 1)) is TxnVerdict.NOT_IN_TRANSACTION
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert txn.clients.verify("t", *pair, tp("orders")) is OK
+        assert txn.clients.verify(None, *pair, tp("orders")) is OK
+        assert txn.clients.verify("t", *pair, tp("orders", 1)) is TxnVerdict.NOT_IN_TRANSACTION
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
         (order,) = world.markers.orders
         shard = order.decision.shard
@@ -50,7 +50,7 @@ async def test_B2_the_answer_waits_until_the_record_is_durable() -> None:
     async with running(world) as txn:
         pair = await begin(txn)
         world.ledger.thawed.clear()
-        end = asyncio.ensure_future(txn.end_txn("t", *pair, True, 1))  # noqa: TID251
+        end = asyncio.ensure_future(txn.clients.end_txn("t", *pair, True, 1))  # noqa: TID251
         await turns()
         assert not end.done()
         assert world.markers.orders == []
@@ -64,7 +64,7 @@ async def test_records_of_one_turn_go_out_as_one_batch() -> None:
         names = [f"t{number}" for number in range(40)]
         before = world.ledger.batches
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(txn.init_producer_id(name, 1000)) for name in names]
+            tasks = [group.create_task(txn.clients.init_producer_id(name, 1000)) for name in names]
         assert {task.result().verdict for task in tasks} == {OK}
         assert len({task.result().producer_id for task in tasks}) == len(names)
         assert world.ledger.batches - before < len(names)
@@ -75,10 +75,10 @@ async def test_P5_the_next_transaction_waits_for_the_markers_in_the_broker() -> 
     async with running(world) as txn:
         pair = await begin(txn)
         world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         async with asyncio.TaskGroup() as group:
             add = group.create_task(
-                txn.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
+                txn.clients.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
             )
             await turns()
             assert not add.done()
@@ -91,10 +91,10 @@ async def test_C14_a_hold_is_bounded() -> None:
     async with running(world) as txn:
         pair = await begin(txn)
         world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         async with asyncio.TaskGroup() as group:
             add = group.create_task(
-                txn.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
+                txn.clients.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
             )
             await turns()
             world.clock.advance(499)
@@ -110,14 +110,14 @@ async def test_a_failed_ledger_closes_the_shard_and_guesses_nothing() -> None:
     async with running(world) as txn:
         pair = await begin(txn)
         world.ledger.broken = True
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.UNAVAILABLE
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.UNAVAILABLE
         assert world.markers.orders == []
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.UNAVAILABLE
-        assert txn.verify("t", *pair, tp("orders")) is TxnVerdict.UNAVAILABLE
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.UNAVAILABLE
+        assert txn.clients.verify("t", *pair, tp("orders")) is TxnVerdict.UNAVAILABLE
         assert len(txn.failures) == 1
         world.ledger.broken = False
         await txn.load(LEADER_EPOCH + 1, REGION_EPOCH)
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
 
 
 async def test_C22_a_damaged_record_fails_the_load() -> None:
@@ -126,23 +126,23 @@ async def test_C22_a_damaged_record_fails_the_load() -> None:
     async with running(world, load=False) as txn:
         with pytest.raises(LedgerCorrupt, match="offset 0"):
             await txn.load(LEADER_EPOCH, REGION_EPOCH)
-        assert (await txn.init_producer_id("t", 1000)).verdict is TxnVerdict.LOADING
+        assert (await txn.clients.init_producer_id("t", 1000)).verdict is TxnVerdict.LOADING
 
 
 async def test_C23_loading_and_resigned_coordinators_say_so() -> None:
     world = World()
     async with running(world, load=False) as txn:
-        assert (await txn.init_producer_id("t", 1000)).verdict is TxnVerdict.NOT_COORDINATOR
+        assert (await txn.clients.init_producer_id("t", 1000)).verdict is TxnVerdict.NOT_COORDINATOR
         world.ledger.thawed.clear()
         async with asyncio.TaskGroup() as group:
             group.create_task(txn.load(LEADER_EPOCH, REGION_EPOCH))
             await turns()
-            assert (await txn.end_txn("t", 1, 0, True, 1)).verdict is TxnVerdict.LOADING
-            assert (await txn.init_producer_id(None, 1000)).verdict is TxnVerdict.LOADING
+            assert (await txn.clients.end_txn("t", 1, 0, True, 1)).verdict is TxnVerdict.LOADING
+            assert (await txn.clients.init_producer_id(None, 1000)).verdict is TxnVerdict.LOADING
             world.ledger.thawed.set()
         pair = await begin(txn)
         world.ledger.thawed.clear()
-        end = asyncio.ensure_future(txn.end_txn("t", *pair, True, 1))  # noqa: TID251
+        end = asyncio.ensure_future(txn.clients.end_txn("t", *pair, True, 1))  # noqa: TID251
         await turns()
         await txn.resign()
         assert (await end).verdict is TxnVerdict.NOT_COORDINATOR
@@ -156,7 +156,7 @@ async def test_a_prepared_transaction_is_finished_after_a_restart_with_the_old_d
     async with running(world) as txn:
         pair = await begin(txn)
         world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
     world.ledger.leader_epoch += 1
     world.markers.gate.set()
@@ -165,7 +165,9 @@ async def test_a_prepared_transaction_is_finished_after_a_restart_with_the_old_d
         (order,) = world.markers.orders
         assert order.decision.leader_epoch == LEADER_EPOCH
         assert order.coordinator_epoch == LEADER_EPOCH + 1
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK  # C17: CompleteCommit, again
+        assert (
+            await txn.clients.end_txn("t", *pair, True, 1)
+        ).verdict is OK  # C17: CompleteCommit, again
 
 
 async def test_C32_a_marker_is_tried_again_until_it_is_there() -> None:
@@ -173,7 +175,7 @@ async def test_C32_a_marker_is_tried_again_until_it_is_there() -> None:
     async with running(world) as txn:
         pair = await begin(txn)
         world.markers.results = [MarkerResult.RETRY, MarkerResult.RETRY]
-        assert (await txn.end_txn("t", *pair, False, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, False, 1)).verdict is OK
         await turns()
         assert len(world.markers.orders) == 1
         world.clock.advance(20)
@@ -199,7 +201,7 @@ async def test_C24_an_overdue_transaction_is_aborted_and_fenced(
         await turns()
         assert txn.open_transactions == 0
         assert not world.markers.orders[0].commit
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.FENCED
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.FENCED
     (line,) = caplog.records  # INV-TAL1
     assert "the transaction of t is aborted" in line.getMessage()
     named = (line.transactional_id, line.producer_id, line.producer_epoch)  # type: ignore[attr-defined]
@@ -213,8 +215,8 @@ async def test_INV_TAL1_a_producer_that_begins_anew_over_an_open_transaction_is_
     world = World()
     async with running(world) as txn:
         pair = await begin(txn)
-        assert (await txn.init_producer_id("t", 60_000)).verdict is TxnVerdict.OK
-        assert (await txn.init_producer_id("t", 60_000)).verdict is TxnVerdict.OK
+        assert (await txn.clients.init_producer_id("t", 60_000)).verdict is TxnVerdict.OK
+        assert (await txn.clients.init_producer_id("t", 60_000)).verdict is TxnVerdict.OK
     (line,) = caplog.records
     assert "began anew" in line.getMessage()
     assert line.producer_epoch == pair[1]  # type: ignore[attr-defined]
@@ -225,23 +227,23 @@ async def test_T2_T3_rounds_over_the_driver() -> None:
     first, second = round_of(7, 1), round_of(7, 2)
     async with running(world) as txn:
         pair = await begin(txn)
-        entered = await txn.enter_round(first)
+        entered = await txn.rounds.enter_round(first)
         assert sorted(entered) == [0, 1]
         for shard, answer in entered.items():
             _, key, value = world.ledger.rows[shard][answer.ledger_offset]
             assert key == lr.encode_round_key()
             assert value is not None
             assert lr.decode_round_value(value).stamp == first
-        assert await txn.enter_round(first) == entered  # repeated: the same L
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert await txn.rounds.enter_round(first) == entered  # repeated: the same L
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
         assert world.markers.orders == []
-        assert txn.held_decisions == 1
-        txn.release(first)
+        assert txn.rounds.held_decisions == 1
+        txn.rounds.release(first)
         await turns()
         assert world.markers.orders[0].decision.stamp == first
-        assert await txn.enter_round(second) != {}
-        assert await txn.enter_round(first) == {}  # lower: ignored
+        assert await txn.rounds.enter_round(second) != {}
+        assert await txn.rounds.enter_round(first) == {}  # lower: ignored
 
 
 @pytest.mark.parametrize("where", ["ongoing", "unknown"])
@@ -256,7 +258,7 @@ async def test_T21_adoption_ends_everything_that_is_open(where: str) -> None:
                 (tp("late"), OpenTxn(pair[0], 0, 5, 0)),
             ]
         else:
-            assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+            assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
             await turns()
             world.markers.orders.clear()
             found = [(tp("orders"), OpenTxn(pair[0], 0, 9, 0))]
@@ -274,12 +276,12 @@ async def test_T21_adoption_ends_everything_that_is_open(where: str) -> None:
             for order in world.markers.orders
         )
         # T22
-        refused = await txn.add_partitions("t", *pair, [tp("orders")], implicit=False)
+        refused = await txn.clients.add_partitions("t", *pair, [tp("orders")], implicit=False)
         assert refused is TxnVerdict.FENCED_BY_TAKEOVER
         assert (
-            await txn.end_txn("t", *pair, True, 1)
+            await txn.clients.end_txn("t", *pair, True, 1)
         ).verdict is TxnVerdict.FENCED_BY_TAKEOVER_FATAL
-        again = await txn.init_producer_id("t", 60_000, *pair)
+        again = await txn.clients.init_producer_id("t", 60_000, *pair)
         assert again.verdict is OK
         assert again.producer_id != pair[0]
         assert again.producer_epoch == 0
@@ -312,8 +314,8 @@ async def test_T21_adoption_run_again_after_a_crash_changes_nothing() -> None:
 async def test_C11_ids_without_transactional_id_are_never_given_twice() -> None:
     world = World()
     async with running(world) as txn:
-        seen = [(await txn.init_producer_id(None, 0)).producer_id for _ in range(10)]
-        seen += [(await txn.init_producer_id(f"t{n}", 1000)).producer_id for n in range(10)]
+        seen = [(await txn.clients.init_producer_id(None, 0)).producer_id for _ in range(10)]
+        seen += [(await txn.clients.init_producer_id(f"t{n}", 1000)).producer_id for n in range(10)]
         assert len(set(seen)) == 20
 
 
@@ -330,7 +332,7 @@ async def test_T28_a_partition_of_another_domain_is_refused() -> None:
         task = group.create_task(txn.run())
         await txn.load(LEADER_EPOCH, REGION_EPOCH)
         pair = await begin(txn)
-        refused = await txn.add_partitions("t", *pair, [tp("foreign")], implicit=False)
+        refused = await txn.clients.add_partitions("t", *pair, [tp("foreign")], implicit=False)
         assert refused is TxnVerdict.WRONG_DOMAIN
         task.cancel()
 
@@ -339,7 +341,9 @@ async def test_names_that_no_client_may_use_are_refused() -> None:
     world = World()
     async with running(world) as txn:
         for name in ("", "\x00orphan-1", "x" * 40_000):
-            assert (await txn.init_producer_id(name, 1000)).verdict is TxnVerdict.INVALID_REQUEST
+            assert (
+                await txn.clients.init_producer_id(name, 1000)
+            ).verdict is TxnVerdict.INVALID_REQUEST
 
 
 async def test_without_producer_ids_only_those_who_need_one_are_refused() -> None:
@@ -348,11 +352,11 @@ async def test_without_producer_ids_only_those_who_need_one_are_refused() -> Non
         pair = await begin(txn)
         world.ids.broken = True
         for number in range(40):
-            await txn.init_producer_id(f"u{number}", 1000)
-        assert (await txn.init_producer_id("v", 1000)).verdict is TxnVerdict.UNAVAILABLE
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+            await txn.clients.init_producer_id(f"u{number}", 1000)
+        assert (await txn.clients.init_producer_id("v", 1000)).verdict is TxnVerdict.UNAVAILABLE
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         world.ids.broken = False
-        assert (await txn.init_producer_id("v", 1000)).verdict is OK
+        assert (await txn.clients.init_producer_id("v", 1000)).verdict is OK
 
 
 async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> None:
@@ -361,7 +365,7 @@ async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> 
     async with running(world) as txn:
         pair = await begin(txn)
         world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
     world.markers.gate.set()
     world.ledger.leader_epoch = 16 << 16 | 1
@@ -387,7 +391,7 @@ async def test_T21_adoption_does_not_wait_for_a_stopped_partition_whose_marker_s
     async with running(world) as txn:
         pair = await begin(txn)
         world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
     world.markers.gate.set()
     world.ledger.leader_epoch = 16 << 16 | 1
@@ -395,7 +399,7 @@ async def test_T21_adoption_does_not_wait_for_a_stopped_partition_whose_marker_s
     async with running(world, load=False) as txn:
         assert (await txn.adopt(16, world.ledger.leader_epoch, [])).carried_out == 1
         # Its producer waits, all others are served.
-        assert (await txn.init_producer_id("other", 1000)).verdict is OK
+        assert (await txn.clients.init_producer_id("other", 1000)).verdict is OK
         assert status_of(txn, "t") is lr.TxnStatus.PREPARE_COMMIT
         world.clock.advance(20)  # the partition is there again
         await turns()
@@ -409,9 +413,9 @@ async def test_P4_what_comes_while_the_decision_is_written_came_too_late() -> No
         pair = await begin(txn)
         world.ledger.thawed.clear()
         async with asyncio.TaskGroup() as group:
-            group.create_task(txn.end_txn("t", *pair, True, 1))
+            group.create_task(txn.clients.end_txn("t", *pair, True, 1))
             await turns()
-            assert txn.verify("t", *pair, tp("orders")) is TxnVerdict.CONCURRENT
+            assert txn.clients.verify("t", *pair, tp("orders")) is TxnVerdict.CONCURRENT
             world.ledger.thawed.set()
 
 

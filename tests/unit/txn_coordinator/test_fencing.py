@@ -17,9 +17,9 @@ async def test_P1_a_request_of_a_gone_client_is_not_executed_later() -> None:
     async with running(world) as txn:
         pair = await begin(txn)
         world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         add = asyncio.ensure_future(  # noqa: TID251
-            txn.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
+            txn.clients.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
         )
         await turns()
         add.cancel()
@@ -38,7 +38,7 @@ async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back(
         assert await txn.admin.abort_producer(*pair, lambda: [tp("orders")]) is OK
         (order,) = world.markers.orders
         assert (order.producer_epoch, order.commit) == (pair[1] + 1, False)
-        late = await txn.end_txn("t", *pair, True, 1)
+        late = await txn.clients.end_txn("t", *pair, True, 1)
         assert late.verdict is TxnVerdict.FENCED
         assert await txn.admin.abort_producer(4242, 0, lambda: [tp("orders")]) is OK
         assert [order.producer_id for order in world.markers.orders] == [pair[0], 4242]
@@ -52,7 +52,7 @@ async def test_B13_an_abort_ends_what_the_ledger_does_not_know_of_by_a_decision_
     world = World()
     async with running(world) as txn:
         pair = await begin(txn)
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
         world.markers.orders.clear()
         hanging = [tp("orders", 7)]
@@ -64,7 +64,7 @@ async def test_B13_an_abort_ends_what_the_ledger_does_not_know_of_by_a_decision_
             pair[1] + 1,
         )
         assert world.ledger.records()[-1].status is TxnStatus.COMPLETE_ABORT
-        again = await txn.add_partitions("t", *pair, hanging, implicit=False)
+        again = await txn.clients.add_partitions("t", *pair, hanging, implicit=False)
         assert again is TxnVerdict.FENCED
 
 
@@ -73,7 +73,7 @@ async def test_B13_an_abort_waits_for_markers_under_way_and_looks_again() -> Non
     async with running(world) as txn:
         pair = await begin(txn)
         world.markers.gate.clear()
-        assert (await txn.end_txn("t", *pair, True, 1)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         still_open = [tp("orders")]
         async with asyncio.TaskGroup() as group:
             abort = group.create_task(txn.admin.abort_producer(*pair, lambda: list(still_open)))
@@ -83,7 +83,7 @@ async def test_B13_an_abort_waits_for_markers_under_way_and_looks_again() -> Non
             world.markers.gate.set()
         assert abort.result() is OK
         assert [order.commit for order in world.markers.orders] == [True]
-        assert (await txn.add_partitions("t", *pair, [tp("a")], implicit=False)) is OK
+        assert (await txn.clients.add_partitions("t", *pair, [tp("a")], implicit=False)) is OK
 
 
 async def test_B13_abort_by_name_ends_what_is_open_and_nothing_else() -> None:
@@ -105,13 +105,13 @@ async def test_P1_with_the_connection_order_fence_an_overtaken_end_txn_is_not_ex
     world = World()
     async with running(world) as txn:
         pair = await begin(txn)
-        ended = await txn.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 2))
+        ended = await txn.clients.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 2))
         assert ended.verdict is OK
-        joined = await txn.add_partitions(
+        joined = await txn.clients.add_partitions(
             "t", *pair, [tp("orders", 1)], implicit=False, sender=Sender(0, 2, 2)
         )
         assert joined is OK
-        late = await txn.end_txn("t", *pair, True, 1, sender=Sender(0, 1, 2))
+        late = await txn.clients.end_txn("t", *pair, True, 1, sender=Sender(0, 1, 2))
         assert late.verdict is TxnVerdict.STALE_CONNECTION
         assert txn.open_transactions == 1
 
@@ -121,34 +121,42 @@ async def test_P1_whoever_was_fenced_cannot_fence_by_a_newer_connection() -> Non
     world = World()
     async with running(world) as txn:
         zombie = await begin(txn)
-        given = await txn.init_producer_id("t", 60_000)
+        given = await txn.clients.init_producer_id("t", 60_000)
         pair = (given.producer_id, given.producer_epoch)
         assert pair == (zombie[0], zombie[1] + 2)  # fenced by the abort, then given the next
         mine, his = Sender(0, 5, 5), Sender(0, 9, 9)
-        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=mine) is OK
-        refused = await txn.end_txn("t", *zombie, True, 1, sender=his)
+        assert (
+            await txn.clients.add_partitions("t", *pair, [tp("a")], implicit=False, sender=mine)
+            is OK
+        )
+        refused = await txn.clients.end_txn("t", *zombie, True, 1, sender=his)
         assert refused.verdict is TxnVerdict.FENCED
         # Nor does his request make what is known of the new pair forgotten.
         older = Sender(0, 4, 9)
-        late = await txn.end_txn("t", *pair, True, 1, sender=older)
+        late = await txn.clients.end_txn("t", *pair, True, 1, sender=older)
         assert late.verdict is TxnVerdict.STALE_CONNECTION
-        assert (await txn.end_txn("t", *pair, True, 1, sender=mine)).verdict is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 1, sender=mine)).verdict is OK
 
 
 async def test_P1_a_repeated_init_that_changes_nothing_does_not_lift_the_fence() -> None:
     world = World()
     async with running(world) as txn:
-        first = await txn.init_producer_id("t", 60_000)
+        first = await txn.clients.init_producer_id("t", 60_000)
         old = (first.producer_id, first.producer_epoch)
-        bumped = await txn.init_producer_id("t", 60_000, *old)
+        bumped = await txn.clients.init_producer_id("t", 60_000, *old)
         pair = (bumped.producer_id, bumped.producer_epoch)
         newer, older = Sender(0, 8, 8), Sender(0, 3, 8)
-        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=newer) is OK
-        assert (await txn.end_txn("t", *pair, True, 1, sender=newer)).verdict is OK
+        assert (
+            await txn.clients.add_partitions("t", *pair, [tp("a")], implicit=False, sender=newer)
+            is OK
+        )
+        assert (await txn.clients.end_txn("t", *pair, True, 1, sender=newer)).verdict is OK
         await turns()
-        again = await txn.init_producer_id("t", 60_000, *old)  # KIP-360: the present pair once more
+        again = await txn.clients.init_producer_id(
+            "t", 60_000, *old
+        )  # KIP-360: the present pair once more
         assert (again.producer_id, again.producer_epoch) == pair
-        late = await txn.add_partitions("t", *pair, [tp("a")], implicit=False, sender=older)
+        late = await txn.clients.add_partitions("t", *pair, [tp("a")], implicit=False, sender=older)
         assert late is TxnVerdict.STALE_CONNECTION
 
 
@@ -156,17 +164,17 @@ async def test_P2_data_of_a_connection_older_than_the_abort_is_asked_for_again()
     world = World()
     async with running(world) as txn:
         pair = await begin(txn)
-        ended = await txn.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 6))
+        ended = await txn.clients.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 6))
         assert ended.verdict is OK
-        joined = await txn.add_partitions(
+        joined = await txn.clients.add_partitions(
             "t", *pair, [tp("orders")], implicit=False, sender=Sender(0, 2, 6)
         )
         assert joined is OK
         arrival = Arrival(Sender(0, 4, 6), 0)
-        first = txn.verify("t", *pair, tp("orders"), arrival)
+        first = txn.clients.verify("t", *pair, tp("orders"), arrival)
         assert first is TxnVerdict.UNPROVEN_CONNECTION
-        assert txn.verify("t", *pair, tp("orders"), arrival) is OK
-        assert txn.verify(None, *pair, tp("orders"), Arrival(Sender(0, 5, 6), 0)) is (
+        assert txn.clients.verify("t", *pair, tp("orders"), arrival) is OK
+        assert txn.clients.verify(None, *pair, tp("orders"), Arrival(Sender(0, 5, 6), 0)) is (
             TxnVerdict.UNPROVEN_CONNECTION
         )
 
@@ -176,12 +184,12 @@ async def test_P1_TV2_needs_no_order_of_connections() -> None:
     async with running(world) as txn:
         pair = await begin(txn)
         newer, older = Sender(0, 8, 8), Sender(0, 3, 8)
-        ended = await txn.end_txn("t", *pair, False, 2, sender=newer)
+        ended = await txn.clients.end_txn("t", *pair, False, 2, sender=newer)
         assert ended.verdict is OK
         await turns()
         pair = (ended.producer_id, ended.producer_epoch)
-        assert await txn.add_partitions("t", *pair, [tp("a")], implicit=True) is OK
-        assert (await txn.end_txn("t", *pair, True, 2, sender=older)).verdict is OK
+        assert await txn.clients.add_partitions("t", *pair, [tp("a")], implicit=True) is OK
+        assert (await txn.clients.end_txn("t", *pair, True, 2, sender=older)).verdict is OK
 
 
 def test_B13_an_abort_that_meets_a_decision_is_sent_away_to_look_again() -> None:

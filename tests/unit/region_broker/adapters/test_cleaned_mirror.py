@@ -330,12 +330,14 @@ async def transact(site: Site, count: int) -> None:
     """Let two applications commit and abort, each with one producer."""
     verdicts = set()
     for name in ("billing", "shipping"):
-        init = await site.coordinator.init_producer_id(name, 60_000)
+        init = await site.coordinator.clients.init_producer_id(name, 60_000)
         pair = (init.producer_id, init.producer_epoch)
         for number in range(count):
             parts = [TopicPartition(TopicName("orders"), 0)]
-            verdicts.add(await site.coordinator.add_partitions(name, *pair, parts, implicit=False))
-            end = await site.coordinator.end_txn(name, *pair, bool(number % 3), 1)
+            verdicts.add(
+                await site.coordinator.clients.add_partitions(name, *pair, parts, implicit=False)
+            )
+            end = await site.coordinator.clients.end_txn(name, *pair, bool(number % 3), 1)
             verdicts.add(end.verdict)
     assert verdicts == {TxnVerdict.OK}
 

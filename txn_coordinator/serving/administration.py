@@ -16,9 +16,10 @@ from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
-from txn_coordinator.abort_log import tell_ordered
 from txn_coordinator.ports import IdsUnavailable
-from txn_coordinator.shard_driver import ShardDriver
+from txn_coordinator.serving.abort_log import tell_ordered
+from txn_coordinator.serving.loaded_shards import LoadedShards
+from txn_coordinator.serving.shard_driver import ShardDriver
 from txn_coordinator.verdicts import TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
@@ -27,29 +28,20 @@ _TRIES: Final = 5
 
 StillOpen = Callable[[], Sequence[TopicPartition]]
 """The partitions that have data of a producer now and no marker."""
-ServingShards = Callable[[], Sequence[ShardDriver] | TxnVerdict]
-"""The shards that are served now, or why none is."""
 
 
 class TransactionAdministration:
     """Asked through `TransactionCoordinator.admin`; holds no state of its own."""
 
-    def __init__(
-        self,
-        shards: ServingShards,
-        shard_of: Callable[[str], ShardDriver | TxnVerdict],
-        next_request: Callable[[], int],
-    ) -> None:
-        """Take what the coordinator serves now: `shard_of` a transactional id, or why it cannot be asked."""
+    def __init__(self, shards: LoadedShards) -> None:
+        """Take the shards."""
         self._shards = shards
-        self._shard_of = shard_of
-        self._next_request = next_request
 
     # ---- looking
 
     def listing(self) -> list[TransactionRecord] | TxnVerdict:
         """Return the current value of every transactional id, orphans left out; or why there is none."""
-        shards = self._shards()
+        shards = self._shards.serving()
         if isinstance(shards, TxnVerdict):
             return shards
         for shard in shards:
@@ -61,7 +53,7 @@ class TransactionAdministration:
 
     def describe(self, transactional_id: str) -> TransactionRecord | TxnVerdict | None:
         """Return the current value of one transactional id; None if there is none; or why not."""
-        shard = self._shard_of(transactional_id)
+        shard = self._shards.serving_of(transactional_id)
         if isinstance(shard, TxnVerdict):
             return shard
         record = shard.view.record_of(transactional_id)
@@ -75,7 +67,7 @@ class TransactionAdministration:
         INVALID_STATE: nothing is open. UNKNOWN_PRODUCER_MAPPING: no such id. CONCURRENT: its markers could
         not be written in time; the decision stands, and they are tried on.
         """
-        shard = self._shard_of(transactional_id)
+        shard = self._shards.serving_of(transactional_id)
         if isinstance(shard, TxnVerdict):
             return shard
         record = shard.view.record_of(transactional_id)
@@ -92,7 +84,7 @@ class TransactionAdministration:
         (it expired, or an older region gave it out), an orphan abort is decided (T21).
         CONCURRENT: a later transaction of the producer is open, or markers could not be written in time.
         """
-        shards = self._shards()
+        shards = self._shards.serving()
         if isinstance(shards, TxnVerdict):
             return shards
         for shard in shards:
@@ -122,7 +114,7 @@ class TransactionAdministration:
             if found is None:
                 return TxnVerdict.UNKNOWN_PRODUCER_MAPPING
             whose = pair or (found.producer_id, found.producer_epoch)
-            event = ev.AbortReceived(self._next_request(), name, *whose, partitions)
+            event = ev.AbortReceived(self._shards.next_request(), name, *whose, partitions)
             verdict = (await shard.ask(event, takes_id=True)).verdict
             if verdict is TxnVerdict.OK:
                 tell_ordered(found)
@@ -141,7 +133,7 @@ class TransactionAdministration:
         if not partitions:
             return TxnVerdict.OK
         shard.step(ev.AbortOrphan(producer_id, producer_epoch, partitions))
-        if not await shard.sync():
+        if not await shard.ledger.sync():
             return shard.closed_verdict
         return await self._settled(shard, name)
 
@@ -159,7 +151,7 @@ class TransactionAdministration:
 
     async def _settled(self, shard: ShardDriver, name: str) -> TxnVerdict:
         """Wait until nothing of `name` is under way."""
-        answer = await shard.ask(ev.SettledAsked(self._next_request(), name))
+        answer = await shard.ask(ev.SettledAsked(self._shards.next_request(), name))
         return answer.verdict
 
 

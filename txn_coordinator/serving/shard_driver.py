@@ -1,19 +1,14 @@
-"""Runs the core of one ledger shard: appends, confirms, sends markers, answers, limits waiting.
+"""Runs the core of one ledger shard: carries out its effects, and tells it what became of them.
 
-INV-TD1  one event loop owns everything here; no `await` stands between a core's step and the append
-         queue, and the queue is flushed in order, so queue order is log order (T2)
-INV-TD2  a record is reported durable when the ledger says so, in ledger order (B2, C19); all records of one
-         append are reported by one call
 INV-TD3  when the ledger fails, or the shard is resigned, `closed` is set for ever: everything unanswered is
          answered, and no callback changes anything any more (C23); a new load makes a new object
 INV-TD5  producer ids in stock >= requests in flight that may take one
 
-Not here: which shard serves whom, loading, taking over (`driver`); the rules (`core`).
+Not here: which shard serves whom (`loaded_shards`), loading, taking over (`loading`); the rules (`core`).
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, assert_never
@@ -21,14 +16,11 @@ from typing import Final, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId
 from idempotency.identity import TopicPartition
 from idempotency.ports import Clock
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
-from txn_coordinator import transitions as tr
-from txn_coordinator.abort_log import tell_timed_out
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.effects import (
     Answer,
@@ -39,43 +31,24 @@ from txn_coordinator.effects import (
     SendMarkers,
     TxnEffect,
 )
-from txn_coordinator.marker_orders import MarkerQueue, MarkerWave
 from txn_coordinator.markers import retry_delay_ms
 from txn_coordinator.ports import (
-    IdBlocks,
     IdsUnavailable,
     LedgerFailed,
-    LedgerPosition,
     MarkerOrder,
     MarkerResult,
     TransactionLog,
 )
+from txn_coordinator.serving.abort_log import tell_timed_out
+from txn_coordinator.serving.hold_limit import HoldLimit
+from txn_coordinator.serving.ledger_queue import LedgerQueue
+from txn_coordinator.serving.marker_orders import MarkerQueue, MarkerWave
 from txn_coordinator.verdicts import TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
 _ID_REFILL: Final = 32
 REPLAY_SLICE: Final = 500
 """Records replayed between two turns of the event loop."""
-
-
-class IdStock:
-    """Producer ids of one node; its lock guards the fetching of a block, and nothing else is awaited under it."""
-
-    def __init__(self, blocks: IdBlocks) -> None:
-        """Start empty."""
-        self._blocks = blocks
-        self._block = ProducerIdBlock(0, 0)
-        self._lock = asyncio.Lock()
-
-    async def take(self, count: int) -> ProducerIdBlock:
-        """Return 1 to `count` unused producer ids; raises IdsUnavailable."""
-        async with self._lock:
-            if self._block.count == 0:
-                self._block = await self._blocks.next_block()
-            block = self._block
-            taken = min(count, block.count)
-            self._block = ProducerIdBlock(block.first + taken, block.count - taken)
-            return ProducerIdBlock(block.first, taken)
 
 
 class ShardPorts(msgspec.Struct, frozen=True):
@@ -88,36 +61,6 @@ class ShardPorts(msgspec.Struct, frozen=True):
     """Returns 1 to n unused producer ids."""
     group: asyncio.TaskGroup
     hold_limit_ms: int
-
-
-class _Outgoing(msgspec.Struct, frozen=True):
-    """A ledger record on its way: `report` names the entry that waits for it, if one does."""
-
-    key: bytes
-    value: bytes | None
-    report: str | None = None
-    round: int = -1
-
-
-class _Flushed:
-    """The records of one append that somebody waits for."""
-
-    __slots__ = ("_records", "_shard")
-
-    def __init__(self, shard: "ShardDriver", records: list[tuple[LedgerPosition, str]]) -> None:
-        self._shard = shard
-        self._records = records
-
-    def committed(self) -> None:
-        """See `DurableListener`."""
-        shard = self._shard
-        for position, name in self._records:
-            if not shard.closed:
-                shard.step(ev.RecordDurable(name, position))
-
-    def not_committed(self, error: Exception) -> None:
-        """See `DurableListener`."""
-        self._shard.fail(LedgerFailed(str(error)))
 
 
 class ShardDriver:
@@ -134,22 +77,19 @@ class ShardDriver:
         self.closed = False
         self.failed: str | None = None
         self._ports = ports
-        self._outbox: list[_Outgoing] = []
-        self._last_offset = -1
+        self.ledger = LedgerQueue(ports.ledger, core.shard, coordinator_epoch, self)
         self._waves: set[MarkerWave] = set()
         self.owed: set[DecisionId] = set()
         """Decisions with a marker that a stopped partition cannot take."""
         self._waiting: dict[int, Callable[[Answer], None]] = {}
-        self._holds: deque[tuple[int, ev.HoldExpired]] = deque()
-        self._holds_wake = asyncio.Event()
-        self._held: set[int] = set()
+        self._holds = HoldLimit(ports.clock, ports.hold_limit_ms, self.step)
         self._holding: asyncio.Task[None] | None = None
 
     # ---- life
 
     def serve(self) -> None:
         """Start to limit waiting; requests may come."""
-        self._holding = self._ports.group.create_task(self._hold_loop())
+        self._holding = self._ports.group.create_task(self._holds.run())
 
     def close(self, verdict: TxnVerdict) -> None:
         """Answer everything unanswered with `verdict` and stop for ever."""
@@ -245,7 +185,7 @@ class ShardDriver:
             raise
         finally:
             self._waiting.pop(event.request_id, None)
-            self._held.discard(event.request_id)
+            self._holds.answered(event.request_id)
 
     def tell(self, event: ev.Request, done: Callable[[Answer], None]) -> None:
         """Give a request to the core; `done` gets the answer, perhaps at once.
@@ -283,94 +223,21 @@ class ShardDriver:
         match effect:
             case Answer():
                 done = self._waiting.pop(effect.request_id, None)
-                self._held.discard(effect.request_id)
+                self._holds.answered(effect.request_id)
                 if done is not None:
                     done(effect)
             case AppendRecord(record=record, report=report):
-                name = record.transactional_id
-                value = lr.encode_transaction_value(record)
-                self._queue(_Outgoing(_key(name), value, name if report else None))
+                self.ledger.put_record(record, report=report)
             case SendMarkers():
                 self._send(effect)
             case Held(request_id=number, transactional_id=name):
-                self._arm_hold(ev.HoldExpired(number, name))
+                self._holds.hold(ev.HoldExpired(number, name))
             case AppendRound(round=round_):
-                self.queue_round(round_)
+                self.ledger.put_round(round_)
             case AppendTombstone(transactional_id=name):
-                self._queue(_Outgoing(_key(name), None, name))
+                self.ledger.put_tombstone(name)
             case _:
                 assert_never(effect)
-
-    # ---- holding
-
-    def _arm_hold(self, expiry: ev.HoldExpired) -> None:
-        """Start the hold limit of a request, once, however often it is parked again."""
-        if expiry.request_id in self._held:
-            return
-        self._held.add(expiry.request_id)
-        deadline_ms = self._ports.clock.monotonic_ms() + self._ports.hold_limit_ms
-        self._holds.append((deadline_ms, expiry))
-        self._holds_wake.set()
-
-    async def _hold_loop(self) -> None:
-        """Send away what has waited too long; the limit is the same for all, so order is by age."""
-        clock = self._ports.clock
-        while True:
-            await self._holds_wake.wait()
-            self._holds_wake.clear()
-            while self._holds:
-                deadline_ms, expiry = self._holds.popleft()
-                if expiry.request_id not in self._held:
-                    continue  # answered meanwhile
-                remaining_ms = deadline_ms - clock.monotonic_ms()
-                if remaining_ms > 0:
-                    await clock.sleep_ms(remaining_ms)
-                if expiry.request_id in self._held:
-                    self.step(expiry)
-
-    # ---- the ledger
-
-    def queue_round(self, round_: int) -> None:
-        """Queue ROUND{round}."""
-        value = lr.encode_round_value(lr.RoundRecord(round_, self.coordinator_epoch))
-        self._queue(_Outgoing(lr.encode_round_key(), value, round=round_))
-
-    def _queue(self, outgoing: _Outgoing) -> None:
-        """Put a record behind those of this turn of the loop; all go out as one batch."""
-        if self.closed:
-            return
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self.flush)
-        self._outbox.append(outgoing)
-
-    def flush(self) -> None:
-        """Append what is queued."""
-        if not self._outbox or self.closed:
-            return
-        batch, self._outbox = self._outbox, []
-        try:
-            first = self._ports.ledger.append(self.index, [(out.key, out.value) for out in batch])
-        except LedgerFailed as error:
-            self.fail(error)
-            return
-        self._last_offset = first.offset + len(batch) - 1
-        reports: list[tuple[LedgerPosition, str]] = []
-        for offset, item in enumerate(batch, first.offset):
-            if item.report is not None:
-                reports.append((LedgerPosition(first.leader_epoch, offset), item.report))
-            elif item.round >= 0:
-                self.step(ev.RoundAppended(item.round, offset))
-        if reports:
-            flushed = _Flushed(self, reports)
-            self._ports.ledger.tell_committed(self.index, self._last_offset, flushed)
-
-    async def committed(self, offset: int) -> bool:
-        """Return whether the record at `offset` came below the high watermark here."""
-        try:
-            await self._ports.ledger.committed(self.index, offset)
-        except LedgerFailed as error:
-            self.fail(error)
-        return not self.closed
 
     async def settle(self) -> None:
         """Append what is queued and apply it once durable. Only before `serve`.
@@ -378,16 +245,8 @@ class ShardDriver:
         Raises:
             LedgerFailed: the shard is closed.
         """
-        self.flush()
+        _ = await self.ledger.sync()
         self.expect_open()
-        if self._last_offset >= 0 and not self.closed:
-            await self.committed(self._last_offset)
-        self.expect_open()
-
-    async def sync(self) -> bool:
-        """Append what is queued; return whether all of it is durable."""
-        self.flush()
-        return not self.closed and await self.committed(self._last_offset)
 
     # ---- markers
 
@@ -453,10 +312,3 @@ class ShardDriver:
 def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
     if not future.done():
         future.set_result(answer)
-
-
-def _key(name: str) -> bytes:
-    """Return the ledger key of an entry."""
-    if name.startswith(tr.ORPHAN_PREFIX):
-        return lr.encode_orphan_key(int(name.removeprefix(tr.ORPHAN_PREFIX)))
-    return lr.encode_transaction_key(name)

@@ -14,7 +14,7 @@ from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from txn_coordinator.events import AbortOrphan, AdoptOngoing
-from txn_coordinator.shard_driver import ShardDriver
+from txn_coordinator.serving.shard_driver import ShardDriver
 from txn_coordinator.states import PREPARED
 from txn_coordinator.transitions import orphan_id
 
