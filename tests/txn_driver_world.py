@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.txn_world import REGION_EPOCH, ManualClock, MemoryIds, MemoryLedger, MemoryMarkers, tp
 from txn_coordinator.driver import TransactionCoordinator
-from txn_coordinator.serving.settings import TxnSettings
+from txn_coordinator.settings import TxnSettings
 from txn_coordinator.verdicts import TxnVerdict
 
 OK = TxnVerdict.OK

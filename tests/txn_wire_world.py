@@ -27,7 +27,7 @@ from region_broker.wire.server import KafkaServer
 from tests.geo_world import PlayedIdentity
 from tests.wire_world import LEADER_EPOCH, PlayedRegion, RawClient, WireWorld, wire_world
 from txn_coordinator.driver import TransactionCoordinator
-from txn_coordinator.serving.settings import TxnSettings
+from txn_coordinator.settings import TxnSettings
 
 REGION_EPOCH = 8
 SHARDS = 2

@@ -24,7 +24,7 @@ from txn_coordinator.serving.id_stock import IdStock
 from txn_coordinator.serving.ledger_rounds import LedgerRounds
 from txn_coordinator.serving.loaded_shards import LoadedShards
 from txn_coordinator.serving.loading import Loading
-from txn_coordinator.serving.settings import TxnSettings
+from txn_coordinator.settings import TxnSettings
 from txn_coordinator.verdicts import TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)

@@ -63,7 +63,7 @@ from region_broker.wire.caps.disk_room import watch_room
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
 from txn_coordinator.driver import TransactionCoordinator
-from txn_coordinator.serving.settings import TxnSettings
+from txn_coordinator.settings import TxnSettings
 
 _log: Final = logging.getLogger("tidemark.node")
 

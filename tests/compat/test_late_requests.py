@@ -21,7 +21,7 @@ from tests.compat.confluent_client import ConfluentClient
 from tests.compat.delaying_proxy import END_TXN, PRODUCE, DelayingProxy, delaying_proxy
 from tests.compat.kafka_python_client import KafkaPythonClient
 from tests.txn_wire_world import mirror_of, txn_broker
-from txn_coordinator.serving.settings import TxnSettings
+from txn_coordinator.settings import TxnSettings
 
 pytestmark = pytest.mark.slow
 

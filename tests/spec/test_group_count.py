@@ -17,7 +17,7 @@ from tests.txn_driver_world import World as TxnWorld
 from tests.txn_world import REGION_EPOCH
 from tests.unit.region_broker.groups.fakes import World, join_request, running, stable_member, tp
 from txn_coordinator.driver import TransactionCoordinator
-from txn_coordinator.serving.settings import TxnSettings
+from txn_coordinator.settings import TxnSettings
 from txn_coordinator.verdicts import TxnVerdict
 
 DAY_MS = 24 * 3_600_000

@@ -20,8 +20,8 @@ from txn_coordinator.ports import IdsUnavailable, TransactionLog
 from txn_coordinator.serving.abort_log import tell_replaced
 from txn_coordinator.serving.id_stock import IdStock
 from txn_coordinator.serving.loaded_shards import LoadedShards
-from txn_coordinator.serving.settings import TxnSettings
 from txn_coordinator.serving.shard_driver import ShardDriver
+from txn_coordinator.settings import TxnSettings
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from txn_coordinator.serving.adoption import AdoptionReport, Found, abort_open, 
 from txn_coordinator.serving.id_stock import IdStock
 from txn_coordinator.serving.loaded_shards import LoadedShards
 from txn_coordinator.serving.marker_orders import MarkerQueue
-from txn_coordinator.serving.settings import TxnSettings
 from txn_coordinator.serving.shard_driver import ShardDriver, ShardPorts
+from txn_coordinator.settings import TxnSettings
 
 
 class Loading:
