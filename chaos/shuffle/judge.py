@@ -35,7 +35,7 @@ def judge(story: Story, plain_topic: str) -> list[str]:
     found += _differences(story.final)
     vanished = _vanished(story)
     shown = _shown_last(story.sightings)
-    silent = [_told(each) for each in vanished if not _covered(each, story, shown)]
+    silent = [_told(each) for each in vanished if not covered(each, story, shown)]
     found += few("gone without a word", silent)
     found += few("gone and not named by losses", _unnamed(vanished, story, plain_topic))
     found += few("a refusal that does not say the way out", list(_mute(story.refusals)))
@@ -63,9 +63,10 @@ def _shown_last(sightings: Iterable[Sighting]) -> Mapping[tuple[str, Place], lis
     return found
 
 
-def _covered(
+def covered(
     sighting: Sighting, story: Story, shown: Mapping[tuple[str, Place], Sequence[float]]
 ) -> bool:
+    """Return whether a word allows that a sighting is gone (INV-SHJ2). `shown`: region and place -> when it was shown."""
     for word in story.words:
         times_s = [
             at_s for at_s in shown.get((word.target, sighting.place), ()) if at_s < word.given_s

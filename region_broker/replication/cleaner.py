@@ -74,6 +74,8 @@ class Cleaner:
     def __init__(self, parts: CleanerParts) -> None:
         """Nothing is cleaned before `run`."""
         self._parts = parts
+        self.pause_ms = PAUSE_MS
+        """How long it rests where nothing is to be cleaned."""
         self.cleanings = 0
         self.removed_bytes = 0
 
@@ -81,7 +83,7 @@ class Cleaner:
         """Clean until cancelled."""
         while True:
             if not await self.clean_dirtiest():
-                await self._parts.clock.sleep_ms(PAUSE_MS)
+                await self._parts.clock.sleep_ms(self.pause_ms)
 
     async def clean_dirtiest(self) -> bool:
         """Clean the log that needs it most; return whether there was one that could be cleaned."""

@@ -206,10 +206,10 @@ class Reader:
         ):
             if row.error_code.value:
                 raise Refused(f"Fetch of {row.partition_index}", row.error_code)
-            self._take(row.partition_index, bytes(row.records or b""), row.aborted_transactions)
+            self.take(row.partition_index, bytes(row.records or b""), row.aborted_transactions)
         return sum(self.positions.values()) - before
 
-    def _take(self, number: int, data: bytes, aborted: Sequence[Any] | None) -> None:
+    def take(self, number: int, data: bytes, aborted: Sequence[Any] | None) -> None:
         waiting = sorted((each.first_offset, each.producer_id) for each in aborted or ())
         dropped: set[int] = set()
         for start, header in iter_headers(data):
@@ -222,5 +222,9 @@ class Reader:
             elif not (self.committed and header.is_transactional and header.producer_id in dropped):
                 for record in iter_records(batch):
                     if record.offset >= self.positions[number]:
-                        self.records.append((number, record.offset, record.value or b""))
+                        self.keep(number, record)
             self.positions[number] = header.next_offset
+
+    def keep(self, partition: int, record: Record) -> None:
+        """Keep a record that the application is given."""
+        self.records.append((partition, record.offset, record.value or b""))

@@ -104,8 +104,12 @@ class Pipeliner:
 
     def _send(self, connection: Connection, sequence: int) -> None:
         assert self._producer is not None
-        batch = batch_of(self.value_of(sequence), self._producer, sequence, transactional=False)
+        batch = self.batch_of(sequence, self._producer)
         connection.send(PRODUCE, VERSION, produce_request(self._topic, {self._number: batch}))
+
+    def batch_of(self, sequence: int, producer: tuple[int, int]) -> bytes:
+        """Return the batch of a sequence."""
+        return batch_of(self.value_of(sequence), producer, sequence, transactional=False)
 
     def value_of(self, sequence: int) -> bytes:
         """Return what the record of a sequence says."""

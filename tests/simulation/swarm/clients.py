@@ -20,24 +20,14 @@ from tests.simulation.bank import ACCOUNTS, Bank, Teller
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.network import Fabric
-from tests.simulation.pipeliner import Pipeliner
 from tests.simulation.region_pair import Region
 from tests.simulation.swarm.churn import Churner
+from tests.simulation.swarm.plain_writer import BACKOFF_S, CALL_S, PLAIN_TOPIC, PlainWriter
 from tests.simulation.swarm.processor import OUTPUT_TOPIC, Processor
+from tests.simulation.swarm.workloads.setting import Reach, Workload
 
-PLAIN_TOPIC: Final = "plain"
 EVERYWHERE: Final = "everywhere"
-CALL_S: Final = 30.0
-BACKOFF_S: Final = 0.25
 READ_EVERY_S: Final = 0.03
-
-
-@dataclass
-class Reach:
-    """What a client can talk to."""
-
-    fabric: Fabric
-    regions: Mapping[str, Region]
 
 
 class TimedBank(Bank):
@@ -58,59 +48,6 @@ class TimedBank(Bank):
     def note(self, attempt: Attempt) -> None:
         self.ended_s[attempt.name] = asyncio.get_running_loop().time()
         super().note(attempt)
-
-
-class PlainWriter:
-    """Writes rising numbers into a partition of its own through one region, with a new producer where it must."""
-
-    def __init__(
-        self, reach: Reach, name: str, number: int, chance: random.Random, pace_s: float
-    ) -> None:
-        """Nothing is connected before `run`."""
-        self.name, self.pace_s = name, pace_s
-        self.closed = asyncio.Event()
-        self.acked: list[Sighting] = []
-        self.refused: list[str] = []
-        self._reach, self._number, self._chance = reach, number, chance
-
-    async def run(self) -> None:
-        """Write until closed."""
-        life = 0
-        while not self.closed.is_set():
-            writer = f"{self.name}.{life}"
-            producer = NamedPipeliner(self, writer, self._reach, self._number, self._chance)
-            self.producer = producer
-            producer.closed = self.closed
-            await producer.run()
-            self.refused += producer.refused_for_good
-            life += 1
-            await asyncio.sleep(BACKOFF_S)
-
-    def note(self, writer: str, sequence: int, offset: int) -> None:
-        """Note an acknowledged record."""
-        place = Place(PLAIN_TOPIC, self._number, offset, f"{writer} {sequence}")
-        self.acked.append(Sighting(asyncio.get_running_loop().time(), self.name, place, False))
-
-
-class NamedPipeliner(Pipeliner):
-    """A pipeliner whose records say who wrote them."""
-
-    def __init__(
-        self, owner: PlainWriter, writer: str, reach: Reach, number: int, chance: random.Random
-    ) -> None:
-        """Belong to a plain writer."""
-        super().__init__(reach, PLAIN_TOPIC, number, chance)
-        self._owner, self._writer = owner, writer
-        self.pace_s, self.call_s, self.backoff_s = owner.pace_s, CALL_S, BACKOFF_S
-
-    @override
-    def value_of(self, sequence: int) -> bytes:
-        return f"{self._writer} {sequence}".encode()
-
-    @override
-    def note(self, sequence: int, offset: int) -> None:
-        super().note(sequence, offset)
-        self._owner.note(self._writer, sequence, offset)
 
 
 class Watcher:
@@ -173,6 +110,7 @@ class Clients:
     watchers: list[Watcher] = field(default_factory=list)
     processors: list[Processor] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
+    workloads: dict[str, Workload] = field(default_factory=dict)
     churner: Churner = field(init=False)
 
     def start(self, spawn: Callable[..., object]) -> None:
@@ -194,6 +132,8 @@ class Clients:
             spawn(processor.run())
         for watcher in self.watchers:
             spawn(watcher.run())
+        for workload in self.workloads.values():
+            workload.start(spawn)
 
     def _open_bank(self, name: str, reach: Reach, spawn: Callable[..., object]) -> None:
         bank = TimedBank(name, reach)
@@ -212,6 +152,8 @@ class Clients:
             done = [a for a in bank.attempts if a.outcome is Outcome.COMMITTED]
             found[f"transactions of {bank.name}"] = len(done)
         found |= {f"processor of {each.name}": each.committed for each in self.processors}
+        for workload in self.workloads.values():
+            found |= workload.progress()
         return found
 
     def last_errors(self) -> dict[str, str]:
@@ -221,6 +163,8 @@ class Clients:
         }
         found |= {f"transactions of {each.name}": each.teller.last_error for each in self.banks}
         found |= {f"processor of {each.name}": each.last_error for each in self.processors}
+        for workload in self.workloads.values():
+            found |= workload.last_errors()
         return found
 
     def stop_writing(self) -> None:
@@ -232,6 +176,8 @@ class Clients:
         for processor in self.processors:
             processor.closed.set()
         self.churner.closed.set()
+        for workload in self.workloads.values():
+            workload.stop()
 
     def stop_reading(self) -> None:
         """End the readers."""

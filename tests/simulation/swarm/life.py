@@ -20,12 +20,15 @@ from chaos.shuffle.story import Gone, Place
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
-from tests.simulation.swarm.clients import PLAIN_TOPIC, Clients
+from tests.simulation.swarm.clients import Clients
+from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
 from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
 from tests.simulation.swarm.rates import draw_action, draw_rates
 from tests.simulation.swarm.settling import settle
 from tests.simulation.swarm.stage import Stage
 from tests.simulation.swarm.weather import storm
+from tests.simulation.swarm.workloads.drawn import draw_workloads
+from tests.simulation.swarm.workloads.setting import End, Reach, Workload
 from tests.simulation.trace import Trace
 
 PROGRESS_S: Final = 60.0
@@ -74,11 +77,13 @@ class _Life:
         self.clients = Clients(
             self.stage.fabric, self.stage.regions, self.chance, self.rates.pace_s
         )
+        reach = Reach(self.stage.fabric, self.stage.regions)
+        self.clients.workloads = draw_workloads(reach, seed, self.rates.pace_s)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> Outcome:
         stage = self.stage
-        stage.tell(f"{self.rates}")
+        stage.tell(f"{self.rates}, {sorted(self.clients.workloads)}")
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         loop.job_s_max = self.rates.job_s_max
@@ -117,6 +122,9 @@ class _Life:
         home = stage.regions[stage.acting()[0]].node
         for topic, count in clients.topics.items():
             await home.topics.create_topic(topic, count, {})
+        for workload in clients.workloads.values():
+            for plan in workload.topics:
+                await home.topics.create_topic(plan.name, plan.partitions, dict(plan.configs))
         if not await self._all_get_on("before anything happens"):
             return
         if not await self._trouble():
@@ -133,6 +141,8 @@ class _Life:
         stage.story.sightings = clients.sightings()
         await self._judge_processors()
         await self._until(self._same_topics, EQUAL_S, "the regions have the same topics")
+        for name, workload in clients.workloads.items():
+            await self._judge_workload(name, workload)
         self._judge()
 
     async def _trouble(self) -> bool:
@@ -172,7 +182,7 @@ class _Life:
 
         def none_is_stuck() -> bool:
             now = self.clients.progress()
-            stuck[:] = [name for name, count in now.items() if count <= before[name]]
+            stuck[:] = [name for name, count in before.items() if now[name] <= count]
             return not stuck
 
         if await self._until(none_is_stuck, PROGRESS_S, f"all clients get on {when}"):
@@ -245,6 +255,24 @@ class _Life:
                     f"processor of {each.name}: a committed offset is out of range: {beyond}"
                 )
         connection.close()
+
+    async def _judge_workload(self, name: str, workload: Workload) -> None:
+        """Ask its judge until nothing is wrong, or what is has lasted: mirrors may be a tidemark behind."""
+        stage = self.stage
+        [acting] = stage.acting() or [stage.names[0]]
+        end = End(Reach(stage.fabric, stage.regions), acting, stage.story)
+        stage.tell(f"{name}: {dict(workload.progress())}, {dict(workload.counts())}")
+        deadline_s = stage.now_s() + EQUAL_S
+        while True:
+            try:
+                found = await workload.violations(end)
+            except (OSError, Refused) as error:
+                found = [f"cannot be read back: {error!r}"]
+            if not found or stage.now_s() > deadline_s:
+                break
+            await asyncio.sleep(ASK_S)
+        for text in found:
+            stage.blame(f"{name}: {text}")
 
     def _same_topics(self) -> bool:
         """Rule INV-SWT1."""
