@@ -19,6 +19,7 @@ from region_broker.config_rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.registry import Api
+from tests.model.instances import INSTANCES, MUTANTS
 from tests.process.faults.cases import ROWS
 from tests.process.faults.disks import DISKS
 from tests.process.faults.regions import CLIENTS, REGIONS
@@ -240,6 +241,19 @@ def _scenes(scenes: Sequence[Scene]) -> str:
     return _table("| `--case` | what is played, and judged |", rows)
 
 
+def _model_mutants(_old: str) -> str:
+    rows = [
+        f"| {mutant.rule} | {mutant.name.partition(' ')[2]} | {mutant.hole} | {mutant.instance} | {mutant.breaks} |"
+        for mutant in MUTANTS
+    ]
+    return _table("| rule | what is done instead | hole | instance | what breaks |", rows)
+
+
+def _model_instances(_old: str) -> str:
+    rows = [f"| {each.name} | {each.text} |" for each in INSTANCES.values()]
+    return _table("| instance | what is in it |", rows)
+
+
 MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "config-keys": _config_keys,
     "region-keys": _region_keys,
@@ -254,4 +268,6 @@ MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "client-scenes": _client_scenes,
     "log-scenes": _log_scenes,
     "transaction-states": transaction_states,
+    "model-instances": _model_instances,
+    "model-mutants": _model_mutants,
 }

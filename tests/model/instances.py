@@ -1,0 +1,114 @@
+"""What is looked at: instances of the model by name, small for every test run and large by command; and its mutants.
+
+A mutant leaves one rule out, as a plausible implementation would; its `hole` is the one in `tidemarks.md` that it digs
+again. It must break `breaks` and nothing else first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.model.explore import Instance
+from tests.model.home import Home
+from tests.model.home_states import Size, Txn
+
+Made = Callable[[frozenset[str]], Instance[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One instance: what is in it, and how it is made."""
+
+    name: str
+    text: str
+    small: Made
+    large: Made
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A rule that is left out of an instance, and the invariant that it breaks; its name begins with the rule."""
+
+    name: str
+    instance: str
+    breaks: str
+    hole: str = ""
+
+    @property
+    def rule(self) -> str:
+        """Return the rule that is left out."""
+        return self.name.split(maxsplit=1)[0]
+
+
+def _home(size: Size) -> Made:
+    return lambda mutants: Home(size, mutants)
+
+
+ONE_LOG: Final = (Txn(0, (0,)), Txn(1, (0,)))
+INSTANCES: Final = {
+    each.name: each
+    for each in (
+        Named(
+            "rounds",
+            "two shards, two partitions, two transactions of which one may abort, one round",
+            _home(Size(txns=(Txn(0), Txn(1, aborts=True)))),
+            _home(Size(txns=(Txn(0), Txn(1, (0,), aborts=True)), rounds=2)),
+        ),
+        Named(
+            "two rounds",
+            "the same with one partition, and a second round",
+            _home(Size(txns=ONE_LOG, partitions=1, rounds=2)),
+            _home(Size(txns=(*ONE_LOG, Txn(1, (0,))), partitions=1, rounds=2)),
+        ),
+        Named(
+            "shard crash",
+            "a ledger shard loses what was not durable, and is loaded again",
+            _home(Size(txns=ONE_LOG, partitions=1, crashes=1)),
+            _home(Size(crashes=2)),
+        ),
+        Named(
+            "shard death",
+            "a ledger shard dies for ever",
+            _home(Size(txns=ONE_LOG, partitions=1, deaths=1)),
+            _home(Size(deaths=1, rounds=2)),
+        ),
+        Named(
+            "cut leaders",
+            "a second cut leader, while the first one goes on",
+            _home(Size(txns=(Txn(0, (0,)),), partitions=1, terms=2)),
+            _home(Size(txns=ONE_LOG, partitions=1, terms=2)),
+        ),
+        Named(
+            "partition leaders",
+            "a lagging high watermark, a new partition leader beside the deposed one, a partition made late",
+            _home(Size(txns=(Txn(0),), elections=1, lags=True, grows=True)),
+            _home(Size(txns=(Txn(0), Txn(1, (0,))), elections=1, lags=True, grows=True)),
+        ),
+    )
+}
+
+LARGEST: Final = Home(
+    Size(
+        txns=(Txn(0), Txn(1), Txn(0, (1,), aborts=True), Txn(1, (0,))),
+        rounds=3, terms=2, crashes=1, elections=1, lags=True, grows=True,
+    )
+)  # fmt: skip
+"""Too large to be looked at whole: for walks."""
+
+MUTANTS: Final = (
+    Mutant("T1 a round is driven again", "cut leaders", "monotone", "H7"),
+    Mutant("T1 a deposed one publishes", "cut leaders", "monotone", "H7"),
+    Mutant("T2 round in memory", "shard crash", "stamp", "H1"),
+    Mutant("T2 stamp before log", "rounds", "stamp", "H2"),
+    Mutant("T2 answered at once", "shard crash", "cut lost", "H3"),
+    Mutant("T3 nothing is held", "rounds", "dependency", "H1b"),
+    Mutant("T3 all is sent again at load", "shard crash", "dependency", "H1b"),
+    Mutant("T4 a round is waited for", "shard death", "stuck", "H4"),
+    Mutant("T4 what was released is published", "rounds", "dependency", "H4"),
+    Mutant("T5 aborts stop D", "rounds", "torn", "h15"),
+    Mutant("T7 D is HW", "rounds", "torn", ""),
+    Mutant("T8 acks=1", "partition leaders", "torn", "H11"),
+    Mutant("T9 a lagging leader answers", "partition leaders", "torn", "H5"),
+    Mutant("T9 a deposed leader answers", "partition leaders", "torn", "H5b"),
+    Mutant("T9 metadata before the round", "partition leaders", "torn", "H6"),
+)

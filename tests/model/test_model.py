@@ -1,0 +1,29 @@
+"""Every state of each small instance is looked at: nothing is wrong, and without any one rule something is."""
+
+import pytest
+
+from tests.model.explore import explore, walk
+from tests.model.instances import INSTANCES, LARGEST, MUTANTS, Mutant
+
+pytestmark = pytest.mark.slow
+LEAST_STATES = 500
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_T1_T2_T3_T4_T5_T7_T8_T9_T10_T11_hold_in_every_state(name: str) -> None:
+    result = explore(INSTANCES[name].small(frozenset()))
+    assert result.found is None, result.found
+    assert result.states > LEAST_STATES
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
+def test_a_rule_that_is_left_out_breaks_what_it_keeps(mutant: Mutant) -> None:
+    found = explore(INSTANCES[mutant.instance].small(frozenset({mutant.name}))).found
+    assert found is not None
+    assert found.name == mutant.breaks, found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_T1_T4_T9_hold_on_long_walks_of_all_faults_at_once(seed: int) -> None:
+    found = walk(LARGEST, steps=150, seed=seed)
+    assert found is None, found
