@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.mutants.operators import OPERATORS, Mutant, mutants_of
+from tests.mutants.operators import OPERATORS, Mutant, is_one, proposed
 
 PURE_PACKAGES: Final = ("idempotency", "txn_coordinator", "geo_replicator")
 # What does I/O or runs in Spark: judged by whole nodes and by Spark, not by the fast tests.
@@ -48,11 +48,12 @@ def drawn(sources: dict[str, str], seed: int, count: int) -> list[Mutant]:
     chance = Random(seed)
     waiting: dict[str, list[Mutant]] = {operator: [] for operator in OPERATORS}
     for path in sorted(sources):
-        for mutant in mutants_of(path, sources[path]):
+        for mutant in proposed(path, sources[path]):
             waiting[mutant.operator].append(mutant)
     for mutants in waiting.values():
         chance.shuffle(mutants)
     chosen: list[Mutant] = []
     while len(chosen) < count and any(waiting.values()):
-        chosen += [mutants.pop() for mutants in waiting.values() if mutants]
+        drawn_now = [mutants.pop() for mutants in waiting.values() if mutants]
+        chosen += [mutant for mutant in drawn_now if is_one(mutant, sources[mutant.path])]
     return chosen[:count]

@@ -34,6 +34,26 @@ class Mutant:
         raw = source.encode()
         return (raw[: self.begin] + self.replacement.encode() + raw[self.end :]).decode()
 
+    def was(self, source: str) -> str:
+        """Return the text that is replaced."""
+        return source.encode()[self.begin : self.end].decode()
+
+    def function(self, source: str) -> str:
+        """Return the dotted name of the class or function around the change, "" where there is none."""
+        line = source.encode()[: self.begin].count(b"\n") + 1
+        names: list[str] = []
+        inside: list[ast.stmt] = ast.parse(source).body
+        while inside:
+            around = next((each for each in inside if _holds(each, line)), None)
+            if isinstance(around, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                names.append(around.name)
+            inside = (
+                [each for each in ast.iter_child_nodes(around) if isinstance(each, ast.stmt)]
+                if around
+                else []
+            )
+        return ".".join(names)
+
     def diff(self, source: str) -> str:
         """Return the change as people read it."""
         before, after = source.splitlines(), self.applied(source).splitlines()
@@ -42,8 +62,17 @@ class Mutant:
         )
 
 
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
 def mutants_of(path: str, source: str) -> list[Mutant]:
     """Return every mutant of a module, in the order of its text (INV-MU1)."""
+    return [mutant for mutant in proposed(path, source) if is_one(mutant, source)]
+
+
+def proposed(path: str, source: str) -> list[Mutant]:
+    """Return what may be a mutant of a module, in the order of its text; `is_one` says of each whether it is."""
     starts = [0]
     for line in source.encode().split(b"\n"):
         starts.append(starts[-1] + len(line) + 1)
@@ -58,10 +87,11 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
         for node in nodes
         if isinstance(node, ast.If | ast.While | ast.IfExp)
     }
-    return sorted(mutant for mutant in found if _is_one(mutant, source))
+    return sorted(found)
 
 
-def _is_one(mutant: Mutant, source: str) -> bool:
+def is_one(mutant: Mutant, source: str) -> bool:
+    """Tell whether what was proposed differs from its module, and compiles (INV-MU1)."""
     changed = mutant.applied(source)
     try:
         compiled = ast.parse(changed)

@@ -1,13 +1,16 @@
 """Drawn mutants: each kind changes what it says and compiles, and a seed draws the same ones."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.mutants.draw import drawn, pure_modules
-from tests.mutants.nearest import nearest_tests
+from tests.mutants.equivalent import EQUIVALENT, is_the_mutant
+from tests.mutants.nearest import Seen, function_at, nearest_tests
 from tests.mutants.operators import OPERATORS, mutants_of
+from tests.mutants.scratch import TIME_OUT, Scratch
 
 TREE = Path(__file__).resolve().parents[3]
 SOURCE = '''"""é 1 < 2: words are left alone."""
@@ -89,8 +92,76 @@ def test_drivers_and_what_runs_in_spark_are_no_pure_modules() -> None:
     )
 
 
-def test_the_tests_of_a_module_come_first() -> None:
-    asked = nearest_tests(TREE, "geo_replicator/directory.py")
-    assert asked[0] == "tests/unit/geo_replicator/test_directory.py"
-    assert "tests/unit/geo_replicator/test_lineage.py" in asked
-    assert not [path for path in asked if "region_broker" in path]
+def test_INV_MU6_asked_is_what_runs_the_changed_function_whoever_calls_it(tmp_path: Path) -> None:
+    importing = tmp_path / "test_near.py"
+    importing.write_text("import m")
+    (tmp_path / "test_driver.py").write_text("import driver")
+    judged, other = ["m.py", 6], ["m.py", 90]
+    rows = [
+        ("test_driver.py::quick", 0.1, True, [judged]),
+        ("test_driver.py::slow", 9.0, True, [judged]),
+        ("test_near.py::red", 0.1, False, [judged]),
+        ("test_near.py::near", 0.9, True, [judged]),
+        ("test_near.py::other", 0.1, True, [other]),
+    ]
+    seen = Seen.read(
+        json.dumps({"test": test, "took_s": took_s, "passed": passed, "ran": ran})
+        for test, took_s, passed, ran in rows
+    )
+    inside, outside = (
+        next(mutant for mutant in mutants_of("m.py", SOURCE) if mutant.was(SOURCE) == was)
+        for was in ("first == second", "4")
+    )
+    found = nearest_tests(tmp_path, seen, inside, SOURCE, 9.0)
+    assert found == ["test_near.py::near", "test_driver.py::quick"]
+    assert nearest_tests(tmp_path, seen, inside, SOURCE, 0.95) == ["test_near.py::near"]
+    everything = nearest_tests(tmp_path, seen, outside, SOURCE, 9.0)
+    assert set(everything) == {*found, "test_near.py::other"}
+
+
+def test_a_place_is_in_the_innermost_function_whose_body_holds_it() -> None:
+    source = "@d(1)\ndef outer(a=2):\n    def inner():\n        return 3\n    return 4\nfive = 5\n"
+    assert [function_at(source, source.index(str(n))) for n in range(1, 6)] == [
+        None, None, 3, 1, None,
+    ]  # fmt: skip
+
+
+def test_what_is_called_equivalent_is_a_mutant_and_has_a_reason() -> None:
+    for known in EQUIVALENT:
+        source = (TREE / known.path).read_text("utf-8")
+        found = [
+            mutant
+            for mutant in mutants_of(known.path, source)
+            if is_the_mutant(known, mutant, source)
+        ]
+        assert found, f"{known} applies nowhere: take it out"
+        assert len(known.reason) > 20, known
+    assert len(set(EQUIVALENT)) == len(EQUIVALENT)
+
+
+class Timed(Scratch):
+    """A copy whose tests do not end while its module has the endless loop, and those of a busy machine never."""
+
+    busy = False
+
+    def _run(self, *_asked: object) -> tuple[int, str] | None:
+        endless = "while n > 0" not in (self.root / "m.py").read_text()
+        return None if endless or self.busy else (0, "")
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_INV_MU5_a_test_that_ends_without_the_mutant_only_has_noticed(
+    tmp_path: Path, busy: bool
+) -> None:
+    source = "def ends(n):\n    while n > 0:\n        n -= 1\n"
+    endless, other = (
+        next(each for each in mutants_of("m.py", source) if each.replacement == now)
+        for now in ("(n >= 0)", "pass")
+    )
+    scratch = Timed(tmp_path, 1.0)
+    scratch.busy = busy
+    row = {"test": "test_m.py::test_ends", "took_s": 0.1, "passed": True, "ran": [["m.py", 1]]}
+    scratch.seen = Seen.read([json.dumps(row)])
+    (tmp_path / "test_m.py").write_text("import m")
+    assert scratch.killer(endless, source) == (None if busy else TIME_OUT)
+    assert scratch.killer(other, source) is None

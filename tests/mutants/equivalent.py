@@ -1,0 +1,41 @@
+"""Mutants that change nothing that anybody could see, each with the reason: they are drawn, and not asked about.
+
+A test holds that each of them still is a mutant of its module.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tests.mutants.operators import Mutant
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """`was` at some place of a module reads `now`; `reason` says why that is the same behaviour."""
+
+    path: str
+    function: str
+    was: str
+    now: str
+    reason: str
+
+
+EQUIVALENT: Final[tuple[Equivalent, ...]] = ()
+
+
+def reason_for(mutant: Mutant, source: str) -> str | None:
+    """Return why a mutant is equivalent, None where nobody said so."""
+    for known in EQUIVALENT:
+        if is_the_mutant(known, mutant, source):
+            return known.reason
+    return None
+
+
+def is_the_mutant(known: Equivalent, mutant: Mutant, source: str) -> bool:
+    """Tell whether an entry means this mutant."""
+    return (known.path, known.function, known.was, known.now) == (
+        mutant.path,
+        mutant.function(source),
+        mutant.was(source),
+        mutant.replacement,
+    )
