@@ -127,6 +127,7 @@ def test_damaged_markers_are_read_or_refused(facts: MarkerFacts, data: st.DataOb
         read_marker(raw)
 
 
+# Holds INV-L1.
 @given(TRANSACTIONS)
 def test_transaction_record_round_trips(record: TransactionRecord) -> None:
     stamp_or_none = record.stamp
@@ -154,6 +155,7 @@ def test_varint_round_trips(value: int) -> None:
     assert len(encoded) <= 10
 
 
+# Holds INV-SQ1.
 @given(SEQUENCES, SEQUENCES)
 def test_sequence_distance_undoes_advance(start: int, end: int) -> None:
     assert advance(start, distance(start, end)) == end

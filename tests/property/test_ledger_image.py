@@ -182,6 +182,7 @@ def test_an_image_is_as_large_as_what_is_known_not_as_what_happened() -> None:
     assert [row[1] for row in found] == [lr.encode_round_key(), key_of("t")]
 
 
+# Holds INV-TC9.
 def test_T2_a_decision_keeps_the_round_it_was_taken_in() -> None:
     history = History()
     for what in ("round", "round", "PREPARE_COMMIT", "round", "round"):

@@ -43,6 +43,7 @@ def _covered(pair: Pair) -> dict[Place, int]:
     return {place: len(pair.source[place]) - behind[place] for place in DATA_PLACES}
 
 
+# Holds INV-RCR2.
 @settings(max_examples=60, deadline=None)
 @given(
     roll=st.integers(3, 40),

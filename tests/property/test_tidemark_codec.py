@@ -122,6 +122,7 @@ class Written:
         return self.records[-1] if self.records else None
 
 
+# Holds INV-TR1.
 @given(STEPS, st.integers(1, 5), st.data())
 def test_vectors_equal_the_model_from_any_floor(
     steps: list[tuple[list[int], set[int]]], full_every: int, data: st.DataObject

@@ -25,6 +25,7 @@ B = tp("orders", 1)
 R1, R2 = round_of(7, 1), round_of(7, 2)
 
 
+# Holds INV-TC4.
 def test_T2_the_stamp_is_the_last_round_before_the_decision() -> None:
     world, pid = started()
     world.end(pid, 0, commit=False)  # appended, not durable
@@ -41,6 +42,7 @@ def test_T2_the_stamp_is_the_last_round_before_the_decision() -> None:
     assert again.entries["t"].decision == world.sent[0].decision
 
 
+# Holds INV-RO1.
 def test_T2_a_lower_or_repeated_round_writes_nothing() -> None:
     world = CoreWorld()
     world.step(ev.EnterRound(R2))
@@ -51,6 +53,7 @@ def test_T2_a_lower_or_repeated_round_writes_nothing() -> None:
     assert (world.core.view.round, world.core.view.round_offset) == (R2, offset)
 
 
+# Holds INV-RO2.
 @pytest.mark.parametrize("by", ["enter", "release"])
 def test_T3_commit_markers_of_the_current_round_wait(by: str) -> None:
     world, pid = started()
@@ -65,6 +68,7 @@ def test_T3_commit_markers_of_the_current_round_wait(by: str) -> None:
     assert world.core.view.held_count == 0
 
 
+# Holds INV-RO3.
 def test_T3_after_a_reload_the_current_stamp_is_held_until_the_release_is_repeated() -> None:
     world, pid = started()
     world.step(ev.EnterRound(R1))
@@ -89,6 +93,7 @@ def test_T3_after_a_reload_older_stamps_are_free() -> None:
     assert [order.decision.stamp for order in again.sent] == [R1]
 
 
+# Holds INV-RO2.
 def test_T5_abort_markers_never_wait() -> None:
     world, pid = started()
     world.step(ev.EnterRound(R1))
@@ -97,6 +102,7 @@ def test_T5_abort_markers_never_wait() -> None:
     assert len(world.sent) == 1
 
 
+# Holds INV-L3.
 def test_T6_markers_sent_again_carry_the_old_decision_also_from_a_new_leader() -> None:
     world, pid = started()
     world.end(pid, 0, commit=True)
@@ -115,6 +121,7 @@ def cut(status: TxnStatus, *, tv: int, epoch: int = 3, **changes: object) -> Cor
     return old.reload(region_epoch=16, leader_epoch=16 << 16)
 
 
+# Holds INV-TA1.
 def test_T21_an_ongoing_transaction_is_aborted_wherever_it_has_data() -> None:
     world = cut(S.ONGOING, tv=1)
     world.step(ev.AdoptOngoing("t", (A, B)))
@@ -123,6 +130,7 @@ def test_T21_an_ongoing_transaction_is_aborted_wherever_it_has_data() -> None:
     assert not world.sent[0].commit
 
 
+# Holds INV-TA1.
 def test_T21_what_is_open_without_a_ledger_entry_is_an_orphan() -> None:
     def found(epoch: int) -> list[tuple[object, OpenTxn]]:
         return [(A, OpenTxn(5, epoch, 0, 0))]
@@ -153,6 +161,7 @@ def test_T21_an_orphan_abort_fences_what_it_ends() -> None:
     assert again.record(tr.orphan_id(77)).status is S.COMPLETE_ABORT
 
 
+# Holds INV-TC7.
 @pytest.mark.parametrize("status", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_T22_every_request_but_init_is_refused(status: TxnStatus) -> None:
     world = cut(status, tv=1)
@@ -162,6 +171,7 @@ def test_T22_every_request_but_init_is_refused(status: TxnStatus) -> None:
     assert world.core.view.verify("t", 5, 3, A) is V.FENCED_BY_TAKEOVER
 
 
+# Holds INV-TC7.
 @pytest.mark.parametrize(
     ("pair", "verdict"),
     [
@@ -191,6 +201,7 @@ def test_T22_init_gives_a_new_producer_id(pair: tuple[int, int], verdict: V) -> 
         assert world.answers[again].producer_id == answer.producer_id
 
 
+# Holds INV-TC7.
 @pytest.mark.parametrize(
     ("status", "commit", "verdict"),
     [
@@ -249,6 +260,7 @@ def test_T22_under_TV2_an_abort_with_a_fenced_pair_gets_no_new_one(
     assert world.answers[world.end(*pair, commit=False, tv=2)].verdict is verdict
 
 
+# Holds INV-TT3.
 def test_T22_the_region_epoch_is_that_of_the_pair_not_of_the_record() -> None:
     world = cut(S.ONGOING, tv=1)
     world.step(ev.AdoptOngoing("t"))

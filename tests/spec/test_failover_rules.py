@@ -73,6 +73,7 @@ async def wait(durable: asyncio.Event) -> None:
         await durable.wait()
 
 
+# Holds INV-FA3.
 @pytest.mark.parametrize("step", [TakeoverBegun, CutChosen, LogsCut, Adopted])
 async def test_T18_a_taker_killed_after_any_step_goes_on_where_it_was(
     pair: Pair, step: type[Event]
@@ -93,6 +94,7 @@ async def test_T18_a_taker_killed_after_any_step_goes_on_where_it_was(
     assert len(pair.us.metadata.image.main_domain.lineage) == 1
 
 
+# Holds INV-FA3.
 @pytest.mark.parametrize("step", [HigherEpochLearned, ReturnBegun, Returned])
 async def test_T18_a_returning_region_killed_after_any_step_goes_on_where_it_was(
     pair: Pair, step: type[Event]
@@ -283,6 +285,7 @@ async def test_T23_a_returning_region_keeps_nothing_beyond_the_base(pair: Pair) 
         assert pair.eu.raw(number) == pair.us.raw(number)
 
 
+# Holds INV-LN3.
 def test_T23_a_region_several_epochs_behind_cuts_to_the_lowest_base() -> None:
     log = LogKey(UUID(int=1), 0)
     entries = (

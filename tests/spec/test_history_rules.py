@@ -49,6 +49,7 @@ def shown(*, end: int = 100, last: LastBatch | None = None, whole_from: int = 0)
     return ShownLog(LOG, 90, end, last or LastBatch(FIRST, 80, 7), whole_from)
 
 
+# Holds INV-HI1.
 @pytest.mark.parametrize(
     ("held", "agreed_end"),
     [
@@ -80,6 +81,7 @@ def test_T33_a_log_that_does_not_hold_what_was_shown_differs(
     )
 
 
+# Holds INV-HI2.
 @pytest.mark.parametrize(
     ("log", "held"),
     [
@@ -264,6 +266,7 @@ async def test_T35_nothing_below_what_was_shown_is_cut_for_a_divergence(pair: Pa
     assert not pair.us.quarantine.tails()
 
 
+# Holds INV-LD5.
 async def test_T16_a_claim_does_not_outlive_its_bytes(pair: Pair) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
@@ -342,6 +345,7 @@ async def made_again(pair: Pair) -> tuple[UUID, UUID]:
     return old, new.topic_id
 
 
+# Holds INV-TH2.
 async def test_T15_a_topic_that_was_made_again_is_two_until_a_tidemark_is_past_the_deletion(
     pair: Pair,
 ) -> None:
@@ -423,6 +427,7 @@ async def test_T34_a_deletion_by_an_older_version_does_not_close_the_writes(pair
     assert pair.eu.role.acting
 
 
+# Holds INV-HI3, INV-LK4.
 @pytest.mark.parametrize("upgraded", [False, True], ids=["", "upgraded before"])
 async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(
     pair: Pair, *, upgraded: bool
@@ -475,6 +480,7 @@ async def test_T34_a_deletion_that_home_may_have_forgotten_does_not_close_its_wr
     await pair.eu.until(Phase.ACTING)
 
 
+# Holds INV-TH3.
 def test_T15_a_shrink_that_waits_is_given_up_when_home_has_the_partitions_again() -> None:
     two, four = MirrorTopic(LOG.topic_id, ORDERS, 2), MirrorTopic(LOG.topic_id, ORDERS, 4)
     changes = TopicChanges()
@@ -485,6 +491,7 @@ def test_T15_a_shrink_that_waits_is_given_up_when_home_has_the_partitions_again(
     assert changes.due(9) == ()
 
 
+# Holds INV-LD1.
 async def test_T16_nothing_is_shown_before_the_fact_that_it_was_reached_is_durable(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ def five_batches() -> PartitionState:
     return state_of(*(data(n * 10, sequence=n * 10, count=10) for n in range(5)))
 
 
+# Holds INV-W1.
 def test_C1_last_five_batches_of_a_producer_are_kept() -> None:
     state = state_of(*(data(n, sequence=n) for n in range(6)))
     verdicts = [state.judge(data(sequence=n)).verdict for n in range(6)]
@@ -28,6 +29,7 @@ def test_C1_windows_of_two_producers_are_separate() -> None:
     assert state.judge(data(sequence=0)).verdict is Verdict.DUPLICATE
 
 
+# Holds INV-S3.
 def test_C2_exact_duplicate_returns_original_offset() -> None:
     state = state_of(
         data(100, sequence=0, count=3, timestamp_ms=5_000),
@@ -37,6 +39,7 @@ def test_C2_exact_duplicate_returns_original_offset() -> None:
     assert state.judge(retry) == Judgement(Verdict.DUPLICATE, 100, 5_000)
 
 
+# Holds INV-W2.
 def test_C2_same_first_but_other_last_sequence_is_no_duplicate() -> None:
     state = state_of(data(100, sequence=0, count=3))
     assert state.judge(data(sequence=0, count=2)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
@@ -53,6 +56,7 @@ def test_C3_older_than_five_duplicate_is_out_of_order() -> None:
     assert state.judge(data(sequence=0, count=10)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
 
 
+# Holds INV-W3.
 def test_C3_only_the_next_sequence_is_accepted() -> None:
     state = five_batches()
     assert state.judge(data(sequence=50)).verdict is Verdict.FRESH
@@ -93,6 +97,7 @@ def test_C4_unknown_producer_of_transactions_v2_starts_at_zero() -> None:
     assert state.judge(first, tv2=True).verdict is Verdict.FRESH
 
 
+# Holds INV-P2.
 def test_C4_epoch_raised_by_a_marker_starts_at_zero() -> None:
     state = state_of(
         data(0, sequence=0, transactional=True),
@@ -129,6 +134,7 @@ def test_C6_marker_with_a_newer_epoch_fences_the_old_producer() -> None:
     assert state.judge(zombie).verdict is Verdict.STALE_PRODUCER_EPOCH
 
 
+# Holds INV-S2.
 def test_C7_judge_and_apply_are_one_step_without_await() -> None:
     for name in ("judge", "judge_marker", "apply"):
         assert not inspect.iscoroutinefunction(getattr(PartitionState, name))
@@ -148,6 +154,7 @@ def test_C8_producer_expires_a_day_after_it_was_first_found_idle() -> None:
     assert state.judge(data(sequence=500)).verdict is Verdict.FRESH
 
 
+# Holds INV-P3.
 def test_C8_old_event_times_do_not_make_a_producer_idle() -> None:
     """Whatever times its records carry: a retry within a day of the first try is a duplicate."""
     first = data(0, sequence=0, timestamp_ms=1)
@@ -166,6 +173,7 @@ def test_C8_a_batch_begins_the_day_anew() -> None:
     assert state.expire(2 * DAY_MS, DAY_MS) == [PRODUCER]
 
 
+# Holds INV-P3.
 def test_C8_producer_with_an_open_transaction_never_expires() -> None:
     state = state_of(data(0, transactional=True))
     assert [state.expire(day * DAY_MS, DAY_MS) for day in range(3)] == [[], [], []]
@@ -190,6 +198,7 @@ def test_C8_a_restart_begins_to_count_anew() -> None:
     assert restored.expire(10 * DAY_MS, DAY_MS) == [PRODUCER]
 
 
+# Holds INV-S1.
 def test_C9_snapshot_and_replay_of_the_rest_give_the_live_state() -> None:
     log = [data(n, sequence=n, transactional=True) for n in range(3)]
     at_two = state_of(*log[:2]).encode()
@@ -219,6 +228,7 @@ def test_C10_P10_stale_epoch_is_said_before_the_transaction_state() -> None:
     assert state.judge(plain_zombie).verdict is Verdict.STALE_PRODUCER_EPOCH
 
 
+# Holds INV-S4.
 def test_B9_data_of_a_newer_epoch_never_joins_an_older_open_transaction() -> None:
     state = state_of(data(0, transactional=True))
     newer = data(sequence=0, producer_epoch=1, transactional=True)
@@ -227,6 +237,7 @@ def test_B9_data_of_a_newer_epoch_never_joins_an_older_open_transaction() -> Non
     assert state.judge(newer).verdict is Verdict.FRESH
 
 
+# Holds INV-I1.
 def test_C11_blocks_of_two_regions_never_meet() -> None:
     blocks = [block_for(ordinal, index) for ordinal in range(8) for index in (0, 1, 10**9)]
     ranges = sorted((block.first, block.end) for block in blocks)

@@ -7,6 +7,7 @@ from tests.kernel_batches import PRODUCER, data, decision, end, marker, state_of
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
 
 
+# Holds INV-S5.
 def test_T6_same_decision_again_is_acknowledged_without_appending() -> None:
     first = marker(decision=decision(10))
     state = state_of(data(0, transactional=True), end(1, first))
@@ -20,6 +21,7 @@ def test_T6_resent_by_a_reloaded_coordinator_is_still_the_same_decision() -> Non
     assert state.judge_marker(resent).verdict is Verdict.MARKER_ALREADY_APPLIED
 
 
+# Holds INV-P4.
 def test_T6_late_marker_of_an_earlier_transaction_does_not_end_the_next_one() -> None:
     """H9: T0's marker is in the log, T2 of the same producer and epoch (TV1) is open."""
     state = state_of(
@@ -33,6 +35,7 @@ def test_T6_late_marker_of_an_earlier_transaction_does_not_end_the_next_one() ->
     assert state.judge_marker(own).verdict is Verdict.FRESH
 
 
+# Holds INV-D2.
 def test_T6_lower_offset_under_a_newer_leader_epoch_is_newer() -> None:
     """After a takeover ledger offsets above the cut are used again."""
     state = state_of(
@@ -48,11 +51,13 @@ def test_T6_last_decision_is_in_the_snapshot() -> None:
     assert state.judge_marker(applied).verdict is Verdict.MARKER_ALREADY_APPLIED
 
 
+# Holds INV-D1.
 def test_T6_decision_travels_in_the_marker() -> None:
     facts = marker(decision=decision(10, stamp=7 << 32 | 3, leader_epoch=9, shard=2))
     assert read_marker(build_marker(facts)) == facts
 
 
+# Holds INV-C1.
 def test_T7_first_commit_marker_of_a_round_or_later() -> None:
     state = state_of(
         end(0, marker(producer_id=1, decision=decision(1, stamp=5))),
@@ -66,6 +71,7 @@ def test_T7_first_commit_marker_of_a_round_or_later() -> None:
     assert state.first_commit_marker(9) is None
 
 
+# Holds INV-C2.
 def test_T7_marker_of_a_lower_round_may_come_late_from_another_shard() -> None:
     state = state_of(
         end(0, marker(producer_id=1, decision=decision(1, stamp=8, shard=0))),
@@ -81,6 +87,7 @@ def test_T7_T5_abort_markers_do_not_stop_the_cut() -> None:
     assert state.first_commit_marker(5) is None
 
 
+# Holds INV-C3.
 def test_T7_index_survives_snapshot_and_pruning() -> None:
     state = state_of(
         end(0, marker(producer_id=1, decision=decision(1, stamp=5))),
@@ -117,6 +124,7 @@ def test_C31_transactions_v2_marker_must_be_newer_than_the_open_transaction() ->
     assert state.judge_marker(bumped, tv2=True).verdict is Verdict.FRESH
 
 
+# Holds INV-B2.
 def test_C34_marker_is_one_control_record_at_one_offset() -> None:
     header = read_header(build_marker(marker(), base_offset=41))
     assert (header.is_control, header.is_transactional, header.record_count) == (True, True, 1)
@@ -157,6 +165,7 @@ def test_B10_marker_of_an_empty_transaction_is_accepted_and_counts_no_aborted_ra
     assert state.aborted_in(0, 1, 1) == []
 
 
+# Holds INV-P2.
 def test_C4_KIP890_marker_that_raises_the_epoch_clears_the_window() -> None:
     state = state_of(data(0, sequence=0, transactional=True), end(1, marker(producer_epoch=1)))
     facts = state.producers()[0]

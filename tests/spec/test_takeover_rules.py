@@ -41,6 +41,7 @@ def test_T19_epochs_come_apart_again() -> None:
     assert (region_number_of(region_epoch(9, 5)), region_ordinal_of(region_epoch(9, 5))) == (9, 5)
 
 
+# Holds INV-F1.
 def test_T19_two_regions_that_decide_at_once_get_different_epochs() -> None:
     """H18: an operator decides twice, B and C both take n = 2."""
     first, second = region_epoch(2, 1), region_epoch(2, 2)
@@ -48,6 +49,7 @@ def test_T19_two_regions_that_decide_at_once_get_different_epochs() -> None:
     assert leader_epoch(first, 0) != leader_epoch(second, 0)
 
 
+# Holds INV-F2.
 def test_T19_every_leader_epoch_of_a_later_region_epoch_is_greater() -> None:
     assert leader_epoch(region_epoch(2, 0), 0) > leader_epoch(region_epoch(1, 7), 65535)
 
@@ -57,6 +59,7 @@ def test_T19_next_region_epoch_is_one_more_than_any_known() -> None:
     assert next_region_epoch(region_epoch(3, 7), 1) == region_epoch(4, 1)
 
 
+# Holds INV-F3.
 @pytest.mark.parametrize("take", [lambda: region_epoch(4096, 0), lambda: leader_epoch(8, 65536)])
 def test_T19_exhaustion_fails_closed(take: object) -> None:
     assert callable(take)

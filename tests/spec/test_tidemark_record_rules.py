@@ -56,6 +56,7 @@ def written(*cuts: ClosedCut) -> tuple[TidemarkWriter, list[Tidemark]]:
     return writer, tidemarks
 
 
+# Holds INV-TM1.
 def test_T10_numbers_are_dense_and_a_record_names_what_moved_since_the_last() -> None:
     _, tidemarks = written(cut(1, p0=3, p1=4), cut(3, p1=6), cut(4, p0=3, p1=9))
     assert [tidemark.number for tidemark in tidemarks] == [1, 2, 3]
@@ -65,6 +66,7 @@ def test_T10_numbers_are_dense_and_a_record_names_what_moved_since_the_last() ->
     assert [tidemark.previous_at for tidemark in tidemarks] == [-1, 0, 1]
 
 
+# Holds INV-TM3.
 def test_T10_full_vector_every_1024_records() -> None:
     cuts = [cut(number, p0=number) for number in range(1, 1027)]
     cuts[0] = cut(1, p0=1, p1=5)
@@ -95,6 +97,7 @@ def test_T10_records_survive_the_codec_and_name_all_positions_of_the_cut() -> No
     }
 
 
+# Holds INV-TM5.
 def test_T17_a_raised_floor_names_all_that_moved_ledgers_and_tidemarks_too() -> None:
     _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6), cut(3, p1=6))
     book = TidemarkBook(LEDGERS)
@@ -107,6 +110,7 @@ def test_T17_a_raised_floor_names_all_that_moved_ledgers_and_tidemarks_too() -> 
     assert book.raise_floor(TidemarkPoint(8, 3)) == ledgers
 
 
+# Holds INV-TM2.
 @pytest.mark.parametrize(
     ("later", "broken"),
     [
@@ -166,6 +170,7 @@ def copy_ledgers(made: Frontier, end: int) -> None:
         made.advanced(LEDGERS.shard_key(shard), end)
 
 
+# Holds INV-FR1.
 def test_T16_reached_when_all_positions_are_below_the_mirrors_hw() -> None:
     _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6))
     made = frontier_of(*tidemarks)
@@ -181,6 +186,7 @@ def test_T16_reached_when_all_positions_are_below_the_mirrors_hw() -> None:
     assert made.complete == TidemarkPoint(8, 2)
 
 
+# Holds INV-FR2.
 def test_T16_complete_is_not_reached_before_the_fact_is_durable() -> None:
     _, tidemarks = written(cut(1, p0=3))
     made = frontier_of(*tidemarks)
@@ -191,6 +197,7 @@ def test_T16_complete_is_not_reached_before_the_fact_is_durable() -> None:
     assert made.reached == TidemarkPoint(8, 1)
 
 
+# Holds INV-FR1.
 def test_T16_a_tidemark_is_not_reached_before_those_below_it() -> None:
     _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p0=5))
     made = frontier_of(*tidemarks)
@@ -253,6 +260,7 @@ def test_T16_a_log_that_is_not_here_and_whose_removal_the_next_tidemark_names_is
     assert made.complete == TidemarkPoint(8, 2)
 
 
+# Holds INV-FR6.
 def test_T16_logs_count_only_when_they_were_reconciled_under_the_tidemarks_epoch() -> None:
     """H16: lengths are not histories (T23)."""
     _, tidemarks = written(cut(1, p0=3))
@@ -268,6 +276,7 @@ def test_T16_logs_count_only_when_they_were_reconciled_under_the_tidemarks_epoch
     assert made.complete == TidemarkPoint(8, 1)
 
 
+# Holds INV-FR4.
 def test_T16_a_void_tidemark_is_never_reached() -> None:
     """T25: beyond the base of a later region epoch."""
     _, tidemarks = written(cut(1, p0=3), cut(2, p0=5))
@@ -278,6 +287,7 @@ def test_T16_a_void_tidemark_is_never_reached() -> None:
     assert (made.complete, made.void_count) == (TidemarkPoint(8, 1), 1)
 
 
+# Holds INV-FR5.
 def test_T16_tidemarks_that_need_a_deleted_log_are_skipped() -> None:
     writer, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6))
     gone = writer.prepare(
@@ -304,6 +314,7 @@ def test_T16_tidemarks_that_need_a_deleted_log_are_skipped() -> None:
 # T13: what a cleaning left out.
 
 
+# Holds INV-FR7.
 @pytest.mark.parametrize("told_first", [True, False])
 def test_T13_a_log_copied_with_holes_counts_for_no_tidemark_inside_them(told_first: bool) -> None:
     """x@0 was cleaned by x@9: a mirror that copies only x@9 has no x at D = 5, and must never show that cut."""

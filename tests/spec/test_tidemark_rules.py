@@ -70,6 +70,7 @@ def publish(made: RoundsCore, number: int, *, now_ms: int, holds: bool = False) 
 # T1, T4: the cut leader.
 
 
+# Holds INV-RD1.
 def test_T1_nothing_is_sent_before_the_own_term_record_is_below_hw() -> None:
     made = core()
     assert made.step(SomethingChanged(urgent=True), now_ms=0) == []
@@ -77,6 +78,7 @@ def test_T1_nothing_is_sent_before_the_own_term_record_is_below_hw() -> None:
     assert made.step(TermRecorded(), now_ms=10_000) == [EnterRound(TERM << 32 | 1)]
 
 
+# Holds INV-RD2.
 def test_T1_a_later_term_has_higher_rounds_and_no_number_is_driven_again() -> None:
     made = core()
     made.step(TermRecorded(), now_ms=0)
@@ -85,6 +87,7 @@ def test_T1_a_later_term_has_higher_rounds_and_no_number_is_driven_again() -> No
     assert round_of(TERM + 1, 1) > round_of(TERM, 2**32 - 1)
 
 
+# Holds INV-RD3.
 def test_T1_only_rounds_started_and_closed_in_this_term_are_published() -> None:
     made = core()
     made.step(TermRecorded(), now_ms=0)
@@ -108,6 +111,7 @@ def test_T4_closed_when_all_shards_entered_then_release_then_collect() -> None:
     ]
 
 
+# Holds INV-RD3, INV-RD4.
 def test_T4_missing_shard_abandons_the_round_which_is_released_and_never_published() -> None:
     made = core()
     made.step(TermRecorded(), now_ms=0)
@@ -150,6 +154,7 @@ def rest_after(
     return rest_ms, started_ms
 
 
+# Holds INV-RD6.
 def test_T4_rounds_rest_at_least_the_interval_and_ten_usual_closing_times() -> None:
     made = core()
     made.step(TermRecorded(), now_ms=0)
@@ -208,6 +213,7 @@ def test_T4_shards_that_always_need_longer_than_the_least_hold_get_it() -> None:
     assert made.abandoned_count < 10
 
 
+# Holds INV-RD6.
 def test_T4_no_change_no_round() -> None:
     made = core()
     made.step(TermRecorded(), now_ms=0)
@@ -409,6 +415,7 @@ def test_T9_D_is_the_smaller_of_hw_and_the_first_commit_marker(
     assert collection.positions == {P0: LogPosition(cut_offset, 0)}
 
 
+# Holds INV-RD5.
 def test_T9_leader_whose_hw_does_not_cover_its_epochs_start_is_asked_again() -> None:
     """H5: a leader just elected has a lagging HW."""
     collection = Collection(1, {P0: TERM})

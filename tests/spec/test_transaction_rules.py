@@ -26,6 +26,7 @@ def test_C13_the_shard_is_javas_hash_of_the_name() -> None:
     assert ledger_shard("orders", 50) == 1008770331 % 50
 
 
+# Holds INV-TS1.
 def test_C14_only_listed_transitions_are_legal() -> None:
     legal = {(old, new) for new, olds in VALID_PREVIOUS.items() for old in olds}
     assert (S.ONGOING, S.COMPLETE_COMMIT) not in legal
@@ -39,6 +40,7 @@ def test_C14_only_listed_transitions_are_legal() -> None:
                     check_transition(old, new)
 
 
+# Holds INV-TC1.
 def test_C14_one_transition_at_a_time_the_second_request_waits() -> None:
     world, pid = started()
     end = world.end(pid, 0, commit=True)
@@ -63,6 +65,7 @@ def test_C15_init_over_an_ongoing_transaction_aborts_it_and_bumps_again() -> Non
     assert world.record().status is S.EMPTY
 
 
+# Holds INV-TT2.
 @pytest.mark.parametrize(
     ("sent", "verdict", "epoch"),
     [
@@ -109,6 +112,7 @@ def test_C15_a_late_copy_of_init_does_not_abort_what_its_sender_does_now() -> No
     assert world.record().status is S.ONGOING
 
 
+# Holds INV-TS3.
 def test_C16_an_exhausted_epoch_gives_a_new_producer_id() -> None:
     world = world_with(record(S.EMPTY, 32_765))
     last = world.init()
@@ -140,6 +144,7 @@ C17 = [
 ]
 
 
+# Holds INV-TS2.
 @pytest.mark.parametrize(("status", "epoch", "commit", "verdict"), C17)
 def test_C17_end_txn_of_a_TV1_client(
     status: TxnStatus, epoch: int, commit: bool, verdict: V
@@ -188,6 +193,7 @@ C18 = [
 ]
 
 
+# Holds INV-TS2.
 @pytest.mark.parametrize(("status", "kind", "commit", "verdict", "epoch"), C18)
 def test_C18_end_txn_of_a_TV2_client(
     status: TxnStatus, kind: str, commit: bool, verdict: V, epoch: int
@@ -199,6 +205,7 @@ def test_C18_end_txn_of_a_TV2_client(
     assert (answer.verdict, answer.producer_epoch) == (verdict, epoch)
 
 
+# Holds INV-TC5.
 @pytest.mark.parametrize("commit", [True, False])
 def test_C18_P5_the_end_of_the_next_transaction_waits_for_the_markers(commit: bool) -> None:
     # KIP-890: EndTxn is answered with the next epoch once the decision is durable. The Java client may
@@ -216,6 +223,7 @@ def test_C18_P5_the_end_of_the_next_transaction_waits_for_the_markers(commit: bo
     assert world.answers[following].producer_epoch == 2
 
 
+# Holds INV-TC3.
 def test_C19_end_txn_is_answered_when_the_decision_is_durable_markers_after() -> None:
     world, pid = started()
     end = world.end(pid, 0, commit=True)
@@ -228,6 +236,7 @@ def test_C19_end_txn_is_answered_when_the_decision_is_durable_markers_after() ->
     assert sent.decision == DecisionId(0, LEADER_EPOCH, world.rows[-1][0].offset, 0)
 
 
+# Holds INV-TC9.
 @pytest.mark.parametrize("cut", range(1, 6))
 def test_C22_replay_of_any_prefix_gives_the_state_at_that_point(cut: int) -> None:
     world, pid = started()  # EMPTY, ONGOING
@@ -278,6 +287,7 @@ def test_C24_a_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
     assert world.rows == []
 
 
+# Holds INV-TX1.
 def test_G7_timers_start_again_at_a_reload() -> None:
     world, _ = started()
     world.now_ms = 59_000
@@ -288,6 +298,7 @@ def test_G7_timers_start_again_at_a_reload() -> None:
     assert again.core.view.timed_out(again.now_ms) == ["t"]
 
 
+# Holds INV-TX2.
 def test_C25_an_idle_id_is_forgotten_and_an_ongoing_one_never() -> None:
     week_ms = 7 * 24 * 3_600_000
     for status in (S.EMPTY, S.COMPLETE_ABORT, S.COMPLETE_COMMIT):
@@ -313,6 +324,7 @@ def test_C26_a_subset_of_an_ongoing_transaction_is_not_written_again() -> None:
     assert len(world.rows) == rows
 
 
+# Holds INV-TC6.
 def test_C26_P6_a_transition_under_way_is_looked_at_before_producer_ids() -> None:
     # TV2 over the last epoch: the client already uses the new pair while markers are written.
     world = world_with(record(S.ONGOING, 32_766))
@@ -347,6 +359,7 @@ def test_C27_verification(
     assert world.core.view.verify("t", *pair, partition) is verdict  # type: ignore[arg-type]
 
 
+# Holds INV-TK1.
 def test_C33_complete_needs_every_partition() -> None:
     world, pid = started()
     world.add(pid, 0, B)
@@ -363,6 +376,7 @@ def test_C33_complete_needs_every_partition() -> None:
     assert world.record().status is S.COMPLETE_COMMIT
 
 
+# Holds INV-TC3.
 def test_B2_ongoing_is_answered_only_when_durable_and_found_after_a_restart() -> None:
     world = CoreWorld()
     world.init()
@@ -385,6 +399,7 @@ def test_B10_an_empty_transaction_commits() -> None:
     assert world.record().status is S.COMPLETE_COMMIT
 
 
+# Holds INV-TT4.
 def test_P7_a_fence_bumps_once_and_rotates_when_the_epochs_end() -> None:
     world = world_with(record(S.ONGOING, 32_766))
     world.now_ms = 10**9

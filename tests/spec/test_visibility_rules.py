@@ -40,6 +40,7 @@ def test_C36_first_offset_of_the_oldest_open_transaction_bounds() -> None:
     assert state.last_stable_offset(9) == 9
 
 
+# Holds INV-V2.
 def test_C36_transaction_whose_marker_is_not_below_the_bound_counts_as_open() -> None:
     state = two_interleaved()
     assert [state.last_stable_offset(bound) for bound in range(8)] == [0, 0, 0, 1, 1, 3, 3, 7]
@@ -51,6 +52,7 @@ def test_C36_marker_exactly_at_the_bound_is_not_below_it() -> None:
     assert state.last_stable_offset(2) == 2
 
 
+# Holds INV-V4.
 def test_C36_forgetting_below_the_bound_changes_no_answer_at_or_above_it() -> None:
     state = two_interleaved()
     state.forget_completed_below(5)
@@ -62,6 +64,7 @@ def test_C37_read_committed_never_reads_past_read_uncommitted() -> None:
     assert all(state.last_stable_offset(bound) <= bound for bound in range(8))
 
 
+# Holds INV-V3.
 def test_C38_all_aborted_transactions_that_overlap_the_range() -> None:
     state = two_interleaved()
     expected = [AbortedTxn(producer_id=A, first_offset=0, last_offset=2)]

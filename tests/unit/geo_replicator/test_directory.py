@@ -14,12 +14,14 @@ from geo_replicator.directory import (
 )
 
 
+# Holds INV-DY1.
 def test_the_next_epoch_is_above_all_known_and_carries_the_ordinal() -> None:
     assert next_region_epoch([], 0) == 8
     assert next_region_epoch([8], 1) == 17
     assert next_region_epoch([8, 17, 9], 0) == 24
 
 
+# Holds INV-FA5.
 @pytest.mark.parametrize(
     ("given", "epoch", "asked", "verdict"),
     [

@@ -99,6 +99,7 @@ def test_each_phase_has_one_effect_to_go_on_with() -> None:
     assert isinstance(next_effect(draining), RollBackDrain)
 
 
+# Holds INV-FA2.
 def test_an_event_that_the_table_does_not_name_is_illegal() -> None:
     state = after(Born("us", acting=False, region_epoch=8))
     for event in (Adopted(17), LogsCut(17), CutChosen(US_ENTRY), DrainBegun("op", "eu")):
@@ -113,6 +114,7 @@ def test_a_journal_begins_with_birth() -> None:
         replay([TAKEOVER])
 
 
+# Holds INV-FA6.
 def test_events_survive_the_journal_codec() -> None:
     decoder = msgspec.json.Decoder(Event)
     events: list[Event] = [
@@ -127,6 +129,7 @@ def test_events_survive_the_journal_codec() -> None:
     assert [decoder.decode(msgspec.json.encode(event)) for event in events] == events
 
 
+# Holds INV-FA4.
 def test_only_acting_may_act() -> None:
     states = [after(*TAKEOVER_STEPS[: n + 1]) for n in range(5)]
     assert [state.may_act for state in states] == [False, False, False, False, True]

@@ -23,6 +23,7 @@ def shows(birth_id: str) -> Shown:
     return Shown(folder_id="f", history=birth)
 
 
+# Holds INV-FX3.
 def test_a_chain_keeps_the_newest_starts_their_number_and_a_hash_over_all() -> None:
     chain, other = Chain(), Chain().with_start("elsewhere")
     for number in range(INCARNATIONS_KEPT + 10):
@@ -33,6 +34,7 @@ def test_a_chain_keeps_the_newest_starts_their_number_and_a_hash_over_all() -> N
     assert chain.digest != other.digest
 
 
+# Holds INV-FX1.
 def test_T32_histories_of_two_births_are_told_apart() -> None:
     assert judge_births(shows("a"), shows("a")) is BirthVerdict.SAME
     assert judge_births(shows("a"), shows("b")) is BirthVerdict.OTHER

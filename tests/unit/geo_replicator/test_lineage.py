@@ -25,6 +25,7 @@ def test_log_keys_come_back_from_text() -> None:
             LogKey.decode(bad)
 
 
+# Holds INV-LN2.
 def test_points_beyond_a_later_base_are_void() -> None:
     lineage = Lineage((US, EU))
     assert lineage.is_void(TidemarkPoint(8, 6))
@@ -41,6 +42,7 @@ def test_the_greatest_valid_claim_is_by_epoch_then_number() -> None:
     assert lineage.greatest_valid(claims[:1]) == BEFORE_ALL
 
 
+# Holds INV-LN3.
 def test_the_lowest_base_takes_the_minimum_of_each_log() -> None:
     cut = lowest_base((US, EU))
     assert cut.point == TidemarkPoint(8, 5)

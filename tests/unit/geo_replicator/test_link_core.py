@@ -74,6 +74,7 @@ def streaming() -> LinkCore:
     return core
 
 
+# Holds INV-LK4.
 def test_topics_are_created_and_reconfigured_and_those_gone_wait_for_a_tidemark() -> None:
     core = syncing()
     changed = MirrorTopic(ORDERS.topic_id, "orders", 2, configs={"retention.ms": "1"})
@@ -95,6 +96,7 @@ def test_logs_are_checked_before_they_are_fetched_from_where_the_mirror_ends() -
     assert core.state is LinkState.STREAMING
 
 
+# Holds INV-LK2.
 @pytest.mark.parametrize(
     "home", [HomeLogEnd(EPOCH, 9, 0), HomeLogEnd(EPOCH - 1, 10, 0), HomeLogEnd(-1, -1, 0)]
 )
@@ -126,6 +128,7 @@ def test_T14_a_log_that_retention_has_passed_is_not_continued_with_a_gap() -> No
     assert "seed it again" in core.waiting[P0]
 
 
+# Holds INV-LD6, INV-LK8.
 def test_T12_a_log_that_halts_waits_and_is_tried_again_while_the_others_are_copied() -> None:
     core = streaming()
     core.halt({P0: "its disk is gone"})
@@ -140,6 +143,7 @@ def test_T12_a_log_that_halts_waits_and_is_tried_again_while_the_others_are_copi
     assert (core.cursor.positions, core.waiting) == ({P0: 7, P1: 3}, {})
 
 
+# Holds INV-LK3.
 def test_two_fetches_are_under_way_and_each_answer_sends_one_more() -> None:
     core = streaming()
     assert core.step(Fetched(5, (part(P0, 0, 3),))) == [SendFetch({}, ())]
@@ -221,6 +225,7 @@ def test_INV_LK5_a_session_of_which_no_answer_could_be_taken_makes_the_next_paus
     assert core.step(LinkBroken("x"))[1] == WaitBackoff(50)
 
 
+# Holds INV-CU2.
 def test_a_slice_that_does_not_continue_the_log_is_never_taken() -> None:
     cursor = Cursor({P0: 5})
     with pytest.raises(CursorBroken, match="stands at 5"):
@@ -230,6 +235,7 @@ def test_a_slice_that_does_not_continue_the_log_is_never_taken() -> None:
     assert cursor.positions == {P0: 8}
 
 
+# Holds INV-LG1, INV-LG2.
 def test_lag_counts_records_bytes_and_the_time_since_all_was_there() -> None:
     lag = LagBook()
     lag.note((part(P0, 0, 3), part(P1, 0, 2, high_watermark=10)), now_ms=1_000)
@@ -251,6 +257,7 @@ def test_INV_LG3_a_log_that_is_no_longer_copied_is_not_behind() -> None:
     assert lag.total(now_ms=1_000) == Lag()
 
 
+# Holds INV-LK7.
 @pytest.mark.parametrize(("shown_under", "is_followed"), [(8, False), (1, True)])
 def test_T33_what_an_older_region_epoch_has_shown_is_for_the_lineage_to_judge(
     shown_under: int, is_followed: bool

@@ -78,6 +78,7 @@ def test_a_statement_says_its_age_and_what_is_open() -> None:
     assert statement(Tail([], []), planned=True).open_bound.startswith("nothing")
 
 
+# Holds INV-LO2.
 def test_commit_decisions_beyond_the_cut_are_named_and_nothing_else() -> None:
     tail = Tail(
         [batch(10, transactional=True), batch(12, producer_id=-1)],

@@ -25,6 +25,7 @@ PROVENANCE = Provenance(
 )  # fmt: skip
 
 
+# Holds INV-Q3.
 def test_only_what_runs_past_its_position_moves() -> None:
     logs = [LogExtent(A, "orders", 0, 60), LogExtent(B, "orders", 0, 40)]
     assert [(step.position, step.moves_tail) for step in plan_cut(logs, CUT)] == [

@@ -31,6 +31,7 @@ def test_sequence_ahead_is_the_shorter_way_forward() -> None:
     assert not is_ahead(SEQUENCE_MAX, 1)
 
 
+# Holds INV-D2.
 def test_decision_order_is_leader_epoch_then_offset() -> None:
     old = DecisionId(0, 1, 100, 9)
     assert DecisionId(0, 1, 101, 9).is_newer_than(old)
@@ -52,6 +53,7 @@ def test_decision_bytes_of_another_shape_are_refused(raw: bytes) -> None:
         DecisionId.decode(raw)
 
 
+# Holds INV-D3.
 def test_T1_round_of_a_later_term_is_greater() -> None:
     assert round_of(8, 2**32 - 1) < round_of(9, 1)
     assert round_of(1, 1) == 2**32 + 1
@@ -61,6 +63,7 @@ def test_T1_round_of_a_later_term_is_greater() -> None:
         round_of(1, 2**32)
 
 
+# Holds INV-I2.
 def test_producer_id_blocks_follow_each_other() -> None:
     assert block_for(0, 0) == ProducerIdBlock(0, 1000)
     assert block_for(0, 1) == ProducerIdBlock(1000, 1000)
@@ -69,6 +72,7 @@ def test_producer_id_blocks_follow_each_other() -> None:
     assert block_for(7, 0).end < 2**63
 
 
+# Holds INV-I1.
 def test_producer_id_blocks_end_before_the_next_region() -> None:
     with pytest.raises(ProducerIdsExhausted):
         block_for(0, 2**60 // 1000)

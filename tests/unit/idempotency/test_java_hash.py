@@ -24,10 +24,12 @@ def test_java_string_hash(text: str, expected: int) -> None:
     assert java_string_hash(text) == expected
 
 
+# Holds INV-J1.
 def test_C13_shard_of_the_minimum_hash_is_zero() -> None:
     assert ledger_shard("polygenelubricants", 7) == 0
 
 
+# Holds INV-J1.
 def test_C13_shard_is_abs_hash_modulo_count() -> None:
     assert ledger_shard("Hello, world!", 4) == 1880044555 % 4
     assert ledger_shard("a", 50) == 47

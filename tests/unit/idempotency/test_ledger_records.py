@@ -112,6 +112,7 @@ def test_version_0_of_older_kafka_is_read() -> None:
     assert decode_transaction_value("pay-7", raw) == plain()
 
 
+# Holds INV-L1.
 def test_everything_of_ours_comes_back() -> None:
     record = plain(
         status=TxnStatus.COMPLETE_COMMIT,
@@ -126,6 +127,7 @@ def test_everything_of_ours_comes_back() -> None:
     assert decode_transaction_value("pay-7", encode_transaction_value(record)) == record
 
 
+# Holds INV-L2.
 def test_unknown_tagged_fields_are_skipped() -> None:
     encoded = encode_transaction_value(plain())
     assert decode_transaction_value("pay-7", encoded[:-1] + b"\x01\x63\x02xy") == plain()
@@ -154,6 +156,7 @@ def test_cut_off_value_is_refused(cut: int) -> None:
         decode_transaction_value("pay-7", encode_transaction_value(plain())[:cut])
 
 
+# Holds INV-L2.
 def test_value_of_a_newer_version_is_refused_with_advice() -> None:
     with pytest.raises(LedgerError, match="newer version"):
         decode_transaction_value("pay-7", b"\x00\x02" + encode_transaction_value(plain())[2:])
@@ -161,6 +164,7 @@ def test_value_of_a_newer_version_is_refused_with_advice() -> None:
         decode_round_value(b"\x00\x01" + encode_round_value(RoundRecord(1, 1))[2:])
 
 
+# Holds INV-Y1.
 def test_trailing_bytes_and_false_counts_are_refused() -> None:
     with pytest.raises(LedgerError, match="too many"):
         decode_transaction_value("pay-7", encode_transaction_value(plain()) + b"x")

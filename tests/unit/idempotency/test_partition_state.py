@@ -57,6 +57,7 @@ def test_open_transactions_are_listed_oldest_first() -> None:
     assert state.open_transactions() == [OpenTxn(9, 2, 0, 7), OpenTxn(3, 0, 1, 6)]
 
 
+# Holds INV-S1.
 def test_log_that_starts_late_or_has_holes_is_applied() -> None:
     state = state_of(data(1_000, sequence=70), data(2_000, sequence=71))
     assert state.end_offset == 2_001
@@ -92,6 +93,7 @@ def test_committed_transactions_are_found_by_where_their_markers_lie() -> None:
     }  # fmt: skip
 
 
+# Holds INV-P1.
 def test_stale_batch_in_a_replayed_log_changes_neither_epoch_nor_window() -> None:
     state = state_of(data(0, producer_epoch=2, sequence=0), data(1, producer_epoch=1, sequence=50))
     assert state.judge(data(sequence=1, producer_epoch=2)).verdict is Verdict.FRESH
@@ -107,6 +109,7 @@ def test_window_verdicts() -> None:
     assert window.judge(6, 6) is WindowVerdict.GAP
 
 
+# Holds INV-G1.
 def test_P4_guard_of_an_ended_attempt_is_not_current_again() -> None:
     verifications = Verifications()
     guard = verifications.begin(PRODUCER, 0, 0)
@@ -126,6 +129,7 @@ def test_P4_marker_between_verification_and_append_ends_the_guard() -> None:
     assert not state.verifications.is_current(guard)
 
 
+# Holds INV-G1.
 @pytest.mark.parametrize(
     ("tv2", "marker_epoch", "current"),
     [(False, 2, True), (False, 3, False), (False, 4, False), (True, 3, True), (True, 4, False)],
@@ -176,6 +180,7 @@ def test_pruned_cut_index_keeps_the_highest_round() -> None:
     assert index.entries() == [(9, 2)]
 
 
+# Holds INV-C2.
 def test_cut_index_holds_one_entry_per_round() -> None:
     index = CutIndex()
     for offset, stamp in enumerate((3, 3, 2, 3, 4, 4)):

@@ -77,6 +77,7 @@ def test_crc_of_a_cut_off_batch_does_not_hold() -> None:
     assert not crc_ok(raw[:-1], 0, read_header(raw))
 
 
+# Holds INV-B1.
 def test_stamp_changes_offset_and_epoch_and_keeps_the_crc() -> None:
     raw = bytearray(b"\x00" * 7 + foreign_batch())
     stamp(raw, 7, base_offset=2**40, leader_epoch=8 << 16)

@@ -21,6 +21,7 @@ def rich_state() -> PartitionState:
     return state
 
 
+# Holds INV-N1.
 def test_snapshot_round_trips_and_answers_alike() -> None:
     state = rich_state()
     copy = PartitionState.decode(state.encode())
@@ -42,6 +43,7 @@ def test_snapshot_does_not_share_state_with_the_live_one() -> None:
     assert state.encode() == encoded
 
 
+# Holds INV-N2.
 def test_every_flipped_byte_is_noticed() -> None:
     encoded = rich_state().encode()
     for position in range(len(encoded)):
@@ -51,6 +53,7 @@ def test_every_flipped_byte_is_noticed() -> None:
             PartitionState.decode(bytes(damaged))
 
 
+# Holds INV-N2.
 def test_every_cut_off_snapshot_is_noticed() -> None:
     encoded = rich_state().encode()
     for length in range(len(encoded)):

@@ -37,6 +37,7 @@ def test_TO1_a_new_pair_starts_over_and_the_same_pair_does_not(order: Connection
     assert order.of((5, 1)).admit(on(3))
 
 
+# Holds INV-TO3.
 def test_TO3_numbers_of_another_origin_say_nothing(order: ConnectionOrder) -> None:
     assert order.admit(on(1 << 40, origin=MIRROR))
     assert order.admit(on(2))
@@ -82,6 +83,7 @@ def test_TO4_a_new_pair_has_nothing_to_fear(order: ConnectionOrder) -> None:
     assert order.of((5, 1)).admit_data(ORDERS, data(4, 0))
 
 
+# Holds INV-TO5.
 def test_TO5_memory_is_bounded_whatever_comes(order: ConnectionOrder) -> None:
     for origin in range(10_000):
         assert order.admit(on(1, origin=origin))

@@ -45,6 +45,7 @@ async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> No
         assert world.ledger.records()[-1].status is lr.TxnStatus.COMPLETE_COMMIT
 
 
+# Holds INV-TD2.
 async def test_B2_the_answer_waits_until_the_record_is_durable() -> None:
     world = World()
     async with running(world) as txn:
@@ -58,6 +59,7 @@ async def test_B2_the_answer_waits_until_the_record_is_durable() -> None:
         assert (await end).verdict is OK
 
 
+# Holds INV-TD1.
 async def test_records_of_one_turn_go_out_as_one_batch() -> None:
     world = World()
     async with running(world) as txn:
@@ -105,6 +107,7 @@ async def test_C14_a_hold_is_bounded() -> None:
         world.markers.gate.set()
 
 
+# Holds INV-TD3.
 async def test_a_failed_ledger_closes_the_shard_and_guesses_nothing() -> None:
     world = World()
     async with running(world) as txn:
@@ -120,6 +123,7 @@ async def test_a_failed_ledger_closes_the_shard_and_guesses_nothing() -> None:
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
 
 
+# Holds INV-TD6.
 async def test_C22_a_damaged_record_fails_the_load() -> None:
     world = World()
     world.ledger.append(0, [(lr.encode_transaction_key("t"), b"\x00\x63garbage")])
@@ -129,6 +133,7 @@ async def test_C22_a_damaged_record_fails_the_load() -> None:
         assert (await txn.clients.init_producer_id("t", 1000)).verdict is TxnVerdict.LOADING
 
 
+# Holds INV-TD4.
 async def test_C23_loading_and_resigned_coordinators_say_so() -> None:
     world = World()
     async with running(world, load=False) as txn:
@@ -311,6 +316,7 @@ async def test_T21_adoption_run_again_after_a_crash_changes_nothing() -> None:
         assert (orphan.producer_id, orphan.producer_epoch) == (77, 4)
 
 
+# Holds INV-TP3.
 async def test_C11_ids_without_transactional_id_are_never_given_twice() -> None:
     world = World()
     async with running(world) as txn:
@@ -359,6 +365,7 @@ async def test_without_producer_ids_only_those_who_need_one_are_refused() -> Non
         assert (await txn.clients.init_producer_id("v", 1000)).verdict is OK
 
 
+# Holds INV-TA2.
 async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> None:
     """T0 is decided in the cut, its marker owed; were the abort first, T6 would void T0's marker."""
     world = World()

@@ -86,6 +86,7 @@ async def test_B13_an_abort_waits_for_markers_under_way_and_looks_again() -> Non
         assert (await txn.clients.add_partitions("t", *pair, [tp("a")], implicit=False)) is OK
 
 
+# Holds INV-TN1.
 async def test_B13_abort_by_name_ends_what_is_open_and_nothing_else() -> None:
     world = World()
     async with running(world) as txn:

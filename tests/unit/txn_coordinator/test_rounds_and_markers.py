@@ -33,6 +33,7 @@ def test_T3_a_release_of_an_older_round_frees_nothing() -> None:
     assert gate.release(second) == []
 
 
+# Holds INV-RO3.
 def test_T21_round_0_of_a_term_needs_no_release() -> None:
     gate = RoundGate()
     gate.restore(round_of(9, 0), 12)

@@ -75,6 +75,7 @@ def reconcile(
     return reconcile_all(Request(source=source, mirror=mirror, options=Options()), LocalEngine())
 
 
+# Holds INV-RCDI5.
 @pytest.mark.parametrize("keep", [{10}, {10, 12}], ids=["tombstone gone", "tombstone there"])
 def test_what_one_side_compacted_is_compared_by_key_and_covered(
     tmp_path: Path, keep: set[int]
@@ -84,12 +85,14 @@ def test_what_one_side_compacted_is_compared_by_key_and_covered(
     assert (outcome.exit_code, outcome.summary.coverage) == (0, 1.0)
 
 
+# Holds INV-RCBK1.
 def test_both_sides_compacted_each_by_its_own_clock(tmp_path: Path) -> None:
     both = (("home", {10, 12, 8}, KEYED), ("away", {10}, KEYED))
     outcome = reconcile(tmp_path, Pair.of(home_with(updates)), *both)
     assert (outcome.findings, outcome.exit_code) == ([], 0)
 
 
+# Holds INV-RCBK1.
 @pytest.mark.parametrize(
     ("keep", "kind", "offset"),
     [
@@ -119,6 +122,7 @@ def test_a_value_that_was_changed_below_the_clean_point_is_found(tmp_path: Path)
     assert (finding.kind, finding.first_offset) == (Kind.DIVERGENT, 10)
 
 
+# Holds INV-RCBK2.
 def test_what_is_compressed_is_not_covered_and_nothing_is_said_of_it(tmp_path: Path) -> None:
     pair = Pair.of(home_with(lambda home: updates(home, Codec.GZIP)))
     outcome = reconcile(tmp_path, pair, ("away", {10}, KEYED))
@@ -144,6 +148,7 @@ def test_transactions_of_which_compaction_left_a_part_are_whole(tmp_path: Path) 
         assert Kind.COMMITTED_INCOMPLETE not in {finding.kind for finding in outcome.findings}
 
 
+# Holds INV-RCTX7.
 @pytest.mark.parametrize("regions", [("away",), ("home",), ("home", "away")])
 def test_decisions_that_were_compacted_away_are_not_missed(
     tmp_path: Path, regions: tuple[str, ...]

@@ -39,6 +39,7 @@ def test_a_sound_pair_has_no_finding(tmp_path: Path, until: Until) -> None:
     assert outcome.summary.coverage == 1.0
 
 
+# Holds INV-RCDI4.
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_shows_exactly_its_root(tmp_path: Path, fault: Fault) -> None:
     outcome = run(fault, tmp_path, ("transactions", "verify"))

@@ -39,6 +39,7 @@ def run(pair: Pair, folder: Path, **options: object) -> Outcome:
     )
 
 
+# Holds INV-RCJB2, INV-RCJB3.
 def test_outputs_are_whole_and_the_same_for_the_same_horizon(tmp_path: Path) -> None:
     fault = next(fault for fault in FAULTS if fault.name == "marker_flipped")
     source, mirror = fault.build().write(tmp_path / "regions")
@@ -82,6 +83,7 @@ def test_the_tables_and_the_page_name_the_finding(tmp_path: Path) -> None:
     assert "http" not in page.replace("<!doctype html>", "").lower().replace("http-equiv", "")
 
 
+# Holds INV-RCR1.
 def test_a_finding_keeps_its_id_while_the_logs_grow(tmp_path: Path) -> None:
     fault = next(fault for fault in FAULTS if fault.name == "payload_changed_crc_recomputed")
     pair = fault.build()
@@ -92,6 +94,7 @@ def test_a_finding_keeps_its_id_while_the_logs_grow(tmp_path: Path) -> None:
     assert before.finding_id in {finding.finding_id for finding in after}
 
 
+# Holds INV-RCRP1.
 @pytest.mark.parametrize("region", ["home", "away"])
 @pytest.mark.parametrize("place", [A0, TXN_LEDGER_0])
 def test_an_unreadable_segment_is_incomplete_not_consistent_and_no_fault(
@@ -139,6 +142,7 @@ def test_history_that_the_source_no_longer_has_is_not_extra(tmp_path: Path) -> N
     assert run(pair, tmp_path).findings == []
 
 
+# Holds INV-RCRP1.
 def test_nothing_compared_is_never_consistent(tmp_path: Path) -> None:
     outcome = run(sound_pair(), tmp_path, topics=("no-such-*",))
     assert (outcome.exit_code, outcome.summary.coverage) == (3, 0.0)
@@ -220,6 +224,7 @@ def test_the_cap_limits_what_is_written_and_not_what_is_counted(tmp_path: Path) 
     assert pq.read_table(outcome.run_dir / "findings").num_rows == 2
 
 
+# Holds INV-RCP2.
 def test_tasks_are_even_and_hold_every_segment_once() -> None:
     sizes = [900, 10, 10, 400, 500, 880]
     specs = [

@@ -75,6 +75,7 @@ def test_rows_say_what_headers_and_markers_say(tmp_path: Path, log: list[bytes])
             assert row["control_type"] == -1
 
 
+# Holds INV-RCMC1.
 @pytest.mark.parametrize(
     "decision",
     [
@@ -132,6 +133,7 @@ def test_a_file_that_ends_inside_a_batch_is_whole_up_to_there(
     assert scan.skipped_bytes == len(log[-1]) - missing
 
 
+# Holds INV-RCSC2.
 @pytest.mark.parametrize(
     ("tail", "stop"),
     [
@@ -152,6 +154,7 @@ def test_the_walk_stops_where_no_batch_is_and_never_searches_on(
     assert (len(scan.table), scan.skipped_bytes) == (len(log), len(tail))
 
 
+# Holds INV-RCSC4.
 def test_a_wrong_crc_is_kept_and_marked(tmp_path: Path, log: list[bytes]) -> None:
     path = tmp_path / "s.log"
     spoiled = [*log[:3], flipped(log[3]), *log[4:]]
@@ -159,6 +162,7 @@ def test_a_wrong_crc_is_kept_and_marked(tmp_path: Path, log: list[bytes]) -> Non
     assert scan_segment(path).table["crc_ok"].tolist() == [1] * 3 + [0] + [1] * (len(log) - 4)
 
 
+# Holds INV-RCSC3.
 def test_what_is_appended_after_the_sample_is_not_seen(tmp_path: Path, log: list[bytes]) -> None:
     path = tmp_path / "s.log"
     path.write_bytes(b"".join(log))
@@ -166,6 +170,7 @@ def test_what_is_appended_after_the_sample_is_not_seen(tmp_path: Path, log: list
     assert (len(scan.table), scan.stop) == (4, Stop.END)
 
 
+# Holds INV-RCSC1.
 def test_a_file_that_shrank_since_is_told_apart_from_a_torn_one(
     tmp_path: Path, log: list[bytes]
 ) -> None:
@@ -175,6 +180,7 @@ def test_a_file_that_shrank_since_is_told_apart_from_a_torn_one(
     assert (len(scan.table), scan.stop) == (4, Stop.SHRUNK)
 
 
+# Holds INV-RCH1.
 def test_identity_leaves_out_the_leader_epoch_and_nothing_else(
     tmp_path: Path, log: list[bytes]
 ) -> None:

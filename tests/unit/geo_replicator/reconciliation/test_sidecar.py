@@ -47,6 +47,7 @@ def test_an_empty_segment_has_an_empty_sidecar(tmp_path: Path) -> None:
     assert len(read_sidecar(path, segment_bytes=0).table) == 0
 
 
+# Holds INV-RCSD2.
 def test_a_stale_one_is_refused(segment: Path) -> None:
     write_sidecar(segment, RealDisk())
     with pytest.raises(SidecarError, match="stale"):
@@ -63,6 +64,7 @@ def test_every_flipped_byte_is_noticed(segment: Path) -> None:
             decode(data[:size])
 
 
+# Holds INV-RCSD3.
 @pytest.mark.parametrize("spoil", [lambda data: flipped(data, at=90), lambda data: data[:-7]])
 def test_a_damaged_segment_gets_none(segment: Path, spoil: object) -> None:
     segment.write_bytes(spoil(segment.read_bytes()))  # type: ignore[operator]

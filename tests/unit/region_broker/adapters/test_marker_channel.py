@@ -96,6 +96,7 @@ def writes_of(some: World) -> list[str]:
     return seen
 
 
+# Holds INV-TQ1.
 async def test_AM3_markers_of_many_transactions_are_one_write_for_each_partition() -> None:
     some = with_open_transactions(5)
     listener = Listener()
@@ -118,6 +119,7 @@ async def test_AM3_markers_of_many_transactions_are_one_write_for_each_partition
         assert some.partitions[partition].last_stable_offset == 10
 
 
+# Holds INV-TP2.
 async def test_T6_a_repeat_among_new_markers_writes_nothing_and_is_confirmed() -> None:
     some = with_open_transactions(3)
     listener = Listener()

@@ -51,6 +51,7 @@ async def test_idle_domain_is_silent(tmp_path: Path) -> None:
         assert [p.log_end_offset for p in home.partitions] == ends
 
 
+# Holds INV-CU1.
 async def test_link_resumes_exactly_when_the_mirror_stops_and_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -164,6 +165,7 @@ async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_ti
                 assert copy.last_stable_offset == position, copy.tp
 
 
+# Holds INV-LD3.
 async def test_link_resumes_exactly_when_home_was_away(tmp_path: Path) -> None:
     async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders")
