@@ -3,6 +3,8 @@
 INV-SD1  after `power_loss` a file holds what was synced, and of each later write any subset of its 4 KiB pages, some
          of them torn: a subset of their 512-byte sectors; a name, of a file or of a folder, holds what `fsync_dir` made of
          it, or what it was changed to since, but a rename happens as a whole or not at all. With a folder goes all in it
+         The platter may also have a first part of a file's later writes and nothing after it, or a file's new size with
+         zeros where its bytes should be
 INV-SD2  after `process_killed` everything written is there: the page cache outlives a process
 INV-SD3  a failed `fdatasync` drops the file's dirty pages as clean: a later one succeeds and they are not durable
 
@@ -15,7 +17,7 @@ import errno
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from region_broker.log.disk import Buffer, make_dirs_durably
@@ -24,7 +26,10 @@ from tests.simulation.trace import Trace
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 TORN_CHANCE = 0.2
+FIRST_PART_CHANCE = 0.2
+SIZE_FIRST_CHANCE = 0.1
 VOLUME_BYTES = 1 << 40
+GROWING = ("pwrite", "write_file_atomic")
 
 Fault = Callable[[str, Path], None]
 """Called before each operation with its name and path; raises what is to go wrong."""
@@ -155,6 +160,11 @@ def _apply(
 ) -> None:
     """Change `content` as the platter is: whole without `rng`, in part with it."""
     keep_chance = 1.0 if rng is None else rng.choice([0.0, 0.5, 0.9, 1.0])
+    if rng is not None and changes and rng.random() < FIRST_PART_CHANCE:
+        changes, keep_chance = changes[: rng.randrange(len(changes) + 1)], 1.0
+    if rng is not None and rng.random() < SIZE_FIRST_CHANCE:
+        ends = [each if isinstance(each, int) else each[0] + len(each[1]) for each in changes]
+        _cut(content, max(len(content), *ends[-1:], 0))
     for change in changes:
         if isinstance(change, int):
             if rng is None or rng.random() < keep_chance:
@@ -235,6 +245,7 @@ class SimulatedFile:
         self._expect_open("pwrite")  # a process that was killed writes nothing, not even half
         try:
             inode = self._use("pwrite")
+            self._disk.take_room(self._path, position + len(data) - len(inode.cached))
         except OSError:
             self._inode.write(position, data[: len(data) // 2])
             raise
@@ -307,6 +318,8 @@ class SimulatedDisk:
         """What was read in: path, position, size."""
         self.dropped: list[tuple[Path, int, int]] = []
         """What was let go, alike."""
+        self.room_bytes: int | None = None
+        """How much more fits onto it; None: as much as anybody wants."""
         self.wall_ms: Callable[[], int] = lambda: 0
         """What stamps changes of files."""
         self._root = Folder()
@@ -348,21 +361,32 @@ class SimulatedDisk:
         if self.fault is not None:
             self.fault(operation, path)
 
+    def take_room(self, path: Path, size_bytes: int) -> None:
+        """Let a file grow by that much; raises OSError where it does not fit."""
+        if self.room_bytes is not None and size_bytes > 0:
+            if size_bytes > self.room_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            self.room_bytes -= size_bytes
+
     def crash_after(self, operation_count: int) -> None:
         """Raise Crashed at the operation after the next `operation_count`."""
         self.crash_at = self.operations + operation_count + 1
 
     def fail_by_chance(
-        self, rng: random.Random, chance: float, errors: Sequence[int] = (errno.EIO,)
-    ) -> None:
-        """Let each operation fail with that chance from now on, until the process ends or `fault` is cleared.
+        self, rng: random.Random, chance: float, errors: Sequence[int] = (errno.EIO,),
+        operations: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        """Let each operation, or each of `operations`, fail with that chance from now on, until the process ends or
+        `fault` is cleared.
 
         A write may fail for want of space or by the device; reads, syncs and names by the device only.
         """
 
         def fail(operation: str, path: Path) -> None:
+            if operations is not None and operation not in operations:
+                return
             if rng.random() < chance:
-                grows = operation in ("pwrite", "write_file_atomic")
+                grows = operation in GROWING
                 number = rng.choice(errors) if grows else errno.EIO
                 raise OSError(number, os.strerror(number), str(path))
 
@@ -493,7 +517,8 @@ class SimulatedDisk:
         """See `Disk`."""
         self.step("volume_bytes", path)
         used_bytes = sum(len(inode.cached) for inode in dict.fromkeys(self._root.inodes()))
-        return VOLUME_BYTES, VOLUME_BYTES - used_bytes
+        free_bytes = VOLUME_BYTES - used_bytes if self.room_bytes is None else self.room_bytes
+        return VOLUME_BYTES, free_bytes
 
     def lock(self, path: Path) -> "SimulatedLock":
         """See `Disk`; a process that ends lets go."""
@@ -509,6 +534,7 @@ class SimulatedDisk:
             self.write_file_atomic(path, data)
             return
         self.step("pwrite", path)
+        self.take_room(path, len(data))  # of its journal
         self.step("fdatasync", path)
         inode = self._inode(path)
         inode.truncate(0)
@@ -519,6 +545,7 @@ class SimulatedDisk:
     def write_file_atomic(self, path: Path, data: Buffer) -> None:
         """See `Disk`: a whole new file, then its name, in two steps: between them it is there, and not durably."""
         self.step("write_file_atomic", path)
+        self.take_room(path, len(bytes(data)))
         inode = Inode()
         inode.write(0, bytes(data))
         inode.sync()

@@ -5,6 +5,11 @@ INV-SN1  bytes between two sites arrive in the order written, in chunks of any s
 INV-SN2  a site that is dead, or cut off, answers nobody: refused at once, or (`silent`) never; where two sites are
          hushed, connections that stand stay, too, and nothing arrives on them
 INV-SN3  `drain` pushes back once WRITE_HIGH_WATER_BYTES are unread on the other side
+INV-SN4  a connection whose opener was `sever`ed from it is broken for that one at once; what it sent arrives all the same,
+         in its time, then the end. So what it sends again, over another connection, may arrive before what it sent first:
+         as near as a TCP network comes to doubling and reordering, since within a connection it does neither
+INV-SN5  what is lost is sent again by TCP: here it is late, by seconds, and what follows on that connection waits for it;
+         towards `late_sites` only: a client notes when it heard something, and is judged by that
 
 Chance is handed in; time is the event loop's. Not here: what is sent.
 """
@@ -14,6 +19,7 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from functools import partial
 
 from region_broker.ports.network import (
@@ -27,6 +33,8 @@ from region_broker.ports.network import (
 )
 from tests.simulation.trace import Trace
 
+LATE_S = (0.2, 3.0)
+
 
 class SimulatedStream:
     """One end of a connection."""
@@ -34,6 +42,7 @@ class SimulatedStream:
     def __init__(self, fabric: "Fabric", site: str, peer_site: str) -> None:
         """Belong to `site`; `other` is set once both ends exist."""
         self.site, self.peer_site = site, peer_site
+        self.opened_here = False
         self.other: SimulatedStream
         self._fabric = fabric
         self._arrived: deque[bytes] = deque()
@@ -101,7 +110,7 @@ class SimulatedStream:
 
     def _later(self, deliver: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        self._due_at = max(self._due_at, loop.time() + self._fabric.delay_s())
+        self._due_at = max(self._due_at, loop.time() + self._fabric.delay_s(self.peer_site))
         self._under_way.append(deliver)
         loop.call_at(self._due_at, self._deliver_next)
 
@@ -150,14 +159,26 @@ class SimulatedStream:
 
     def break_off(self) -> None:
         """Break the connection for both ends; what is under way is lost."""
-        for end in (self, self.other):
-            if end._error is None:
-                end._error = ConnectionResetError(f"the connection to {end.peer} broke")
-            end._arrived.clear()
-            end._readable.set()
-            end._room.set()
-            end._gone.set()
+        self._fail()
+        self.other._fail()
         self._fabric.forget(self)
+
+    def sever(self) -> None:
+        """Break it for this end only: the other one gets what was sent, then a reset (INV-SN4)."""
+        self._fail()
+        self._fabric.forget(self)
+        self._later(self.other._break)
+
+    def _fail(self) -> None:
+        self._arrived.clear()
+        self._break()
+
+    def _break(self) -> None:
+        if self._error is None:
+            self._error = ConnectionResetError(f"the connection to {self.peer} broke")
+        self._readable.set()
+        self._room.set()
+        self._gone.set()
 
     async def wait_closed(self) -> None:
         """See `ByteStream`."""
@@ -173,6 +194,7 @@ class SimulatedListener:
         self._fabric = fabric
         self._place = place
         self._on_connection = on_connection
+        self._context = copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
         self._closed = asyncio.Event()
@@ -189,7 +211,9 @@ class SimulatedListener:
 
     def accept(self, stream: ByteStream) -> None:
         """Serve a new connection."""
-        task = asyncio.get_running_loop().create_task(self._serve(stream))
+        # Not in the context of who connects: a paused site serves nobody.
+        context = self._context.copy()
+        task = asyncio.get_running_loop().create_task(self._serve(stream), context=context)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -224,11 +248,15 @@ class Fabric:
         """Let bytes travel for up to `delay_ms_max` each way."""
         self._chance = chance
         self.delay_ms_max = delay_ms_max
+        self.late_share = 0.0
+        self.late_sites: frozenset[str] = frozenset()
+        """Of what is sent to these, how much takes seconds (INV-SN5)."""
         self.trace: Trace | None = None
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._streams: list[SimulatedStream] = []
         self._cuts: dict[frozenset[str], bool] = {}
         self._hushed: set[frozenset[str]] = set()
+        self._muted: set[tuple[str, str]] = set()
         self._barred: set[tuple[str, str]] = set()
         self._lives: dict[str, int] = {}
         self._next_port = 20_000
@@ -237,8 +265,10 @@ class Fabric:
         """Return the network as the present life of site `name` sees it."""
         return SiteNetwork(self, name, self._lives.setdefault(name, 0))
 
-    def delay_s(self) -> float:
+    def delay_s(self, to: str = "") -> float:
         """Draw how long bytes travel."""
+        if to in self.late_sites and self._chance.random() < self.late_share:
+            return self._chance.uniform(*LATE_S)
         return self._chance.uniform(0, self.delay_ms_max) / 1000 if self.delay_ms_max else 0.0
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -261,12 +291,27 @@ class Fabric:
 
     def hushed(self, stream: SimulatedStream) -> bool:
         """Return whether nothing of it arrives."""
-        return frozenset((stream.site, stream.peer_site)) in self._hushed
+        way = (stream.site, stream.peer_site)
+        return way in self._muted or frozenset(way) in self._hushed
+
+    def mute(self, a: str, b: str) -> None:
+        """Let nothing that `a` sends arrive at `b`, and nobody be told: connections stand, new ones hang."""
+        self._muted.add((a, b))
+
+    def unmute(self, a: str, b: str) -> None:
+        """End that; connections between them have lost bytes, and break."""
+        if (a, b) in self._muted:
+            self._muted.discard((a, b))
+            self.drop(a, b)
 
     def bar(self, a: str, b: str) -> None:
         """Let no connection from `a` reach `b`, and break those that are open; `b` still reaches `a`."""
         self._barred.add((a, b))
         self.drop(a, b)
+
+    def unbar(self, a: str, b: str) -> None:
+        """Let connections from `a` reach `b` again."""
+        self._barred.discard((a, b))
 
     def heal(self, a: str, b: str) -> None:
         """Let two sites talk again, over new connections."""
@@ -282,6 +327,11 @@ class Fabric:
     def reset(self, site: str) -> None:
         """Break all connections of a site; new ones can be made at once."""
         self._break(lambda stream: site in {stream.site, stream.peer_site})
+
+    def sever(self, site: str) -> None:
+        """Break what others opened to a site, for them alone (INV-SN4)."""
+        for stream in [s for s in self._streams if s.opened_here and s.peer_site == site]:
+            stream.sever()
 
     def kill(self, site: str) -> None:
         """End a site's life: its ports and connections are gone, and its process can open no more."""
@@ -325,13 +375,15 @@ class Fabric:
         await asyncio.sleep(self.delay_s())
         listener = self._listeners.get(place)
         between = frozenset((site, listener.site if listener is not None else ""))
-        if self._cuts.get(between):
+        lost = listener is not None and {(site, listener.site), (listener.site, site)} & self._muted
+        if self._cuts.get(between) or lost:
             await asyncio.Event().wait()  # nobody answers; the caller gives up
         if listener is None or between in self._cuts or (site, listener.site) in self._barred:
             raise ConnectionRefusedError(111, f"{place[0]}:{place[1]} cannot be reached")
         near = SimulatedStream(self, site, listener.site)
         far = SimulatedStream(self, listener.site, site)
         near.other, far.other = far, near
+        near.opened_here = True
         self._streams += [near, far]
         listener.accept(far)
         return near

@@ -86,21 +86,24 @@ class Pipeliner:
         in_flight: deque[int] = deque()
         stays = self._chance.randrange(5, 400)
         gives_up = self._chance.random() < GIVES_UP_SHARE
-        failed = False
+        failed = rests = False
         while True:
             ends = failed or self.closed.is_set() or stays <= 0
-            while not ends and len(in_flight) < IN_FLIGHT_MAX:
+            # One that rests does so with nothing under way: what it was told counts from when it hears it.
+            while not ends and len(in_flight) < IN_FLIGHT_MAX and not rests:
                 in_flight.append(self._next)
                 self._send(connection, self._next)
                 self._next += 1
+            rests = self.pace_s > 0
             if not in_flight or (gives_up and stays <= 0):
                 return
             stays -= 1
             async with asyncio.timeout(self.call_s):
                 answer = await self._answer(connection)
             failed |= not self._took(in_flight.popleft(), answer)
-            if self.pace_s:
-                await asyncio.sleep(self._chance.uniform(0, 2 * self.pace_s))
+            if rests and not in_flight:
+                await asyncio.sleep(self._chance.uniform(0, 2 * IN_FLIGHT_MAX * self.pace_s))
+                rests = False
 
     def _send(self, connection: Connection, sequence: int) -> None:
         assert self._producer is not None

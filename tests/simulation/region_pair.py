@@ -9,9 +9,10 @@ import contextlib
 import errno
 import random
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from geo_replicator.failover import Phase
@@ -24,9 +25,10 @@ from tests import waiting
 from tests.born_folders import birth_at, with_history
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.simulation.network import Fabric
-from tests.simulation.simulated_loop import LoopClock
+from tests.simulation.simulated_loop import PROCESS, LoopClock, SimulatedLoop
 from tests.simulation.sqlite import SimulatedSqlite
 
+T = TypeVar("T")
 NAMES = ("eu", "us")
 CLUSTER_ID = str(UUID(int=77))
 SHARD_COUNT = 2
@@ -168,7 +170,7 @@ class Region:
             self.fabric.site(self.name),
             lambda path: SimulatedSqlite(path, cast("SimulatedDisk", disk)),
         )
-        self.node = await Node.open(self.config(), ports)
+        self.node = await self.as_process(Node.open(self.config(), ports))
         self.node.http = _Unbound()  # type: ignore[assignment]
         self.node.ledger_images.step_bytes, self.node.ledger_images.pause_ms = 512, 25
         if self.on_open is not None:
@@ -177,21 +179,34 @@ class Region:
     async def begin(self) -> None:
         """Open and run, without waiting until the node serves: it may have a reason not to."""
         await self.open()
-        self._task = asyncio.get_running_loop().create_task(self.node.run(lambda: None))
+        self._task = self.as_process(self.node.run(lambda: None))
 
     async def run(self) -> None:
         """Run what was opened."""
         ready = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self.node.run(ready.set))
+        self._task = self.as_process(self.node.run(ready.set))
         await until(lambda: ready.is_set() or self.died, "the node is ready, or ends")
         if self._task.done():
             self._task.result()
         if self.disk.crashed:
             raise Crashed
 
+    def within(self, function: Callable[[], T]) -> T:
+        """Return what `function` returns; what it starts is part of the region's process."""
+        context = copy_context()
+        context.run(PROCESS.set, self.name)
+        return context.run(function)
+
+    def as_process(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Let `work` run as part of the region's process, which may stand still or be slow."""
+        return self.within(lambda: asyncio.get_running_loop().create_task(work))
+
     async def kill(self, *, power: random.Random | None = None) -> None:
         """End the process as SIGKILL does, or, with `power`, as a power cut does."""
         self.fabric.kill(self.name)
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, SimulatedLoop):
+            loop.resume(self.name)
         if power is None:
             self.disk.process_killed()
         else:

@@ -6,15 +6,19 @@ INV-SIL2  a job for a thread runs in the loop's own thread, as one step, somewha
          comes somewhat later again. One that is cancelled before its step never runs
 INV-SIL3  tasks and futures hash by when they were made, not by where they lie in memory: a set of them has one order
 INV-SIL4  when no callback, timer or job is left, `Stalled` is raised: nothing would ever happen again
+INV-SIL5  while a process is paused, none of its callbacks, timers and jobs runs; when it goes on, all that was due happens
+         at once, in the order in which it was due. What others send it is kept for it meanwhile, as by the kernel
 
 Chance is handed in. Not here: what a network or a disk does (`network`, `disk`).
 """
 
 import asyncio
+import heapq
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from contextvars import Context
+from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -23,6 +27,8 @@ from typing_extensions import override
 T = TypeVar("T")
 STEP_S: Final = 1e-4
 JOB_S_MAX: Final = 0.002
+PROCESS: Final[ContextVar[str]] = ContextVar("PROCESS", default="")
+"""Whose process runs, in everything that it starts; empty for what is none of the simulated ones."""
 
 
 class Stalled(Exception):
@@ -70,11 +76,18 @@ class _Waiting:
 class SimulatedLoop(asyncio.BaseEventLoop):
     """Use it with `asyncio.Runner(loop_factory=...)`."""
 
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
     def __init__(self, chance: random.Random) -> None:
         """Begin at time 0."""
         super().__init__()
         self.job_s_max = JOB_S_MAX
         """How long a job waits for its thread, and again its result for the loop, at most: a disk may be slow."""
+        self.slow: dict[str, float] = {}
+        """The same for processes whose disk is slower."""
+        self._paused: set[str] = set()
+        self._held: deque[asyncio.Handle] = deque()
         self._now_s = 0.0
         self._chance = chance
         self._selector = _Waiting(self)
@@ -100,6 +113,54 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Let time pass."""
         self._now_s += duration_s
 
+    def pause(self, process: str) -> None:
+        """Let a process stand still from now on (INV-SIL5)."""
+        if not self._paused:
+            self.call_soon = self._call_soon_or_hold  # type: ignore[method-assign, assignment]  # only now: it costs
+        self._paused.add(process)
+        for _ in range(len(self._ready)):
+            handle = self._ready.popleft()
+            if self._stands(handle):
+                self._held.append(handle)
+                handle = self._nothing()  # the loop has counted how many there are
+            self._ready.append(handle)
+        self._held += sorted(each for each in self._scheduled if self._stands(each))
+        self._scheduled = [each for each in self._scheduled if not self._stands(each)]
+        heapq.heapify(self._scheduled)
+
+    def resume(self, process: str) -> None:
+        """Let it go on."""
+        self._paused.discard(process)
+        if not self._paused:
+            self.__dict__.pop("call_soon", None)
+        held, self._held = self._held, deque()
+        for handle in held:
+            if self._stands(handle):
+                self._held.append(handle)
+            elif isinstance(handle, asyncio.TimerHandle):
+                heapq.heappush(self._scheduled, handle)
+            else:
+                self._ready.append(handle)
+
+    def _nothing(self) -> asyncio.Handle:
+        handle = asyncio.Handle(self._write_to_self, (), self)
+        handle.cancel()
+        return handle
+
+    def _stands(self, handle: asyncio.Handle) -> bool:
+        context: Context = handle._context  # type: ignore[attr-defined]  # it has no public name
+        return context.get(PROCESS, "") in self._paused
+
+    def _call_soon_or_hold(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        context = copy_context() if context is None else context
+        if context.get(PROCESS, "") not in self._paused:
+            return super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        self._held.append(handle)
+        return handle
+
     def _process_events(self, _events: list[Any]) -> None:
         """Take what the selector found: nothing."""
 
@@ -112,15 +173,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Future[Any]:
         """Run `func` in a step of its own (INV-SIL2)."""
         future = self.create_future()
-        self.call_later(self._chance.uniform(0, self.job_s_max), self._run_job, future, func, args)
+        self.call_later(self._job_s(), self._run_job, future, func, args)
         return future
+
+    def _job_s(self) -> float:
+        longest_s = self.slow.get(PROCESS.get(), self.job_s_max) if self.slow else self.job_s_max
+        return self._chance.uniform(0, longest_s)
 
     def _run_job(
         self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]
     ) -> None:
         if future.cancelled():
             return
-        delay_s = self._chance.uniform(0, self.job_s_max)
+        delay_s = self._job_s()
         try:
             result = func(*args)
         except (SystemExit, KeyboardInterrupt):

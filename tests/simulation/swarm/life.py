@@ -6,7 +6,6 @@ INV-SWL2  once faults end, everything converges: one region acts, the others mir
 """
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
+from tests.simulation.swarm.plan import Choice, Plan
 from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
-from tests.simulation.swarm.rates import draw_action, draw_rates
 from tests.simulation.swarm.settling import settle
-from tests.simulation.swarm.stage import Stage
+from tests.simulation.swarm.stage import NAMES, Stage
 from tests.simulation.swarm.weather import storm
 from tests.simulation.swarm.workloads.drawn import draw_workloads
 from tests.simulation.swarm.workloads.setting import End, Reach, Workload
@@ -44,41 +43,45 @@ IN_EVERY_HISTORY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a life came to. `simulated_s`: how long it was."""
+    """What a life came to. `simulated_s`: how long it was; `played`: what was done, by number: its kind, and when,
+    counted from the first trouble."""
 
     trace: str
     events: int
     violations: tuple[str, ...]
     simulated_s: float
+    played: tuple[tuple[str, str, float], ...]
 
 
 def play(
     seed: int, *, minutes: float = 1.0, regions: int = 2, say: Callable[[str], None] | None = None,
-    write: Callable[[str], object] | None = None,
+    write: Callable[[str], object] | None = None, choice: Choice | None = None,
 ) -> Outcome:  # fmt: skip
-    """Play the life of a seed; `say` gets what happens, `write` every event."""
+    """Play the life of a seed, or what `choice` leaves of it; `say` gets what happens, `write` every event."""
     trace = Trace(write)
-    return run_simulated(_Life(seed, minutes, regions, say, trace).run(), seed)
+    plan = Plan(seed, NAMES[:regions], choice)
+    return run_simulated(_Life(plan, minutes, regions, say, trace).run(), seed)
 
 
 class _Life:
     def __init__(
         self,
-        seed: int,
+        plan: Plan,
         minutes: float,
         regions: int,
         say: Callable[[str], None] | None,
         trace: Trace,
     ) -> None:
-        self.chance = random.Random(seed)
-        self.rates = draw_rates(self.chance)
+        self.plan, self.rates = plan, plan.rates
         self.minutes, self.trace = minutes, trace
-        self.stage = Stage(self.chance, self.rates, regions, trace, say)
+        self.stage = Stage(plan.stream("stage"), self.rates, regions, trace, say)
         self.clients = Clients(
-            self.stage.fabric, self.stage.regions, self.chance, self.rates.pace_s
+            self.stage.fabric, self.stage.regions, plan.stream("clients"), self.rates.pace_s
         )
         reach = Reach(self.stage.fabric, self.stage.regions)
-        self.clients.workloads = draw_workloads(reach, seed, self.rates.pace_s)
+        self.clients.workloads = draw_workloads(reach, plan.seed, self.rates.pace_s)
+        self._began_s = 0.0
+        self._spell = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> Outcome:
@@ -96,7 +99,10 @@ class _Life:
                 task.cancel()
             for name in stage.names:
                 await stage.regions[name].kill()
-        return Outcome(self.trace.digest, self.trace.events, tuple(stage.anomalies), stage.now_s())
+        played = tuple((label, kind, at_s - self._began_s) for label, kind, at_s in stage.played)
+        return Outcome(
+            self.trace.digest, self.trace.events, tuple(stage.anomalies), stage.now_s(), played
+        )
 
     def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.stage.blame(f"{context.get('message')}: {context.get('exception')!r}")
@@ -147,23 +153,38 @@ class _Life:
 
     async def _trouble(self) -> bool:
         """Let things happen for as long as was asked, with a settled moment now and then."""
-        stage = self.stage
-        ends_s = stage.now_s() + self.minutes * 60
-        weather = self._spawn(storm(stage, random.Random(self.chance.random())))
-        settles_s = stage.now_s() + SETTLE_EVERY_S
-        home = stage.names[0]
-        while stage.now_s() < ends_s:
+        self._began_s = self.stage.now_s()
+        ends_s = self._began_s + self.minutes * 60
+        number = 0
+        while self.stage.now_s() < ends_s:
+            self._spell += 1
+            weather = self._spawn(storm(self.stage, self.plan, self._spell))
+            until_s = min(ends_s, self.stage.now_s() + SETTLE_EVERY_S)
+            number = await self._act(number, until_s)
+            weather.cancel()
+            await asyncio.wait([weather])
+            if not await self._settled():
+                return False
+        return True
+
+    async def _act(self, number: int, until_s: float) -> int:
+        """Play the actions behind `number` until a time; return the last one's number."""
+        stage, home = self.stage, self.stage.names[0]
+        while stage.now_s() < until_s:
+            number += 1
             home = next(iter(stage.acting()), home)
-            await stage.play(draw_action(self.chance, self.rates, stage.names, home))
-            if stage.now_s() > settles_s:
-                if not await self._settled():
-                    return False
-                settles_s = stage.now_s() + SETTLE_EVERY_S
-        weather.cancel()
-        return await self._settled()
+            action = self.plan.action(number, home)
+            if self.plan.choice.has(str(number), action.kind.value):
+                stage.chance = self.plan.stream("of action", number)
+                stage.note_played(str(number), action.kind.value)
+                await stage.play(action)
+            else:
+                await asyncio.sleep(action.pause_s)
+        return number
 
     async def _settled(self) -> bool:
         self.stage.tell("the operator settles it")
+        self.stage.chance = self.plan.stream("settling", self._spell)
         return await settle(self.stage)
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> bool:

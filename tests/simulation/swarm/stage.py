@@ -8,7 +8,9 @@ Not here: which actions (`rates`), clients (`clients`), the judgement (`chaos.sh
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +38,7 @@ NAMES: Final = ("eu", "us", "ap")
 ORDER_S: Final = 15.0
 ASK_S: Final = 0.1
 QUIET_S: Final = 0.5
+TOPIC_ID_DIGITS: Final = 32
 NEVER: Final = float("inf")
 REFUSALS: Final = (NodeRefused, IdentityDamaged, MetadataUnreadable)
 RETENTION_CHECK_MS: Final = 1_000
@@ -57,12 +60,17 @@ class Stage:
         self.names = NAMES[:regions]
         self.fabric = Fabric(random.Random(chance.random()), delay_ms_max=rates.delay_ms_max)
         self.fabric.trace = trace
+        self.fabric.late_share = rates.late_share
+        self.fabric.late_sites = frozenset(self.names if rates.late_share else ())
         self.regions = {name: self._region(name) for name in self.names}
         self.story = Story()
         self.anomalies: list[str] = []
         self._up: set[str] = set()
         self._copies: dict[str, list[tuple[float, FolderCopy]]] = {}
         self._cut: set[frozenset[str]] = set()
+        self._apart: Counter[frozenset[str]] = Counter()
+        self.played: list[tuple[str, str, float]] = []
+        """What was done, by number: its kind, and when."""
         self._apart_since_s: dict[frozenset[str], float] = {}
         self._swapped: tuple[str, str] | None = None
         self._missing: dict[str, FolderCopy] = {}
@@ -123,6 +131,10 @@ class Stage:
     def acting(self) -> list[str]:
         """Return who acts."""
         return [name for name in self.names if (view := self.view(name)) and view["acting"]]
+
+    def note_played(self, label: str, kind: str) -> None:
+        """Note that something that has a number is done."""
+        self.played.append((label, kind, self.now_s()))
 
     async def play(self, action: Action) -> None:
         """Do it, and let the regions be for a moment."""
@@ -260,14 +272,15 @@ class Stage:
         """Order what makes region `name` act; return why it did not work, empty if it did."""
         if not self.up(name):
             return f"{name} does not run"
-        operations, given_s = self.regions[name].node.operations, self.now_s()
+        region = self.regions[name]
+        operations, given_s = region.node.operations, self.now_s()
         try:
             if kind == "switch":
-                operation = operations.begin_switch()
+                operation = region.within(operations.begin_switch)
             elif kind == "failover":
-                operation = operations.begin_failover(confirmed=True)
+                operation = region.within(partial(operations.begin_failover, confirmed=True))
             else:
-                operation = operations.begin_accept_loss(confirmed=True)
+                operation = region.within(partial(operations.begin_accept_loss, confirmed=True))
         except OperationRefused as error:
             if not str(error):
                 self.blame(f"{kind} to {name} is refused without a reason")
@@ -308,6 +321,19 @@ class Stage:
         for one, other in sorted(map(sorted, self._cut)):
             self.heal(one, other)
 
+    def begin_apart(self, name: str, *others: str) -> None:
+        """Note that it cannot talk to `others`, or to nobody: it stands still, or a link works one way only."""
+        self._count_apart(name, others, 1)
+
+    def end_apart(self, name: str, *others: str) -> None:
+        """Note that it can again."""
+        self._count_apart(name, others, -1)
+
+    def _count_apart(self, name: str, others: Sequence[str], step: int) -> None:
+        for other in others or [each for each in self.names if each != name]:
+            self._apart[frozenset((name, other))] += step
+        self._note_contacts()
+
     def end_separations(self) -> None:
         """Close the books: whoever is apart now is so to the end."""
         for pair, since_s in self._apart_since_s.items():
@@ -318,7 +344,7 @@ class Stage:
         for number, one in enumerate(self.names):
             for other in self.names[number + 1 :]:
                 pair = frozenset((one, other))
-                if pair in self._cut or not self.up(one) or not self.up(other):
+                if pair in self._cut or self._apart[pair] or not self.up(one) or not self.up(other):
                     self._apart_since_s.setdefault(pair, now_s)
                 elif pair in self._apart_since_s:
                     since_s = self._apart_since_s.pop(pair)
@@ -380,17 +406,41 @@ class Stage:
 
     async def play_half(self, action: Action) -> None:
         name = action.region
-        if self._swapped is not None or name in self._missing or action.part is Part.PARTITION:
+        if self._swapped is not None or name in self._missing:
+            return
+        if action.part is Part.PARTITION and not self._others_know(name):
             return
         await self.kill(name)
         region = self.regions[name]
         if not region.disk.exists(region.folder / "metadata.db"):
             return
         self._missing[name] = copy_of(region)
+        if action.part is Part.PARTITION:
+            await self._lose_partition(name, put_back=action.put_back)
+            return
         (lose_logs if action.part is Part.LOGS else lose_metadata)(region)
         await self.start(name, put_back=action.put_back)
         if self.up(name) and name in self._missing:
             self.blame(f"{name} starts on half of its folder ({action.part.value})")
+
+    async def _lose_partition(self, name: str, *, put_back: bool) -> None:
+        """Let it start without one of its partitions: it may refuse to, or fetch that one from who has it."""
+        region = self.regions[name]
+        logs = region.folder / "logs"
+        folders = [
+            logs / topic / number
+            for topic in region.disk.list_dir(logs)
+            for number in region.disk.list_dir(logs / topic)
+            if len(topic) == TOPIC_ID_DIGITS and number.isdecimal()
+        ]
+        if not folders:
+            del self._missing[name]
+            return
+        region.disk.remove_tree(self.chance.choice(folders))
+        await self._note_damage(name)
+        await self.start(name, put_back=put_back)
+        if self.up(name):
+            self._missing.pop(name, None)
 
     async def play_part(self, action: Action) -> None:
         self.part(action.region, action.other, silent=action.kind is Kind.SILENCE)
