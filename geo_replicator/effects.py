@@ -1,6 +1,6 @@
 """What the replicator's cores ask their drivers to do, in the order given.
 
-Not here: what happened (`events`), how it is done (`driver`, `region_broker.adapters`).
+Not here: what happened (`events`), how it is done (`driver`, `region_broker.region`).
 """
 
 from collections.abc import Mapping

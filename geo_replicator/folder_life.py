@@ -6,7 +6,7 @@ INV-FX3  a chain keeps its newest `INCARNATIONS_KEPT` ids, how many there were, 
 
 INV-FX4  a start that speaks again after a later heard one of its region has spoken is alive: two nodes run as that region
 
-Not here: where it is kept (`adapters.birth.identity_file`), which of two goes on (`known_lives`), what a region without history does (`failover`).
+Not here: where it is kept (`region.birth.identity_file`), which of two goes on (`known_lives`), what a region without history does (`failover`).
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ INV-HI3  a log that is not there, and that no command deleted, is a difference (
 
 One batch stands for all below it: every batch is written under a leader epoch that belongs to one life of one node, so
 two logs that share a batch share what lies before it.
-Not here: reading batches, asking the other region (`region_broker.adapters.tidemarks.shown_history`).
+Not here: reading batches, asking the other region (`region_broker.region.mirror.shown_history`).
 """
 
 from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ INV-KL5  a start that stands aside, refused elsewhere, keeps no other one from b
          in greetings; one that is let in here stands aside no more, until it says so again
 INV-KL6  where both stand aside, the other one is let in once the known one has ended: neither waits for the other for ever
 
-Not here: asking at the address (`steps.lives` of the broker), telling operators (`folder_life.HeardLives`).
+Not here: asking at the address (`region.failover.steps.lives` of the broker), telling operators (`folder_life.HeardLives`).
 """
 
 from collections.abc import Mapping

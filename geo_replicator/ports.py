@@ -1,6 +1,6 @@
 """What a link needs from the process around it: home, the mirror's logs and topics, one durable fact.
 
-The broker's adapters implement these. Errors that a link lives with are `LinkFailed`; all else is a bug.
+The room `region_broker.region` implements these. Errors that a link lives with are `LinkFailed`; all else is a bug.
 Not here: what clock and chance are (`idempotency.ports`).
 """
 

@@ -7,7 +7,7 @@ INV-Q3  nothing below the cut is ever moved
 INV-Q4  names prove nothing: offsets are given out again after a cut, under the same epoch too. Only equal bytes are
         the same tail; others that have its name stand beside it, as its next `edition`
 
-Not here: bytes and files (`region_broker.adapters.takeover.quarantine_store`), what was lost (`loss`).
+Not here: bytes and files (`region_broker.region.failover.quarantine_store`), what was lost (`loss`).
 """
 
 from collections.abc import Iterable

@@ -14,7 +14,7 @@ INV-WC3  it is the greatest such vector: no log waits for a transaction that it 
 Two logs are tied only by transactions that wrote to both, so a long transaction holds back what it overlaps, and
 what that overlaps, and nothing else. Rules T8 and T9 make it enough to look below D: all data of a decision of
 the cut lies there.
-Not here: when to ask and what to remember (`region_broker.adapters.tidemarks.mirror_view`).
+Not here: when to ask and what to remember (`region_broker.region.mirror.mirror_view`).
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping

@@ -7,7 +7,7 @@ INV-D2  Of two decisions of one producer id, the newer one has the greater (lead
         coordinator epoch would not do: it grows at a reload, while the decision stays the same.
 INV-D3  round = term << 32 | n, so rounds of a later term are greater (T1).
 
-Not here: who takes decisions (txn_coordinator), who closes rounds (geo_replicator.rounds).
+Not here: who takes decisions (txn_coordinator), who closes rounds (geo_replicator.cut_rounds).
 """
 
 import struct

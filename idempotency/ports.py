@@ -1,6 +1,6 @@
 """Clock and chance: two of the four ports, declared here because every package takes them.
 
-The other two are the disk (`region_broker.log.disk`) and the network (`region_broker.ports.network`).
+The other two are the disk (`region_broker.ports.disk`) and the network (`region_broker.ports.network`).
 Nothing below a driver calls them: cores take `now_ms` and drawn values as arguments.
 """
 

@@ -6,7 +6,7 @@ INV-I2  Block `index` of a region is a pure function: two blocks of other indexe
 INV-I3  Indexes are drawn in stretches of `STRETCH_BLOCKS`, from anywhere in the region's range: what a folder remembers
         of earlier ones counts for nothing, because the folder may be lost, or an older copy.
 
-Not here: drawing (`region_broker.adapters.ledgers.id_blocks`).
+Not here: drawing (`region_broker.ledgers.id_blocks`).
 """
 
 from collections.abc import Iterator

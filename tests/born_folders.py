@@ -7,13 +7,13 @@ from uuid import UUID
 import msgspec
 
 from geo_replicator.folder_life import Birth
-from region_broker.adapters.birth.identity_file import (
+from region_broker.ports.disk import Disk
+from region_broker.region.birth.identity_file import (
     FolderRecord,
     read_identity,
     write_identity,
 )
-from region_broker.adapters.birth.newborn import first_region_epoch, new_identity
-from region_broker.log.disk import Disk
+from region_broker.region.birth.newborn import first_region_epoch, new_identity
 
 
 class FolderChance:

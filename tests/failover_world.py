@@ -26,27 +26,6 @@ from idempotency.ledger_records import (
     encode_transaction_value,
 )
 from idempotency.record_batch import iter_headers
-from region_broker.adapters.peers.link_source import LinkSource
-from region_broker.adapters.peers.peer_protocol import Hello
-from region_broker.adapters.peers.peer_server import PeerServer
-from region_broker.adapters.takeover.failover_driver import FailoverDriver
-from region_broker.adapters.takeover.failover_journal import FailoverJournal
-from region_broker.adapters.takeover.failover_operations import FailoverOperations, Operation
-from region_broker.adapters.takeover.failover_peers import FailoverPeers
-from region_broker.adapters.takeover.failover_ports import OrphanCandidate, RoleServices, Term
-from region_broker.adapters.takeover.log_surgery import CutReason, DivergedLogs
-from region_broker.adapters.takeover.quarantine_store import QuarantineStore
-from region_broker.adapters.takeover.region_role import NodeIdentity, RegionRole
-from region_broker.adapters.takeover.region_view import RegionService
-from region_broker.adapters.takeover.steps.failover_steps import as_entry
-from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings
-from region_broker.adapters.tidemarks.reached_store import ReachedFile
-from region_broker.adapters.tidemarks.tidemark_service import (
-    TidemarkParts,
-    TidemarkService,
-    ledger_topic_id,
-)
-from region_broker.adapters.topics import TopicRegistry, settle_partitions
 from region_broker.controller.metadata_commands import (
     CountNodeStart,
     CreateTopic,
@@ -63,14 +42,35 @@ from region_broker.controller.metadata_image import (
     TopicImage,
 )
 from region_broker.controller.metadata_store import MetadataStore
-from region_broker.log.disk import RealDisk
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import NodeLogConfig
-from region_broker.ports.chance import SystemChance
-from region_broker.ports.clock import SystemClock
-from region_broker.ports.network import AsyncioNetwork
-from region_broker.replication.partition import Partition
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
+from region_broker.region.failover.operations import FailoverOperations, Operation
+from region_broker.region.failover.peers import FailoverPeers
+from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.failover.steps.effects import as_entry
+from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
+from region_broker.region.mirror.link_source import LinkSource
+from region_broker.region.peers.protocol import Hello
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.ports import OrphanCandidate, RoleServices, Term
+from region_broker.region.role import NodeIdentity, RegionRole
+from region_broker.region.tidemarks.reached_store import ReachedFile
+from region_broker.region.tidemarks.service import (
+    TidemarkParts,
+    TidemarkService,
+    ledger_topic_id,
+)
+from region_broker.region.topics import TopicRegistry, settle_partitions
+from region_broker.region.view import RegionService
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.born_folders import birth_at, with_history
 from tests.copied_folder import CopiedFolder

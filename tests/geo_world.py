@@ -17,20 +17,6 @@ from geo_replicator.lineage import Lineage
 from geo_replicator.link.driver import Link
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import iter_headers
-from region_broker.adapters.ledgers.id_blocks import DrawnIdBlocks
-from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
-from region_broker.adapters.peers.link_source import LinkSource
-from region_broker.adapters.peers.peer_protocol import Hello
-from region_broker.adapters.peers.peer_server import PeerServer
-from region_broker.adapters.takeover.failover_ports import Term
-from region_broker.adapters.tidemarks.cut_leader import CutLeader
-from region_broker.adapters.tidemarks.reached_store import ReachedFile
-from region_broker.adapters.tidemarks.tidemark_service import (
-    TidemarkParts,
-    TidemarkService,
-    ledger_topic_id,
-)
 from region_broker.controller import metadata_commands
 from region_broker.controller.metadata_commands import Command, CreateTopic
 from region_broker.controller.metadata_image import (
@@ -42,15 +28,29 @@ from region_broker.controller.metadata_image import (
     RegionImage,
     TopicImage,
 )
-from region_broker.log.disk import RealDisk
+from region_broker.ledgers.id_blocks import DrawnIdBlocks
+from region_broker.ledgers.marker_channel import PartitionMarkerChannel
+from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import NodeLogConfig
-from region_broker.ports.chance import SystemChance
-from region_broker.ports.clock import SystemClock
-from region_broker.ports.network import AsyncioNetwork
-from region_broker.replication.admission import AppendVerdict
-from region_broker.replication.partition import Partition
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.partitions.admission import AppendVerdict
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.mirror.link_source import LinkSource
+from region_broker.region.peers.protocol import Hello
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.ports import Term
+from region_broker.region.tidemarks.cut_leader import CutLeader
+from region_broker.region.tidemarks.reached_store import ReachedFile
+from region_broker.region.tidemarks.service import (
+    TidemarkParts,
+    TidemarkService,
+    ledger_topic_id,
+)
 from region_broker.wire.batches import Record, build_batch, iter_records
 from txn_coordinator.driver import TransactionCoordinator
 

@@ -27,8 +27,8 @@ from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.segment import LOG_SUFFIX
-from region_broker.replication.admission import AppendOutcome, AppendVerdict
-from region_broker.replication.partition import Isolation
+from region_broker.partitions.admission import AppendOutcome, AppendVerdict
+from region_broker.partitions.partition import Isolation
 from region_broker.wire.batches import Origin
 from tests.kernel_batches import stamp
 from tests.log_world import (

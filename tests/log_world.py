@@ -17,10 +17,10 @@ from idempotency.record_batch import (
 )
 from region_broker.log.group_commit import GroupCommit, SyncWork
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
-from region_broker.replication.admission import AppendOutcome
-from region_broker.replication.appending.marker_writes import MarkerBatch
-from region_broker.replication.partition import Partition
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.partitions.admission import AppendOutcome
+from region_broker.partitions.appending.marker_writes import MarkerBatch
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch
 from tests.simulation.disk import SimulatedDisk
 

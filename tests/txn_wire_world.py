@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from region_broker.adapters.ledgers.id_blocks import DrawnIdBlocks
-from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
-from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
-from region_broker.adapters.peers.peer_server import PeerServer
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TRANSACTION_LEDGER
 from region_broker.handlers.apis import all_apis
-from region_broker.handlers.dispatch import Dispatcher
+from region_broker.handlers.dispatch.dispatcher import Dispatcher
+from region_broker.ledgers.id_blocks import DrawnIdBlocks
+from region_broker.ledgers.marker_channel import PartitionMarkerChannel
+from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
-from region_broker.ports.chance import SystemChance
-from region_broker.ports.clock import SystemClock
-from region_broker.ports.network import AsyncioNetwork
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.region.peers.server import PeerServer
 from region_broker.wire.batches import Origin, Record, build_batch
 from region_broker.wire.server import KafkaServer
 from tests.geo_world import PlayedIdentity

@@ -21,24 +21,24 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from idempotency.identity import TopicPartition
-from region_broker.adapters.topics import TopicRegistry
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused, CreateTopic
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.apis import all_apis
-from region_broker.handlers.dispatch import Dispatcher
-from region_broker.handlers.registry import ApiTable
-from region_broker.handlers.services import ForwardingFailed, RequestContext, Services
-from region_broker.log.disk import RealDisk
+from region_broker.handlers.dispatch.dispatcher import Dispatcher
+from region_broker.handlers.dispatch.registry import ApiTable
+from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext, Services
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.metrics import Metrics
-from region_broker.ports.chance import SystemChance
-from region_broker.ports.clock import SystemClock
-from region_broker.ports.network import AsyncioNetwork
-from region_broker.replication.fetch_sessions import FetchSessions
-from region_broker.replication.partition import Partition
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.partitions.fetch_sessions import FetchSessions
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.topics import TopicRegistry
 from region_broker.wire.server import KafkaServer
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict

@@ -10,7 +10,7 @@ INV-LIM3  it looks at last rows only: a row that a later one replaced may have b
 Why that is enough: an entry is its last record (INV-TC9), and the gate takes no ROUND that is not higher than all before,
 so leaving out some of those in between changes no stamp that is left. A kind of key that is unknown here is left out; the
 version that brings one in must not read images of older versions.
-Not here: the file (`region_broker.adapters.ledgers.image_file`), replay (`shard.replay`).
+Not here: the file (`region_broker.ledgers.image_file`), replay (`shard.replay`).
 """
 
 from collections.abc import Iterator

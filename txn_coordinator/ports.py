@@ -6,7 +6,7 @@ INV-TP2  `MarkerChannel.write` may be repeated with the same decision; partition
 INV-TP4  whoever waits for an append or a marker is told exactly once, on the event loop, perhaps before the call that
          asked returns; it does not raise, or the process ends
 INV-TP3  a producer id block is returned once, in all lives of all folders of a region (C11)
-Not here: the implementations (region_broker.adapters).
+Not here: the implementations (`region_broker.ledgers`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -4,7 +4,7 @@ INV-RO1  `current` never goes down; the stamp of a decision is `current` when it
 INV-RO2  a COMMIT marker of stamp s is free iff s < current or s <= released; abort markers are (T5)
 INV-RO3  after a reload stamps equal to `current` are held again until the release is repeated,
          except round number 0 of a term: no cut is ever made at it, so nothing has to wait for it
-Not here: who starts and closes rounds (geo_replicator.rounds).
+Not here: who starts and closes rounds (geo_replicator.cut_rounds).
 """
 
 import msgspec

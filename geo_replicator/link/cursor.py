@@ -4,7 +4,7 @@ INV-CU1  the position of a log is the mirror's log end: it survives a crash beca
          resumes exactly there
 INV-CU2  answers of one session are contiguous: a gap or an overlap is a broken session, never appended
 
-Not here: the log, and the home side's half of the session (`region_broker.adapters.peers.link_source`).
+Not here: the log, and the home side's half of the session (`region_broker.region.mirror.link_source`).
 """
 
 from dataclasses import dataclass, field

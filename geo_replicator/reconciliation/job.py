@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geo_replicator.lineage import TidemarkPoint
-from geo_replicator.reconciliation.compacted.by_key import compare_compacted
 from geo_replicator.reconciliation.diff import PartitionResult, check_partition, ranges_to_compare
 from geo_replicator.reconciliation.evidence.batch_table import (
     DIGEST_VERSION,
@@ -34,6 +33,7 @@ from geo_replicator.reconciliation.evidence.batch_table import (
     empty_table,
     fold_ranges,
 )
+from geo_replicator.reconciliation.evidence.by_key import compare_compacted
 from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact
 from geo_replicator.reconciliation.evidence.rows import (
     EVENT_DTYPE,

@@ -15,7 +15,7 @@ import click
 from region_broker.cli.lean import calm_collector, import_leanly, keep_freed_memory
 from region_broker.cli.output import EXIT_USAGE, fail
 from region_broker.config import ConfigError, NodeConfig, unknown_overlays
-from region_broker.ports.descriptors import raise_descriptor_limit
+from region_broker.ports.system.descriptors import raise_descriptor_limit
 
 if TYPE_CHECKING:
     from region_broker.node import Ports
@@ -90,21 +90,21 @@ async def _look_around(config: NodeConfig, path: Path) -> "Findings":
 
 
 def _ports() -> "Ports":
-    from region_broker.log.disk import RealDisk
     from region_broker.node import Ports
-    from region_broker.ports.chance import SystemChance
-    from region_broker.ports.clock import SystemClock
-    from region_broker.ports.network import AsyncioNetwork
+    from region_broker.ports.system.chance import SystemChance
+    from region_broker.ports.system.clock import SystemClock
+    from region_broker.ports.system.disk import RealDisk
+    from region_broker.ports.system.network import AsyncioNetwork
 
     return Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
 
 
 async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
-    from region_broker.adapters.birth.identity_file import IdentityDamaged
-    from region_broker.adapters.takeover.failover_journal import JournalDamaged
     from region_broker.controller.metadata_store import MetadataUnreadable
     from region_broker.log.failures import NewerFormat
     from region_broker.node import Node, NodeRefused
+    from region_broker.region.birth.identity_file import IdentityDamaged
+    from region_broker.region.failover.journal import JournalDamaged
 
     try:
         await _look_around(config, path)

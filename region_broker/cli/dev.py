@@ -14,7 +14,7 @@ import click
 
 from region_broker.cli.local_cluster import ClusterError, LocalCluster
 from region_broker.cli.output import EXIT_USAGE, fail
-from region_broker.ports.chance import SystemChance
+from region_broker.ports.system.chance import SystemChance
 
 _WATCH_INTERVAL_S = 0.2
 

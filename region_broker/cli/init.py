@@ -40,13 +40,13 @@ def init(config_path: Path, no_history_elsewhere: bool, dry_run: bool) -> None:
 
 
 async def _init(config: NodeConfig, *, no_history_elsewhere: bool, dry_run: bool) -> None:
-    from region_broker.adapters.birth.identity_file import IdentityDamaged
-    from region_broker.log.disk import RealDisk
     from region_broker.node.birth import BirthOutcome, give_birth
     from region_broker.node.storage import NodeRefused, Ports
-    from region_broker.ports.chance import SystemChance
-    from region_broker.ports.clock import SystemClock
-    from region_broker.ports.network import AsyncioNetwork
+    from region_broker.ports.system.chance import SystemChance
+    from region_broker.ports.system.clock import SystemClock
+    from region_broker.ports.system.disk import RealDisk
+    from region_broker.ports.system.network import AsyncioNetwork
+    from region_broker.region.birth.identity_file import IdentityDamaged
 
     ports = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
     try:

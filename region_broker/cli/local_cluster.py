@@ -24,7 +24,7 @@ from uuid import UUID
 
 import msgspec
 
-from region_broker.ports.chance import SystemChance
+from region_broker.ports.system.chance import SystemChance
 
 REGION_NAMES: Final = ("eu", "us", "ap", "sa", "af", "me", "oc", "an")
 FIRST_PORT: Final = 9092

@@ -243,8 +243,8 @@ def _topics(image: "MetadataImage | None") -> "dict[str, TopicFacts] | None":
 
 
 def _reached(folder: Path) -> Any:
-    from region_broker.adapters.tidemarks.reached_store import ReachedFile
-    from region_broker.log.disk import RealDisk
+    from region_broker.ports.system.disk import RealDisk
+    from region_broker.region.tidemarks.reached_store import ReachedFile
 
     point = ReachedFile.open(RealDisk(), folder).point
     return point if point.number > 0 else None
@@ -268,7 +268,7 @@ def _fork(source: "MetadataImage | None", mirror: "MetadataImage | None") -> "Fo
     """Return where the mirror's history parts: the lowest base of the failovers that it has not followed (T23)."""
     from geo_replicator.lineage import lowest_base
     from geo_replicator.reconciliation.plan import Fork
-    from region_broker.adapters.takeover.steps.failover_steps import as_entry
+    from region_broker.region.failover.steps.effects import as_entry
 
     if source is None or mirror is None:
         return None

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from region_broker.controller import metadata_commands, metadata_tables
 from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
-from region_broker.log.disk import Disk
+from region_broker.ports.disk import Disk
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 # As Alembic makes it.

@@ -1,6 +1,6 @@
 """What the group coordinator needs from the node: offsets ledger, ends of partitions, topics.
 
-`adapters.offsets_log` implements both over `Partition`. `append` is synchronous on purpose: judging
+`ledgers.offsets_log` implements both over `Partition`. `append` is synchronous on purpose: judging
 a request and appending what follows from it is one step, without an `await` between (as T2).
 Not here: the meaning of the records (`offsets`).
 """

@@ -1,6 +1,6 @@
 """What the group coordinator says about a request; no Kafka error numbers here.
 
-Not here: the numbers (`region_broker.handlers.group_errors`).
+Not here: the numbers (`region_broker.handlers.groups.errors`).
 """
 
 from enum import Enum, auto, unique

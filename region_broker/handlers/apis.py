@@ -3,60 +3,64 @@
 Not here: what an API does (its own file), how requests reach it (`dispatch`).
 """
 
-from region_broker.handlers import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    alter_configs,
+from region_broker.handlers.admin import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
-    consumer_group_describe,
-    consumer_group_heartbeat,
     create_acls,
-    create_partitions,
-    create_topics,
     delete_acls,
-    delete_groups,
-    delete_records,
-    delete_topics,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
-    describe_configs,
     describe_delegation_token,
-    describe_groups,
     describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
-    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
-    end_txn,
-    fetch,
-    find_coordinator,
     get_telemetry_subscriptions,
+    list_partition_reassignments,
+    push_telemetry,
+)
+from region_broker.handlers.dispatch.api_versions import api_versions_api
+from region_broker.handlers.dispatch.registry import Api, ApiTable
+from region_broker.handlers.fetch import fetch, list_offsets, offset_for_leader_epoch
+from region_broker.handlers.groups import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    delete_groups,
+    describe_groups,
+    find_coordinator,
     heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
     join_group,
     leave_group,
-    list_config_resources,
     list_groups,
-    list_offsets,
-    list_partition_reassignments,
-    list_transactions,
-    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    push_telemetry,
     sync_group,
+)
+from region_broker.handlers.produce import produce
+from region_broker.handlers.topics import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_configs,
+    describe_topic_partitions,
+    incremental_alter_configs,
+    list_config_resources,
+    metadata,
+)
+from region_broker.handlers.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_producers,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_transactions,
     txn_offset_commit,
     write_txn_markers,
 )
-from region_broker.handlers.api_versions import api_versions_api
-from region_broker.handlers.registry import Api, ApiTable
 
 
 def all_apis() -> ApiTable:

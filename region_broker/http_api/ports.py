@@ -1,6 +1,6 @@
 """What the HTTP routes need of the node.
 
-Not here: who implements it (`region_broker.adapters.takeover.region_view`, joined by `node`).
+Not here: who implements it (`region_broker.region.view`, joined by `node`).
 """
 
 from collections.abc import Mapping, Sequence

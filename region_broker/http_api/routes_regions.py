@@ -14,7 +14,7 @@ INV-HO3  a fail-over, or a loss accepted, without `confirm: true` changes nothin
     GET  /v1/region/deleted-topics         which deletions this region keeps on disk, and until when
     GET  /v1/operations/{id}               progress
 
-Not here: the orders' execution (`region_broker.adapters.takeover.failover_operations`).
+Not here: the orders' execution (`region_broker.region.failover.operations`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping

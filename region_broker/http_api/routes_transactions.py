@@ -54,7 +54,7 @@ class Transactions(Protocol):
 
 
 class Desk(Protocol):
-    """Open transactions by partition, and ending one (`adapters.transaction_desk`)."""
+    """Open transactions by partition, and ending one (`region.transaction_desk`)."""
 
     def open_transactions(self) -> Sequence[Any]:
         """Return objects with `tp`, `found` and `transactional_id`; raises the refusal of `Verdicts`."""

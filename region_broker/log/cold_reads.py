@@ -7,7 +7,7 @@ INV-CO2  it ends: after WARM_TRIES_MAX ranges in one reading the loop waits for 
 INV-CO3  at most WARM_THREADS ranges are read in at a time, each at most as large as one answer; the others queue, one
         for each reader
 
-Not here: what is in memory (`disk`), what a reader may see (`replication.partition`).
+Not here: what is in memory (`disk`), what a reader may see (`partitions.partition`).
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from region_broker.log.disk import Disk
 from region_broker.log.failures import ColdRange
+from region_broker.ports.disk import Disk
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -13,7 +13,7 @@ Appending is synchronous (into the page cache); making durable is in two steps a
 loop, `SyncJob.run` in the thread, `finish_sync` on the loop (`group_commit`). A small job's bytes go into the node's
 journal instead (`finish_journaled`); the log's own files are then synced later (`begin_file_sync`). `FileSync.lock`
 keeps jobs apart from each other, from cutting, deleting and closing; it is the only lock.
-Not here: judging a client's batch, roles, waiters (`replication.partition`).
+Not here: judging a client's batch, roles, waiters (`partitions.partition`).
 """
 
 import logging
@@ -24,7 +24,6 @@ from typing import Final
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
 from region_broker.log.cleaning.state import CleaningState
-from region_broker.log.disk import NO_DESCRIPTORS
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.journal.tail import LogTail
 from region_broker.log.log_config import FlushPolicy
@@ -54,6 +53,7 @@ from region_broker.log.sync_job import (
     remove_bookmark,
     write_bookmark,
 )
+from region_broker.ports.disk import NO_DESCRIPTORS
 
 logger: Final = logging.getLogger(__name__)
 

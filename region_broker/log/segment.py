@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
 from idempotency.visibility import AbortedTxn
-from region_broker.log.disk import Buffer, Disk, DiskFile, RecentlyUsed
 from region_broker.log.failures import ColdRange, LogDamaged
 from region_broker.log.log_config import INT32_MAX, LogConfig, NodeLogConfig
+from region_broker.log.recently_used import RecentlyUsed
 from region_broker.log.side_files.checked_file import FrameError
 from region_broker.log.side_files.sparse_index import (
     NO_TIMESTAMP_MS,
@@ -27,6 +27,7 @@ from region_broker.log.side_files.sparse_index import (
     SparseIndex,
     decode_index,
 )
+from region_broker.ports.disk import Buffer, Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from idempotency.partition_state import PartitionState
-from region_broker.log.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 from region_broker.log.journal.blocks import Piece
 from region_broker.log.segment import ABORTED_SUFFIX, Segment
 from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX, BookmarkDraft
@@ -24,6 +23,7 @@ from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
 from region_broker.log.side_files.checkpoint_file import CheckpointFile
 from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.side_files.producer_snapshots import write_snapshot
+from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)
 

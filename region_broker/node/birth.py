@@ -5,7 +5,7 @@ INV-BI2  no birth where another region of the configuration answers that it has 
          operator says; nor where one cannot be asked, unless the operator says that there is none
 INV-BI3  a birth that is refused leaves no folder that was not there
 
-Not here: what a born folder does at its start (`storage`, `failover_driver`).
+Not here: what a born folder does at its start (`storage`, `failover.driver`).
 """
 
 import asyncio
@@ -14,10 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from geo_replicator.folder_life import FolderIdentity, Shown
-from region_broker.adapters.birth.identity_file import read_identity
-from region_broker.adapters.birth.newborn import be_born, new_identity
-from region_broker.adapters.peers.peer_client import opened
-from region_broker.adapters.peers.peer_protocol import Hello, PeerRefused, PeerUnreachable
 from region_broker.config import NodeConfig, RegionConfig
 from region_broker.config_rules import split
 from region_broker.node.storage import (
@@ -27,6 +23,10 @@ from region_broker.node.storage import (
     check_owner,
     lock_folder,
 )
+from region_broker.region.birth.identity_file import read_identity
+from region_broker.region.birth.newborn import be_born, new_identity
+from region_broker.region.peers.client import opened
+from region_broker.region.peers.protocol import Hello, PeerRefused, PeerUnreachable
 
 ASK_TIMEOUT_S: Final = 5.0
 

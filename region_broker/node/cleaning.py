@@ -1,6 +1,6 @@
 """The node's cleaner and what its retention waits for, joined: what may go, where it runs.
 
-Not here: any rule (`replication.cleaner`, `adapters.tidemarks.clean_bounds`, `adapters.tidemarks.retention_hold`).
+Not here: any rule (`partitions.cleaner`, `region.tidemarks.clean_bounds`, `region.tidemarks.retention_hold`).
 """
 
 import asyncio
@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from idempotency.fencing import region_ordinal_of
-from region_broker.adapters.peers.link_source import LinkSource
-from region_broker.adapters.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
-from region_broker.adapters.tidemarks.retention_hold import HoldParts
-from region_broker.adapters.tidemarks.tidemark_service import TidemarkService
 from region_broker.node.storage import Ports, Storage
-from region_broker.replication.cleaner import Cleaner, CleanerParts
+from region_broker.partitions.cleaner import Cleaner, CleanerParts
+from region_broker.region.mirror.link_source import LinkSource
+from region_broker.region.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
+from region_broker.region.tidemarks.retention_hold import HoldParts
+from region_broker.region.tidemarks.service import TidemarkService
 
 
 class CleanerThread:

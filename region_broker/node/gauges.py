@@ -18,7 +18,7 @@ from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.ports import Clock
 from region_broker.groups.classic.states import GroupState
 from region_broker.groups.modern.states import ModernState
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.partitions.table import PartitionTable
 
 LAG_INTERVAL_MS: Final = 100
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from idempotency.identity import INTERNAL_TOPICS
 from region_broker.groups.offsets import Places
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.partitions.table import PartitionTable
 
 OTHERS: Final = "(others)"
 

@@ -5,7 +5,7 @@ INV-NO2  whatever task of the node fails, the node ends, loudly; it never limps 
          (callbacks of the loop: INV-NCB1)
 INV-NO4  a clean stop closes writes first, then answers what is under way, then closes the logs
 
-Not here: what a role does (`adapters.region_role`), when it changes (`adapters.failover_driver`).
+Not here: what a role does (`region.role`), when it changes (`region.failover.driver`).
 """
 
 import asyncio
@@ -16,29 +16,6 @@ from typing import Final, Self
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut, Lineage
-from region_broker.adapters.ledgers.id_blocks import DrawnIdBlocks
-from region_broker.adapters.ledgers.ledger_images import LedgerImages
-from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.ledgers.offsets_log import PartitionOffsetsLog
-from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
-from region_broker.adapters.peers.forwarder import ForwardTarget, PeerForwarder
-from region_broker.adapters.peers.link_source import LinkSource
-from region_broker.adapters.peers.peer_protocol import Hello
-from region_broker.adapters.peers.peer_server import PeerServer, PeerSettings
-from region_broker.adapters.takeover.failover_driver import FailoverDriver
-from region_broker.adapters.takeover.failover_operations import FailoverOperations
-from region_broker.adapters.takeover.failover_peers import FailoverPeers
-from region_broker.adapters.takeover.failover_ports import RoleServices
-from region_broker.adapters.takeover.log_surgery import CutReason, DivergedLogs
-from region_broker.adapters.takeover.region_role import NodeIdentity, RegionRole
-from region_broker.adapters.takeover.region_view import RegionService
-from region_broker.adapters.takeover.role_sides import GroupRole, TransactionRole
-from region_broker.adapters.takeover.steps.failover_steps import as_entry
-from region_broker.adapters.takeover.steps.outlook import FailoverParts, FailoverSettings
-from region_broker.adapters.tidemarks.tidemark_service import TidemarkParts, TidemarkService
-from region_broker.adapters.topics import TopicRegistry, settle_partitions
-from region_broker.adapters.transaction_desk import TransactionDesk
-from region_broker.adapters.verdict_service import VerdictService
 from region_broker.config import NodeConfig
 from region_broker.config_rules import split
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
@@ -46,18 +23,41 @@ from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.ports import GroupPorts
 from region_broker.groups.settings import GroupSettings
 from region_broker.handlers.apis import all_apis
-from region_broker.handlers.dispatch import Dispatcher
-from region_broker.handlers.services import Services
+from region_broker.handlers.dispatch.dispatcher import Dispatcher
+from region_broker.handlers.dispatch.services import Services
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
+from region_broker.ledgers.id_blocks import DrawnIdBlocks
+from region_broker.ledgers.images import LedgerImages
+from region_broker.ledgers.marker_channel import PartitionMarkerChannel
+from region_broker.ledgers.offsets_log import PartitionOffsetsLog
+from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.name_series import NameCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
-from region_broker.ports.descriptors import descriptor_limit
-from region_broker.replication.fetch_sessions import FetchSessions
+from region_broker.partitions.fetch_sessions import FetchSessions
+from region_broker.ports.system.descriptors import descriptor_limit
+from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
+from region_broker.region.failover.operations import FailoverOperations
+from region_broker.region.failover.peers import FailoverPeers
+from region_broker.region.failover.steps.effects import as_entry
+from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
+from region_broker.region.mirror.link_source import LinkSource
+from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.region.peers.protocol import Hello
+from region_broker.region.peers.server import PeerServer, PeerSettings
+from region_broker.region.ports import RoleServices
+from region_broker.region.role import NodeIdentity, RegionRole
+from region_broker.region.role_sides import GroupRole, TransactionRole
+from region_broker.region.tidemarks.service import TidemarkParts, TidemarkService
+from region_broker.region.topics import TopicRegistry, settle_partitions
+from region_broker.region.transaction_desk import TransactionDesk
+from region_broker.region.verdict_service import VerdictService
+from region_broker.region.view import RegionService
 from region_broker.wire.caps.connection_caps import ConnectionCaps
 from region_broker.wire.caps.disk_room import watch_room
 from region_broker.wire.memory_budget import MemoryBudget

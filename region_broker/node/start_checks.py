@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from region_broker.adapters.birth.identity_file import IdentityDamaged, read_identity
-from region_broker.adapters.takeover.failover_journal import JournalDamaged
 from region_broker.config import NodeConfig
 from region_broker.config_relations import PORTS
 from region_broker.config_rules import Problem, split
@@ -34,6 +32,8 @@ from region_broker.node.storage import (
     part_missing,
 )
 from region_broker.ports.network import ByteStream, Network
+from region_broker.region.birth.identity_file import IdentityDamaged, read_identity
+from region_broker.region.failover.journal import JournalDamaged
 
 
 @dataclass(slots=True)

@@ -24,18 +24,6 @@ from geo_replicator.folder_life import Birth, FolderIdentity, birth_of_older_fol
 from geo_replicator.reconciliation.sidecar_names import sidecar_path
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
-from region_broker.adapters.birth.identity_file import (
-    FolderRecord,
-    read_identity,
-    write_identity,
-)
-from region_broker.adapters.birth.newborn import first_region_epoch, new_identity
-from region_broker.adapters.birth.wholeness import Parts, what_is_wrong
-from region_broker.adapters.takeover.failover_journal import FailoverJournal
-from region_broker.adapters.takeover.quarantine_store import QuarantineStore
-from region_broker.adapters.tidemarks.reached_store import ReachedFile
-from region_broker.adapters.tidemarks.retention_hold import RetentionHold
-from region_broker.adapters.tidemarks.tidemark_service import ledger_topic_id
 from region_broker.config import NodeConfig
 from region_broker.config_rules import Problem
 from region_broker.controller.metadata_commands import (
@@ -59,11 +47,23 @@ from region_broker.controller.metadata_image import (
     TopicImage,
 )
 from region_broker.controller.metadata_store import ConnectSqlite, MetadataStore
-from region_broker.log.disk import Disk, Lock
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
+from region_broker.partitions.table import FORMAT_NAME, PartitionTable
+from region_broker.ports.disk import Disk, Lock
 from region_broker.ports.network import Network
-from region_broker.replication.partition_table import FORMAT_NAME, PartitionTable
+from region_broker.region.birth.identity_file import (
+    FolderRecord,
+    read_identity,
+    write_identity,
+)
+from region_broker.region.birth.newborn import first_region_epoch, new_identity
+from region_broker.region.birth.wholeness import Parts, what_is_wrong
+from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.tidemarks.reached_store import ReachedFile
+from region_broker.region.tidemarks.retention_hold import RetentionHold
+from region_broker.region.tidemarks.service import ledger_topic_id
 
 _log: Final = logging.getLogger("tidemark.node")
 

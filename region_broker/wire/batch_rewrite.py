@@ -4,7 +4,7 @@ INV-BRW1  records keep their bytes, offsets and sequences: the codec around them
 INV-BRW2  the CRC of the result is right, and nothing here looks into a record
 
 Source: Kafka DefaultRecordBatch.java `setMaxTimestamp`, LogValidator.java (KIP-32, KIP-110).
-Not here: when it is done (`replication.record_rules`); dropping records (`log.cleaning`).
+Not here: when it is done (`partitions.record_rules`); dropping records (`log.cleaning`).
 """
 
 import struct

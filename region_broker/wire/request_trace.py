@@ -5,7 +5,7 @@ INV-WT1  the fields of a request are the same in the region that the client is c
 INV-WT2  nothing is read unless a line is written; a damaged header still has a trace
 
 librdkafka (`debug=protocol`), the Java client and franz-go log the same correlation ids.
-Not here: what is logged when (`wire.server`, `handlers.error_log`).
+Not here: what is logged when (`wire.server`, `handlers.dispatch.error_log`).
 """
 
 from typing import Final, TypeAlias

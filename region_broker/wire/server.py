@@ -13,7 +13,7 @@ INV-WS5  what all connections hold is kept near the memory budget by reading non
         PRESSED_TIMEOUT_MS
 INV-WS6  answers that become ready in one turn of the loop leave with one write for each connection
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
-Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch`).
+Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
 """
 
 import asyncio

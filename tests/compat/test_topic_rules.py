@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, TopicPartition
 
-from region_broker.ports.clock import SystemClock
+from region_broker.ports.system.clock import SystemClock
 from tests.compat.clients import POLLS_MAX, read_until
 from tests.compat.confluent_client import ConfluentClient
 from tests.compat.test_client_matrix import CLIENTS, await_topic

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from region_broker.replication.partition import Isolation
+from region_broker.partitions.partition import Isolation
 from tests.txn_wire_world import REGION_EPOCH, txn_broker
 from tests.wire_world import LEADER_EPOCH
 

@@ -1,6 +1,6 @@
 """Rounds at home (T1 to T11): ledger shards, partitions, a cut leader or two, and transactions that read each other.
 
-Real, called at each move: `RoundsCore` and `Collection` (`geo_replicator.rounds`), `RoundGate`
+Real, called at each move: `RoundsCore` and `Collection` (`geo_replicator.cut_rounds`), `RoundGate`
 (`txn_coordinator.rounds`), `CutIndex` (`idempotency.cut_index`), `broken_rules` (`geo_replicator.tidemark`). Plain: the
 network, which delivers each message late, often or never; what a crash leaves of a ledger; the election of a leader.
 `Size` says what may happen, so that each instance stays small enough to be looked at whole.
@@ -11,6 +11,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
+from geo_replicator.cut_rounds import (
+    HOLD_MS_MIN,
+    AnswerVerdict,
+    Collection,
+    LogAnswer,
+    RoundPhase,
+    RoundsCore,
+)
 from geo_replicator.effects import EnterRound, PublishTidemark, ReleaseRound, RoundEffect
 from geo_replicator.events import (
     PositionsCollected,
@@ -20,14 +28,6 @@ from geo_replicator.events import (
     TermRecorded,
     TidemarkDurable,
     TimePassed,
-)
-from geo_replicator.rounds import (
-    HOLD_MS_MIN,
-    AnswerVerdict,
-    Collection,
-    LogAnswer,
-    RoundPhase,
-    RoundsCore,
 )
 from geo_replicator.tidemark import broken_rules, first_vector
 from tests.model.explore import Broken, Label, Move

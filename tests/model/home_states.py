@@ -9,15 +9,15 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from geo_replicator.events import (
-    ShardEntered,
-)
-from geo_replicator.lineage import LogKey
-from geo_replicator.rounds import (
+from geo_replicator.cut_rounds import (
     LogAnswer,
     RoundPhase,
     RoundsCore,
 )
+from geo_replicator.events import (
+    ShardEntered,
+)
+from geo_replicator.lineage import LogKey
 from geo_replicator.tidemark import LogPosition, Tidemark
 from idempotency.cut_index import CutIndex
 from idempotency.decision import round_number, round_of

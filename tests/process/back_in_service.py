@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from idempotency.record_batch import first_unsound
 from region_broker.cli.local_cluster import LocalCluster
-from region_broker.ports.clock import SystemClock
+from region_broker.ports.system.clock import SystemClock
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.process.client_world import create_topic
 from tests.process.nodes_measured import Wire, cpu_s, load, resident_mb

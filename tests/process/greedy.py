@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from region_broker.cli.local_cluster import LocalCluster
-from region_broker.ports.network import AsyncioNetwork
+from region_broker.ports.system.network import AsyncioNetwork
 from tests.greedy_clients import GOOD, PARTITIONS, SHARED_NAMES, VICTIM, GoodClient, Place, crowd
 from tests.memory_census import Process
 from tests.simulation.kafka_client import Connection

@@ -37,7 +37,7 @@ from geo_replicator.lineage import (
     TidemarkPoint,
 )
 from idempotency import fencing
-from region_broker.adapters.birth.wholeness import Parts, what_is_wrong
+from region_broker.region.birth.wholeness import Parts, what_is_wrong
 from tests.property.histories_regions import (
     FOLDER,
     NAMES,

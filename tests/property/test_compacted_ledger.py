@@ -16,7 +16,6 @@ import pytest
 
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import ControlType
-from region_broker.adapters.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.controller.metadata_image import LEDGER_CONFIGS, OFFSETS_LEDGER
 from region_broker.groups.modern.records import (
     Current,
@@ -43,7 +42,8 @@ from region_broker.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from region_broker.replication.partition import Partition
+from region_broker.ledgers.offsets_log import PartitionOffsetsLog
+from region_broker.partitions.partition import Partition
 from tests.log_world import World, append_marker, world
 from tests.simulation.disk import Crashed
 from tests.unit.region_broker.log.test_cleaning import clean

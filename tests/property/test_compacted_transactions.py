@@ -17,10 +17,10 @@ import pytest
 
 from idempotency import ledger_records as lr
 from idempotency.decision import round_of
-from region_broker.adapters.ledgers.ledger_images import LedgerImages
-from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
 from region_broker.controller.metadata_image import LEDGER_CONFIGS, TRANSACTION_LEDGER
-from region_broker.replication.partition import Partition
+from region_broker.ledgers.images import LedgerImages
+from region_broker.ledgers.txn_log import PartitionTransactionLog
+from region_broker.partitions.partition import Partition
 from tests.log_world import InstantClock, at_once, world
 from tests.log_world import World as LogWorld
 from tests.simulation.disk import Crashed

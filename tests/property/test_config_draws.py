@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from region_broker.config import ConfigError, NodeConfig, RegionConfig
 from region_broker.config_rules import Within, choices_of, plain_type, rule_of
 from region_broker.node import Node, Ports
-from region_broker.ports.chance import SystemChance
-from region_broker.ports.clock import SystemClock
-from region_broker.ports.network import AsyncioNetwork
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.network import AsyncioNetwork
 from tests.simulation.disk import SimulatedDisk
 
 KINDS = get_type_hints(NodeConfig, include_extras=True)

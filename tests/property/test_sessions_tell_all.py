@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from idempotency.record_batch import ControlType, iter_headers
-from region_broker.replication.partition import Partition
+from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.log_world import append_marker
 from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world

@@ -25,7 +25,7 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from region_broker.handlers.apis import all_apis
-from region_broker.handlers.registry import Api
+from region_broker.handlers.dispatch.registry import Api
 from region_broker.wire.codec.fast_paths import fetch, produce, transactions
 from region_broker.wire.codec.guard import ManyElements
 from region_broker.wire.codec.messages import DecodeRefused, decode_request, request_pieces

@@ -24,7 +24,7 @@ from uuid import UUID
 from kio.static.constants import EntityType
 
 from region_broker.cli.local_cluster import LocalCluster
-from region_broker.handlers.registry import Api
+from region_broker.handlers.dispatch.registry import Api
 from region_broker.limits import CONNECTIONS_MAX, FETCH_WAIT_MS_MAX
 from region_broker.wire.batches import Record, build_batch
 from tests.memory_census import Process

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from region_broker.log.disk import Buffer, make_dirs_durably
+from region_broker.ports.disk import Buffer, make_dirs_durably
 from tests.simulation.trace import Trace
 
 PAGE_BYTES = 4096

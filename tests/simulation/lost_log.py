@@ -1,6 +1,6 @@
 """A region that has lost one of a topic's two logs, and what is left of both."""
 
-from region_broker.adapters.takeover.log_surgery import key_of
+from region_broker.region.failover.log_surgery import key_of
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, batch_of
 from tests.simulation.region_pair import Region, until

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from chaos.history import Seen, seen
 from idempotency.record_batch import ControlType
-from region_broker.adapters.tidemarks.mirror_view import MirrorView
-from region_broker.replication.partition import Partition
+from region_broker.partitions.partition import Partition
+from region_broker.region.mirror.mirror_view import MirrorView
 from tests.simulation.bank import ACCOUNTS, TOPIC
 from tests.simulation.cut_judge import batches_of
 from tests.simulation.kafka_client import Connection, Reader, Refused

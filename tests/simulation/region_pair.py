@@ -17,10 +17,10 @@ from uuid import UUID
 
 from geo_replicator.failover import Phase
 from idempotency.ports import Clock
-from region_broker.adapters.takeover.failover_operations import Operation
 from region_broker.config import NodeConfig
 from region_broker.node import Node, Ports
-from region_broker.replication.partition import Partition
+from region_broker.partitions.partition import Partition
+from region_broker.region.failover.operations import Operation
 from tests import waiting
 from tests.born_folders import birth_at, with_history
 from tests.simulation.disk import Crashed, SimulatedDisk

@@ -12,9 +12,9 @@ import pytest
 from idempotency.identity import OFFSETS_LEDGER, TRANSACTION_LEDGER
 from region_broker.log.cleaning.planning import Filth
 from region_broker.node import storage
-from region_broker.replication import cleaner
-from region_broker.replication.cleaner import Cleaner
-from region_broker.replication.partition import Partition
+from region_broker.partitions import cleaner
+from region_broker.partitions.cleaner import Cleaner
+from region_broker.partitions.partition import Partition
 from tests.simulation.region_pair import region_pair
 from tests.simulation.test_transfers import Life
 

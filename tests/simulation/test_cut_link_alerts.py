@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from region_broker.adapters.takeover.region_view import RegionService
 from region_broker.cli.inspect.top import lag_of, told_by
 from region_broker.cli.region import lag_text, split_brain
 from region_broker.http_api.region_metrics import RegionCollector
-from region_broker.ports.clock import SystemClock
+from region_broker.ports.system.clock import SystemClock
+from region_broker.region.view import RegionService
 from tests.simulation.folder_faults import empty_folder
 from tests.simulation.kafka_client import Connection, batch_of
 from tests.simulation.region_pair import Pair, Region, region_pair

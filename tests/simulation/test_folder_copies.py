@@ -8,13 +8,13 @@ import pytest
 
 from geo_replicator.failover import Phase
 from geo_replicator.folder_life import LATE_MS, TWICE_MS
-from region_broker.adapters.peers.peer_protocol import (
+from region_broker.cli.region import runs_twice
+from region_broker.region.peers.protocol import (
     ASK_AGAIN,
     RUNS_ELSEWHERE,
     Hello,
     PeerRefused,
 )
-from region_broker.cli.region import runs_twice
 from tests.simulation.folder_faults import copy_of, restore
 from tests.simulation.network import Fabric, SiteNetwork
 from tests.simulation.region_pair import Pair, Region, region_pair, until

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
-from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
+from region_broker.region.failover.operations import Operation, OperationRefused
 from tests.simulation.disk import Crashed
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.lost_log import COVERED, TOPIC, committed_values, loses_a_log

@@ -8,9 +8,9 @@ import pytest
 
 from geo_replicator.failover_events import Born
 from idempotency.identity import INTERNAL_TOPICS, OFFSETS_LEDGER, TRANSACTION_LEDGER
-from region_broker.adapters.takeover.failover_journal import FailoverJournal
 from region_broker.controller.metadata_commands import SetTopicConfigs
 from region_broker.node import NodeRefused
+from region_broker.region.failover.journal import FailoverJournal
 from tests.simulation.folder_faults import lose_file
 from tests.simulation.region_pair import Region, region_pair, until
 

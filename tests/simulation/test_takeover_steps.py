@@ -18,7 +18,7 @@ import pytest
 
 from chaos.history import Seen, seen
 from geo_replicator.failover import Phase
-from region_broker.adapters.tidemarks.mirror_log import key_of
+from region_broker.region.mirror.mirror_log import key_of
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.cut_judge import batches_of, whole
 from tests.simulation.disk import Crashed

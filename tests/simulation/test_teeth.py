@@ -18,14 +18,14 @@ from msgspec.structs import replace
 from idempotency.partition_state import PartitionState
 from idempotency.producer_state import ProducerTable
 from idempotency.window import BatchWindow
-from region_broker.adapters.ledgers.marker_channel import PartitionMarkerChannel
-from region_broker.adapters.takeover.quarantine_store import QuarantineStore
-from region_broker.adapters.takeover.steps import failover_steps
-from region_broker.handlers import dispatch
-from region_broker.handlers.services import ORDER_BROKEN
+from region_broker.handlers.dispatch import dispatcher as dispatch
+from region_broker.handlers.dispatch.services import ORDER_BROKEN
+from region_broker.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.log.partition_log import PartitionLog
-from region_broker.ports.clock import SystemClock
-from region_broker.replication.partition import Partition
+from region_broker.partitions.partition import Partition
+from region_broker.ports.system.clock import SystemClock
+from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.failover.steps import effects as failover_steps
 from region_broker.wire.server import CloseConnection
 from tests.simulation import region_pair as pairs
 from tests.simulation.test_pipelined import Life as PipelinedLife

@@ -11,12 +11,12 @@ import pytest
 
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import HigherEpochLearned, PromiseGiven
-from region_broker.adapters.peers import forwarder
-from region_broker.adapters.peers.peer_protocol import PeerRefused
-from region_broker.adapters.takeover import failover_peers
-from region_broker.adapters.takeover.failover_messages import AskPromise
-from region_broker.adapters.takeover.failover_operations import Operation
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
+from region_broker.region.failover import peers as failover_peers
+from region_broker.region.failover.messages import AskPromise
+from region_broker.region.failover.operations import Operation
+from region_broker.region.peers import forwarder
+from region_broker.region.peers.protocol import PeerRefused
 from region_broker.wire.batches import Record, build_batch
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused

@@ -19,7 +19,7 @@ from geo_replicator.failover import CutLogs, Phase, State
 from geo_replicator.failover_events import Event
 from geo_replicator.lineage import LogKey
 from region_broker.node import Node
-from region_broker.replication.partition import Partition
+from region_broker.partitions.partition import Partition
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.cut_judge import kept_at_each, whole
 from tests.simulation.kafka_client import DAY_MS, Connection, Reader, Refused

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
-from region_broker.adapters.takeover.failover_operations import OperationRefused
+from region_broker.region.failover.operations import OperationRefused
 from tests.failover_world import ORDERS, Pair, fail_over
 
 

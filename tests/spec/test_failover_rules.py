@@ -33,11 +33,11 @@ from geo_replicator.ports import LogHalted
 from geo_replicator.quarantine import CutCause
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
-from region_broker.adapters.takeover.log_surgery import DivergedLogs, key_of
-from region_broker.adapters.takeover.quarantine_store import QuarantineStore
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
-from region_broker.log.disk import RealDisk
-from region_broker.replication.admission import AppendVerdict
+from region_broker.partitions.admission import AppendVerdict
+from region_broker.ports.system.disk import RealDisk
+from region_broker.region.failover.log_surgery import DivergedLogs, key_of
+from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.failover_world import ORDERS, Pair, Site, fail_over
 from tests.waiting import until

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from region_broker.handlers import fetch, fetch_reading
-from region_broker.handlers.fetch import Fetching
-from region_broker.handlers.fetch_reading import Read
-from region_broker.replication.fetch_sessions import FetchSession, SessionRequest, Wanted
-from region_broker.replication.partition import Isolation, Partition
+from region_broker.handlers.fetch import fetch
+from region_broker.handlers.fetch import reading as fetch_reading
+from region_broker.handlers.fetch.fetch import Fetching
+from region_broker.handlers.fetch.reading import Read
+from region_broker.partitions.fetch_sessions import FetchSession, SessionRequest, Wanted
+from region_broker.partitions.partition import Isolation, Partition
 from region_broker.wire.batches import Record, build_batch, iter_records
 from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, watched_by, wire_world
 

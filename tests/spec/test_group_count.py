@@ -12,7 +12,7 @@ from region_broker.groups.messages import CommitRequest, JoinOutcome, MemberIden
 from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
-from region_broker.handlers.group_errors import ERROR_OF
+from region_broker.handlers.groups.errors import ERROR_OF
 from tests.txn_driver_world import World as TxnWorld
 from tests.txn_world import REGION_EPOCH
 from tests.unit.region_broker.groups.fakes import World, join_request, running, stable_member, tp

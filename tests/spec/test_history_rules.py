@@ -19,17 +19,17 @@ from geo_replicator.link.core import LinkState
 from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import MirrorTopic
-from region_broker.adapters.peers.history_messages import AskHistory
-from region_broker.adapters.peers.peer_protocol import PeerRefused
-from region_broker.adapters.takeover.failover_operations import OperationRefused
-from region_broker.adapters.takeover.failover_ports import Term
-from region_broker.adapters.takeover.log_surgery import key_of
-from region_broker.adapters.takeover.region_role import RegionRole
-from region_broker.adapters.tidemarks.reached_store import ReachedFile
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_store import MetadataStore
+from region_broker.region.failover.log_surgery import key_of
+from region_broker.region.failover.operations import OperationRefused
+from region_broker.region.peers.history_messages import AskHistory
+from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.ports import Term
+from region_broker.region.role import RegionRole
+from region_broker.region.tidemarks.reached_store import ReachedFile
 from tests.failover_world import ORDERS, Pair, Site, fail_over
 from tests.older_metadata import forget_deletions
 from tests.waiting import until

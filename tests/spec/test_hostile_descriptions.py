@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from region_broker.handlers import answer_budget
+from region_broker.handlers.dispatch import answer_budget
 from region_broker.limits import ADMIN_ITEMS_MAX, ELEMENTS_AT_ONCE_MAX
 from region_broker.wire.memory_budget import Share
 from tests.simulation.kafka_client import Connection

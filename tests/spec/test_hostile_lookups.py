@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from region_broker.handlers.registry import Api, ApiTable
-from region_broker.handlers.services import RequestContext
+from region_broker.handlers.dispatch.registry import Api, ApiTable
+from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ARRAY_ELEMENTS_MAX, LOOKUPS_MAX
 from region_broker.log.segment import BatchAtTime
-from region_broker.replication import time_lookup
+from region_broker.partitions import time_lookup
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.compression import Codec
 from tests.unit.region_broker.log.test_cleaning_odd_batches import NOW_MS, UNREADABLE

@@ -15,8 +15,8 @@ import pytest
 
 from idempotency.record_batch import BatchHeader, read_header
 from region_broker.log.failures import UnsupportedConfig
-from region_broker.replication.admission import AppendOutcome, AppendVerdict
-from region_broker.replication.partition import Isolation
+from region_broker.partitions.admission import AppendOutcome, AppendVerdict
+from region_broker.partitions.partition import Isolation
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec, compress
 from tests.log_world import Topic, World, batch, world
@@ -136,7 +136,7 @@ def test_KIP467_records_without_a_key_are_named_where_a_compacted_topic_refuses_
 
 
 def test_KIP467_so_many_records_are_named_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("region_broker.replication.record_rules.RECORD_ERRORS_MAX", 3)
+    monkeypatch.setattr("region_broker.partitions.record_rules.RECORD_ERRORS_MAX", 3)
     refused = world({"cleanup.policy": "compact"}).partition.append(
         build_batch([Record(None, b"v")] * 5)
     )
@@ -363,7 +363,7 @@ async def test_errors_have_the_numbers_of_kafka(tmp_path: Path) -> None:
 async def test_KIP467_an_answer_names_the_records_for_which_a_batch_was_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr("region_broker.handlers.produce_wait.RECORD_ERRORS_MAX", 3)
+    monkeypatch.setattr("region_broker.handlers.produce.wait.RECORD_ERRORS_MAX", 3)
     async with wire_world(tmp_path) as some:
         await some.topic("t", 2, configs={"cleanup.policy": "compact"})
         client = await some.connect()

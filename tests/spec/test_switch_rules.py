@@ -8,7 +8,6 @@ import pytest
 
 from geo_replicator.failover import Phase
 from geo_replicator.topology import MirrorTopic
-from region_broker.adapters.tidemarks.mirror_log import MirrorTopicStore
 from region_broker.controller.metadata_commands import (
     NOT_ACTING,
     Command,
@@ -16,6 +15,7 @@ from region_broker.controller.metadata_commands import (
     SetTopicConfigs,
 )
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.region.mirror.mirror_log import MirrorTopicStore
 from region_broker.wire.batches import Record, build_batch
 from tests.failover_world import ORDERS, Pair
 from tests.waiting import until

@@ -12,9 +12,9 @@ from geo_replicator.failover import Phase
 from geo_replicator.failover_events import Adopted, EntryRecord, Event
 from geo_replicator.lineage import LineageEntry, TidemarkPoint
 from idempotency.ledger_records import TxnStatus
-from region_broker.adapters.takeover.failover_messages import AskDrain
-from region_broker.adapters.takeover.steps.failover_steps import as_image_entry
 from region_broker.controller.metadata_commands import TakeLeaderEpoch
+from region_broker.region.failover.messages import AskDrain
+from region_broker.region.failover.steps.effects import as_image_entry
 from tests.failover_world import Entered, Pair, fail_over
 from tests.waiting import until
 

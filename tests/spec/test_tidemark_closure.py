@@ -18,10 +18,10 @@ from idempotency.ledger_records import (
     decode_transaction_value,
 )
 from idempotency.record_batch import ControlType, iter_headers, read_marker
-from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
-from region_broker.adapters.tidemarks.mirror_log import TidemarkLog
-from region_broker.adapters.tidemarks.tidemark_service import ledgers_of
-from region_broker.replication.admission import AppendVerdict
+from region_broker.ledgers.txn_log import PartitionTransactionLog
+from region_broker.partitions.admission import AppendVerdict
+from region_broker.region.mirror.mirror_log import TidemarkLog
+from region_broker.region.tidemarks.service import ledgers_of
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.geo_world import SHARD_COUNT, Site, home_and_mirror, running, tp
 from tests.waiting import until

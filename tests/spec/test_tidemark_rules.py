@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from geo_replicator.cut_rounds import AnswerVerdict, Collection, LogAnswer, RoundPhase, RoundsCore
 from geo_replicator.effects import (
     CollectPositions,
     EnterRound,
@@ -28,15 +29,14 @@ from geo_replicator.events import (
     TimePassed,
 )
 from geo_replicator.lineage import LogKey
-from geo_replicator.rounds import AnswerVerdict, Collection, LogAnswer, RoundPhase, RoundsCore
 from geo_replicator.tidemark import LogPosition
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import round_of
 from idempotency.ledger_records import TransactionKey, decode_key, decode_transaction_value
 from idempotency.record_batch import ControlType, iter_headers, read_marker
-from region_broker.adapters.ledgers.txn_log import PartitionTransactionLog
-from region_broker.replication.admission import AppendVerdict
-from region_broker.replication.partition import Partition
+from region_broker.ledgers.txn_log import PartitionTransactionLog
+from region_broker.partitions.admission import AppendVerdict
+from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.geo_world import SHARD_COUNT, Site, running, tp
 from tests.log_world import append_marker

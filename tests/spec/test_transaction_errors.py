@@ -6,13 +6,13 @@ Source: KIP-588 (PRODUCER_FENCED: InitProducerId 4, AddPartitionsToTxn 2, AddOff
 
 import pytest
 
-from region_broker.handlers import (
+from region_broker.handlers.transactions import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
     init_producer_id,
 )
-from region_broker.handlers.txn_errors import ErrorVersions
+from region_broker.handlers.transactions.errors import ErrorVersions
 from txn_coordinator.verdicts import TxnVerdict as V
 
 INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, TRANSACTION_ABORTABLE = 47, 90, 120

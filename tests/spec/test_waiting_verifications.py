@@ -13,7 +13,7 @@ import pytest
 
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import ControlType
-from region_broker.handlers import produce
+from region_broker.handlers.produce import produce
 from tests.log_world import append_marker
 from tests.spec.test_wire_produce_fetch import batch, produce_of, txn
 from tests.waiting import until

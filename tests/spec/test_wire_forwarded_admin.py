@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from region_broker.handlers.apis import all_apis
-from region_broker.handlers.services import ForwardingFailed
+from region_broker.handlers.dispatch.services import ForwardingFailed
 from tests.wire_world import wire_world
 
 COORDINATOR_NOT_AVAILABLE = 15

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from idempotency.identity import TopicName, TopicPartition
-from region_broker.handlers import produce, produce_batches, produce_many
-from region_broker.handlers.produce_wait import Item
-from region_broker.handlers.services import RequestContext
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.produce import batches as produce_batches
+from region_broker.handlers.produce import many as produce_many
+from region_broker.handlers.produce import produce
+from region_broker.handlers.produce.wait import Item
 from region_broker.limits import PIECE_ELEMENTS
 from region_broker.wire.batches import Origin
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, answer_pieces

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from region_broker.handlers.registry import Api, ApiTable, Fields
-from region_broker.handlers.services import ForwardingFailed, RequestContext
+from region_broker.handlers.dispatch.registry import Api, ApiTable, Fields
+from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.limits import IN_FLIGHT_REQUESTS_MAX, REQUEST_BYTES_MAX
 from region_broker.wire.batches import Record, build_batch
 from tests.wire_world import frame_of, parse_answer, wire_world

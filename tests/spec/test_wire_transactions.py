@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
-from region_broker.handlers.services import ForwardingFailed
-from region_broker.replication.partition import Isolation
+from region_broker.handlers.dispatch.services import ForwardingFailed
+from region_broker.partitions.partition import Isolation
 from tests.txn_wire_world import batch_of, begin, end, init, join, mirror_of, produce, txn_broker
 from tests.wire_world import LEADER_EPOCH, RawClient, wire_world
 

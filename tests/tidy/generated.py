@@ -18,7 +18,7 @@ from region_broker.config import NodeConfig, RegionConfig
 from region_broker.config_rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
-from region_broker.handlers.registry import Api
+from region_broker.handlers.dispatch.registry import Api
 from tests.model.instances import INSTANCES, MUTANTS
 from tests.process.faults.cases import ROWS
 from tests.process.faults.disks import DISKS

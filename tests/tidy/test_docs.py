@@ -133,7 +133,7 @@ def test_every_kafka_api_has_a_file_and_every_file_an_api() -> None:
         re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower() for api in all_apis().by_key.values()
     }
     written = {
-        path.stem for path in folder.glob("*.py")
+        path.stem for path in folder.rglob("*.py")
         if re.match(r'"""\w+ \(\d+\), versions \d+-\d+\.', _text(path)) or re.search(r"^API(?:: .*)? = ", _text(path), re.MULTILINE)
     }  # fmt: skip
     assert served == written
@@ -143,7 +143,7 @@ def test_every_api_file_says_the_versions_that_it_serves() -> None:
     for api in all_apis().by_key.values():
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower()
         head = f'"""{api.name} ({api.key}), versions {api.versions.start}-{api.versions.stop - 1}'
-        path = ROOT / "region_broker" / "handlers" / f"{name}.py"
+        [path] = (ROOT / "region_broker" / "handlers").rglob(f"{name}.py")
         assert _text(path).startswith(head), shown(path)
 
 

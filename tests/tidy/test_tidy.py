@@ -33,7 +33,8 @@ FLAT_PACKAGE_MODULES_MAX: Final = 20
 FLAT_PACKAGES: Final = ("idempotency", "txn_coordinator", "geo_replicator")
 # One file per Kafka API, one per migration, one per subject of tests: these folders grow with what they serve.
 FOLDERS_WITHOUT_LIMIT: Final = (
-    "region_broker/handlers",
+    "region_broker/handlers/admin",
+    "region_broker/handlers/groups",
     "region_broker/controller/migrations/versions",
     "tests",
 )
@@ -46,10 +47,10 @@ LEFTOVERS: Final = re.compile(r"\b(?:F[I]XME|T[O]DO|X[X]X|H[A]CK)\b")
 # What must not be called in the packages, what to use instead, and where it is at home.
 # (the client runs in its users' processes, where nobody hands in a clock).
 BANNED_CALLS: Final = {
-    "time.time": ("the Clock that was handed in", ("region_broker/ports/clock.py",)),
-    "time.time_ns": ("the Clock that was handed in", ("region_broker/ports/clock.py",)),
+    "time.time": ("the Clock that was handed in", ("region_broker/ports/system/clock.py",)),
+    "time.time_ns": ("the Clock that was handed in", ("region_broker/ports/system/clock.py",)),
     "time.monotonic": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/client/")),
-    "time.monotonic_ns": ("the Clock that was handed in", ("region_broker/ports/clock.py", "region_broker/cli/")),
+    "time.monotonic_ns": ("the Clock that was handed in", ("region_broker/ports/system/clock.py", "region_broker/cli/")),
     "time.perf_counter": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/client/")),
     "time.perf_counter_ns": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/client/")),
     "time.sleep": ("Clock.sleep_ms, or an event to wait for", ("region_broker/cli/", "region_broker/client/")),
@@ -59,7 +60,7 @@ BANNED_CALLS: Final = {
     "uuid4": ("Chance.uuid", ()),
     "random.random": ("the Chance that was handed in", ()),
     "random.Random": ("the Chance that was handed in", ()),
-    "random.SystemRandom": ("the Chance that was handed in", ("region_broker/ports/chance.py",)),
+    "random.SystemRandom": ("the Chance that was handed in", ("region_broker/ports/system/chance.py",)),
     "asyncio.create_task": ("TaskGroup.create_task", ()),
     "asyncio.ensure_future": ("TaskGroup.create_task", ()),
     "asyncio.get_event_loop": ("asyncio.get_running_loop", ()),
@@ -82,7 +83,7 @@ PORT_METHODS: Final = frozenset(
     {"read_text", "write_text", "read_bytes", "write_bytes", "unlink", "rmdir", "touch", "iterdir"}
 )
 USERS_OF_THE_SYSTEM: Final = (
-    "region_broker/log/disk.py",
+    "region_broker/ports/disk.py",
     "region_broker/ports/",
     "region_broker/cli/",
     "geo_replicator/reconciliation/",  # reads the folders of live regions, as another process

@@ -2,7 +2,7 @@
 
 INV-TD9  ROUND opens a batch of its own: a takeover cuts the ledger at L, and logs are cut between batches only
 
-Not here: when a round starts and closes (geo_replicator.rounds), which markers it holds (`rounds.RoundGate`).
+Not here: when a round starts and closes (geo_replicator.cut_rounds), which markers it holds (`rounds.RoundGate`).
 """
 
 from txn_coordinator import events as ev

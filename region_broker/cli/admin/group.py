@@ -41,7 +41,7 @@ from region_broker.cli.output import (
     print_answered,
     print_rows,
 )
-from region_broker.ports.clock import SystemClock
+from region_broker.ports.system.clock import SystemClock
 
 Place = tuple[str, int]
 

@@ -145,7 +145,7 @@ def _broker(bootstrap: str | None, region_count: int) -> Iterator[Any]:
     """Give the broker to measure, starting one if none is named."""
     from region_broker.cli.bench.stage import Stage
     from region_broker.cli.local_cluster import ClusterError, LocalCluster
-    from region_broker.ports.chance import SystemChance
+    from region_broker.ports.system.chance import SystemChance
 
     mark = SystemChance().uuid().hex[:8]
     if bootstrap:

@@ -33,7 +33,7 @@ from region_broker.cli.demo.workload import (
 from region_broker.cli.kafka import admin_client, wait_for
 from region_broker.cli.local_cluster import ClusterError, LocalCluster
 from region_broker.cli.output import print_json, print_object
-from region_broker.ports.chance import SystemChance
+from region_broker.ports.system.chance import SystemChance
 
 HOME: Final = "eu"
 OTHER: Final = "us"

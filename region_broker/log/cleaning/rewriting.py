@@ -13,7 +13,7 @@ INV-CLW5  a batch whose CRC is right and whose records nobody can read is a prod
 
 Runs in a thread, on files that do not change; a generator, so that its driver may slow it down and take part.
 Source: Kafka LogCleaner.scala `doClean`, `cleanSegments`, `shouldRetainRecord`, `checkBatchRetention`.
-Not here: names and the durable step (`state`), when and how far (`planning`), the driver (`replication.cleaner`).
+Not here: names and the durable step (`state`), when and how far (`planning`), the driver (`partitions.cleaner`).
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -41,7 +41,6 @@ from region_broker.log.cleaning.batch_filter import (
 from region_broker.log.cleaning.key_map import KeyMap
 from region_broker.log.cleaning.state import Swap, cleaned_path
 from region_broker.log.cleaning.transactions import CleanedTransactions
-from region_broker.log.disk import DiskFile
 from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig
 from region_broker.log.segment import (
@@ -52,6 +51,7 @@ from region_broker.log.segment import (
 )
 from region_broker.log.side_files.aborted_index import encode_aborted
 from region_broker.log.side_files.sparse_index import SegmentSummary, SparseIndex
+from region_broker.ports.disk import DiskFile
 from region_broker.wire.batches import RecordsError
 
 WINDOW_BYTES: Final = 64 * 1024

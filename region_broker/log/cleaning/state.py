@@ -22,7 +22,6 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
-from region_broker.log.disk import Disk
 from region_broker.log.failures import CutIntoCleaned
 from region_broker.log.segment import (
     ABORTED_SUFFIX,
@@ -33,6 +32,7 @@ from region_broker.log.segment import (
 )
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.log.side_files.producer_snapshots import remove_below
+from region_broker.ports.disk import Disk
 
 SWAP_NAME: Final = "swap"
 MARK_NAME: Final = "cleaned"

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from region_broker.log.disk import Buffer, DiskFile
 from region_broker.log.failures import LogDamaged
+from region_broker.ports.disk import Buffer, DiskFile
 
 ALIGN_BYTES: Final = 4096
 _SCAN_BYTES: Final = 1 << 20

@@ -8,9 +8,9 @@ Not here: whether a piece goes into the journal (`group_commit`).
 
 from collections.abc import Sequence
 
-from region_broker.log.disk import Buffer
 from region_broker.log.journal.blocks import LogId, Piece
 from region_broker.log.journal.writer import PIECE_BYTES_MAX
+from region_broker.ports.disk import Buffer
 
 
 class LogTail:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from region_broker.log.disk import DiskFile
 from region_broker.log.journal.blocks import (
     ENTRIES_MAX,
     Head,
@@ -28,6 +27,7 @@ from region_broker.log.journal.blocks import (
 )
 from region_broker.log.side_files.checked_file import JournalMark
 from region_broker.log.sync_job import SyncTarget
+from region_broker.ports.disk import DiskFile
 
 logger: Final = logging.getLogger(__name__)
 

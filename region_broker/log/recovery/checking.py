@@ -3,7 +3,7 @@
 INV-R2  only bytes at or behind the checkpoint are ever cut: the first incomplete or wrong batch there and all that
         follows it, for none of that was acknowledged
 INV-R3  a missing byte below the checkpoint, and a wrong one among those that are read, is `LogDamaged`: the partition
-        fails, nothing is touched. What is wrong elsewhere is found when it is read (`replication.sound_reads`)
+        fails, nothing is touched. What is wrong elsewhere is found when it is read (`partitions.sound_reads`)
 
 Not here: which folders hold a log (`recovery.opening`), writing and syncing what was kept (`recovery.settling`).
 """
@@ -15,7 +15,6 @@ from typing import Final
 
 from idempotency.partition_state import PartitionState
 from region_broker.log.cleaning.state import CleanMark
-from region_broker.log.disk import Disk
 from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig
 from region_broker.log.replay import (
@@ -37,6 +36,7 @@ from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX, Bookmark, dec
 from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
 from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.side_files.sparse_index import SparseIndex
+from region_broker.ports.disk import Disk
 
 logger: Final = logging.getLogger(__name__)
 

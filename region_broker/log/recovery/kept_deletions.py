@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from idempotency.ports import Clock
-from region_broker.log.disk import TEMPORARY_SUFFIX, Disk
+from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk
 
 logger: Final = logging.getLogger(__name__)
 

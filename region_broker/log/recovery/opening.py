@@ -19,7 +19,6 @@ from region_broker.log.cleaning.state import (
     finish_swap,
     read_mark,
 )
-from region_broker.log.disk import TEMPORARY_SUFFIX, Disk
 from region_broker.log.failures import LogDamaged
 from region_broker.log.log_config import LogConfig
 from region_broker.log.recovery.checking import Check, Found, LogAsLeft
@@ -39,6 +38,7 @@ from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.side_files.log_start import LOG_START_NAME
 from region_broker.log.side_files.sparse_index import SparseIndex
+from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk
 
 logger: Final = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ INV-RM6  what was kept long enough is removed in a thread: of a large topic the 
     <folder>.kept, <folder>.1.kept         put away, to be removed later
     <folder>.deleted, <folder>.1.deleted   put away, to be removed
 
-Not here: what is to be deleted (`replication.partition_table`).
+Not here: what is to be deleted (`partitions.table`).
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from region_broker.log.disk import Disk
 from region_broker.log.recovery.kept_deletions import (
     KEPT_SUFFIX,
     NOTE_NAME,
     DeletionNote,
     KeptDeletions,
 )
+from region_broker.ports.disk import Disk
 from region_broker.ports.offload import Offload
 
 OnGone = Callable[[], None]

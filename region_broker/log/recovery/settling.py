@@ -9,7 +9,6 @@ INV-R5  the open segment has no index file: what a cut or an unfinished seal lef
 Not here: what is kept (`recovery.checking`).
 """
 
-from region_broker.log.disk import DiskFile
 from region_broker.log.recovery.checking import Found, LogAsLeft
 from region_broker.log.replay import SCAN_WINDOW_BYTES
 from region_broker.log.segment import ABORTED_SUFFIX, INDEX_SUFFIX, Segment
@@ -18,6 +17,7 @@ from region_broker.log.side_files.checked_file import Checkpoint
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.side_files.leader_epochs import EPOCHS_NAME
 from region_broker.log.side_files.producer_snapshots import remove_outside, write_snapshot
+from region_broker.ports.disk import DiskFile
 
 
 def make_durable(left: LogAsLeft, found: Found, segments: list[Segment]) -> None:

@@ -17,7 +17,6 @@ from typing import Final
 from crc32c import crc32c
 
 from idempotency.partition_state import PartitionState, SnapshotError
-from region_broker.log.disk import DiskFile
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.log.side_files.leader_epochs import LeaderEpochs
 from region_broker.log.side_files.sparse_index import (
@@ -26,6 +25,7 @@ from region_broker.log.side_files.sparse_index import (
     SparseIndex,
     decode_index,
 )
+from region_broker.ports.disk import DiskFile
 
 BOOKMARK_SUFFIX: Final = ".bookmark"
 _MAGIC: Final = b"TMBM"

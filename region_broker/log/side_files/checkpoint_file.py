@@ -9,12 +9,12 @@ Called under the log's disk lock. Not here: the record (`checked_file`), what it
 from dataclasses import replace
 from pathlib import Path
 
-from region_broker.log.disk import Disk, DiskFile
 from region_broker.log.side_files.checked_file import (
     CHECKPOINT_FILE_BYTES,
     Checkpoint,
     JournalMark,
 )
+from region_broker.ports.disk import Disk, DiskFile
 
 CHECKPOINT_NAME = "checkpoint"
 

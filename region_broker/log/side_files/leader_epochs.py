@@ -5,7 +5,7 @@ INV-E2  entries that hold records are a function of the log: the batches carry t
 INV-E3  an entry without records stands for a term that goes on: it ends with the leadership, and with the process
 
 The newest entry may hold no record yet: a leader notes its epoch when it takes over.
-Not here: who leads under which epoch (`idempotency.fencing`, `replication.partition`).
+Not here: who leads under which epoch (`idempotency.fencing`, `partitions.partition`).
 """
 
 from bisect import bisect_left, bisect_right

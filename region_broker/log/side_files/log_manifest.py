@@ -7,7 +7,7 @@ INV-MF2  a log that is named and not there, or whose folder lacks checkpoint and
 INV-MF3  an entry that cannot be read costs nothing but itself: the log that it named is not missed if it goes
 
 Fixed frames, appended and synced, rewritten at each start.
-Not here: what a lost log means for who acts (`adapters.takeover.steps`).
+Not here: what a lost log means for who acts (`region.failover.steps`).
 """
 
 import logging
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from region_broker.log.disk import Disk, DiskFile
 from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.ports.disk import Disk, DiskFile
 
 _MAGIC: Final = b"TMMF"
 _VERSION: Final = 1

@@ -4,7 +4,7 @@ INV-WP1  a request read in pieces is equal to what one read of it gives, and is 
 INV-WP2  a piece is PIECE_ELEMENTS elements of arrays of structs or strings; a whole array of numbers is one element
 A reader is a generator that yields after each piece and returns the request. Arrays of structs and strings are walked
 here; everything else is guarded (`wire.codec.guard`) and then read by kio, as always.
-Not here: whose order is held meanwhile (`handlers.turns`), small requests and all answers (`wire.codec.messages`).
+Not here: whose order is held meanwhile (`handlers.dispatch.turns`), small requests and all answers (`wire.codec.messages`).
 """
 
 import asyncio

@@ -24,7 +24,7 @@ from chaos.shuffle.settling import settled
 from chaos.shuffle.stage import Stage
 from region_broker.cli.demo.stage import StageError, losses, wait_mirrored, wait_until
 from region_broker.cli.main import main as tidemark_command
-from region_broker.ports.clock import SystemClock
+from region_broker.ports.system.clock import SystemClock
 from tests.process.client_world import create_topic
 
 TOPIC: Final = "kept"

@@ -46,7 +46,7 @@ MUTANTS: Final = (
         "if False:", "a producer is refused", 1,
     ),
     Mutant(
-        "readers-see-open-transactions", "C36", "region_broker/replication/partition.py",
+        "readers-see-open-transactions", "C36", "region_broker/partitions/partition.py",
         "stable = state.last_stable_offset(bound)", "stable = bound", "gone without a word", 1,
     ),
 )  # fmt: skip

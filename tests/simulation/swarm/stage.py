@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from chaos.shuffle.plan import Action, Kind, Part
 from chaos.shuffle.story import Damage, Separation, Story, Word
-from region_broker.adapters.birth.identity_file import IdentityDamaged
-from region_broker.adapters.takeover.failover_operations import Operation, OperationRefused
-from region_broker.adapters.takeover.region_view import RegionService
 from region_broker.controller.metadata_store import MetadataUnreadable
 from region_broker.node.storage import NodeRefused
+from region_broker.region.birth.identity_file import IdentityDamaged
+from region_broker.region.failover.operations import Operation, OperationRefused
+from region_broker.region.view import RegionService
 from tests.simulation.folder_faults import (
     FolderCopy,
     copy_of,

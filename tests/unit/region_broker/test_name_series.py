@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.offsets import CommittedOffset, Places
 from region_broker.node.name_series import OTHERS, NameCollector, Named
-from region_broker.replication.partition import Isolation
+from region_broker.partitions.partition import Isolation
 from tests.log_world import batch, world
 
 

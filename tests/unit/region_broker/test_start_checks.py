@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from region_broker.cli.broker import broker
 from region_broker.config import NodeConfig
 from region_broker.config_rules import Problem
-from region_broker.log.disk import RealDisk
 from region_broker.node import Node, NodeRefused, Ports
 from region_broker.node.birth import give_birth
 from region_broker.node.start_checks import look_around
 from region_broker.node.storage import Storage
-from region_broker.ports.chance import SystemChance
-from region_broker.ports.clock import SystemClock
-from region_broker.ports.network import AsyncioNetwork
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
+from region_broker.ports.system.network import AsyncioNetwork
 
 PORTS = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
 

@@ -3,7 +3,7 @@ r"""RE2's syntax, as far as names of topics need it: a pattern becomes a tree.
 INV-RX2  what RE2 refuses is refused here (back references, look-around, `**`, `{1001}`)
 
 Names consist of letters, digits, `.`, `_` and `-`, so only those ninety-odd printable characters are told apart; what
-else a transactional id holds counts as one character more (`handlers.list_transactions`, KIP-1152). Missing of RE2:
+else a transactional id holds counts as one character more (`handlers.transactions.list_transactions`, KIP-1152). Missing of RE2:
 Unicode classes (`\p{..}`), which are refused. Parsing is recursive descent.
 Not here: matching (`topic_regex`).
 """

@@ -6,7 +6,7 @@ INV-BFE2  what is written is what the general writer (`codec.messages`) writes, 
 v5: log start.  v7: sessions.  v9: leader epoch.  v11: rack.  v12: flexible.  v13: topic ids.  v15: the replica moved to
 a tag.  v16: who leads now.
 Source: FetchRequest.json, FetchResponse.json.
-Not here: what the fields mean (`handlers.fetch`).
+Not here: what the fields mean (`handlers.fetch.fetch`).
 """
 
 import struct

@@ -12,7 +12,7 @@ from typing_extensions import override
 from chaos.judges.compaction import Compaction, KeyedRecord, KeyedWrite, judge_compaction
 from chaos.shuffle.story import Place, Sighting
 from region_broker.node import Node
-from region_broker.replication.cleaner import Cleaner
+from region_broker.partitions.cleaner import Cleaner
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.simulation.simulated_loop import LoopClock
 from tests.simulation.swarm.plain_writer import NamedPipeliner, PlainWriter

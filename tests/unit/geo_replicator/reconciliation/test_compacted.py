@@ -13,7 +13,7 @@ from geo_replicator.reconciliation.job import LocalEngine, Outcome, Request, rec
 from geo_replicator.reconciliation.plan import Options
 from idempotency.record_batch import read_header
 from region_broker.log.cleaning.state import NEVER_CLEANED, CleaningState, CleanMark
-from region_broker.log.disk import RealDisk
+from region_broker.ports.system.disk import RealDisk
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.compression import Codec
 from tests.reconciliation.two_regions import (

@@ -13,7 +13,7 @@ from geo_replicator.reconciliation.job import LocalEngine, Outcome, Request, rec
 from geo_replicator.reconciliation.plan import Cut, Fork, Options, Plan, SegmentSpec, Until, pack
 from geo_replicator.reconciliation.sidecar import write_sidecar
 from idempotency.record_batch import read_header
-from region_broker.log.disk import RealDisk
+from region_broker.ports.system.disk import RealDisk
 from tests.reconciliation.faults import FAULTS, NEXT_LEADER_EPOCH, sound_pair
 from tests.reconciliation.two_regions import (
     A0,

@@ -17,7 +17,7 @@ from geo_replicator.reconciliation.sidecar import (
     write_sidecar,
 )
 from geo_replicator.reconciliation.sidecar_names import sidecar_path
-from region_broker.log.disk import RealDisk
+from region_broker.ports.system.disk import RealDisk
 from tests.reconciliation.two_regions import A0, flipped, sound_home
 from tests.simulation.disk import SimulatedDisk
 

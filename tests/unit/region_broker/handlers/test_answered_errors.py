@@ -2,7 +2,7 @@
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.answered_errors import error_names
+from region_broker.handlers.dispatch.answered_errors import error_names
 
 
 def test_codes_of_the_answer_its_topics_and_its_partitions_are_found() -> None:

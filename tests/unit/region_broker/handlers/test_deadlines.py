@@ -2,7 +2,7 @@
 
 import asyncio
 
-from region_broker.handlers.deadlines import Deadlines
+from region_broker.handlers.dispatch.deadlines import Deadlines
 
 
 class Told:

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from region_broker.handlers import error_log
-from region_broker.handlers.error_log import QUIET_MS, ErrorLog
+from region_broker.handlers.dispatch import error_log
+from region_broker.handlers.dispatch.error_log import QUIET_MS, ErrorLog
 from region_broker.wire.request_trace import Trace
 from tests.log_world import ManualClock
 

@@ -17,7 +17,9 @@ from kio.serial import entity_reader, entity_writer
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import PartitionState
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage, TopicImage
-from region_broker.handlers import (
+from region_broker.handlers.dispatch.registry import Api, Written
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.groups import (
     describe_groups,
     heartbeat,
     join_group,
@@ -26,10 +28,8 @@ from region_broker.handlers import (
     offset_commit,
     offset_fetch,
     sync_group,
-    txn_offset_commit,
 )
-from region_broker.handlers.registry import Api, Written
-from region_broker.handlers.services import RequestContext
+from region_broker.handlers.transactions import txn_offset_commit
 from region_broker.wire.codec.messages import decode_request, encode_response
 from region_broker.wire.memory_budget import MemoryBudget
 from tests.unit.region_broker.groups.fakes import World, running

@@ -8,17 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.handlers import (
+from region_broker.handlers.dispatch.registry import Api
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.groups import (
     consumer_group_describe,
     consumer_group_heartbeat,
     describe_groups,
     list_groups,
     offset_commit,
     offset_fetch,
-    txn_offset_commit,
 )
-from region_broker.handlers.registry import Api
-from region_broker.handlers.services import RequestContext
+from region_broker.handlers.transactions import txn_offset_commit
 from region_broker.wire.codec.messages import encode_response
 from tests.unit.region_broker.groups.fakes import World, running
 from tests.unit.region_broker.handlers.test_group_apis import ORDERS, Client, fill, named

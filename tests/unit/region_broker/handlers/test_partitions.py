@@ -2,7 +2,7 @@
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.partitions import leader_epoch_error
+from region_broker.handlers.dispatch.partitions import leader_epoch_error
 from tests.log_world import LEADER_EPOCH, world
 
 

@@ -12,8 +12,6 @@ from geo_replicator.lineage import LogKey
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TxnStatus
 from idempotency.record_batch import ControlType
-from region_broker.adapters.takeover.failover_ports import MetadataSide
-from region_broker.adapters.verdict_service import VerdictRefused, VerdictService
 from region_broker.controller.metadata_image import (
     DomainImage,
     LineageEntry,
@@ -21,9 +19,11 @@ from region_broker.controller.metadata_image import (
     RegionImage,
     TopicImage,
 )
-from region_broker.handlers.services import RegionView
+from region_broker.handlers.dispatch.services import RegionView
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.routes_transactions import add_transaction_routes
+from region_broker.region.ports import MetadataSide
+from region_broker.region.verdict_service import VerdictRefused, VerdictService
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.log_world import TOPIC_ID, World, append_marker, batch, world
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean

@@ -15,7 +15,7 @@ from region_broker.log.failures import CorruptRange
 from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.segment import file_name
 from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
-from region_broker.replication.partition import Isolation
+from region_broker.partitions.partition import Isolation
 from region_broker.wire.batches import Origin
 from tests.log_world import World, all_bytes, batch, with_markers, world
 from tests.simulation.disk import Crashed

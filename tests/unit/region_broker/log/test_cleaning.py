@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from idempotency.record_batch import ControlType, iter_headers
-from region_broker.replication.admission import AppendVerdict
-from region_broker.replication.cleaner import Cleaner, CleanerParts
-from region_broker.replication.partition import Isolation
+from region_broker.partitions.admission import AppendVerdict
+from region_broker.partitions.cleaner import Cleaner, CleanerParts
+from region_broker.partitions.partition import Isolation
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec
 from tests.log_world import World, append_marker, world

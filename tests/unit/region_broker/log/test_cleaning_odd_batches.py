@@ -10,7 +10,7 @@ import google_crc32c
 import pytest
 
 from idempotency.record_batch import ControlType, iter_headers, write_varint
-from region_broker.replication.admission import AppendVerdict
+from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
 from region_broker.wire.compression import Codec
 from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, world

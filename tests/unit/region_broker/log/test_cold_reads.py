@@ -12,12 +12,12 @@ import pytest
 from typing_extensions import override
 
 from region_broker.log.cold_reads import WARM_THREADS, WARM_TRIES_MAX, ColdReads
-from region_broker.log.disk import RealDisk
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import NodeLogConfig
-from region_broker.replication.partition import Isolation
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.partitions.partition import Isolation
+from region_broker.partitions.table import PartitionTable
+from region_broker.ports.system.disk import RealDisk
 from tests.log_world import (
     LEADER_EPOCH,
     InlineRunner,

@@ -4,13 +4,13 @@ import asyncio
 import os
 from pathlib import Path
 
-from region_broker.log.disk import RealDisk
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.journal.replay import MANY_LOGS
 from region_broker.log.log_config import NodeLogConfig
-from region_broker.ports.clock import SystemClock
-from region_broker.replication.partition import Isolation
-from region_broker.replication.partition_table import PartitionTable
+from region_broker.partitions.partition import Isolation
+from region_broker.partitions.table import PartitionTable
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
 from tests.log_world import LEADER_EPOCH, Topic, batch
 
 

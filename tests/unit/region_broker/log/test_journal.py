@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from region_broker.log.disk import RealDisk
 from region_broker.log.failures import LogDamaged
 from region_broker.log.journal.blocks import (
     ALIGN_BYTES,
@@ -21,8 +20,9 @@ from region_broker.log.journal.blocks import (
 )
 from region_broker.log.journal.replay import JOURNAL_NAME
 from region_broker.log.journal.writer import BLOCK_BYTES_MAX, PIECE_BYTES_MAX
-from region_broker.replication.partition import Partition
-from region_broker.replication.partition_table import FORMAT_NAME
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import FORMAT_NAME
+from region_broker.ports.system.disk import RealDisk
 from region_broker.wire.batches import Record, build_batch
 from tests.log_world import DATA_DIR, World, all_bytes, batch, world
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from region_broker.log.disk import RealDisk
 from region_broker.log.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
+from region_broker.ports.system.disk import RealDisk
 from tests.log_world import World, batch, world
 from tests.page_cache import drop_pages, tells_cached
 

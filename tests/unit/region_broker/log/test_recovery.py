@@ -11,8 +11,8 @@ from region_broker.log.failures import NewerFormat, PartitionFailed
 from region_broker.log.segment import file_name
 from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
 from region_broker.log.side_files.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
-from region_broker.replication.admission import AppendVerdict
-from region_broker.replication.partition import Isolation
+from region_broker.partitions.admission import AppendVerdict
+from region_broker.partitions.partition import Isolation
 from region_broker.wire.batches import Origin
 from tests.log_world import DATA_DIR, World, all_bytes, batch, with_markers, world
 from tests.simulation.disk import Crashed

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from region_broker.log import disk as disk_module
-from region_broker.log.disk import DiskFile, RealDisk
 from region_broker.log.group_commit import (
     AWAY_MS_MAX,
     AWAY_MS_MIN,
@@ -21,7 +19,10 @@ from region_broker.log.group_commit import (
 )
 from region_broker.log.side_files.checked_file import Checkpoint
 from region_broker.log.sync_job import Seal, SyncJob
-from region_broker.ports.clock import SystemClock
+from region_broker.ports.disk import DiskFile
+from region_broker.ports.system import disk as disk_module
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
 
 
 @dataclass(eq=False)

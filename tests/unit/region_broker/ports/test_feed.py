@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from region_broker.ports.network import AsyncioStream
+from region_broker.ports.system.network import AsyncioStream
 
 
 async def feeding(stream: AsyncioStream, taken: list[bytes], until: bytes) -> asyncio.Task[bool]:

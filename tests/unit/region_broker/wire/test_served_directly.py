@@ -9,7 +9,7 @@ import pytest
 
 from region_broker.limits import WRITE_TIMEOUT_MS
 from region_broker.metrics import Metrics
-from region_broker.ports.network import AsyncioNetwork
+from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.wire.connection import Buffer, Incoming
 from region_broker.wire.server import CloseConnection, KafkaServer
 from tests.log_world import ManualClock

@@ -1,1 +1,0 @@
-"""Logs that were compacted, each region by its own clock."""

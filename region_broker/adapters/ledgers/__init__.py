@@ -1,1 +1,0 @@
-"""The ledgers over partitions, and the markers they order."""

@@ -1,1 +1,0 @@
-"""Fail-over carried out: journal, peers, cuts, quarantine, roles."""

@@ -1,1 +1,0 @@
-"""Tidemarks published at home and reached at a mirror."""

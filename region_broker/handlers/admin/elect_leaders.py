@@ -1,0 +1,86 @@
+"""ElectLeaders (43), versions 0-2: a region is one node, which leads every partition already.
+
+v1: the kind of election, an error for the whole.  v2: flexible.
+A partition that has stopped has no other replica: PREFERRED_LEADER_NOT_AVAILABLE, or ELIGIBLE_LEADERS_NOT_AVAILABLE
+where an unclean election was asked for. Where all partitions are meant, those that need none are left out.
+Source: ReplicationControlManager.java `electLeaders`; ElectLeadersRequest.java.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns, each_in_turns
+
+_UNAVAILABLE: Final = {
+    0: ErrorCode.preferred_leader_not_available,
+    1: ErrorCode.eligible_leaders_not_available,
+}
+"""By kind of election: preferred, unclean."""
+
+
+async def handle_elect_leaders(ctx: RequestContext, request: Any) -> Fields:
+    """Say for each partition that its leader stays."""
+    kind, turns = int(getattr(request, "election_type", 0)), Turns()
+    asked = request.topic_partitions
+    check_count("ElectLeaders", sum(1 + len(topic.partitions) for topic in asked or ()))
+    if kind not in _UNAVAILABLE:
+        unknown = (ErrorCode.invalid_request, f"Unknown election type {kind}")
+        results = [
+            _result(topic.topic, [_row(index, *unknown) for index in topic.partitions])
+            for topic in asked or ()
+        ]
+        return {"error_code": ErrorCode.invalid_request, "replica_election_results": results}
+    if asked is None:
+        return {"replica_election_results": await _all(ctx, kind, turns)}
+    results = []
+    for topic in asked:
+        await turns.row()
+
+        def row(index: int, name: str = str(topic.topic)) -> Fields:
+            return _elected(ctx, name, index, kind)
+
+        results.append(_result(topic.topic, await each_in_turns(topic.partitions, row, turns)))
+    return {"replica_election_results": results}
+
+
+async def _all(ctx: RequestContext, kind: int, turns: Turns) -> list[Fields]:
+    results = []
+    for name, topic in ctx.services.metadata.image.topics.items():
+        rows = []
+        for index in range(topic.partition_count):
+            await turns.row()
+            row = _elected(ctx, name, index, kind)
+            if row["error_code"] is not ErrorCode.election_not_needed:
+                rows.append(row)
+        results.append(_result(name, rows))
+    return results
+
+
+def _elected(ctx: RequestContext, name: str, index: int, kind: int) -> Fields:
+    topic = ctx.services.metadata.image.topics.get(name)
+    if topic is None:
+        return _row(index, ErrorCode.unknown_topic_or_partition, f"No such topic as {name:.249}")
+    if not 0 <= index < topic.partition_count:
+        text = f"No such partition as {name}-{index}"
+        return _row(index, ErrorCode.unknown_topic_or_partition, text)
+    partition = ctx.services.partitions.get(name, index)
+    if partition is not None and partition.failed is not None:
+        return _row(index, _UNAVAILABLE[kind], f"{partition.tp} has stopped: {partition.failed}")
+    text = "Leader election not needed for topic partition."
+    return _row(index, ErrorCode.election_not_needed, text)
+
+
+def _row(index: int, error: ErrorCode, text: str) -> Fields:
+    return {"partition_id": index, "error_code": error, "error_message": text}
+
+
+def _result(name: str, rows: Sequence[Fields]) -> Fields:
+    return {"topic": name, "partition_result": rows}
+
+
+API: Final = Api(43, "ElectLeaders", range(3), handle_elect_leaders)

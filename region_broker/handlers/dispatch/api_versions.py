@@ -1,0 +1,64 @@
+"""ApiVersions (18), versions 0-4.  v3: client software, finalized features (KIP-482, KIP-584).
+
+INV-H4  FinalizedFeatures holds transaction.version = 2 and FinalizedFeaturesEpoch >= 0: otherwise Java and
+        franz-go clients stay on TV1 (C21)
+The answer to an unsupported version is version 0 with UNSUPPORTED_VERSION and the table (KIP-511): see
+`dispatch`. Header v0 always: `wire.codec.messages`.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+
+KEY: Final = 18
+TRANSACTION_VERSION: Final = 2
+GROUP_VERSION: Final = 1  # the new group protocol (KIP-848), as in Kafka 4.x
+_FEATURES: Final = (("transaction.version", TRANSACTION_VERSION), ("group.version", GROUP_VERSION))
+
+
+def api_rows(apis: Iterable[Api]) -> list[dict[str, int]]:
+    """Return the table of APIs and versions as the answer holds it."""
+    return [
+        {
+            "api_key": api.key,
+            "min_version": api.versions.start,
+            "max_version": api.versions.stop - 1,
+        }
+        for api in apis
+    ]
+
+
+def answer_fields(rows: list[dict[str, int]], error_code: int, *, epoch: int = 0) -> Fields:
+    """Return the answer; `epoch` of the features, never below 0."""
+    served = [(name, level) for name, level in _FEATURES if level > 0]
+    return {
+        "error_code": error_code,
+        "api_keys": rows,
+        "supported_features": [
+            {"name": name, "min_version": 0, "max_version": level} for name, level in served
+        ],
+        "finalized_features_epoch": max(0, epoch),
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in served
+        ],
+    }
+
+
+def api_versions_api(others: Iterable[Api]) -> Api:
+    """Return the API that lists `others` and itself."""
+
+    async def handle(ctx: RequestContext, request: Any) -> Fields:
+        if ctx.version >= 3 and not (
+            request.client_software_name and request.client_software_version
+        ):
+            return answer_fields([], ErrorCode.invalid_request)
+        return answer_fields(rows, ErrorCode.none, epoch=ctx.services.region.region_epoch)
+
+    api = Api(KEY, "ApiVersions", range(5), handle)
+    rows = api_rows(sorted((*others, api), key=lambda each: each.key))
+    return api

@@ -1,0 +1,419 @@
+"""From a frame to its answer: look the API up, decode, handle or forward, encode.
+
+INV-HD1  a request is decoded and its handler begun without an await in between, so that the order in which
+        requests start is the order in which they take effect (C7); one that is decoded in pieces holds up those
+        behind it on its connection, until it is answered if it writes (INV-HW1)
+INV-HD2  a request that this region must not execute is forwarded whole, after the guard has passed it
+INV-HD3  what cannot be answered closes the connection, with a text that says why and what to do
+INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
+INV-HD5  a request is served without a task, or it was not begun: then `answer` serves it
+Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.answered_errors import error_names
+from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
+from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
+from region_broker.handlers.dispatch.error_log import ErrorLog
+from region_broker.handlers.dispatch.registry import Api, ApiTable, ByHand, Fields, Finish, Written
+from region_broker.handlers.dispatch.services import (
+    ORDER_BROKEN,
+    ForwardingFailed,
+    RequestContext,
+    Services,
+)
+from region_broker.handlers.dispatch.turns import order_of_starts
+from region_broker.wire.codec.guard import ManyElements
+from region_broker.wire.codec.messages import (
+    AnswerTooLarge,
+    DecodeRefused,
+    decode_request,
+    encode_response,
+    guard_request,
+    has_many_rows,
+    has_schema,
+    request_codec,
+    request_pieces,
+    response_pieces,
+    top_level_error,
+)
+from region_broker.wire.codec.pieces import Pieces, in_turns
+from region_broker.wire.connection import Buffer, Incoming
+from region_broker.wire.headers import HeaderError, RequestHeader, read_header
+from region_broker.wire.request_trace import trace_of
+from region_broker.wire.server import CloseConnection
+from region_broker.wire.server import Finish as FinishSlot
+
+logger: Final = logging.getLogger(__name__)
+_PRODUCE_KEY: Final = 0
+_FORWARDED: Final = "produce-forwarded"
+_EXECUTED: Final = "produce-executed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A decoded request; `held`: the order of its connection, which it keeps until it is answered."""
+
+    forwards: bool
+    request: Any
+    held: asyncio.Lock | None = None
+
+
+class Dispatcher:
+    """Serves requests of all connections; hand `answer` to `wire.server.KafkaServer`."""
+
+    def __init__(self, services: Services, table: ApiTable) -> None:
+        """Serve the APIs of `table` with `services`."""
+        self._services = services
+        self._table = table
+        self._error_log = ErrorLog(services.clock)
+        self._clock: Callable[[], float] | None = None
+        self._by_hand = {key: api for key, api in table.by_key.items() if api.by_hand is not None}
+
+    async def answer(self, incoming: Incoming) -> Buffer | None:
+        """Return header and body of the answer, or None when none is due (Produce with acks=0).
+
+        Raises `CloseConnection` when the protocol has no other answer.
+        """
+        api = self._table.by_key.get(incoming.api_key)
+        if api is None:
+            raise CloseConnection(
+                f"API {incoming.api_key} (version {incoming.version}) is not served; "
+                "ApiVersions lists what is"
+            )
+        metrics = self._services.metrics.api(api.name)
+        clock = asyncio.get_running_loop().time
+        started_s = clock()
+        request_bytes = len(incoming.frame)
+        finished = False
+        try:
+            answer = await self._serve(api, incoming)
+            finished = True
+        finally:
+            if not finished:
+                metrics.failed()
+        metrics.answered(clock() - started_s, request_bytes, 0 if answer is None else len(answer))
+        return answer
+
+    def begin(self, incoming: Incoming, finish: FinishSlot) -> bool:
+        """Serve a request without a task; `finish` gets the answer, perhaps before this returns.
+
+        False: it is of another kind, nothing was done, use `answer`. Raises `CloseConnection`.
+        """
+        api = self._by_hand.get(incoming.api_key)
+        if api is None or incoming.version not in api.versions:
+            return False
+        if api.forward and not self._services.region.acting:
+            return False
+        if order_of_starts(incoming.peer.state) is not None:
+            return False
+        assert api.by_hand is not None
+        try:
+            return self._begin(api, api.by_hand, incoming, self._finishing(api, incoming, finish))
+        except BaseException:
+            self._services.metrics.api(api.name).failed()
+            raise
+
+    def _begin(self, api: Api, by_hand: ByHand, incoming: Incoming, finish: Finish) -> bool:
+        header = _header(incoming)
+        ctx = self._context(incoming, header.client_id)
+        try:
+            request = by_hand.read(incoming.version, incoming.frame[header.body_start :])
+        except ManyElements:
+            return False
+        except DecodeRefused as error:
+            raise _malformed(api, incoming, error) from error
+        if api.key != _PRODUCE_KEY:
+            return by_hand.begin(ctx, request, finish)
+        return _begin_in_order(by_hand, ctx, request, finish)
+
+    def _finishing(self, api: Api, incoming: Incoming, finish: FinishSlot) -> Finish:
+        """Return what counts a request when it is answered, then hands the answer on."""
+        metrics = self._services.metrics.api(api.name)
+        if self._clock is None:
+            self._clock = asyncio.get_running_loop().time
+        clock = self._clock
+        started_s = clock()
+        request_bytes = len(incoming.frame)
+
+        def done(written: Written | Exception | None) -> None:
+            if written is None:
+                metrics.answered(clock() - started_s, request_bytes, 0)
+                finish(None)
+                return
+            if isinstance(written, Exception):
+                metrics.failed()
+                finish(written)
+                return
+            if written.errors:
+                self._note_errors(api, incoming, written.errors)
+            metrics.answered(clock() - started_s, request_bytes, len(written.answer))
+            finish(written.answer)
+
+        return done
+
+    async def _serve(self, api: Api, incoming: Incoming) -> Buffer | None:
+        if incoming.version not in api.versions:
+            return await self._unsupported(api, incoming)
+        header = _header(incoming)
+        ctx = self._context(incoming, header.client_id)
+        try:
+            begun = await self._begun(api, ctx, incoming.frame[header.body_start :])
+        except DecodeRefused as error:
+            raise _malformed(api, incoming, error) from error
+        try:
+            if begun.forwards:
+                with _in_order(api, ctx, _FORWARDED):
+                    return await self._forward(api, ctx, incoming, header.body_start)
+            if api.waits:
+                incoming.hand_back()
+            with _in_order(api, ctx, _EXECUTED):
+                fields = await self._handled(api, ctx, begun.request)
+        finally:
+            if begun.held is not None:
+                begun.held.release()
+        if fields is None:
+            return None
+        if isinstance(fields, Written):
+            self._note_errors(api, incoming, fields.errors)
+            return fields.answer
+        if not isinstance(fields, bytes):
+            self._note_errors(api, incoming, error_names(fields))
+        return await _encoded(incoming, fields)
+
+    async def _handled(
+        self, api: Api, ctx: RequestContext, request: Any
+    ) -> Fields | bytes | Written | None:
+        """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
+        try:
+            return await api.handle(ctx, request)
+        except TimeoutError:
+            raise  # which Python counts among the OSErrors
+        except OSError:
+            code = ErrorCode.kafka_storage_error
+            if api.on_error is None:
+                fields = top_level_error(api.key, ctx.version, code)
+            else:
+                fields = api.on_error(ctx, request, code)
+            if fields is None:
+                raise
+            logger.exception("%s from %s met an error of the disk", api.name, ctx.peer)
+            return fields
+
+    async def _begun(self, api: Api, ctx: RequestContext, body: memoryview) -> "_Begun":
+        """Decode a request in the order of its connection.
+
+        Between the return and the first await of what follows nothing else of that connection begins (INV-HD1):
+        whoever waits for the lock runs after that.
+        """
+        order = order_of_starts(ctx.connection_state)
+        if order is not None:
+            await order.acquire()
+        held = None
+        try:
+            forwards = api.forward and not self._services.region.acting
+            try:
+                if forwards:
+                    guard_request(api.key, ctx.version, body)
+                    return _Begun(forwards=True, request=None)
+                return _Begun(forwards=False, request=_read(api, ctx.version, body))
+            except ManyElements:
+                if order is None:
+                    order = order_of_starts(ctx.connection_state, make=True)
+                    assert order is not None
+                    await order.acquire()
+                request = await in_turns(_pieces(api, ctx.version, body))
+            held = order if api.forward else None
+            forwards = api.forward and not self._services.region.acting
+            return _Begun(forwards, request, held)
+        finally:
+            if order is not None and held is None:
+                order.release()
+
+    def _note_errors(self, api: Api, incoming: Incoming, names: Sequence[str]) -> None:
+        for name in names:
+            self._services.metrics.error(api.name, name)
+        if names:
+            self._error_log.answered(api.name, names, lambda: trace_of(incoming))
+
+    def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
+        peer = incoming.peer
+        return RequestContext(
+            services=self._services,
+            connection_id=peer.connection_id,
+            origin=peer.numbering.origin,
+            newest_connection_id=peer.numbering.newest,
+            api_key=incoming.api_key,
+            version=incoming.version,
+            correlation_id=incoming.correlation_id,
+            client_id=client_id,
+            peer=peer.address,
+            connection_state=peer.state,
+            waiting=peer.waiting,
+            frame=incoming.frame,
+        )
+
+    async def _forward(
+        self, api: Api, ctx: RequestContext, incoming: Incoming, body_start: int
+    ) -> Buffer | None:
+        lost: Fields | None = None
+        if api.waits:
+            lost = await _error_fields(
+                api, ctx, incoming.frame[body_start:], ErrorCode.coordinator_not_available
+            )
+        try:
+            answer_to_come = self._services.forward.forward(ctx, incoming.frame)
+            if api.waits:
+                incoming.hand_back()
+            return await answer_to_come
+        except ForwardingFailed as error:
+            self._error_log.failed(api.name, f"not forwarded: {error}", lambda: trace_of(incoming))
+            if api.key == _PRODUCE_KEY:
+                ctx.connection_state[ORDER_BROKEN] = True
+            body = incoming.frame[body_start:]
+            fields = lost or await _forwarding_error(api, ctx, body, error)
+            if fields is None:
+                raise CloseConnection(
+                    f"{api.name} could not be forwarded to the acting region: {error}"
+                ) from error
+            answer = await _encoded(ctx, fields)
+            if api.key != _PRODUCE_KEY:
+                return answer
+            raise CloseConnection(f"a produce request failed: {error}", answer=answer) from error
+
+    async def _unsupported(self, api: Api, incoming: Incoming) -> Buffer:
+        if api.key == API_VERSIONS_KEY:
+            # KIP-511: version 0, so that a client from the future can read it and ask again.
+            fields = answer_fields(api_rows((api,)), ErrorCode.unsupported_version)
+            return encode_response(api.key, 0, incoming.correlation_id, fields)
+        refusal = CloseConnection(
+            f"{api.name} version {incoming.version} is not served, only "
+            f"{api.versions.start} to {api.versions.stop - 1}; the client ignores ApiVersions"
+        )
+        if not has_schema(api.key, incoming.version):
+            raise refusal
+        header = _header(incoming)
+        ctx = self._context(incoming, header.client_id)
+        body = incoming.frame[header.body_start :]
+        try:
+            fields_or_none = await _error_fields(api, ctx, body, ErrorCode.unsupported_version)
+        except DecodeRefused as error:
+            raise _malformed(api, incoming, error) from error
+        if fields_or_none is None:
+            raise refusal
+        return await _encoded(incoming, fields_or_none)
+
+
+async def _encoded(asked: Incoming | RequestContext, fields: Fields | bytes) -> Buffer:
+    address = asked.api_key, asked.version, asked.correlation_id
+    try:
+        if isinstance(fields, bytes) or not has_many_rows(fields):
+            return encode_response(*address, fields)
+        return await in_turns(response_pieces(*address, fields))
+    except AnswerTooLarge as error:
+        raise CloseConnection(str(error)) from error
+
+
+def _read(api: Api, version: int, body: memoryview) -> Any:
+    if api.by_hand is not None:
+        return api.by_hand.read(version, body)
+    return decode_request(api.key, version, body)
+
+
+def _pieces(api: Api, version: int, body: memoryview) -> Pieces[Any]:
+    if api.by_hand is not None:
+        return api.by_hand.read_pieces(version, body)
+    return request_pieces(api.key, version, body)
+
+
+def _header(incoming: Incoming) -> RequestHeader:
+    flexible = request_codec(incoming.api_key, incoming.version).flexible
+    try:
+        return read_header(incoming.frame, flexible=flexible)
+    except HeaderError as error:
+        raise CloseConnection(str(error)) from error
+
+
+def _malformed(api: Api, incoming: Incoming, error: DecodeRefused) -> CloseConnection:
+    return CloseConnection(
+        f"a {api.name} request of version {incoming.version} is malformed: {error}"
+    )
+
+
+async def _error_fields(
+    api: Api, ctx: RequestContext, body: memoryview, error: ErrorCode
+) -> Fields | None:
+    """Return an answer that carries `error` for everything asked, or None when there is no such."""
+    if api.on_error is not None:
+        request: Any = await in_turns(request_pieces(api.key, ctx.version, body))
+        return api.on_error(ctx, request, error)
+    return top_level_error(api.key, ctx.version, error)
+
+
+@contextmanager
+def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
+    """Keep the produce requests of a connection in order while the acting region changes (INV-HD4).
+
+    1. A producer has batches 1 and 2 under way on one connection. 2. Batch 1 is forwarded and fails: the
+    acting region is dead. 3. This region takes over. 4. Batch 2 would be executed here: after a takeover a
+    gap is accepted once (T22), so batch 1 would count as lost, be refused when it is sent again, and
+    make the client send everything anew under another epoch. So what goes another way than a request
+    before it, or follows one that failed, closes the connection: the client sends all again, in order.
+    """
+    if api.key != _PRODUCE_KEY:
+        yield
+        return
+    state = ctx.connection_state
+    other = _EXECUTED if way == _FORWARDED else _FORWARDED
+    _check_order(state, other)
+    state[way] = state.get(way, 0) + 1
+    try:
+        yield
+    finally:
+        state[way] -= 1
+
+
+def _check_order(state: dict[str, Any], other: str) -> None:
+    if ORDER_BROKEN in state or state.get(other, 0):
+        raise CloseConnection(
+            "the acting region changed under requests of this connection, or one was refused: reconnect"
+        )
+
+
+def _begin_in_order(by_hand: ByHand, ctx: RequestContext, request: Any, finish: Finish) -> bool:
+    """Begin a produce request in its order (see `_in_order`), which it leaves when it is answered."""
+    state = ctx.connection_state
+    _check_order(state, _FORWARDED)
+    state[_EXECUTED] = state.get(_EXECUTED, 0) + 1
+    begun = False
+
+    def done(written: Written | Exception | None) -> None:
+        if _EXECUTED in state:  # a connection that was broken off has forgotten all
+            state[_EXECUTED] -= 1
+        finish(written)
+
+    try:
+        begun = by_hand.begin(ctx, request, done)
+    finally:
+        if not begun:
+            state[_EXECUTED] -= 1
+    return begun
+
+
+async def _forwarding_error(
+    api: Api, ctx: RequestContext, body: memoryview, failure: ForwardingFailed
+) -> Fields | None:
+    """Choose the error: one that clients retry, and that never denies what may have happened (P18)."""
+    if api.key != _PRODUCE_KEY:
+        return await _error_fields(api, ctx, body, ErrorCode.coordinator_not_available)
+    if failure.may_have_happened:
+        return await _error_fields(api, ctx, body, ErrorCode.request_timed_out)
+    return await _error_fields(api, ctx, body, ErrorCode.not_leader_or_follower)

@@ -1,0 +1,82 @@
+"""The table of APIs: one `Api` per Kafka API that this node serves.
+
+INV-HR1  an API is served in a contiguous range of versions, each of which kio has a schema for
+INV-HR2  a write that reaches a region that does not act is forwarded whole, never half executed here
+Not here: how a request gets here and leaves (`dispatch`, `wire.server`), what each API does (its own file).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.wire.codec.messages import has_schema
+from region_broker.wire.codec.pieces import Pieces
+from region_broker.wire.connection import Buffer
+
+Fields: TypeAlias = Mapping[str, Any]
+
+
+class Written(NamedTuple):
+    """An answer that was written by hand, header included, and the names of the errors in it."""
+
+    answer: Buffer
+    errors: Sequence[str] = ()
+
+
+# `request` is the kio request entity of the API and version; the answer is a version-neutral dict keyed by
+# kio field names, or an already encoded body, or None when no answer is due (Produce with acks=0).
+Handle: TypeAlias = Callable[[RequestContext, Any], Awaitable[Fields | bytes | Written | None]]
+Finish: TypeAlias = Callable[[Written | Exception | None], None]
+"""Takes the answer, None when none is due, or what went wrong; called once, on the event loop."""
+
+
+class ByHand(NamedTuple):
+    """An API that is read and written by hand, not by kio; then `Api.handle` returns `Written`.
+
+    `read` raises `DecodeRefused` or `ManyElements`; `read_pieces` reads what has many elements. `begin` serves a
+    request without a task: it hands the answer to `finish`, perhaps before it returns, or returns False and has done
+    nothing: then `Api.handle` serves it.
+    """
+
+    read: Callable[[int, memoryview], Any]
+    read_pieces: Callable[[int, memoryview], Pieces[Any]]
+    begin: Callable[[RequestContext, Any, Finish], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One Kafka API as served here.
+
+    `on_error(ctx, request, error_code) -> fields` builds the answer that carries one error for
+    everything that was asked (unsupported version, forwarding failed); None: such a request can only be
+    answered by closing the connection.
+
+    `waits`: an answer may wait on other clients for long; the frame is handed back once it is decoded (INV-WQ4).
+    """
+
+    key: int
+    name: str
+    versions: range
+    handle: Handle
+    forward: bool = False
+    waits: bool = False
+    on_error: Callable[[RequestContext, Any, int], Fields] | None = None
+    by_hand: ByHand | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTable:
+    """The APIs by key; built once at start, from `handlers.apis.all_apis()` in production."""
+
+    by_key: Mapping[int, Api]
+
+    @classmethod
+    def of(cls, *apis: Api) -> "ApiTable":
+        """Return the table of these APIs; a key used twice is a programmer error."""
+        by_key = {api.key: api for api in sorted(apis, key=lambda api: api.key)}
+        assert len(by_key) == len(apis), "an API key is registered twice"
+        for api in apis:
+            unknown = [version for version in api.versions if not has_schema(api.key, version)]
+            assert not unknown, (api.name, unknown)
+        return cls(by_key)

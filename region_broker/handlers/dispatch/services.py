@@ -1,0 +1,333 @@
+"""What a handler may use: the services of the node, and the context of one request.
+
+INV-H1  a handler reaches the rest of the node only through `Services`, so that tests can compose them
+INV-H2  `RequestContext.connection_state` belongs to one connection and is shared by its requests
+Not here: who implements these protocols (`node`), the API table (`registry`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+from idempotency.identity import TopicPartition
+from idempotency.ledger_records import TransactionRecord
+from idempotency.ports import Chance, Clock
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.handlers.dispatch.deadlines import Deadlines
+from region_broker.handlers.dispatch.topic_rows import TopicRows
+from region_broker.wire.connection import Waiting
+from region_broker.wire.memory_budget import MemoryBudget
+from txn_coordinator.connection_order import Arrival, Sender
+from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
+
+if TYPE_CHECKING:  # the packages below are heavy; annotations only
+    from region_broker.metrics import Metrics
+    from region_broker.partitions.fetch_sessions import FetchSessions
+    from region_broker.partitions.table import PartitionTable
+
+
+class MetadataService(Protocol):
+    """The region's metadata: an immutable image, and the changes that clients may ask for.
+
+    All of them raise `CommandRefused`, with `NOT_ACTING` where the region does not act (any more).
+    """
+
+    @property
+    def image(self) -> MetadataImage:
+        """Return the image as of now."""
+        ...
+
+    async def create_topic(
+        self,
+        name: str,
+        partition_count: int,
+        configs: Mapping[str, str],
+        topic_id: UUID | None = None,
+    ) -> TopicImage:
+        """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
+        ...
+
+    async def grow_topic(self, name: str, partition_count: int, expected: int) -> TopicImage:
+        """Give a topic more partitions and open them; `CommandRefused` when it has not `expected`."""
+        ...
+
+    async def change_configs(
+        self, name: str, configs: Mapping[str, str], expected: Mapping[str, str]
+    ) -> TopicImage:
+        """Replace a topic's configs, in effect at once; `CommandRefused` when they are not `expected`."""
+        ...
+
+    async def delete_topic(self, name: str) -> TopicImage:
+        """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
+        ...
+
+
+class RegionView(Protocol):
+    """What handlers need to know of the region: who we are, and whether we act."""
+
+    def change(self) -> AbstractContextManager[None]:
+        """Change topics, or where a log starts, within; raises `CommandRefused` (`NOT_ACTING`).
+
+        Whether the region acts is looked at when a request comes, and again here: writes may have been stopped since.
+        """
+        ...
+
+    @property
+    def acting(self) -> bool:
+        """Return whether this region takes writes now."""
+        ...
+
+    @property
+    def region_epoch(self) -> int:
+        """Return the region epoch known here."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """Return the id of the cluster (same in all regions)."""
+        ...
+
+    @property
+    def node_id(self) -> int:
+        """Return the id of this node."""
+        ...
+
+    @property
+    def kafka_host(self) -> str:
+        """Return the host that clients are told."""
+        ...
+
+    @property
+    def kafka_port(self) -> int:
+        """Return the port that clients are told."""
+        ...
+
+    @property
+    def reason_not_acting(self) -> str:
+        """Return why this region takes no writes, for logs and error texts."""
+        ...
+
+
+class TransactionAdmin(Protocol):
+    """What administrators ask of the coordinator (`txn_coordinator.serving.administration`)."""
+
+    def listing(self) -> Sequence[TransactionRecord] | TxnVerdict:
+        """Return the value of every transactional id, or why they cannot be listed."""
+        ...
+
+    def describe(self, transactional_id: str) -> TransactionRecord | TxnVerdict | None:
+        """Return the value of one transactional id, None if there is none, or why it cannot be asked."""
+        ...
+
+    async def abort_producer(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        still_open: Callable[[], Sequence[TopicPartition]],
+    ) -> TxnVerdict:
+        """Abort what a producer has open in the partitions that `still_open` names (B13)."""
+        ...
+
+
+class TransactionService(Protocol):
+    """The transaction coordinator as handlers see it (`txn_coordinator.serving.client_requests`).
+
+    `sender` and `arrival` feed the connection-order fence of TV1 where that is enabled; None: not fenced.
+    """
+
+    async def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> InitOutcome:
+        """Return the pair to use from now on, or why there is none."""
+        ...
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        implicit: bool,
+        sender: Sender | None = None,
+    ) -> TxnVerdict:
+        """Add partitions to the transaction, durably before OK (B2)."""
+        ...
+
+    def begin_add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        sender: Sender,
+        done: Callable[[TxnVerdict], None],
+    ) -> None:
+        """As `add_partitions`, without a task: `done` is called once, perhaps at once."""
+        ...
+
+    def begin_end_txn(  # noqa: PLR0913 - the rest by keyword
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        tv: int,
+        sender: Sender,
+        done: Callable[[EndOutcome], None],
+    ) -> bool:
+        """As `end_txn`, without a task: `done` is called once, perhaps at once. False: use `end_txn`."""
+        ...
+
+    async def add_offsets(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        group_id: str,
+        *,
+        implicit: bool = False,
+        sender: Sender | None = None,
+    ) -> TxnVerdict:
+        """Add the offsets partition of `group_id`; `implicit`: it came with TxnOffsetCommit (TV2)."""
+        ...
+
+    async def end_txn(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        tv: int,
+        sender: Sender | None = None,
+    ) -> EndOutcome:
+        """Decide the transaction."""
+        ...
+
+    def verify(
+        self,
+        transactional_id: str | None,
+        producer_id: int,
+        producer_epoch: int,
+        partition: TopicPartition,
+        arrival: Arrival | None = None,
+    ) -> TxnVerdict:
+        """Return whether `partition` is in the producer's open transaction (C27)."""
+        ...
+
+
+class Forwarder(Protocol):
+    """Carries a request to the acting region and brings the answer back."""
+
+    async def forward(self, ctx: "RequestContext", frame: memoryview) -> bytes | None:
+        """Return the raw answer (header included) to the raw request `frame` (header included).
+
+        None when the client expects no answer (Produce with acks=0).
+
+        Requests of one connection keep their order. Raises `ForwardingFailed` when there is no
+        answer: the write may or may not have happened.
+        """
+        ...
+
+
+ORDER_BROKEN: Final = "produce-order-broken"
+"""Key in a connection's state: a Produce was not forwarded, or refused for a reason that may pass at any moment, so
+nothing sent behind it may be executed."""
+
+
+class ForwardingFailed(Exception):
+    """No answer from the acting region; whether the request was executed is unknown.
+
+    `may_have_happened` is False only if the request surely never left this node.
+    """
+
+    def __init__(self, reason: str, *, may_have_happened: bool = True) -> None:
+        """Say why."""
+        super().__init__(reason)
+        self.may_have_happened = may_have_happened
+
+
+class HandlerConfig(Protocol):
+    """The few settings of the node that handlers read (`region_broker.config.NodeConfig` has them)."""
+
+    @property
+    def auto_create_topics(self) -> bool:
+        """Return whether Metadata creates the topics it is asked for."""
+        ...
+
+    @property
+    def node_ids(self) -> frozenset[int]:
+        """Return the nodes of all regions: clients of a mirror know that one's only."""
+        ...
+
+    @property
+    def default_partition_count(self) -> int:
+        """Return the partition count of topics created without one."""
+        ...
+
+    @property
+    def shard_count(self) -> int:
+        """Return the partition count of the ledgers."""
+        ...
+
+
+@dataclass(slots=True)
+class Services:
+    """Everything that handlers may use; composed once by `node`.
+
+    `groups` is `region_broker.groups.coordinator.GroupCoordinator` (a layer below, imported by the
+    group handlers themselves).
+    """
+
+    clock: Clock
+    chance: Chance
+    metadata: MetadataService
+    partitions: "PartitionTable"
+    fetch_sessions: "FetchSessions"
+    txn: TransactionService
+    txn_admin: TransactionAdmin
+    groups: Any
+    region: RegionView
+    forward: Forwarder
+    config: HandlerConfig
+    metrics: "Metrics"
+    memory: MemoryBudget = field(default_factory=MemoryBudget)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    topic_rows: TopicRows = field(default_factory=TopicRows)
+
+
+class RequestContext(msgspec.Struct):
+    """One request: where it came from and what it was addressed to."""
+
+    services: Services
+    connection_id: int
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None = None
+    principal: str = "User:ANONYMOUS"
+    peer: str = ""
+    connection_state: dict[str, Any] = msgspec.field(default_factory=dict)
+    waiting: set[Waiting] = msgspec.field(default_factory=set)
+    """The requests of its connection that are given up when the peer is gone."""
+    origin: int = 0
+    """Tells connection ids apart that cannot be compared: of this listener, of each mirror's."""
+    newest_connection_id: int = 0
+    """The greatest connection id of that origin when the request came."""
+    frame: memoryview = msgspec.field(default_factory=lambda: memoryview(b""))
+    """The whole request, header included, as it came."""
+
+    @property
+    def sender(self) -> Sender:
+        """Return the connection as the connection-order fence sees it."""
+        return Sender(self.origin, self.connection_id, self.newest_connection_id)

@@ -1,0 +1,86 @@
+"""Rows of Metadata that are written already: a topic's row is written again only when something in it has changed.
+
+INV-HTR1 a row is used again only if the topic's image is the same object, and existence, leader epoch and health of each
+         of its partitions are what they were when it was written; nobody has to say that something changed
+INV-HTR2 a topic with a partition that cannot be used has no written row: errors are counted field by field
+
+Not here: which topics (`metadata`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from region_broker.controller.metadata_image import TopicImage
+from region_broker.wire.codec.messages import RowPath, encode_row
+from region_broker.wire.codec.struct_writers import EncodedRow
+
+if TYPE_CHECKING:
+    from region_broker.partitions.table import PartitionTable
+
+VERSIONS_MAX: Final = 6
+"""For how many versions of the protocol rows are kept: those of the clients seen last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    topic: TopicImage
+    leader_epochs: tuple[int, ...]
+    row: EncodedRow
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfVersion:
+    """Rows of one version, with or without the operations that clients may do."""
+
+    path: RowPath
+    kept: dict[str, _Kept]
+
+    def row(
+        self,
+        topic: TopicImage,
+        partitions: "PartitionTable",
+        describe: Callable[[], Mapping[str, Any]],
+    ) -> EncodedRow | None:
+        """Return a topic's row, written by what `describe` returns if need be; None if it holds an error."""
+        leader_epochs = _leader_epochs(topic, partitions)
+        if leader_epochs is None:
+            return None
+        found = self.kept.get(topic.name)
+        if found is not None and found.topic is topic and found.leader_epochs == leader_epochs:
+            return found.row
+        row = encode_row(self.path, describe())
+        self.kept[topic.name] = _Kept(topic, leader_epochs, row)
+        return row
+
+
+class TopicRows:
+    """One per node."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._versions: dict[tuple[int, bool], RowsOfVersion] = {}
+
+    def of(self, version: int, *, operations: bool, topic_count: int) -> RowsOfVersion:
+        """Return the rows of a version; of `topic_count` topics, not many more are kept."""
+        key = (version, operations)
+        rows = self._versions.pop(key, None)
+        if (
+            rows is None or len(rows.kept) > 2 * topic_count
+        ):  # most of those are of topics that are gone
+            rows = RowsOfVersion(RowPath(3, version, ("topics",)), {})
+        self._versions[key] = rows
+        if len(self._versions) > VERSIONS_MAX:
+            del self._versions[next(iter(self._versions))]
+        return rows
+
+
+def _leader_epochs(topic: TopicImage, partitions: "PartitionTable") -> tuple[int, ...] | None:
+    """Return the leader epoch of each partition; None if one of them cannot be used."""
+    found = []
+    for number in range(topic.partition_count):
+        partition = partitions.get(topic.name, number)
+        if partition is None or partition.log.failed is not None:
+            return None
+        found.append(partition.leader_epoch)
+    return tuple(found)

@@ -1,0 +1,313 @@
+"""Fetch (1), versions 4-18.  v5: log start.  v7: sessions.  v9: leader epoch.  v12: tags.  v13: topic ids.
+
+v16: who leads now, beside FENCED_LEADER_EPOCH (KIP-951).
+INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
+INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
+INV-H17 while the memory budget is full nothing is read: the request waits for room, then is answered empty; else
+        an answer takes half of what is left at most
+A request that need not wait for memory, and names no more than a turn's partitions, has no task (`begin_fetch`).
+On a mirror "the end" is what the last tidemark reached shows: `Partition.readable_end`.
+Not here: looking, waiting and reading (`fetch.reading`), what a session remembers (`partitions.fetch_sessions`), bytes
+(`wire.codec.fast_paths.fetch`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.partitions import find_partition, isolation_of
+from region_broker.handlers.dispatch.registry import Api, ByHand, Finish, Written
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.fetch.reading import Read, Reading
+from region_broker.limits import (
+    FETCH_PARTITION_COUNT_MAX,
+    FETCH_WAIT_MS_MAX,
+    PIECE_ELEMENTS,
+    TURN_ROWS,
+)
+from region_broker.log.failures import ColdRange
+from region_broker.partitions.fetch_sessions import (
+    FetchSession,
+    PartitionKey,
+    SessionError,
+    SessionRequest,
+    Told,
+    Wanted,
+    next_epoch,
+    remember,
+)
+from region_broker.partitions.partition import Isolation, Partition
+from region_broker.wire.codec.fast_paths.fetch import (
+    KEY,
+    NO_SESSION,
+    VERSIONS,
+    Endpoint,
+    FetchAnswer,
+    FetchedRow,
+    FetchRequest,
+    TopicKey,
+    pieces_of_answer,
+    pieces_of_request,
+    read_request,
+)
+from region_broker.wire.codec.pieces import Pieces, drained, in_turns
+
+_ERROR_OF: Final = {
+    SessionError.NOT_FOUND: ErrorCode.fetch_session_id_not_found,
+    SessionError.WRONG_EPOCH: ErrorCode.invalid_fetch_session_epoch,
+    SessionError.TOPIC_IDS: ErrorCode.fetch_session_topic_id_error,
+    SessionError.TOO_LARGE: ErrorCode.invalid_request,
+}
+assert set(_ERROR_OF) == set(SessionError)
+_SESSIONS_SINCE: Final = 7
+_BY_ID: Final = 13
+_NAMES_LEADERS: Final = 16
+_FENCED: Final = int(ErrorCode.fenced_leader_epoch)
+
+
+async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
+    """Serve a request that waits for memory first, or has many partitions."""
+    fetching = await in_turns(_entered(ctx, request))
+    if isinstance(fetching, Written):
+        return fetching
+    memory, reading = ctx.services.memory, fetching.reading
+    if memory.full and not await memory.wait_room(ctx.services.clock, reading.wait_ms_max):
+        return await fetching.written_in_turns()
+    ended = asyncio.Event()
+    try:
+        await in_turns(reading.begin(ended.set))
+        await ended.wait()
+    finally:
+        reading.end()
+    return await fetching.written_in_turns()
+
+
+def begin_fetch(ctx: RequestContext, request: FetchRequest, finish: Finish) -> bool:
+    """Answer at once, or when `bytes_min` are there, at the latest after `wait_ms_max`; False if that needs a task."""
+    if ctx.services.memory.full or _wanted_count(ctx, request) > TURN_ROWS:
+        return False
+    fetching = drained(_entered(ctx, request))
+    if isinstance(fetching, Written):
+        finish(fetching)
+    else:
+        fetching.begin(finish)
+    return True
+
+
+def _wanted_count(ctx: RequestContext, request: FetchRequest) -> int:
+    """Return how many partitions a request may have to look at."""
+    count = sum([len(partitions) for _, partitions in request.topics])
+    isolation = isolation_of(request.isolation_level)
+    if request.session_id != NO_SESSION and isolation is not None:
+        count += ctx.services.fetch_sessions.restless_count(request.session_id, isolation)
+    return count
+
+
+class Fetching:
+    """One request that was let in, until it is answered."""
+
+    __slots__ = ("_asked", "_ctx", "_finish", "_session", "reading")
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        request: FetchRequest,
+        asked: SessionRequest,
+        session: FetchSession | None,
+    ) -> None:
+        self._ctx = ctx
+        self._asked = asked
+        self._session = session
+        self._finish: Finish | None = None
+        wait_ms_max = min(request.wait_ms_max, FETCH_WAIT_MS_MAX)
+        self.reading = Reading(
+            ctx.services, session or asked.wanted, asked.isolation,
+            bytes_min=request.bytes_min, bytes_max=request.bytes_max, wait_ms_max=wait_ms_max,
+        )  # fmt: skip
+
+    def begin(self, finish: Finish) -> None:
+        """Wait without a task, then answer."""
+        self._finish = finish
+        self._ctx.waiting.add(self)
+        drained(self.reading.begin(self._over))
+
+    def _over(self) -> None:
+        if self._finish is None:
+            return  # given up while something was read in
+        written: Written | Exception
+        try:
+            written = drained(self._written())
+        except Exception as error:  # noqa: BLE001 - whoever sent it is told, and closes its connection
+            written = error
+        if isinstance(written, ColdRange):
+            self._ctx.services.partitions.cold_reads.begin(written, self._over)
+        else:
+            self._answer(written)
+
+    def give_up(self) -> None:
+        """See `Waiting`."""
+        self.reading.end()
+        self._answer(None)
+
+    def _answer(self, written: Written | Exception | None) -> None:
+        self._ctx.waiting.discard(self)
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish(written)
+
+    async def written_in_turns(self) -> Written:
+        """Read, and write the answer; other work goes on in between."""
+        while isinstance(written := await in_turns(self._written()), ColdRange):
+            read_in = asyncio.Event()
+            self._ctx.services.partitions.cold_reads.begin(written, read_in.set)
+            await read_in.wait()
+        return written
+
+    def _written(self) -> Pieces[Written | ColdRange]:
+        found = [] if self._is_late() else (yield from self.reading.read())
+        if isinstance(found, ColdRange):
+            return found
+        if self._is_late():
+            return self._refused_late()
+        told, session_id = yield from self._told(found)
+        ctx = self._ctx
+        answer = _answer_of(ctx, session_id, told)
+        names = [ErrorCode(row.error_code).name for _, row in told if row.error_code]
+        raw = yield from pieces_of_answer(ctx.version, ctx.correlation_id, answer)
+        return self._refused_late() if self._is_late() else Written(raw, names)
+
+    def _refused_late(self) -> Written:
+        assert self._session is not None
+        error = ErrorCode.invalid_fetch_session_epoch
+        answer = FetchAnswer(int(error), self._session.session_id)
+        return _written(self._ctx, answer, (error.name,))
+
+    def _is_late(self) -> bool:
+        """Return whether a later request of its session came (INV-H10)."""
+        session = self._session
+        return session is not None and session.expected_epoch != next_epoch(self._asked.epoch)
+
+    def _told(self, found: Sequence[Read]) -> Pieces[tuple[Sequence[Read], int]]:
+        """Return what the answer tells, and the session's id; the session remembers it."""
+        session, sessions = self._session, self._ctx.services.fetch_sessions
+        if session is not None:
+            news = [pair for pair in found if session.must_tell(pair.item, _facts(pair.row))]
+            for piece in self._note_quiet(found):
+                yield piece
+                if self._is_late():
+                    break  # INV-H10; what is quiet for this one's isolation need not be so for the later one's
+            return news, session.session_id
+        if not self._asked.opens_session:
+            return found, NO_SESSION
+        for done, (item, row) in enumerate(found, 1):
+            remember(item, _facts(row))
+            if done % PIECE_ELEMENTS == 0:
+                yield
+        session_id = sessions.begin(self._asked, self._ctx.services.clock.monotonic_ms())
+        yield from self._note_quiet(found)
+        return found, session_id
+
+    def _note_quiet(self, found: Sequence[Read]) -> Pieces[None]:
+        """Note which partitions need not be looked at until they change (INV-FE6)."""
+        for done, read in enumerate(found, 1):
+            session = read.item.session
+            if session is not None and (partition := self.reading.holds(read)):
+                session.note_quiet(read.item, partition)
+            if done % TURN_ROWS == 0:
+                yield
+
+
+def _facts(row: FetchedRow) -> Told:
+    return Told(
+        row.high_watermark, row.last_stable_offset, row.log_start_offset,
+        bool(row.records), row.error_code != 0,
+    )  # fmt: skip
+
+
+# --- who is let in ---------------------------------------------------------------------------------
+
+
+def _entered(ctx: RequestContext, request: FetchRequest) -> Pieces[Fetching | Written]:
+    """Let a request in, or return its refusal."""
+    isolation = isolation_of(request.isolation_level)
+    if isolation is None or not _may_ask(request):
+        return _refused(ctx, request, ErrorCode.invalid_request)
+    asked = yield from _session_request(ctx, request, isolation)
+    session = ctx.services.fetch_sessions.enter(asked, ctx.services.clock.monotonic_ms())
+    if isinstance(session, SessionError):
+        return _refused(ctx, request, _ERROR_OF[session])
+    return Fetching(ctx, request, asked, session)
+
+
+def _may_ask(request: FetchRequest) -> bool:
+    named = sum([len(partitions) for _, partitions in request.topics])
+    forgotten = sum([len(numbers) for _, numbers in request.forgotten])
+    return request.replica_id < 0 and max(named, forgotten) <= FETCH_PARTITION_COUNT_MAX
+
+
+def _session_request(
+    ctx: RequestContext, request: FetchRequest, isolation: Isolation
+) -> Pieces[SessionRequest]:
+    wanted: dict[PartitionKey, Wanted] = {}
+    for key, partitions in request.topics:
+        for item in partitions:
+            wanted[key, item.partition] = Wanted(key, *item)
+            if len(wanted) % PIECE_ELEMENTS == 0:
+                yield
+    return SessionRequest(
+        session_id=request.session_id,
+        epoch=request.session_epoch,
+        by_id=ctx.version >= _BY_ID,
+        wanted=tuple(wanted.values()),
+        forgotten=[(key, index) for key, numbers in request.forgotten for index in numbers],
+        isolation=isolation,
+    )
+
+
+# --- the answer ------------------------------------------------------------------------------------
+
+
+def _refused(ctx: RequestContext, request: FetchRequest, error: ErrorCode) -> Written:
+    """Return one error for all: at the top from v7 on, at each partition before."""
+    topics: list[tuple[TopicKey, list[FetchedRow]]] = []
+    if ctx.version < _SESSIONS_SINCE:
+        topics = [
+            (key, [FetchedRow(item.partition, int(error)) for item in partitions])
+            for key, partitions in request.topics
+        ]
+    return _written(ctx, FetchAnswer(int(error), NO_SESSION, topics), (error.name,))
+
+
+def _written(ctx: RequestContext, answer: FetchAnswer, names: Sequence[str]) -> Written:
+    return Written(drained(pieces_of_answer(ctx.version, ctx.correlation_id, answer)), names)
+
+
+def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> FetchAnswer:
+    topics: list[tuple[TopicKey, list[FetchedRow]]] = []
+    endpoint = None
+    for item, row in found:
+        if not topics or topics[-1][0] != item.topic:
+            topics.append((item.topic, []))
+        told = row
+        if row.error_code == _FENCED and ctx.version >= _NAMES_LEADERS:
+            region = ctx.services.region
+            endpoint = Endpoint(region.node_id, region.kafka_host, region.kafka_port)
+            told = row._replace(leader=(region.node_id, _leader_epoch(ctx, item)))
+        topics[-1][1].append(told)
+    return FetchAnswer(0, session_id, topics, endpoint)
+
+
+def _leader_epoch(ctx: RequestContext, item: Wanted) -> int:
+    partition = find_partition(ctx.services, item.topic, item.index)
+    return partition.leader_epoch if isinstance(partition, Partition) else -1
+
+
+API: Final = Api(
+    KEY,
+    "Fetch",
+    VERSIONS,
+    handle_fetch,
+    by_hand=ByHand(read_request, pieces_of_request, begin_fetch),
+)

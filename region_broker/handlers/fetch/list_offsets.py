@@ -1,0 +1,130 @@
+"""ListOffsets (2), versions 1-11.  v2: isolation.  v4: leader epoch.  v7: max timestamp.  v8, v9, v11: tiers.
+
+INV-H7  "latest" is what the reader may read up to: the last stable offset under read committed (C37), on a
+        mirror what the last tidemark reached shows; in one answer, of all partitions as of one moment
+There are no tiers, so the local log is the whole log, and nothing lies in or on its way to another tier: -1.
+"""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.partitions import (
+    find_partition,
+    isolation_of,
+    leader_epoch_error,
+)
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.limits import LOOKUPS_MAX
+from region_broker.log.failures import CorruptRange, PartitionFailed
+from region_broker.partitions.partition import Isolation, Partition
+from region_broker.wire.server import CloseConnection
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+_SINCE_VERSION: Final = {
+    MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11,
+}  # fmt: skip
+
+
+async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
+    """Answer, per partition, the offset at a time or at an end."""
+    if sum(len(topic.partitions) for topic in request.topics) > LOOKUPS_MAX:
+        raise CloseConnection(f"a ListOffsets request names more than {LOOKUPS_MAX} partitions")
+    isolation = isolation_of(int(getattr(request, "isolation_level", 0)))
+    turns = Turns()
+    asked = await _asked(request, turns)
+    found: dict[tuple[str, int], Partition | ErrorCode] = {}
+    for (name, index), items in asked.items():
+        await turns.row()
+        twice = len(items) > 1 or isolation is None
+        found[name, index] = ErrorCode.invalid_request if twice else _found(ctx, name, items[0])
+    # The ends of all partitions as of one moment: a mirror ends them at one whole cut.
+    ends: dict[tuple[str, int], int] = {
+        place: partition.readable_end(isolation)
+        for place, partition in found.items()
+        if isolation is not None and not isinstance(partition, ErrorCode)
+    }
+    topics: dict[str, list[Fields]] = {topic.name: [] for topic in request.topics}
+    for place, items in asked.items():
+        await turns.row()
+        topics[place[0]].append(await _row(found[place], items[0], isolation, ends.get(place, -1)))
+    return {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
+
+
+async def _asked(request: Any, turns: Turns) -> dict[tuple[str, int], list[Any]]:
+    """Return what is asked of each partition; one asked for twice is answered once, INVALID_REQUEST, as in Kafka."""
+    asked: dict[tuple[str, int], list[Any]] = {}
+    for topic in request.topics:
+        for item in topic.partitions:
+            await turns.row()
+            asked.setdefault((topic.name, int(item.partition_index)), []).append(item)
+    return asked
+
+
+def _found(ctx: RequestContext, topic: str, item: Any) -> Partition | ErrorCode:
+    partition = find_partition(ctx.services, topic, item.partition_index)
+    if isinstance(partition, ErrorCode):
+        return partition
+    error = leader_epoch_error(partition, int(getattr(item, "current_leader_epoch", -1)))
+    if error is not None:
+        return error
+    if not _served(ctx.version, int(item.timestamp)):
+        return ErrorCode.unsupported_version
+    return partition
+
+
+async def _row(
+    partition: Partition | ErrorCode, item: Any, isolation: Isolation | None, end_offset: int
+) -> Fields:
+    index = item.partition_index
+    if isinstance(partition, ErrorCode):
+        return {"partition_index": index, "error_code": partition}
+    assert isolation is not None, "a partition is found for a known isolation only"
+    try:
+        offset, timestamp_ms, leader_epoch = await _position(
+            partition, int(item.timestamp), isolation, end_offset
+        )
+    except CorruptRange:
+        return {"partition_index": index, "error_code": ErrorCode.corrupt_message}
+    except PartitionFailed:
+        return {"partition_index": index, "error_code": ErrorCode.kafka_storage_error}
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "timestamp": timestamp_ms,
+        "offset": offset,
+        "leader_epoch": leader_epoch,
+    }
+
+
+def _served(version: int, timestamp: int) -> bool:
+    return timestamp >= EARLIEST or version >= _SINCE_VERSION.get(timestamp, version + 1)
+
+
+async def _position(
+    partition: Partition, timestamp: int, isolation: Isolation, end_offset: int
+) -> tuple[int, int, int]:
+    """Return (offset, timestamp in ms, leader epoch); -1 for what there is none of."""
+    if timestamp == LATEST:
+        return end_offset, -1, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return (
+            partition.log_start_offset,
+            -1,
+            partition.log.epochs.epoch_at(partition.log_start_offset),
+        )
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1, -1
+    lookup = partition.lookup(isolation)
+    found = await (lookup.latest() if timestamp == MAX_TIMESTAMP else lookup.first(timestamp))
+    return (-1, -1, -1) if found is None else found
+
+
+API: Final = Api(2, "ListOffsets", range(1, 12), handle_list_offsets)

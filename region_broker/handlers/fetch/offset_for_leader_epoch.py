@@ -1,0 +1,43 @@
+"""OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended (KIP-101, KIP-320)."""
+
+from functools import partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.partitions import find_partition, leader_epoch_error
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns, each_in_turns
+
+
+async def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> Fields:
+    """Answer, per partition, the largest epoch <= the one asked for and the offset behind its end."""
+    check_count("OffsetForLeaderEpoch", sum(len(topic.partitions) for topic in request.topics))
+    turns = Turns()
+    topics: list[Fields] = []
+    for topic in request.topics:
+        answer = partial(_partition, ctx, topic.topic)
+        rows = await each_in_turns(topic.partitions, answer, turns)
+        topics.append({"topic": topic.topic, "partitions": rows})
+    return {"topics": topics}
+
+
+def _partition(ctx: RequestContext, topic: str, item: Any) -> Fields:
+    partition = find_partition(ctx.services, topic, item.partition)
+    if isinstance(partition, ErrorCode):
+        return {"error_code": partition, "partition": item.partition}
+    error = leader_epoch_error(partition, item.current_leader_epoch)
+    if error is not None:
+        return {"error_code": error, "partition": item.partition}
+    leader_epoch, end_offset = partition.epoch_end_offset(item.leader_epoch)
+    return {
+        "error_code": ErrorCode.none,
+        "partition": item.partition,
+        "leader_epoch": leader_epoch,
+        "end_offset": end_offset,
+    }
+
+
+API: Final = Api(23, "OffsetForLeaderEpoch", range(2, 5), handle_offset_for_leader_epoch)

@@ -1,0 +1,211 @@
+"""One Fetch's partitions: looked at, waited for, read.
+
+INV-H8  what is told is one reading, made when the wait is over: data, offsets and the aborted list (C38, KAFKA-5376)
+INV-H9  the first batch of the first partition that has one is returned whatever its size (C39, KIP-74)
+INV-FRD2 a reading looks at all its partitions before anything is read in for it, and what was read in is read with the
+        rest, again: what is told stays one reading
+INV-FRD1 a wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it
+Not here: who may ask and what a session is told (`fetch`), who tells of changes (`partitions.purgatory`).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.partitions import find_partition, leader_epoch_error
+from region_broker.handlers.dispatch.services import Services
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, TURN_ROWS
+from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange, PartitionFailed
+from region_broker.partitions.fetch_sessions import FetchSession, Wanted
+from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.purgatory import ReadableWait
+from region_broker.wire.codec.fast_paths.fetch import FetchedRow
+from region_broker.wire.codec.pieces import Pieces
+
+
+class Read(NamedTuple):
+    """What was found in one partition."""
+
+    item: Wanted
+    row: FetchedRow
+
+
+class Reading:
+    """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
+
+    __slots__ = (
+        "_bytes_max", "_bytes_min", "_isolation", "_named", "_on_over", "_services", "_session", "_tries", "_wait", "wait_ms_max",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        services: Services,
+        wanted: Sequence[Wanted] | FetchSession,
+        isolation: Isolation,
+        *,
+        bytes_min: int,
+        bytes_max: int,
+        wait_ms_max: int,
+    ) -> None:
+        """Call `begin` next, then `read`."""
+        self._services = services
+        self._session = wanted if isinstance(wanted, FetchSession) else None
+        self._named = () if isinstance(wanted, FetchSession) else wanted
+        self._isolation = isolation
+        self._bytes_min = bytes_min
+        self._bytes_max = min(max(0, bytes_max), FETCH_BYTES_MAX)
+        self.wait_ms_max = wait_ms_max
+        self._wait: ReadableWait | None = None
+        self._on_over: Callable[[], None] | None = None
+        self._tries = 0
+
+    def _wanted(self) -> Sequence[Wanted]:
+        if self._session is None:
+            return self._named
+        return tuple(islice(self._session.restless.values(), ELEMENTS_AT_ONCE_MAX))
+
+    def begin(self, on_over: Callable[[], None]) -> Pieces[None]:
+        """Call `on_over` once there is enough, something is to be told, or the time is over; perhaps at once."""
+        enough_bytes = min(self._bytes_min, self._left_bytes())
+        if enough_bytes <= 0 or self.wait_ms_max <= 0:
+            on_over()
+            return
+        self._on_over = on_over
+        self._wait = ReadableWait(enough_bytes, self._enough)
+        if self._session is not None:
+            self._session.wait(self._restless, self._enough)
+        for done, item in enumerate(self._wanted(), 1):
+            if not self._look_at(item):
+                self._over()
+                return
+            if done % TURN_ROWS == 0:
+                yield
+                if not self._waits:
+                    return
+        self._services.deadlines.add(self, self.wait_ms_max / 1000)
+
+    @property
+    def _waits(self) -> bool:
+        return self._on_over is not None
+
+    def _look_at(self, item: Wanted) -> bool:
+        """Look at one partition; return whether there is still reason to wait."""
+        assert self._wait is not None
+        partition = find(self._services, item)
+        if isinstance(partition, ErrorCode):
+            return False
+        self._wait.look_at(partition, item.offset, self._isolation)
+        return not self._wait.has_enough
+
+    def _restless(self, item: Wanted) -> None:
+        """Look at what is quiet no more; called within the change (INV-FRD1)."""
+        if self._wait is not None and not (self._look_at(item) and item.leads_as_before):
+            self._enough()
+
+    def _enough(self) -> None:
+        """See `ReadableWait`: within a change of a partition, so the reading is left for later (INV-FRD1)."""
+        asyncio.get_running_loop().call_soon(self._over)
+
+    def expire(self) -> None:
+        """See `Expiring`."""
+        self._over()
+
+    def _over(self) -> None:
+        on_over = self._on_over
+        if on_over is not None:
+            self.end()
+            on_over()
+
+    def end(self) -> None:
+        """Wait no more, and call nobody."""
+        self._on_over = None
+        if self._wait is not None:
+            self._wait.end()
+            self._wait = None
+            self._services.deadlines.drop(self)
+            if self._session is not None:
+                self._session.wait_no_more(self._enough)
+
+    def _left_bytes(self) -> int:
+        return min(self._bytes_max, self._services.memory.left_bytes // 2)
+
+    def read(self) -> Pieces[list[Read] | ColdRange]:
+        """Read in the order wanted, until the request's bytes are used up.
+
+        Returns what is not in memory, if anything is not (INV-FRD2): have it read in, and read again. It is no raised
+        error: the frames that one keeps alive hold what was found, in a cycle, until the collector comes.
+        """
+        wait = self._services.partitions.cold_reads.may_wait(self._tries)
+        left_bytes = self._left_bytes()
+        first = not self._services.memory.full
+        found: list[Read] = []
+        lacking: list[ColdRange] = []
+        for item in self._wanted():
+            try:
+                row = self._row(item, left_bytes, first=first, wait=wait)
+            except ColdRange as cold:
+                lacking.append(cold.with_traceback(None))
+                left_bytes -= cold.size_bytes
+                first = False
+                continue
+            found.append(Read(item, row))
+            if row.records:
+                left_bytes -= len(row.records)
+                first = False
+            if len(found) % TURN_ROWS == 0:
+                yield
+        if lacking:
+            self._tries += 1
+            lacking[0].others = tuple(lacking[1:])
+            return lacking[0]
+        return found
+
+    def holds(self, read: Read) -> Partition | None:
+        """Return the partition if what was read of it is all there is to be told; None if there is more or an error."""
+        item, row = read
+        if row.records or row.error_code:
+            return None
+        partition = find(self._services, item)
+        if isinstance(partition, ErrorCode):
+            return None
+        told = (row.high_watermark, row.last_stable_offset, row.log_start_offset)
+        ends = (partition.visible_end, partition.last_stable_offset, partition.log_start_offset)
+        if told != ends or partition.readable_bytes(item.offset, self._isolation, 1):
+            return None
+        return partition
+
+    def _row(self, item: Wanted, left_bytes: int, *, first: bool, wait: bool) -> FetchedRow:
+        """Read one partition; `first`: nothing was found yet."""
+        partition = find(self._services, item)
+        if isinstance(partition, ErrorCode):
+            return FetchedRow(item.index, int(partition))
+        # Bytes that are used up still tell offsets: an empty reading at the end of what is readable.
+        bytes_max = max(0, min(left_bytes, item.max_bytes))
+        try:
+            found = partition.fetch(
+                item.offset, bytes_max, self._isolation, first_batch_always=first, wait=wait
+            )
+        except OffsetOutOfRange:
+            return FetchedRow(item.index, int(ErrorCode.offset_out_of_range))
+        except CorruptRange:
+            return FetchedRow(item.index, int(ErrorCode.corrupt_message))
+        except PartitionFailed:
+            return FetchedRow(item.index, int(ErrorCode.kafka_storage_error))
+        aborted = None
+        if self._isolation is Isolation.READ_COMMITTED:
+            aborted = [(txn.producer_id, txn.first_offset) for txn in found.aborted]
+        return FetchedRow(
+            item.index, 0, found.high_watermark, found.last_stable_offset, found.log_start_offset,
+            aborted, found.data, diverging=found.diverging,
+        )  # fmt: skip
+
+
+def find(services: Services, item: Wanted) -> Partition | ErrorCode:
+    """Return the partition that a reader wants, or the error that says why not."""
+    partition = find_partition(services, item.topic, item.index)
+    if isinstance(partition, ErrorCode):
+        return partition
+    return leader_epoch_error(partition, item.leader_epoch) or partition

@@ -1,0 +1,35 @@
+"""DeleteGroups (42), versions 0-2 (KIP-229): groups without members go, with all their offsets."""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.handlers.groups.errors import ERROR_OF, coordinator
+from region_broker.limits import ADMIN_ITEMS_MAX
+
+
+async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:
+    """Delete each group or say why not; one that is named twice is answered once."""
+    names = dict.fromkeys(str(name) for name in request.groups_names)
+    if len(names) > ADMIN_ITEMS_MAX:
+        return _on_error(ctx, request, ErrorCode.invalid_request)
+    groups = coordinator(ctx)
+    rows: list[Fields] = []
+    turns = Turns.of_a_write()
+    for name in names:
+        await turns.row()
+        rows.append({"group_id": name, "error_code": ERROR_OF[await groups.delete_group(name)]})
+    return {"results": rows}
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    names = dict.fromkeys(str(name) for name in request.groups_names)
+    return {"results": [{"group_id": name, "error_code": error_code} for name in names]}
+
+
+API: Final = Api(
+    42, "DeleteGroups", range(3), handle_delete_groups, forward=True, on_error=_on_error
+)

@@ -1,0 +1,127 @@
+"""Group verdicts as Kafka error numbers, and what the group handlers share.
+
+INV-HG1  every `GroupVerdict` has exactly one number (checked at import)
+Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.groups.coordinator import GroupCoordinator
+from region_broker.groups.messages import OffsetToCommit
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.operations import GROUP_OPERATIONS, NOT_ASKED
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+
+NONE: Final = 0
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+COORDINATOR_LOAD_IN_PROGRESS: Final = 14
+COORDINATOR_NOT_AVAILABLE: Final = 15
+REBALANCE_IN_PROGRESS: Final = 27
+UNKNOWN_TOPIC_ID: Final = 100
+
+ERROR_OF: Final = {
+    GroupVerdict.OK: NONE,
+    GroupVerdict.INVALID_GROUP_ID: 24,
+    GroupVerdict.TOO_MANY_GROUPS: 24,
+    GroupVerdict.NOT_COORDINATOR: 16,
+    GroupVerdict.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
+    GroupVerdict.NOT_AVAILABLE: COORDINATOR_NOT_AVAILABLE,
+    GroupVerdict.UNKNOWN_MEMBER: 25,
+    GroupVerdict.FENCED_INSTANCE: 82,
+    GroupVerdict.ILLEGAL_GENERATION: 22,
+    GroupVerdict.REBALANCE_IN_PROGRESS: REBALANCE_IN_PROGRESS,
+    GroupVerdict.MEMBER_ID_REQUIRED: 79,
+    GroupVerdict.INCONSISTENT_PROTOCOL: 23,
+    GroupVerdict.INVALID_SESSION_TIMEOUT: 26,
+    GroupVerdict.GROUP_FULL: 81,
+    GroupVerdict.REQUEST_TOO_LARGE: 42,
+    GroupVerdict.METADATA_TOO_LARGE: 12,
+    GroupVerdict.COMMIT_TOO_LARGE: 28,
+    GroupVerdict.OFFSET_BEYOND_EPOCH: 1,
+    GroupVerdict.UNKNOWN_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
+    GroupVerdict.UNSTABLE_OFFSET: 88,
+    GroupVerdict.GROUP_NOT_FOUND: 69,
+    GroupVerdict.INVALID_REQUEST: 42,
+    GroupVerdict.FENCED_MEMBER_EPOCH: 110,
+    GroupVerdict.STALE_MEMBER_EPOCH: 113,
+    GroupVerdict.UNRELEASED_INSTANCE: 111,
+    GroupVerdict.UNSUPPORTED_ASSIGNOR: 112,
+    GroupVerdict.INVALID_REGEX: 128,
+    GroupVerdict.UNSUPPORTED_VERSION: 35,
+    GroupVerdict.NON_EMPTY_GROUP: 68,
+    GroupVerdict.SUBSCRIBED_TO_TOPIC: 86,
+}
+assert set(ERROR_OF) == set(GroupVerdict), "a group verdict has no Kafka error"
+
+
+def coordinator(ctx: RequestContext) -> GroupCoordinator:
+    """Return the node's group coordinator."""
+    groups = ctx.services.groups
+    assert isinstance(groups, GroupCoordinator), type(groups)
+    return groups
+
+
+def group_operations(*, asked: bool) -> int:
+    """Return what everyone may do with a group, or that nobody asked."""
+    return GROUP_OPERATIONS if asked else NOT_ASKED
+
+
+def duration_ms(duration: timedelta) -> int:
+    """Return whole milliseconds."""
+    return duration // timedelta(milliseconds=1)
+
+
+def is_known(ctx: RequestContext, tp: TopicPartition) -> bool:
+    """Tell whether the partition exists."""
+    topic = ctx.services.metadata.image.topics.get(tp.topic)
+    return topic is not None and 0 <= tp.partition < topic.partition_count
+
+
+async def offsets_of(
+    ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], turns: Turns
+) -> tuple[tuple[OffsetToCommit, ...], Container[TopicPartition]]:
+    """Return what (name, topic of the request) commit, and the partitions that did not exist when this was asked.
+
+    Those were not committed, even where they exist by the time of the answer.
+    """
+    offsets: list[OffsetToCommit] = []
+    unknown: set[TopicPartition] = set()
+    for name, topic in topics:
+        for part in topic.partitions if name is not None else ():
+            assert name is not None
+            await turns.row()
+            tp = TopicPartition(name, part.partition_index)
+            known = ctx.services.metadata.image.topics.get(name)
+            if known is None or not 0 <= tp.partition < known.partition_count:
+                unknown.add(tp)
+                continue
+            epoch = getattr(part, "committed_leader_epoch", -1)
+            offsets.append(
+                OffsetToCommit(
+                    tp, part.committed_offset, epoch, part.committed_metadata or "", known.topic_id
+                )
+            )
+    return tuple(offsets), unknown
+
+
+class ByTopic:
+    """The answer of TxnOffsetCommit: one error per partition, each topic once."""
+
+    def __init__(self) -> None:
+        """Begin without partitions."""
+        self._topics: dict[str, list[Mapping[str, int]]] = {}
+
+    def add(self, tp: TopicPartition, error_code: int) -> None:
+        """Take the error of one partition."""
+        row = {"partition_index": tp.partition, "error_code": error_code}
+        self._topics.setdefault(tp.topic, []).append(row)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Return the answer."""
+        rows = [{"name": name, "partitions": parts} for name, parts in self._topics.items()]
+        return {"topics": rows}

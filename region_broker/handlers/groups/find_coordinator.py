@@ -1,0 +1,44 @@
+"""FindCoordinator (10), versions 0-6.  v1: key type (0 group, 1 transaction).  v4: several keys at once.
+
+Always this node, in a mirror region too: what arrives here is forwarded to the acting region, so clients
+keep their connection through a failover.
+"""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns, each_in_turns
+
+_KEY_TYPES: Final = (0, 1)
+
+
+async def handle_find_coordinator(ctx: RequestContext, request: Any) -> Fields:
+    """Answer which node coordinates a group or a transactional id."""
+    key_type = int(getattr(request, "key_type", 0))
+    if ctx.version >= 4:
+        keys = request.coordinator_keys
+        check_count("FindCoordinator", len(keys))
+        rows = await each_in_turns(keys, lambda key: _row(ctx, key, key_type), Turns())
+        return {"coordinators": rows}
+    return _row(ctx, request.key, key_type)
+
+
+def _row(ctx: RequestContext, key: str, key_type: int) -> Fields:
+    if key_type not in _KEY_TYPES:
+        return {
+            "key": key, "node_id": -1, "host": "", "port": -1,
+            "error_code": ErrorCode.invalid_request,
+            "error_message": f"key type {key_type} is not served, only 0 (group) and 1 (transaction)",
+        }  # fmt: skip
+    region = ctx.services.region
+    return {
+        "key": key, "node_id": region.node_id, "host": region.kafka_host,
+        "port": region.kafka_port, "error_code": ErrorCode.none, "error_message": None,
+    }  # fmt: skip
+
+
+API: Final = Api(10, "FindCoordinator", range(7), handle_find_coordinator)

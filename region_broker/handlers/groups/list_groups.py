@@ -1,0 +1,41 @@
+"""ListGroups (16), versions 0-5.  v4: state filter (KIP-518).  v5: type filter (KIP-848)."""
+
+from typing import Any, Final
+
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.groups.errors import ERROR_OF, coordinator
+
+
+async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
+    """Return the groups, filtered by state and type without regard to case."""
+    states = {name.lower() for name in getattr(request, "states_filter", ())}
+    types = {name.lower() for name in getattr(request, "types_filter", ())}
+    verdict, listings = coordinator(ctx).list()
+    return {
+        "error_code": ERROR_OF[verdict],
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state,
+                "group_type": group.kind,
+            }
+            for group in listings
+            if (not states or group.state.lower() in states) and (not types or group.kind in types)
+        ],
+    }
+
+
+def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
+    return {"error_code": error_code, "groups": []}
+
+
+API: Final = Api(
+    key=16,
+    name="ListGroups",
+    versions=range(6),
+    handle=handle_list_groups,
+    forward=True,
+    on_error=_on_error,
+)

@@ -1,0 +1,92 @@
+"""OffsetCommit (8), versions 2-10.
+
+v6: leader epoch.  v7: static members.  v9: member epochs of the new group protocol.  v10: topic ids.
+Generation -1: simple.  Answered only when the offsets are durable (B15). Versions 2-4 bring a retention
+time of their own, which is ignored since KIP-211.
+"""
+
+from collections.abc import Container, Mapping
+from functools import partial
+from typing import Any, Final
+
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.groups.messages import (
+    CommitOutcome,
+    CommitRequest,
+    MemberIdentity,
+)
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns, each_in_turns
+from region_broker.handlers.groups.errors import (
+    ERROR_OF,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    coordinator,
+    offsets_of,
+)
+from region_broker.handlers.groups.names import topic_name, topic_names
+
+_MEMBER_EPOCHS_FROM: Final = 9
+_TOPIC_IDS_FROM: Final = 10
+
+
+async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
+    """Commit offsets of one group."""
+    by_id = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else {}
+    names = [topic_name(topic, by_id) for topic in request.topics]
+    named = zip(names, request.topics, strict=True)
+    offsets, unknown = await offsets_of(ctx, named, Turns.of_a_write())
+    outcome = await coordinator(ctx).commit_offsets(
+        CommitRequest(
+            group_id=request.group_id,
+            offsets=offsets,
+            who=MemberIdentity(request.member_id, getattr(request, "group_instance_id", None)),
+            generation=request.generation_id_or_member_epoch,
+            knows_epochs=ctx.version >= _MEMBER_EPOCHS_FROM,
+        )
+    )
+    turns = Turns()
+    topics: list[Fields] = []
+    for topic, name in zip(request.topics, names, strict=True):
+        error_of = partial(_error, outcome, unknown, name)
+        topics.append(_answered(topic, await each_in_turns(topic.partitions, error_of, turns)))
+    return {"topics": topics}
+
+
+def _error(
+    outcome: CommitOutcome, unknown: Container[TopicPartition], name: TopicName | None, part: Any
+) -> int:
+    if name is None:
+        return UNKNOWN_TOPIC_ID
+    tp = TopicPartition(name, part.partition_index)
+    return UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else ERROR_OF[outcome.of(tp)]
+
+
+def _answered(topic: Any, error_codes: list[int]) -> Mapping[str, Any]:
+    return {
+        "name": getattr(topic, "name", ""),
+        "topic_id": getattr(topic, "topic_id", None),
+        "partitions": [
+            {"partition_index": part.partition_index, "error_code": error_code}
+            for part, error_code in zip(topic.partitions, error_codes, strict=True)
+        ],
+    }
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return {
+        "topics": [
+            _answered(topic, [error_code] * len(topic.partitions)) for topic in request.topics
+        ]
+    }
+
+
+API: Final = Api(
+    key=8,
+    name="OffsetCommit",
+    versions=range(2, 11),
+    handle=handle_offset_commit,
+    forward=True,
+    on_error=_on_error,
+)

@@ -1,0 +1,48 @@
+"""OffsetDelete (47), versions 0-0 (KIP-496): committed offsets of topics that no member of the group reads."""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.handlers.groups.errors import (
+    ERROR_OF,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    coordinator,
+    is_known,
+)
+from region_broker.limits import ADMIN_ITEMS_MAX
+
+
+async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:
+    """Delete the offsets named, or say why not, of the group or of a partition."""
+    asked = [
+        TopicPartition(TopicName(topic.name), part.partition_index)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    if len(asked) > ADMIN_ITEMS_MAX:
+        return {"error_code": ErrorCode.invalid_request, "topics": []}
+    turns = Turns.of_a_write()
+    known: list[TopicPartition] = []
+    for tp in asked:
+        await turns.row()
+        if is_known(ctx, tp):
+            known.append(tp)
+    verdict, verdicts = await coordinator(ctx).delete_offsets(request.group_id, known)
+    topics: dict[str, list[Fields]] = {}
+    for tp in asked if not ERROR_OF[verdict] else ():
+        await turns.row()
+        error = ERROR_OF[verdicts[tp]] if tp in verdicts else UNKNOWN_TOPIC_OR_PARTITION
+        row = {"partition_index": tp.partition, "error_code": error}
+        topics.setdefault(tp.topic, []).append(row)
+    return {
+        "error_code": ERROR_OF[verdict],
+        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+    }
+
+
+API: Final = Api(47, "OffsetDelete", range(1), handle_offset_delete, forward=True)

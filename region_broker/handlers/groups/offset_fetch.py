@@ -1,0 +1,152 @@
+"""OffsetFetch (9), versions 1-10.
+
+v2: null topics mean all; an error for the whole.  v5: leader epoch.  v7: require_stable (KIP-447).
+v8: several groups.  v9: member id and epoch, for groups of the new protocol.  v10: topic ids.
+`require_stable` counts for every shape: one group or several, listed or all partitions (B4).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from idempotency.identity import TopicPartition
+from region_broker.groups.messages import FetchedOffset, FetchOutcome
+from region_broker.groups.offset_service import Asker
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count, described
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.handlers.groups.errors import ERROR_OF, UNKNOWN_TOPIC_ID, coordinator
+from region_broker.handlers.groups.names import topic_name, topic_names
+
+_TOPIC_IDS_FROM: Final = 10
+NO_NAMES: Final[Mapping[UUID, str]] = {}
+
+
+async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
+    """Return committed offsets."""
+    require_stable = bool(getattr(request, "require_stable", False))
+    if ctx.version >= 8:
+        return {"groups": await _groups(ctx, request.groups, require_stable=require_stable)}
+    check_count("OffsetFetch", _count(request.topics))
+    asked = await _asked(request.topics)
+    outcome = await coordinator(ctx).fetch_offsets(
+        request.group_id, asked, require_stable=require_stable
+    )
+    if ctx.version < 2 and outcome.verdict is not GroupVerdict.OK:
+        # No place for an error of the whole: each partition carries it.
+        outcome = FetchOutcome(
+            outcome.verdict, tuple(FetchedOffset(tp, outcome.verdict) for tp in asked or [])
+        )
+    by_topic = await _by_topic(outcome, Turns())
+    topics = [{"name": name, "partitions": parts} for name, parts in by_topic.items()]
+    return {"topics": topics, "error_code": ERROR_OF[outcome.verdict]}
+
+
+async def _groups(ctx: RequestContext, wanted: Any, *, require_stable: bool) -> list[Fields]:
+    """Answer for each group, as often as it is asked for; what makes the answer too large is refused."""
+    check_count("OffsetFetch", sum(1 + _count(each.topics) for each in wanted))
+
+    async def describe(index: int, turns: Turns) -> Fields:
+        return await _group(ctx, wanted[index], require_stable, turns)
+
+    def too_large(index: int) -> Fields:
+        return {"group_id": wanted[index].group_id, "topics": [], "error_code": TOO_LARGE}
+
+    return await described(ctx, range(len(wanted)), describe, too_large)
+
+
+def _count(topics: Any) -> int:
+    return sum(1 + len(topic.partition_indexes) for topic in topics or ())
+
+
+async def _group(
+    ctx: RequestContext, wanted: Any, require_stable: bool, turns: Turns
+) -> dict[str, Any]:
+    by_id = ctx.version >= _TOPIC_IDS_FROM
+    names = topic_names(ctx) if by_id else NO_NAMES
+    asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
+    outcome = await coordinator(ctx).fetch_offsets(
+        wanted.group_id,
+        await _asked(wanted.topics, names),
+        require_stable=require_stable,
+        asker=asker,
+    )
+    ids = {name: topic_id for topic_id, name in names.items()}
+    topics: list[dict[str, Any]] = [
+        {"name": name, "topic_id": ids.get(name), "partitions": parts}
+        for name, parts in (await _by_topic(outcome, turns)).items()
+        if not by_id or name in ids  # deleted since: nobody could tell which topic it was
+    ]
+    if outcome.verdict is GroupVerdict.OK and by_id:
+        topics += [_unknown(topic) for topic in wanted.topics or () if topic.topic_id not in names]
+    return {
+        "group_id": wanted.group_id,
+        "topics": topics,
+        "error_code": ERROR_OF[outcome.verdict],
+    }
+
+
+def _unknown(topic: Any) -> dict[str, Any]:
+    parts = [_part(index, UNKNOWN_TOPIC_ID) for index in topic.partition_indexes]
+    return {"name": "", "topic_id": topic.topic_id, "partitions": parts}
+
+
+async def _asked(topics: Any, names: Mapping[UUID, str] = NO_NAMES) -> list[TopicPartition] | None:
+    if topics is None:
+        return None
+    turns = Turns()
+    asked: list[TopicPartition] = []
+    for topic in topics:
+        name = topic_name(topic, names)
+        for partition in topic.partition_indexes if name is not None else ():
+            assert name is not None
+            await turns.row()
+            asked.append(TopicPartition(name, partition))
+    return asked
+
+
+async def _by_topic(outcome: FetchOutcome, turns: Turns) -> dict[str, list[dict[str, Any]]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for place in outcome.offsets:
+        await turns.row()
+        part = _part(place.tp.partition, ERROR_OF[place.verdict], place)
+        topics.setdefault(place.tp.topic, []).append(part)
+    return topics
+
+
+def _part(index: int, error_code: int, place: FetchedOffset | None = None) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "committed_offset": -1 if place is None else place.committed_offset,
+        "committed_leader_epoch": -1 if place is None else place.leader_epoch,
+        "metadata": "" if place is None else place.metadata,
+        "error_code": error_code,
+    }
+
+
+def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    if ctx.version >= 8:
+        return {
+            "groups": [
+                {"group_id": wanted.group_id, "topics": [], "error_code": error_code}
+                for wanted in request.groups
+            ]
+        }
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for topic in request.topics or () if ctx.version < 2 else ():
+        parts = [_part(index, error_code) for index in topic.partition_indexes]
+        topics.setdefault(topic.name, []).extend(parts)
+    listed = [{"name": name, "partitions": parts} for name, parts in topics.items()]
+    return {"topics": listed, "error_code": error_code}
+
+
+API: Final = Api(
+    key=9,
+    name="OffsetFetch",
+    versions=range(1, 11),
+    handle=handle_offset_fetch,
+    forward=True,
+    on_error=_on_error,
+)

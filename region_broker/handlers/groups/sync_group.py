@@ -1,0 +1,56 @@
+"""SyncGroup (14), versions 0-5.  v3: static members.  v5: protocol type and name, both ways."""
+
+from typing import Any, Final
+
+from region_broker.groups.messages import SyncRequest
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.groups.errors import ERROR_OF, REBALANCE_IN_PROGRESS, coordinator
+
+
+async def handle_sync_group(ctx: RequestContext, request: Any) -> Fields:
+    """Return the member's assignment; answered when the leader's is durable.
+
+    A coordinator that loads has lost the rebalance: the member shall join again (as Kafka).
+    """
+    outcome = await coordinator(ctx).sync(
+        request.group_id,
+        SyncRequest(
+            member_id=request.member_id,
+            instance_id=getattr(request, "group_instance_id", None),
+            generation=request.generation_id,
+            protocol_type=getattr(request, "protocol_type", None),
+            protocol_name=getattr(request, "protocol_name", None),
+            assignments=tuple(
+                (item.member_id, bytes(item.assignment)) for item in request.assignments
+            ),
+        ),
+    )
+    loading = outcome.verdict is GroupVerdict.LOADING
+    return {
+        "error_code": REBALANCE_IN_PROGRESS if loading else ERROR_OF[outcome.verdict],
+        "protocol_type": outcome.protocol_type,
+        "protocol_name": outcome.protocol_name,
+        "assignment": outcome.assignment,
+    }
+
+
+def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
+    return {
+        "error_code": error_code,
+        "protocol_type": None,
+        "protocol_name": None,
+        "assignment": b"",
+    }
+
+
+API: Final = Api(
+    key=14,
+    name="SyncGroup",
+    versions=range(6),
+    handle=handle_sync_group,
+    forward=True,
+    waits=True,
+    on_error=_on_error,
+)

@@ -1,0 +1,293 @@
+"""The batches of a Produce request: found, checked, verified, appended, in the order of their connection.
+
+INV-H12 batches of one connection are appended in the order they arrived (C7): the first step of the handler
+        appends, and a request that must first wait for the coordinator holds back those behind it
+INV-H14 no transactional batch is appended unless its partition is in the producer's open transaction at that
+        very step: TV1 was verified (KIP-890 part 1), TV2 is added first (part 2) and verified again (P4); a
+        batch that waited holds a guard since before the coordinator was asked, and a marker ends it (INV-G1)
+INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
+Not here: what is done when (`produce`, `produce.many`), waiting (`produce.wait`), error numbers (`produce.errors`).
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from idempotency.identity import TopicPartition
+from idempotency.record_batch import HEADER_BYTES
+from idempotency.verification import VerificationGuard, Verifications
+from region_broker.controller.metadata_image import INTERNAL_TOPICS
+from region_broker.handlers.dispatch.partitions import find_partition
+from region_broker.handlers.dispatch.services import ORDER_BROKEN, RequestContext
+from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification_error
+from region_broker.handlers.produce.wait import Item
+from region_broker.partitions.admission import AppendVerdict
+from region_broker.wire.codec.fast_paths.produce import ProduceRequest
+from region_broker.wire.server import CloseConnection
+from txn_coordinator.connection_order import Arrival
+from txn_coordinator.verdicts import TxnVerdict
+
+_TV2_SINCE: Final = 12
+_ZSTD_SINCE: Final = 7
+_ZSTD: Final = 4
+_ACKS: Final = (-1, 0, 1)
+ORDER_KEY: Final = "produce.order"
+
+_PRODUCER: Final = struct.Struct(">qh")
+_ATTRIBUTES_AT: Final = 22  # the lower of two bytes: all that is defined
+_PRODUCER_AT: Final = 43
+_SEQUENCE: Final = struct.Struct(">i")
+_SEQUENCE_AT: Final = 53
+
+
+def items_of(request: ProduceRequest) -> Iterator[Item]:
+    """Yield the batches of a request in its order."""
+    for topic in request.topics:
+        for index, data in topic.batches:
+            item = Item(topic.key, index, b"" if data is None else data)
+            if len(item.data) >= HEADER_BYTES:
+                item.attributes = item.data[_ATTRIBUTES_AT]
+            yield item
+
+
+def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> list[Item]:
+    """Refuse what needs no log and no coordinator to be refused; return the transactional ones left."""
+    transactional: list[Item] = []
+    full = ctx.services.partitions.room.refusal
+    for item in items:
+        if item.transactional:
+            item.producer_id, item.producer_epoch = _PRODUCER.unpack_from(item.data, _PRODUCER_AT)
+            transactional.append(item)
+        if request.acks not in _ACKS:
+            item.refuse(ErrorCode.invalid_required_acks, "acks must be -1, 0 or 1")
+        elif item.transactional and request.acks != -1:
+            item.refuse(ErrorCode.invalid_required_acks, "transactional batches need acks=-1 (all)")
+        elif full is not None:
+            _refuse_for_room(ctx, item, full)
+        elif not item.data:
+            item.refuse(ErrorCode.invalid_record, "there is no batch")
+        elif item.attributes & 0x07 == _ZSTD and ctx.version < _ZSTD_SINCE:
+            item.refuse(
+                ErrorCode.unsupported_compression_type, "zstd needs Produce version 7 or later"
+            )
+        else:
+            _find(ctx, item)
+    return transactional
+
+
+def _refuse_for_room(ctx: RequestContext, item: Item, reason: str) -> None:
+    """Refuse a batch that may be taken the next moment, and what an idempotent producer sent behind it (INV-HD4).
+
+    1. The first of its batches is refused. 2. There is room again. 3. The next one is judged: out of order, and
+    librdkafka would take a new epoch and write again what it has no answer for.
+    """
+    item.refuse(ErrorCode.kafka_storage_error, reason)
+    if len(item.data) >= HEADER_BYTES and _PRODUCER.unpack_from(item.data, _PRODUCER_AT)[0] >= 0:
+        ctx.connection_state[ORDER_BROKEN] = True
+
+
+def refuse_mixed(items: Sequence[Item], transactional: Sequence[Item]) -> list[Item]:
+    """Refuse all if the transactional ones name several producers; return those that are left (C12).
+
+    Two epochs of one producer id are two producers: what the first one may do says nothing of the second.
+    """
+    producers = {(item.producer_id, item.producer_epoch) for item in transactional}
+    if len(producers) > 1:
+        for item in items:
+            if item.open:
+                item.refuse(
+                    ErrorCode.invalid_producer_id_mapping,
+                    "one transactional request carries batches of several producers: send one request for each",
+                )
+    return [item for item in transactional if item.open]
+
+
+def _find(ctx: RequestContext, item: Item) -> None:
+    found = find_partition(ctx.services, item.topic, item.index)
+    if isinstance(found, ErrorCode):
+        item.refuse(found)
+    elif found.tp.topic in INTERNAL_TOPICS:
+        item.refuse(
+            ErrorCode.invalid_topic_exception, f"{found.tp.topic} is written by the brokers only"
+        )
+    else:
+        item.partition = found
+
+
+def heavy_of(items: Sequence[Item]) -> list[Item]:
+    """Return the batches that a thread should look at before they are appended."""
+    return [
+        item for item in items if item.partition is not None and item.partition.is_heavy(item.data)
+    ]
+
+
+# --- who may append ------------------------------------------------------------------------------
+
+
+@contextmanager
+def guarded(ctx: RequestContext, transactional: Iterable[Item]) -> Iterator[None]:
+    """Hand a guard to each batch that waits before it is appended, before the coordinator is asked (C5, P4).
+
+    1. A batch waits: for its turn, a thread or the coordinator. 2. Its transaction is aborted, and the marker written.
+    3. The same producer's next transaction takes the partition. 4. Verified now, the batch would be taken into it.
+    """
+    tv2 = ctx.version >= _TV2_SINCE
+    waiting: list[tuple[Verifications, VerificationGuard]] = []
+    try:
+        for item in transactional:
+            if item.open:
+                assert item.partition is not None
+                attempts = item.partition.state.verifications
+                item.guard = attempts.begin(
+                    item.producer_id, item.producer_epoch, _base_sequence(item), tv2=tv2
+                )
+                waiting.append((attempts, item.guard))
+        yield
+    finally:
+        for attempts, guard in waiting:
+            attempts.leave(guard)
+
+
+def _base_sequence(item: Item) -> int:
+    (base_sequence,) = _SEQUENCE.unpack_from(item.data, _SEQUENCE_AT)
+    return int(base_sequence)
+
+
+def _verify(ctx: RequestContext, request: ProduceRequest, item: Item) -> TxnVerdict:
+    assert item.partition is not None
+    arrival = None
+    if ctx.version < _TV2_SINCE:
+        arrival = Arrival(ctx.sender, _base_sequence(item))
+    return ctx.services.txn.verify(
+        request.transactional_id, item.producer_id, item.producer_epoch, item.partition.tp, arrival
+    )
+
+
+def admitted(ctx: RequestContext, request: ProduceRequest, transactional: Sequence[Item]) -> bool:
+    """Verify without waiting; return False when partitions must first be added (TV2)."""
+    for item in transactional:
+        verdict = _verify(ctx, request, item)
+        if verdict is TxnVerdict.OK:
+            continue
+        if ctx.version >= _TV2_SINCE and request.transactional_id is not None:
+            return False
+        item.refuse(verification_error(verdict, ctx.version))
+    return True
+
+
+def missing_of(
+    ctx: RequestContext, request: ProduceRequest, transactional: Sequence[Item]
+) -> list[Item]:
+    """Return the batches whose partitions must first be added to the transaction (TV2)."""
+    if ctx.version < _TV2_SINCE or request.transactional_id is None:
+        return []
+    return [
+        item
+        for item in transactional
+        if item.open and _verify(ctx, request, item) is not TxnVerdict.OK
+    ]
+
+
+async def add(ctx: RequestContext, request: ProduceRequest, missing: Sequence[Item]) -> None:
+    """Add the partitions of these batches to the transaction, or refuse them."""
+    assert request.transactional_id is not None
+    verdict = await ctx.services.txn.add_partitions(
+        request.transactional_id,
+        missing[0].producer_id,
+        missing[0].producer_epoch,
+        [_tp(item) for item in missing],
+        implicit=True,
+    )
+    if verdict is not TxnVerdict.OK:
+        for item in missing:
+            item.refuse(verification_error(verdict, ctx.version))
+
+
+def refuse_unverified(
+    ctx: RequestContext, request: ProduceRequest, transactional: Iterable[Item]
+) -> None:
+    """Refuse what is in no open transaction, or in another one than it was sent in; nothing is awaited from here to
+    the append (P4).
+    """
+    for item in transactional:
+        if item.open:
+            verdict = _verify(ctx, request, item)
+            if verdict is not TxnVerdict.OK:
+                item.refuse(verification_error(verdict, ctx.version))
+            elif _is_late(item):
+                # A live client sends it again, and is verified anew; of a late request nobody hears the answer.
+                item.refuse(
+                    ErrorCode.not_enough_replicas,
+                    "the producer's transaction ended in this partition while the batch waited: send it again",
+                )
+
+
+def _is_late(item: Item) -> bool:
+    assert item.partition is not None
+    assert item.guard is not None, "INV-H14: what waited is judged against its guard"
+    return not item.partition.state.verifications.is_current(item.guard)
+
+
+def _tp(item: Item) -> TopicPartition:
+    assert item.partition is not None
+    return item.partition.tp
+
+
+def check_silent(items: Sequence[Item]) -> None:
+    """With acks=0 nothing can be answered: a closed connection tells the producer of an error (as Kafka does)."""
+    failed = next((item for item in items if item.error), None)
+    if failed is not None:
+        name = ErrorCode(failed.error).name
+        raise CloseConnection(f"a batch sent with acks=0 was refused: {name}")
+
+
+@dataclass(slots=True)
+class _Order:
+    """The requests of one connection that have not appended yet, oldest first (INV-H12)."""
+
+    waiting: list[asyncio.Future[None]] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def turn(ctx: RequestContext) -> AsyncIterator[None]:
+    """Wait until every earlier request of the connection has appended; let the next one go after."""
+    order: _Order = ctx.connection_state.setdefault(ORDER_KEY, _Order())
+    mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    before = order.waiting[-1] if order.waiting else None
+    order.waiting.append(mine)
+    try:
+        if before is not None and not before.done():
+            await asyncio.wait((before,))
+        yield
+    finally:
+        mine.set_result(None)
+        order.waiting.remove(mine)
+        if not order.waiting:
+            ctx.connection_state.pop(ORDER_KEY, None)
+
+
+async def prepare(item: Item) -> None:
+    """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
+    assert item.partition is not None
+    item.ahead = await asyncio.to_thread(item.partition.prepared, item.data)
+
+
+def append(ctx: RequestContext, items: Sequence[Item]) -> None:
+    """Append what is not refused."""
+    tv2 = ctx.version >= _TV2_SINCE
+    for item in items:
+        if not item.open:
+            continue
+        assert item.partition is not None
+        outcome = item.partition.append(item.data, tv2=tv2 and item.transactional, ahead=item.ahead)
+        if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
+            item.outcome = outcome
+        else:
+            item.refuse(
+                ERROR_OF_VERDICT[outcome.verdict], outcome.detail or None, outcome.bad_records
+            )

@@ -1,0 +1,219 @@
+"""From appended batches to the answer: who waits for a group commit, and until when.
+
+INV-H15 a success is answered below HW only, with acks=1 too: HW is the durable end of the log
+INV-HPW1 a request is answered once: by the commit that reaches its last batch, or when its time is over; then what is
+         not durable is REQUEST_TIMED_OUT (P18)
+Not here: what is appended (`produce`), what moves HW (`partitions.partition`).
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from idempotency.verification import VerificationGuard
+from region_broker.handlers.dispatch.registry import Written
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.limits import PIECE_ELEMENTS, RECORD_ERRORS_MAX
+from region_broker.partitions.admission import AppendOutcome
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.record_rules import Prepared
+from region_broker.ports.disk import Buffer
+from region_broker.wire.codec.fast_paths.produce import (
+    ProducedRow,
+    ProduceRequest,
+    TopicKey,
+    answer,
+    answer_pieces,
+)
+from region_broker.wire.codec.pieces import Pieces
+
+_TIMED_OUT: Final = int(ErrorCode.request_timed_out)
+
+
+class Item:
+    """One batch of a request, on its way: what it is, where it goes, what became of it."""
+
+    __slots__ = (
+        "ahead", "attributes", "bad_records", "data", "error", "guard", "index", "outcome", "partition",
+        "producer_epoch", "producer_id", "text", "topic", "wait",
+    )  # fmt: skip
+
+    def __init__(self, topic: TopicKey, index: int, data: Buffer) -> None:
+        """Take what was sent."""
+        self.topic = topic
+        self.index = index
+        self.data = data
+        self.attributes = 0
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.partition: Partition | None = None
+        self.error = 0
+        self.text: str | None = None
+        self.bad_records: tuple[int, ...] = ()
+        self.outcome: AppendOutcome | None = None
+        self.ahead: Prepared | None = None
+        self.guard: VerificationGuard | None = None
+        """Of a transactional batch that waits before it is appended: the attempt that its verification belongs to."""
+        self.wait: ProduceWait | None = None
+
+    @property
+    def transactional(self) -> bool:
+        """Return whether the batch says that it belongs to a transaction."""
+        return self.attributes & 0x10 != 0
+
+    @property
+    def open(self) -> bool:
+        """Return whether the batch may still be appended."""
+        return not self.error
+
+    def refuse(
+        self, error: ErrorCode, text: str | None = None, bad_records: tuple[int, ...] = ()
+    ) -> None:
+        """Answer this batch with an error, and which of its records are the reason; it is not appended."""
+        assert self.outcome is None, "an appended batch is never refused (P18)"
+        self.error = int(error)
+        self.text = text
+        self.bad_records = bad_records
+
+    def unknown(self, text: str) -> None:
+        """Answer that the batch was appended and its fate is unknown: the one error that says so."""
+        self.error = _TIMED_OUT
+        self.text = text
+
+    def is_durable(self) -> bool:
+        """Return whether an appended batch is below HW."""
+        assert self.partition is not None
+        assert self.outcome is not None
+        return self.partition.high_watermark >= self.outcome.next_offset
+
+    def committed(self) -> None:
+        """See `CommitListener`."""
+        if self.wait is not None:
+            self.wait.one_less()
+
+    def not_committed(self, error: Exception) -> None:
+        """See `CommitListener`: failed, cut, or a mirror by now."""
+        if self.wait is not None:
+            self.unknown(str(error))
+            self.wait.one_less()
+
+    def row(self) -> ProducedRow:
+        """Return what the answer says."""
+        outcome = self.outcome
+        if outcome is None or self.error:
+            return ProducedRow(self.index, self.error, text=self.text, bad_records=self.bad_records)
+        assert self.partition is not None
+        return ProducedRow(
+            self.index,
+            0,
+            outcome.base_offset,
+            outcome.log_append_time_ms,
+            self.partition.log_start_offset,
+        )
+
+
+class ProduceWait:
+    """One request that waits for its batches."""
+
+    __slots__ = ("_ctx", "_items", "_left", "_on_end", "_request")
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        request: ProduceRequest,
+        items: Sequence[Item],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Call `begin` next; `on_end` is called once, on the event loop."""
+        self._ctx = ctx
+        self._request = request
+        self._items = items
+        self._on_end = on_end
+        self._left = 1  # itself, until every batch is told of
+
+    def begin(self) -> None:
+        """Wait for all that was appended; ends at once if there is nothing to wait for."""
+        self.expect(self._items)
+        self.all_expected()
+
+    def expect(self, items: Sequence[Item]) -> None:
+        """Wait for some of the batches, in the step that appended them; `all_expected` comes last."""
+        for item in items:
+            if item.outcome is not None:
+                assert item.partition is not None
+                self._left += 1
+                item.wait = self
+                item.partition.tell_committed(item.outcome.next_offset, item)
+
+    def all_expected(self) -> None:
+        """Note that every batch is waited for; ends at once if all are durable or refused."""
+        if self._left > 1:
+            self._ctx.services.deadlines.add(self, self._request.timeout_ms / 1000)
+        self.one_less()
+
+    def one_less(self) -> None:
+        """Note that a batch is durable, or will not be."""
+        self._left -= 1
+        if self._left == 0:
+            self._ctx.services.deadlines.drop(self)
+            self._end()
+
+    def expire(self) -> None:
+        """See `Expiring`."""
+        text = f"not durable within {self._request.timeout_ms / 1000} s; it may still become so"
+        for item in self._items:
+            if item.outcome is not None and not item.error and not item.is_durable():
+                item.unknown(text)
+        self._end()
+
+    def _end(self) -> None:
+        for item in self._items:
+            item.wait = None  # no cycle keeps the request's bytes until somebody looks for cycles
+        on_end, self._on_end = self._on_end, _nothing
+        on_end()
+
+
+def _nothing() -> None:
+    """Stand for what was called already."""
+
+
+def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> Written:
+    """Return the answer, once every batch is refused, durable or given up."""
+    errors = [ErrorCode(item.error).name for item in items if item.error]
+    if errors:
+        _name_so_many(items)
+    rows = iter(items)
+    topics = [(topic.key, [next(rows).row() for _ in topic.batches]) for topic in request.topics]
+    return Written(answer(ctx.version, ctx.correlation_id, topics), errors)
+
+
+def written_pieces(
+    ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]
+) -> Pieces[Written]:
+    """Make what `written` returns, with a pause after each PIECE_ELEMENTS batches."""
+    errors: list[str] = []
+    rows: list[ProducedRow] = []
+    for start in range(0, len(items), PIECE_ELEMENTS):
+        piece = items[start : start + PIECE_ELEMENTS]
+        errors += [ErrorCode(item.error).name for item in piece if item.error]
+        yield
+    if errors:
+        _name_so_many(items)
+    for start in range(0, len(items), PIECE_ELEMENTS):
+        rows += [item.row() for item in items[start : start + PIECE_ELEMENTS]]
+        yield
+    each = iter(rows)
+    topics = [(topic.key, list(islice(each, len(topic.batches)))) for topic in request.topics]
+    encoded = yield from answer_pieces(ctx.version, ctx.correlation_id, topics)
+    return Written(encoded, errors)
+
+
+def _name_so_many(items: Sequence[Item]) -> None:
+    """Keep the records that one answer names within RECORD_ERRORS_MAX; of the others it has the text only."""
+    left = RECORD_ERRORS_MAX
+    for item in items:
+        if item.bad_records:
+            item.bad_records = item.bad_records[:left]
+            left -= len(item.bad_records)

@@ -1,0 +1,1 @@
+"""Topics: metadata, making, growing and deleting them, their configs, and deleting records."""

@@ -1,0 +1,167 @@
+"""CreateTopics (19), versions 2-7.  v4: -1 takes the default count.  v5: configs in the answer.  v7: ids.
+
+INV-H5  what is refused says what would be right; nothing of a refused topic is created
+INV-H6  a topic named twice in one request is refused both times (Kafka does so)
+"""
+
+from collections import Counter
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.controller.metadata_image import TopicImage
+from region_broker.controller.topic_configs import TOPIC_CONFIGS
+from region_broker.controller.topic_names import collision, name_problem
+from region_broker.handlers.dispatch.partitions import assignment_problem
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.handlers.topics.config_resources import configs_refusal
+from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
+
+_ERRORS: Final = {
+    "topic-exists": ErrorCode.topic_already_exists,
+    NOT_ACTING: ErrorCode.not_controller,
+}
+_ROWS_OF_A_TOPIC: Final = 20  # each lists its configs in the answer
+
+
+class _Refused(Exception):
+    """A topic that is not created: Kafka's error and the text."""
+
+    def __init__(self, error: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.error = error
+        self.text = text
+
+
+async def handle_create_topics(ctx: RequestContext, request: Any) -> Fields:
+    """Create each topic or say why not; with `validate_only` only say whether it could be."""
+    times = Counter(topic.name for topic in request.topics)
+    rows: list[Fields] = []
+    turns = Turns.of_a_write()
+    for topic in request.topics[:CREATE_TOPICS_MAX]:
+        await turns.row(_ROWS_OF_A_TOPIC)
+        try:
+            partition_count = _validated(ctx, topic, twice=times[topic.name] > 1)
+            rows.append(await _create(ctx, topic, partition_count, dry=bool(request.validate_only)))
+        except _Refused as refused:
+            rows.append(_row(topic.name, refused.error, refused.text))
+    rows += [
+        _row(topic.name, ErrorCode.policy_violation, f"at most {CREATE_TOPICS_MAX} topics at once")
+        for topic in request.topics[CREATE_TOPICS_MAX:]
+    ]
+    return {"topics": rows}
+
+
+def _row(name: str, error: int, text: str | None) -> Fields:
+    return {
+        "name": name, "topic_id": None, "error_code": error, "error_message": text,
+        "num_partitions": -1, "replication_factor": -1, "configs": None,
+    }  # fmt: skip
+
+
+def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> int:
+    """Return the partition count of a topic that may be created; raises `_Refused`."""
+    if twice:
+        raise _Refused(ErrorCode.invalid_request, f"topic {topic.name} is in the request twice")
+    image = ctx.services.metadata.image
+    problem = name_problem(topic.name)
+    if problem is not None:
+        raise _Refused(ErrorCode.invalid_topic_exception, problem)
+    if topic.name in image.topics:
+        # Kafka's words: tools look for "already exists" in them.
+        raise _Refused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
+    other = collision(topic.name, image.topics)
+    if other is not None:
+        raise _Refused(
+            ErrorCode.invalid_topic_exception,
+            f"topic {topic.name} would collide with {other}: '.' and '_' are alike in metric names",
+        )
+    count = _partition_count(ctx, topic)
+    configs = {config.name: config.value for config in topic.configs}
+    if len(configs) != len(topic.configs):
+        raise _Refused(ErrorCode.invalid_config, "a config key is there twice")
+    problem = configs_refusal(ctx.services, configs)
+    if problem is not None:
+        raise _Refused(ErrorCode.invalid_config, problem)
+    return count
+
+
+def _partition_count(ctx: RequestContext, topic: Any) -> int:
+    if topic.assignments:
+        return _assigned_count(ctx, topic)
+    count = int(topic.num_partitions)
+    if count == -1:
+        count = ctx.services.config.default_partition_count
+    if not 1 <= count <= PARTITION_COUNT_MAX:
+        raise _Refused(
+            ErrorCode.invalid_partitions,
+            f"{count} partitions: a topic has 1 to {PARTITION_COUNT_MAX}, or -1 for the default",
+        )
+    if topic.replication_factor not in (-1, 1):
+        raise _Refused(
+            ErrorCode.invalid_replication_factor,
+            f"replication factor {topic.replication_factor}: a region is one node yet, use 1 or -1; "
+            "the other regions hold mirrors",
+        )
+    return count
+
+
+def _assigned_count(ctx: RequestContext, topic: Any) -> int:
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise _Refused(
+            ErrorCode.invalid_request,
+            "with an assignment the partition count and the replication factor must be -1",
+        )
+    assigned = {item.partition_index: tuple(item.broker_ids) for item in topic.assignments}
+    count = len(topic.assignments)
+    if sorted(assigned) != list(range(count)) or count > PARTITION_COUNT_MAX:
+        raise _Refused(
+            ErrorCode.invalid_replica_assignment, "partitions must be 0, 1, 2 ... without gaps"
+        )
+    problem = assignment_problem(ctx.services, assigned.values())
+    if problem:
+        raise _Refused(ErrorCode.invalid_replica_assignment, problem)
+    return count
+
+
+async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry: bool) -> Fields:
+    configs = {config.name: str(config.value) for config in topic.configs}
+    created: TopicImage | None = None
+    if not dry:
+        try:
+            created = await ctx.services.metadata.create_topic(
+                topic.name, partition_count, configs, ctx.services.chance.uuid()
+            )
+        except CommandRefused as refused:
+            error = _ERRORS.get(refused.code, ErrorCode.invalid_request)
+            raise _Refused(error, refused.reason) from refused
+    return {
+        "name": topic.name,
+        "topic_id": None if created is None else created.topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "num_partitions": partition_count,
+        "replication_factor": 1,
+        "configs": [
+            {
+                "name": known.name,
+                "value": configs.get(known.name, known.default),
+                "read_only": False,
+                "config_source": 1 if known.name in configs else 5,
+                "is_sensitive": False,
+            }
+            for known in TOPIC_CONFIGS.values()
+        ],
+    }
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return {"topics": [_row(topic.name, error_code, None) for topic in request.topics]}
+
+
+API: Final = Api(
+    19, "CreateTopics", range(2, 8), handle_create_topics, forward=True, on_error=_on_error
+)

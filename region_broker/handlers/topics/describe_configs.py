@@ -1,0 +1,203 @@
+"""DescribeConfigs (32), versions 1-4.  v1: sources and synonyms.  v3: documentation and types.
+
+Resources: topic (2), broker (4). Source: Kafka ConfigHelper.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.controller.metadata_image import TopicImage
+from region_broker.controller.topic_configs import (
+    BROKER_NAMES,
+    DOMAIN_KEY,
+    TOPIC_CONFIGS,
+    ConfigType,
+    TopicConfig,
+)
+from region_broker.handlers.dispatch.answered_errors import error_names
+from region_broker.handlers.dispatch.registry import Api, Fields, Written
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns, each_in_turns
+from region_broker.handlers.topics.config_resources import ResourceType
+from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX, TURN_ROWS
+from region_broker.wire.codec.messages import RowPath, encode_response, encode_row
+from region_broker.wire.codec.struct_writers import EncodedRow
+
+_SOURCE_TOPIC: Final = 1
+_SOURCE_STATIC: Final = 4
+_SOURCE_DEFAULT: Final = 5
+_RESOURCE_COST: Final = TURN_ROWS // 20
+"""A topic with all its configs, most of them written already, takes some ten microseconds."""
+
+
+async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields | Written:
+    """Answer the configs of topics and of this node."""
+    if len(request.resources) > DESCRIBED_RESOURCES_MAX:
+        text = f"at most {DESCRIBED_RESOURCES_MAX} resources at once"
+        return {
+            "results": [
+                _refused(
+                    int(asked.resource_type), asked.resource_name, ErrorCode.invalid_request, text
+                )
+                for asked in request.resources
+            ]
+        }
+    shape = _Shape(
+        ctx.version,
+        documented=bool(getattr(request, "include_documentation", False)),
+        synonyms=bool(getattr(request, "include_synonyms", False)),
+    )
+    turns = Turns()
+    rows: list[Fields] = []
+    for resource in request.resources:
+        await turns.row(_RESOURCE_COST)
+        rows.append(_resource(ctx, resource, shape))
+    path = RowPath(32, ctx.version, ("results",))
+    results = await each_in_turns(rows, partial(encode_row, path), turns)
+    answer = encode_response(32, ctx.version, ctx.correlation_id, {"results": results})
+    return Written(answer, error_names({"results": rows}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What rows of configs hold in one answer."""
+
+    version: int
+    documented: bool
+    synonyms: bool
+
+    @property
+    def path(self) -> RowPath:
+        return RowPath(32, self.version, ("results", "configs"))
+
+    def trimmed(self, row: dict[str, Any]) -> dict[str, Any]:
+        kept = dict(row)
+        if not self.documented:
+            kept["documentation"] = None
+        if not self.synonyms:
+            kept["synonyms"] = []
+        return kept
+
+
+@lru_cache(maxsize=16)
+def _defaults(shape: _Shape) -> dict[str, EncodedRow]:
+    """Return the rows of a topic's configs that were not set, which all topics share."""
+    return {
+        known.name: encode_row(shape.path, shape.trimmed(_topic_row(known, {})))
+        for known in TOPIC_CONFIGS.values()
+    }
+
+
+def _topic_rows(shape: _Shape, topic: TopicImage, wanted: set[str] | None) -> list[EncodedRow]:
+    rows = _defaults(shape)
+    if topic.configs:
+        rows = rows | {
+            name: encode_row(shape.path, shape.trimmed(_topic_row(known, topic.configs)))
+            for name in topic.configs
+            if (known := TOPIC_CONFIGS.get(name)) is not None
+        }
+    return [row for name, row in rows.items() if wanted is None or name in wanted]
+
+
+def _resource(ctx: RequestContext, resource: Any, shape: _Shape) -> Fields:
+    kind, name = int(resource.resource_type), str(resource.resource_name)
+    asked = resource.configuration_keys
+    # Null asks for all keys; so do older clients' empty lists (Kafka treats them alike).
+    wanted = set(asked) if asked else None
+    match kind:
+        case ResourceType.TOPIC:
+            topic = ctx.services.metadata.image.topics.get(name)
+            if topic is None:
+                return _refused(
+                    kind, name, ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}"
+                )
+            configs: list[EncodedRow] = _topic_rows(shape, topic, wanted)
+        case ResourceType.BROKER:
+            if name not in ("", str(ctx.services.region.node_id)):
+                return _refused(
+                    kind, name, ErrorCode.invalid_request,
+                    f"this is node {ctx.services.region.node_id}; ask node {name} itself",
+                )  # fmt: skip
+            # Without a name it asks for defaults that were set while the nodes ran: there are none.
+            rows = _broker_rows(ctx) if name else ()
+            kept = [row for row in rows if wanted is None or row["name"] in wanted]
+            configs = [encode_row(shape.path, shape.trimmed(row)) for row in kept]
+        case _:
+            return _refused(
+                kind, name, ErrorCode.invalid_request,
+                f"resource type {kind} is not served, only 2 (topic) and 4 (broker)",
+            )  # fmt: skip
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "resource_type": kind,
+        "resource_name": name,
+        "configs": configs,
+    }
+
+
+def _refused(kind: int, name: str, error: ErrorCode, text: str) -> Fields:
+    return {
+        "error_code": error, "error_message": text, "resource_type": kind, "resource_name": name,
+        "configs": [],
+    }  # fmt: skip
+
+
+def _topic_row(known: TopicConfig, configs: dict[str, str]) -> dict[str, Any]:
+    synonyms: list[Fields] = []
+    value = configs.get(known.name)
+    if value is not None:
+        synonyms.append({"name": known.name, "value": value, "source": _SOURCE_TOPIC})
+    common = BROKER_NAMES.get(known.name)
+    if common is not None:
+        synonyms.append({"name": common, "value": known.default, "source": _SOURCE_DEFAULT})
+    source = _SOURCE_DEFAULT if value is None else _SOURCE_TOPIC
+    shown = known.default if value is None else value
+    row = _row(known.name, shown, source, known.type, known.text, synonyms)
+    return row | {"read_only": known.name == DOMAIN_KEY}
+
+
+def _broker_rows(ctx: RequestContext) -> Iterable[dict[str, Any]]:
+    config, region = ctx.services.config, ctx.services.region
+    values: tuple[tuple[str, object, ConfigType, str], ...] = (
+        ("node.id", region.node_id, ConfigType.INT, "The number of this node."),
+        ("tidemark.acting", str(region.acting).lower(), ConfigType.BOOLEAN,
+         "Whether this region takes writes now; one that does not shows what it has reached."),
+        ("advertised.listeners", f"PLAINTEXT://{region.kafka_host}:{region.kafka_port}",
+         ConfigType.STRING, "Where clients find this node."),
+        ("auto.create.topics.enable", str(config.auto_create_topics).lower(), ConfigType.BOOLEAN,
+         "Whether Metadata creates the topics it is asked for."),
+        ("num.partitions", config.default_partition_count, ConfigType.INT,
+         "Partitions of a topic created without a count."),
+        ("default.replication.factor", 1, ConfigType.INT, "A region is one node yet."),
+        ("transaction.state.log.num.partitions", config.shard_count, ConfigType.INT,
+         "Shards of the ledgers, fixed for the domain."),
+        ("offsets.topic.num.partitions", config.shard_count, ConfigType.INT,
+         "Shards of the ledgers, fixed for the domain."),
+        ("log.dirs", ctx.services.partitions.data_dir, ConfigType.LIST, "The folder of all logs."),
+        ("delete.topic.enable", "true", ConfigType.BOOLEAN, "Topics can be deleted."),
+        ("socket.request.max.bytes", REQUEST_BYTES_MAX, ConfigType.INT, "The largest request."),
+        ("message.max.bytes", TOPIC_CONFIGS["max.message.bytes"].default, ConfigType.INT,
+         "The largest batch, where a topic does not say otherwise."),
+    )  # fmt: skip
+    for name, value, kind, text in values:
+        synonyms: list[Fields] = [{"name": name, "value": str(value), "source": _SOURCE_STATIC}]
+        row = _row(name, str(value), _SOURCE_STATIC, kind, text, synonyms)
+        yield row | {"read_only": True}
+
+
+def _row(
+    name: str, value: str, source: int, kind: ConfigType, text: str, synonyms: list[Fields]
+) -> dict[str, Any]:
+    return {
+        "name": name, "value": value, "read_only": False, "is_default": source == _SOURCE_DEFAULT,
+        "config_source": source, "is_sensitive": False, "config_type": int(kind),
+        "documentation": text, "synonyms": synonyms,
+    }  # fmt: skip
+
+
+API: Final = Api(32, "DescribeConfigs", range(1, 5), handle_describe_configs)

@@ -1,0 +1,99 @@
+"""DescribeTopicPartitions (75), versions 0-0 (KIP-966): topics in name order, page by page.
+
+INV-HTP1 an answer holds at most DESCRIBED_PARTITIONS_MAX partitions; where more are left, the cursor names the
+         next topic and partition, and a request with that cursor goes on exactly there
+INV-HTP2 the lists of eligible leaders are empty, never null: the Java client 4.1 falls over a null one
+There are no eligible leaders besides the one in sync: a region is one node.
+Source: Kafka DescribeTopicPartitionsRequestHandler, KRaftMetadataCache.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.controller.topic_names import name_problem
+from region_broker.handlers.dispatch.operations import TOPIC_OPERATIONS
+from region_broker.handlers.dispatch.partitions import leader_row
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.limits import DESCRIBED_PARTITIONS_MAX
+
+
+async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) -> Fields:
+    """Describe the topics named, or all; from the cursor on."""
+    names = sorted({str(topic.name) for topic in request.topics})
+    every = not names
+    if every:
+        names = sorted(ctx.services.metadata.image.topics)
+    cursor = request.cursor
+    if cursor is not None:
+        if cursor.partition_index < 0 or not (every or cursor.topic_name in names):
+            # Kafka answers so: there is no place for an error of the whole request.
+            refused = [] if every else names
+            return _answer([_refused(name, ErrorCode.invalid_request) for name in refused], None)
+        names = [name for name in names if name >= cursor.topic_name]
+    first = 0 if cursor is None or names[:1] != [cursor.topic_name] else cursor.partition_index
+    limit = max(1, min(int(request.response_partition_limit), DESCRIBED_PARTITIONS_MAX))
+    return await _page(ctx, names, first, limit)
+
+
+async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: int) -> Fields:
+    topics: list[Fields] = []
+    left = limit
+    turns = Turns()
+    for name in names:
+        await turns.row()
+        if left == 0:
+            return _answer(topics, (name, first))
+        topic = ctx.services.metadata.image.topics.get(name)
+        if topic is None:
+            known = name_problem(name) is None
+            error = (
+                ErrorCode.unknown_topic_or_partition if known else ErrorCode.invalid_topic_exception
+            )
+            topics.append(_refused(name, error))
+            first = 0
+            continue
+        stop = min(topic.partition_count, first + left)
+        rows = [
+            {
+                **leader_row(ctx.services, topic, index),
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
+            }
+            for index in range(first, stop)
+        ]
+        topics.append(
+            {
+                "error_code": ErrorCode.none,
+                "name": name,
+                "topic_id": topic.topic_id,
+                "is_internal": topic.internal,
+                "partitions": rows,
+                "topic_authorized_operations": TOPIC_OPERATIONS,
+            }
+        )
+        if stop < topic.partition_count:
+            return _answer(topics, (name, stop))
+        left -= len(rows)
+        first = 0
+    return _answer(topics, None)
+
+
+def _answer(topics: list[Fields], next_cursor: tuple[str, int] | None) -> Fields:
+    cursor = None
+    if next_cursor is not None:
+        cursor = {"topic_name": next_cursor[0], "partition_index": next_cursor[1]}
+    return {"topics": topics, "next_cursor": cursor}
+
+
+def _refused(name: str, error: ErrorCode) -> Fields:
+    return {
+        "error_code": error, "name": name, "topic_id": None, "is_internal": False,
+        "partitions": [],
+    }  # fmt: skip
+
+
+API: Final = Api(75, "DescribeTopicPartitions", range(1), handle_describe_topic_partitions)

@@ -1,0 +1,181 @@
+"""Metadata (3), versions 0-13.  v4: auto creation may be refused.  v8: operations.  v10, v12: topics by id.
+
+This node leads every partition it has, in a mirror region too: clients there fetch up to the last tidemark
+reached, and what they write is forwarded. Where topics are created by being asked for, a mirror hands the request on
+as it came: the acting region creates them, and the client, told that they are unknown, asks until they are here.
+"""
+
+import logging
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.metadata_image import TopicImage
+from region_broker.controller.topic_names import collision, name_problem
+from region_broker.handlers.dispatch.operations import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+)
+from region_broker.handlers.dispatch.partitions import leader_row
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.wire.codec.messages import encode_body
+from region_broker.wire.codec.struct_writers import EncodedRow
+
+_log: Final = logging.getLogger("tidemark.topics")
+
+
+async def handle_metadata(ctx: RequestContext, request: Any) -> Fields | bytes:
+    """Answer where topics are led; kio request `MetadataRequest`."""
+    region = ctx.services.region
+    of_cluster = bool(getattr(request, "include_cluster_authorized_operations", False))
+    found = await _found(ctx, request)
+    fields = {
+        "brokers": [
+            {"node_id": region.node_id, "host": region.kafka_host, "port": region.kafka_port}
+        ],
+        "cluster_id": region.cluster_id,
+        "controller_id": region.node_id,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
+        "error_code": ErrorCode.none,
+    }
+    operations = bool(getattr(request, "include_topic_authorized_operations", False))
+    rows = await _written(ctx, found, operations=operations)
+    if rows is not None:
+        return encode_body(3, ctx.version, fields | {"topics": rows})
+    return fields | {"topics": await _rows(ctx, found, operations=operations)}
+
+
+async def _written(
+    ctx: RequestContext, found: list[TopicImage | Fields], *, operations: bool
+) -> list[EncodedRow] | None:
+    """Return the rows as they were written before, where they were; None if there are errors among them."""
+    services, turns = ctx.services, Turns()
+    written = services.topic_rows.of(
+        ctx.version, operations=operations, topic_count=len(services.metadata.image.topics)
+    )
+    rows = []
+    for topic in found:
+        if not isinstance(topic, TopicImage):
+            return None
+        await turns.row(topic.partition_count)
+        describe = partial(_row, ctx, topic, operations=operations)
+        row = written.row(topic, services.partitions, describe)
+        if row is None:
+            return None
+        rows.append(row)
+    return rows
+
+
+async def _rows(
+    ctx: RequestContext, found: list[TopicImage | Fields], *, operations: bool
+) -> list[Fields]:
+    """Return the rows as fields: errors among them are counted."""
+    turns = Turns()
+    rows: list[Fields] = []
+    for topic in found:
+        if isinstance(topic, TopicImage):
+            await turns.row(topic.partition_count)
+            rows.append(_row(ctx, topic, operations=operations))
+        else:
+            await turns.row()
+            rows.append(_with_operations(topic) if operations else topic)
+    return rows
+
+
+async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]:
+    """Return the topics that are asked for, and rows of errors for those that are not there."""
+    asked = request.topics
+    image = ctx.services.metadata.image
+    # v0: an empty list asks for all topics; later: null does, and an empty list asks for none.
+    if asked is None or (ctx.version == 0 and not asked):
+        return list(image.topics.values())
+    may_create = ctx.services.config.auto_create_topics and bool(
+        getattr(request, "allow_auto_topic_creation", True)
+    )
+    turns = Turns()
+    found: list[TopicImage | Fields] = []
+    seen: set[str | UUID] = set()
+    unknown = False
+    for item in asked:
+        topic_id: UUID | None = getattr(item, "topic_id", None)
+        key: str | UUID = item.name if topic_id is None else topic_id
+        await turns.row()
+        if key in seen:
+            continue
+        seen.add(key)
+        one = await _one(ctx, item.name, topic_id, may_create=may_create)
+        if not isinstance(one, TopicImage):
+            unknown = unknown or one["error_code"] is ErrorCode.unknown_topic_or_partition
+        found.append(one)
+    if may_create and unknown and not ctx.services.region.acting:
+        await _let_create(ctx)
+    return found
+
+
+async def _let_create(ctx: RequestContext) -> None:
+    """Have the acting region answer this request, which creates the topics that it names."""
+    try:
+        await ctx.services.forward.forward(ctx, ctx.frame)
+    except ForwardingFailed as error:
+        _log.info("topics that a client asked for were not created by the acting region: %s", error)
+
+
+async def _one(
+    ctx: RequestContext, name: str | None, topic_id: UUID | None, *, may_create: bool
+) -> TopicImage | Fields:
+    image = ctx.services.metadata.image
+    if topic_id is not None:
+        topic = image.topic_by_id(topic_id)
+        if topic is None:
+            return _refused(None, topic_id, ErrorCode.unknown_topic_id)
+        return topic
+    if name is None or name_problem(name) is not None:
+        return _refused(name or "", None, ErrorCode.invalid_topic_exception)
+    topic = image.topics.get(name)
+    if topic is None and may_create:
+        topic = await _create(ctx, name)
+    if topic is None:
+        return _refused(name, None, ErrorCode.unknown_topic_or_partition)
+    return topic
+
+
+async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
+    services = ctx.services
+    if not services.region.acting or collision(name, services.metadata.image.topics) is not None:
+        return None
+    try:
+        return await services.metadata.create_topic(
+            name, services.config.default_partition_count, {}, services.chance.uuid()
+        )
+    except CommandRefused:  # another connection was first
+        return services.metadata.image.topics.get(name)
+
+
+def _refused(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Fields:
+    return {"error_code": error, "name": name, "topic_id": topic_id, "partitions": []}
+
+
+def _row(ctx: RequestContext, topic: TopicImage, *, operations: bool) -> Fields:
+    row = {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "partitions": [
+            leader_row(ctx.services, topic, index) for index in range(topic.partition_count)
+        ],
+    }
+    return _with_operations(row) if operations else row
+
+
+def _with_operations(row: Fields) -> Fields:
+    return {**row, "topic_authorized_operations": TOPIC_OPERATIONS}
+
+
+API: Final = Api(3, "Metadata", range(14), handle_metadata)

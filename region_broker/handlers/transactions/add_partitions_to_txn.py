@@ -1,0 +1,190 @@
+"""AddPartitionsToTxn (24), versions 0-5.
+
+v2: PRODUCER_FENCED.  v4: several transactions, each added or (VerifyOnly) only looked at, as brokers ask other
+brokers (KIP-890 part 1); a region has one node, which verifies in memory, but whoever asks is answered.
+v5: TRANSACTION_ABORTABLE (KIP-890, KIP-1050).
+Source: KafkaApis.scala `handleAddPartitionsToTxnRequest`, TransactionCoordinator.scala
+`handleVerifyPartitionsInTransaction`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from idempotency.identity import TopicName, TopicPartition
+from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
+from region_broker.handlers.dispatch.registry import Api, ByHand, Fields, Finish, Written
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.handlers.transactions.errors import (
+    INVALID_REQUEST,
+    INVALID_TXN_STATE,
+    OPERATION_NOT_ATTEMPTED,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorVersions,
+)
+from region_broker.wire.codec.fast_paths.transactions import AddRequest, add_answer, read_add
+from region_broker.wire.codec.messages import decode_request, request_pieces
+from txn_coordinator.verdicts import TxnVerdict
+
+ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=5)
+_BATCHED_SINCE: Final = 4
+_KEY: Final = 24
+_UNBATCHED: Final = "results_by_topic_v3_and_below"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One transaction of the request, whatever its version."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: Sequence[TopicPartition]
+    verify_only: bool = False
+
+
+def _read(version: int, body: memoryview) -> Any:
+    """Return a plain request, or what kio reads."""
+    return read_add(version, body) or decode_request(_KEY, version, body)
+
+
+def begin_add_partitions_to_txn(ctx: RequestContext, request: Any, finish: Finish) -> bool:
+    """Let the partitions of one producer join, without a task; False if some may not."""
+    if not isinstance(request, AddRequest):
+        return False
+    partitions = request.partitions
+    for tp in partitions:
+        if _refusal(ctx, tp):
+            return False
+
+    def done(verdict: TxnVerdict) -> None:
+        error_code = ERRORS.error_of(verdict, ctx.version)
+        names = (ErrorCode(error_code).name,) * len(partitions) if error_code else ()
+        rows = [(tp, error_code) for tp in partitions]
+        finish(Written(add_answer(ctx.correlation_id, rows), names))
+
+    ctx.services.txn.begin_add_partitions(
+        request.transactional_id, request.producer_id, request.producer_epoch, partitions,
+        sender=ctx.sender, done=done,
+    )  # fmt: skip
+    return True
+
+
+async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fields:
+    """Let partitions join their transaction, all of them or none; or say whether they are in it."""
+    turns = Turns.of_a_write()
+    if ctx.version < _BATCHED_SINCE:
+        return {_UNBATCHED: await _topics(ctx, _unbatched(request), turns)}
+    return {
+        "error_code": 0,
+        "results_by_transaction": [
+            {
+                "transactional_id": asked.transactional_id,
+                "topic_results": await _topics(ctx, asked, turns),
+            }
+            for asked in map(_batched, request.transactions)
+        ],
+    }
+
+
+async def _topics(ctx: RequestContext, asked: _Asked, turns: Turns) -> list[Fields]:
+    partitions = asked.partitions
+    refused: dict[TopicPartition, int] = {}
+    for tp in partitions:
+        await turns.row()
+        if (error := _refusal(ctx, tp)) != 0:
+            refused[tp] = error
+    if refused:
+        return _by_topic((tp, refused.get(tp, OPERATION_NOT_ATTEMPTED)) for tp in partitions)
+    if asked.verify_only:
+        return _by_topic((tp, _verified(ctx, asked, tp)) for tp in partitions)
+    verdict = await ctx.services.txn.add_partitions(
+        asked.transactional_id,
+        asked.producer_id,
+        asked.producer_epoch,
+        partitions,
+        implicit=False,
+        sender=ctx.sender,
+    )
+    error_code = ERRORS.error_of(verdict, ctx.version)
+    return _by_topic((tp, error_code) for tp in partitions)
+
+
+def _verified(ctx: RequestContext, asked: _Asked, tp: TopicPartition) -> int:
+    if not asked.transactional_id:
+        return INVALID_REQUEST
+    verdict = ctx.services.txn.verify(
+        asked.transactional_id, asked.producer_id, asked.producer_epoch, tp
+    )
+    if verdict is TxnVerdict.NOT_IN_TRANSACTION and ctx.version < ERRORS.abortable_since:
+        return INVALID_TXN_STATE  # C27: what verification said before TRANSACTION_ABORTABLE existed
+    return ERRORS.error_of(verdict, ctx.version)
+
+
+def _unbatched(request: Any) -> _Asked:
+    if isinstance(request, AddRequest):
+        return _Asked(*request)
+    return _Asked(
+        request.v3_and_below_transactional_id,
+        request.v3_and_below_producer_id,
+        request.v3_and_below_producer_epoch,
+        _partitions(request.v3_and_below_topics),
+    )
+
+
+def _batched(transaction: Any) -> _Asked:
+    return _Asked(
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        _partitions(transaction.topics),
+        bool(transaction.verify_only),
+    )
+
+
+def _partitions(topics: Any) -> Sequence[TopicPartition]:
+    return [
+        TopicPartition(TopicName(topic.name), int(partition))
+        for topic in topics
+        for partition in topic.partitions
+    ]
+
+
+def _refusal(ctx: RequestContext, tp: TopicPartition) -> int:
+    """Return why no transaction may have this partition, 0 if it may."""
+    if tp.topic in INTERNAL_TOPICS and tp.topic != OFFSETS_LEDGER:
+        return TOPIC_AUTHORIZATION_FAILED
+    topic = ctx.services.metadata.image.topics.get(tp.topic)
+    if topic is None or not 0 <= tp.partition < topic.partition_count:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    return 0
+
+
+def _by_topic(errors: Iterable[tuple[TopicPartition, int]]) -> list[Fields]:
+    topics: dict[str, list[Fields]] = {}
+    for tp, error_code in errors:
+        row = {"partition_index": tp.partition, "partition_error_code": error_code}
+        topics.setdefault(tp.topic, []).append(row)
+    return [{"name": name, "results_by_partition": rows} for name, rows in topics.items()]
+
+
+def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    if ctx.version < _BATCHED_SINCE:
+        return {_UNBATCHED: _by_topic((tp, error_code) for tp in _unbatched(request).partitions)}
+    return {"error_code": error_code, "results_by_transaction": []}
+
+
+API: Final = Api(
+    key=_KEY,
+    name="AddPartitionsToTxn",
+    versions=range(6),
+    handle=handle_add_partitions_to_txn,
+    forward=True,
+    on_error=_on_error,
+    by_hand=ByHand(_read, partial(request_pieces, _KEY), begin_add_partitions_to_txn),
+)

@@ -1,0 +1,101 @@
+"""DescribeProducers (61), versions 0-0 (KIP-664): who has written to a partition, and what is open there.
+
+Answered by the acting region, whose partitions take the writes; a mirror forwards.
+Source: KafkaApis.scala `handleDescribeProducersRequest`, UnifiedLog.scala `activeProducers`.
+"""
+
+from itertools import islice
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from idempotency.partition_state import ProducerFacts
+from region_broker.controller.topic_names import name_problem
+from region_broker.handlers.dispatch.answer_budget import (
+    TOO_LARGE,
+    TOO_LARGE_TEXT,
+    check_count,
+    described,
+)
+from region_broker.handlers.dispatch.partitions import find_partition
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns, each_in_turns
+
+
+async def handle_describe_producers(ctx: RequestContext, request: Any) -> Fields:
+    """Return every known producer of the partitions asked for."""
+    asked = [(topic.name, int(i)) for topic in request.topics for i in topic.partition_indexes]
+    check_count("DescribeProducers", len(asked))
+
+    async def describe(name: tuple[str, int], turns: Turns) -> Fields:
+        return await _row(ctx, *name, turns)
+
+    rows = iter(await described(ctx, asked, describe, _too_large))
+    return {
+        "topics": [
+            {"name": topic.name, "partitions": list(islice(rows, len(topic.partition_indexes)))}
+            for topic in request.topics
+        ]
+    }
+
+
+async def _row(ctx: RequestContext, topic: str, index: int, turns: Turns) -> Fields:
+    problem = name_problem(topic)
+    if problem is not None:
+        return _refused(index, ErrorCode.invalid_topic_exception, problem)
+    found = find_partition(ctx.services, topic, index)
+    if isinstance(found, ErrorCode):
+        return _refused(index, found)
+    return {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "active_producers": await each_in_turns(found.state.producers(), _producer, turns),
+    }
+
+
+def _producer(known: ProducerFacts) -> Fields:
+    return {
+        "producer_id": known.producer_id,
+        "producer_epoch": known.producer_epoch,
+        "last_sequence": known.last_sequence,
+        "last_timestamp": known.last_timestamp_ms,
+        "coordinator_epoch": known.coordinator_epoch,
+        "current_txn_start_offset": known.txn_first_offset,
+    }
+
+
+def _too_large(name: tuple[str, int]) -> Fields:
+    return _refused(name[1], TOO_LARGE, TOO_LARGE_TEXT)
+
+
+def _refused(index: int, error_code: int, text: str | None = None) -> Fields:
+    return {
+        "partition_index": index,
+        "error_code": error_code,
+        "error_message": text,
+        "active_producers": [],
+    }
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_refused(int(i), error_code) for i in topic.partition_indexes],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+API: Final = Api(
+    key=61,
+    name="DescribeProducers",
+    versions=range(1),
+    handle=handle_describe_producers,
+    forward=True,
+    on_error=_on_error,
+)

@@ -1,0 +1,179 @@
+"""TxnOffsetCommit (28), versions 0-5.
+
+v2: leader epoch.  v3: generation, member, instance (KIP-447, C42).  v4: TRANSACTION_ABORTABLE.
+v5: adds the offsets partition to the transaction by itself (KIP-890, TV2).
+
+INV-HTO1  offsets are staged in the transaction that was open when they came: verified in the step that appends them (C46),
+          by a guard that a marker in between ends (P4, INV-G1)
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from idempotency.identity import NO_SEQUENCE, TopicName, TopicPartition
+from region_broker.controller.metadata_image import OFFSETS_LEDGER
+from region_broker.groups.messages import CommitOutcome, CommitRequest, MemberIdentity
+from region_broker.groups.ports import TxnProducer
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.turns import Turns
+from region_broker.handlers.groups.errors import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    ERROR_OF,
+    NONE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ByTopic,
+    coordinator,
+    offsets_of,
+)
+from txn_coordinator.connection_order import Arrival
+from txn_coordinator.verdicts import TxnVerdict
+
+_ILLEGAL_GENERATION: Final = 22
+_INVALID_REQUEST: Final = 42
+_INVALID_PRODUCER_EPOCH: Final = 47
+_INVALID_TXN_STATE: Final = 48
+_INVALID_PRODUCER_ID_MAPPING: Final = 49
+_CONCURRENT_TRANSACTIONS: Final = 51
+_TRANSACTION_ABORTABLE: Final = 120
+
+_TXN_ERROR_OF: Final = {
+    TxnVerdict.OK: NONE,
+    TxnVerdict.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
+    TxnVerdict.NOT_COORDINATOR: 16,
+    TxnVerdict.UNAVAILABLE: COORDINATOR_NOT_AVAILABLE,
+    TxnVerdict.CONCURRENT: _CONCURRENT_TRANSACTIONS,
+    TxnVerdict.FENCED: _INVALID_PRODUCER_EPOCH,
+    TxnVerdict.STALE_CONNECTION: _INVALID_PRODUCER_EPOCH,
+    TxnVerdict.UNPROVEN_CONNECTION: COORDINATOR_LOAD_IN_PROGRESS,
+    TxnVerdict.FENCED_BY_TAKEOVER: _TRANSACTION_ABORTABLE,
+    TxnVerdict.FENCED_BY_TAKEOVER_FATAL: _INVALID_PRODUCER_EPOCH,
+    TxnVerdict.UNKNOWN_PRODUCER_MAPPING: _INVALID_PRODUCER_ID_MAPPING,
+    TxnVerdict.INVALID_STATE: _INVALID_TXN_STATE,
+    TxnVerdict.INVALID_TIMEOUT: _INVALID_REQUEST,
+    TxnVerdict.INVALID_REQUEST: _INVALID_REQUEST,
+    TxnVerdict.NOT_IN_TRANSACTION: _TRANSACTION_ABORTABLE,
+    TxnVerdict.WRONG_DOMAIN: _INVALID_REQUEST,
+}
+assert set(_TXN_ERROR_OF) == set(TxnVerdict), "a transaction verdict has no Kafka error"
+
+
+class _NotInTransaction(Exception):
+    """The offsets were not appended: their transaction is not open."""
+
+    def __init__(self, verdict: TxnVerdict) -> None:
+        super().__init__(verdict.name)
+        self.verdict = verdict
+
+
+async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
+    """Stage offsets in the producer's transaction."""
+    groups = coordinator(ctx)
+    ledger = TopicPartition(TopicName(OFFSETS_LEDGER), groups.shard_of(request.group_id))
+    log = ctx.services.partitions.get(ledger.topic, ledger.partition)
+    if log is None:
+        return _on_error(ctx, request, COORDINATOR_NOT_AVAILABLE)
+    attempts = log.state.verifications
+    guard = attempts.begin(
+        request.producer_id, request.producer_epoch, NO_SEQUENCE, tv2=ctx.version >= 5
+    )
+    try:
+        return await _staged(
+            ctx, request, ledger, lambda: log.state.verifications.is_current(guard)
+        )
+    finally:
+        attempts.leave(guard)
+
+
+async def _staged(
+    ctx: RequestContext, request: Any, ledger: TopicPartition, is_current: Callable[[], bool]
+) -> Fields:
+    groups = coordinator(ctx)
+    producer = (request.transactional_id, request.producer_id, request.producer_epoch)
+    if ctx.version >= 5:
+        added = await ctx.services.txn.add_partitions(*producer, [ledger], implicit=True)
+        if added is not TxnVerdict.OK:
+            return _on_error(ctx, request, _txn_error(ctx, added))
+    topics = [(TopicName(topic.name), topic) for topic in request.topics]
+    offsets, unknown = await offsets_of(ctx, topics, Turns.of_a_write())
+    commit = CommitRequest(
+        group_id=request.group_id,
+        offsets=offsets,
+        who=MemberIdentity(
+            getattr(request, "member_id", ""), getattr(request, "group_instance_id", None)
+        ),
+        generation=getattr(request, "generation_id", -1),
+    )
+    arrival = Arrival(ctx.sender, request.group_id) if ctx.version < 5 else None
+
+    def verify() -> None:
+        # Nothing is awaited from here to the append (C46, P4):
+        # 1. verified here. 2. were the transaction aborted now, its marker would be appended.
+        # 3. an append after it would open a transaction that nobody ends.
+        verified = ctx.services.txn.verify(*producer, ledger, arrival)
+        if verified is not TxnVerdict.OK:
+            raise _NotInTransaction(verified)
+        if not is_current():
+            raise _NotInTransaction(
+                TxnVerdict.LOADING
+            )  # a live client asks again, and is verified anew
+
+    sender = TxnProducer(request.producer_id, request.producer_epoch)
+    try:
+        outcome = await groups.txn_commit_offsets(commit, sender, verify)
+    except _NotInTransaction as refused:
+        return _on_error(ctx, request, _txn_error(ctx, refused.verdict))
+    turns, rows = Turns(), ByTopic()
+    for topic in request.topics:
+        for part in topic.partitions:
+            await turns.row()
+            tp = TopicPartition(TopicName(topic.name), part.partition_index)
+            code = UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else _error(ctx, outcome, tp)
+            rows.add(tp, code)
+    return rows.fields
+
+
+def _error(ctx: RequestContext, outcome: CommitOutcome, tp: TopicPartition) -> int:
+    verdict = outcome.of(tp)
+    if verdict is GroupVerdict.LOADING:
+        return _loading(ctx)
+    if verdict is GroupVerdict.OFFSET_BEYOND_EPOCH:
+        return _ILLEGAL_GENERATION  # clients abort the transaction and read again; another error ends them
+    return ERROR_OF[verdict]
+
+
+def _txn_error(ctx: RequestContext, verdict: TxnVerdict) -> int:
+    if verdict in (TxnVerdict.LOADING, TxnVerdict.UNPROVEN_CONNECTION):
+        return _loading(ctx)  # clients ask again
+    if verdict is TxnVerdict.CONCURRENT and ctx.version < 5:
+        return COORDINATOR_NOT_AVAILABLE  # retriable for old clients, as C28 does for Produce
+    error_code = _TXN_ERROR_OF[verdict]
+    if error_code == _TRANSACTION_ABORTABLE and ctx.version < 4:
+        taken_over = verdict is TxnVerdict.FENCED_BY_TAKEOVER
+        return _INVALID_PRODUCER_EPOCH if taken_over else _INVALID_TXN_STATE
+    return error_code
+
+
+def _loading(ctx: RequestContext) -> int:
+    """Return the error for a loading coordinator: old clients fail on its own one (KAFKA-7296)."""
+    return COORDINATOR_NOT_AVAILABLE if ctx.version < 2 else COORDINATOR_LOAD_IN_PROGRESS
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    rows = ByTopic()
+    for topic in request.topics:
+        for part in topic.partitions:
+            rows.add(TopicPartition(TopicName(topic.name), part.partition_index), error_code)
+    return rows.fields
+
+
+API: Final = Api(
+    key=28,
+    name="TxnOffsetCommit",
+    versions=range(6),
+    handle=handle_txn_offset_commit,
+    forward=True,
+    on_error=_on_error,
+)

@@ -1,0 +1,143 @@
+"""Writes transaction markers to the partitions of this node: `txn_coordinator.ports.MarkerChannel`.
+
+INV-AM1  DONE means below the high watermark, and for `__consumer_offsets` applied to group state (C35, P14)
+INV-AM2  group state hears of a marker once, in the step that appended it, so that it sees markers and offsets
+         in log order; a repeat is not told: the next transaction's offsets may be staged by then (T6, B5)
+INV-AM3  all markers that one call brings for a partition are one write, and wait together
+Not here: retrying (`txn_coordinator.serving.shard_driver`).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from idempotency.identity import TopicPartition
+from idempotency.ports import Clock
+from idempotency.record_batch import ControlType, MarkerFacts
+from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
+from region_broker.ledgers.txn_log import Partitions
+from region_broker.partitions.admission import AppendOutcome, AppendVerdict
+from region_broker.partitions.appending.marker_writes import MarkerBatch
+from txn_coordinator.ports import MarkerOrder, MarkerResult
+
+_LOG: Final = logging.getLogger(__name__)
+
+_RESULT_OF: Final = {
+    AppendVerdict.STALE_PRODUCER_EPOCH: MarkerResult.SUPERSEDED,
+    AppendVerdict.COORDINATOR_FENCED: MarkerResult.FENCED,
+    AppendVerdict.NOT_LEADER: MarkerResult.RETRY,
+    AppendVerdict.STORAGE_FAILED: MarkerResult.STOPPED,
+}
+_WRITTEN: Final = (AppendVerdict.APPENDED, AppendVerdict.MARKER_ALREADY_APPLIED)
+
+
+class _Marker(NamedTuple):
+    """One order, and the marker that it puts into each of its partitions."""
+
+    order: MarkerOrder
+    batch: MarkerBatch
+
+
+class _Written:
+    """Markers of one partition that wait for one commit."""
+
+    __slots__ = ("_orders", "_tp")
+
+    def __init__(self, tp: TopicPartition, orders: list[MarkerOrder]) -> None:
+        self._tp = tp
+        self._orders = orders
+
+    def committed(self) -> None:
+        """See `CommitListener`."""
+        self._tell(MarkerResult.DONE)
+
+    def not_committed(self, error: Exception) -> None:
+        """See `CommitListener`: the retry finds the decision applied, or writes it (T6)."""
+        _LOG.info("markers of %s are tried again: %s", self._tp, error)
+        self._tell(MarkerResult.RETRY)
+
+    def _tell(self, result: MarkerResult) -> None:
+        for order in self._orders:
+            order.listener.marked(order, self._tp, result)
+
+
+class PartitionMarkerChannel:
+    """Markers into partitions that this node leads."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        clock: Clock,
+        *,
+        image: Callable[[], MetadataImage],
+        on_offsets_marker: Callable[[int, int, bool], None],
+    ) -> None:
+        """Take where partitions and topics are found.
+
+        `on_offsets_marker(shard, producer_id, commit)` applies a marker to group state, at once.
+        """
+        self._partitions = partitions
+        self._clock = clock
+        self._image = image
+        self._on_offsets_marker = on_offsets_marker
+
+    def write(self, orders: Sequence[MarkerOrder]) -> None:
+        """Write the markers of all orders; repeats of a decision are confirmed without writing (T6)."""
+        wall_ms = self._clock.wall_ms()
+        of_partition: dict[TopicPartition, list[_Marker]] = {}
+        for order in orders:
+            marker = _Marker(order, _batch(order, wall_ms))
+            for tp in order.partitions:
+                of_partition.setdefault(tp, []).append(marker)
+        for tp, markers in of_partition.items():
+            self._write_to(tp, markers)
+
+    def _write_to(self, tp: TopicPartition, markers: list[_Marker]) -> None:
+        partition = self._partitions.get(tp.topic, tp.partition)
+        if partition is None:
+            known = self._image().topics.get(tp.topic)
+            gone = known is None or tp.partition >= known.partition_count
+            result = MarkerResult.GONE if gone else MarkerResult.RETRY
+            for marker in markers:
+                marker.order.listener.marked(marker.order, tp, result)
+            return
+        outcomes = partition.append_markers([marker.batch for marker in markers])
+        if tp.topic == OFFSETS_LEDGER:
+            self._tell_groups(tp.partition, markers, outcomes)
+        written: list[MarkerOrder] = []
+        next_offset = 0
+        for marker, outcome in zip(markers, outcomes, strict=True):
+            if outcome.verdict in _WRITTEN:
+                written.append(marker.order)
+                next_offset = max(next_offset, outcome.next_offset)
+            else:
+                _refused(marker.order, tp, outcome)
+        if written:
+            partition.tell_committed(next_offset, _Written(tp, written))
+
+    def _tell_groups(
+        self, shard: int, markers: list[_Marker], outcomes: list[AppendOutcome]
+    ) -> None:
+        for marker, outcome in zip(markers, outcomes, strict=True):
+            if outcome.verdict is AppendVerdict.APPENDED:
+                order = marker.order
+                self._on_offsets_marker(shard, order.producer_id, order.commit)
+
+
+def _refused(order: MarkerOrder, tp: TopicPartition, outcome: AppendOutcome) -> None:
+    result = _RESULT_OF[outcome.verdict]
+    if result is not MarkerResult.RETRY:
+        _LOG.warning("marker for %s not written: %s", tp, outcome.detail)
+    order.listener.marked(order, tp, result)
+
+
+def _batch(order: MarkerOrder, wall_ms: int) -> MarkerBatch:
+    facts = MarkerFacts(
+        order.producer_id,
+        order.producer_epoch,
+        ControlType.COMMIT if order.commit else ControlType.ABORT,
+        order.coordinator_epoch,
+        order.decision,
+        wall_ms,
+    )
+    return MarkerBatch(facts, tv2=order.tv2)

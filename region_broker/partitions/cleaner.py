@@ -1,0 +1,328 @@
+"""The node's cleaner: compacts the dirtiest log, again and again, slowly, beside everything else.
+
+INV-CLN1  one log at a time; reading and writing in a thread, in small steps with pauses between: so that no more than
+         `CLEANER_BYTES_PER_S` is read, and no more than a third of the time is worked
+INV-CLN2  what a step prepared is void once the log was cut, shortened by retention or closed
+INV-CLN3  a log is cleaned below the bound it is given only: the last stable offset, and what every mirror of the
+         domain has reached (T13)
+INV-CLN4  before the first hole: a snapshot of the state at the end of what is cleaned, and the mark, are durable, and
+         the snapshots below are gone: what follows them is no longer what they were followed by
+
+A log that cannot be cleaned (damaged, or the disk fails on new files) is left as it is, with a line in the log; it is
+tried again in the next round. Source: Kafka LogCleaner.scala, LogCleanerManager.scala.
+Not here: what is kept (`log.cleaning`).
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from idempotency.ports import Clock
+from idempotency.record_batch import BatchError
+from region_broker.limits import CLEANER_BYTES_PER_S, CLEANER_KEYS_MAX
+from region_broker.log.cleaning.planning import Filth, groups, judge
+from region_broker.log.cleaning.rewriting import Cleaning, CleaningTask, Read, Rewritten
+from region_broker.log.cleaning.state import CleanMark
+from region_broker.log.failures import LogError
+from region_broker.log.log_config import NodeLogConfig
+from region_broker.log.partition_log import PartitionLog
+from region_broker.log.replay import rebuild_state
+from region_broker.log.segment import SealedCache, Segment
+from region_broker.log.side_files.producer_snapshots import load_newest
+from region_broker.partitions.partition import Partition
+from region_broker.ports.disk import Disk
+
+logger: Final = logging.getLogger(__name__)
+
+PAUSE_MS: Final = 15_000  # Kafka's log.cleaner.backoff.ms
+RUN_FILES_MAX: Final = 8
+RESTS_PER_WORK: Final = 2
+"""How long it rests after each step, in times of the step: its thread shares the interpreter with the event loop."""
+
+BoundOf = Callable[[Partition], int]
+"""Below which offset a partition may be cleaned now; 0: nowhere."""
+
+
+class Worker(Protocol):
+    """Where blocking work runs: a thread, or inline in a simulation."""
+
+    def start(self, work: Callable[[], None]) -> Awaitable[None]:
+        """Begin the work; the awaitable ends with it and raises what it raised."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class CleanerParts:
+    """What the cleaner works with. `partitions` yields those of the node; `on_sealed` gets each new segment."""
+
+    partitions: Callable[[], Iterator[Partition]]
+    bound_of: BoundOf
+    disk: Disk
+    clock: Clock
+    worker: Worker
+    on_sealed: Callable[[Path], None] = lambda _: None
+    keys_max: int = CLEANER_KEYS_MAX
+    bytes_per_s: int = CLEANER_BYTES_PER_S
+
+
+class Cleaner:
+    """`run` is its task."""
+
+    def __init__(self, parts: CleanerParts) -> None:
+        """Nothing is cleaned before `run`."""
+        self._parts = parts
+        self.pause_ms = PAUSE_MS
+        """How long it rests where nothing is to be cleaned."""
+        self.cleanings = 0
+        self.removed_bytes = 0
+
+    async def run(self) -> None:
+        """Clean until cancelled."""
+        while True:
+            if not await self.clean_dirtiest():
+                await self._parts.clock.sleep_ms(self.pause_ms)
+
+    async def clean_dirtiest(self) -> bool:
+        """Clean the log that needs it most; return whether there was one that could be cleaned."""
+        failed: set[Partition] = set()
+        while True:
+            found = self._dirtiest(failed)
+            if found is None:
+                return False
+            if await self.clean(*found):
+                return True
+            failed.add(found[0])
+
+    def _dirtiest(self, without: set[Partition]) -> tuple[Partition, Filth] | None:
+        now_ms = self._parts.clock.wall_ms()
+        best: tuple[Partition, Filth] | None = None
+        for partition in self._parts.partitions():
+            config = partition.log.config
+            if not config.compacts or partition.failed is not None or partition in without:
+                continue
+            try:
+                filth = filth_of(partition, self._parts.bound_of(partition), now_ms)
+            except (LogError, OSError) as error:
+                logger.warning("%s is not cleaned: %s", partition.tp, error)
+                continue
+            if filth.wanted(config.cleaning.dirty_ratio_min) and (
+                best is None or filth.ratio > best[1].ratio
+            ):
+                best = partition, filth
+        return best
+
+    async def clean(self, partition: Partition, filth: Filth) -> bool:
+        """Clean one log as far as `filth` allows; return whether it came to its end."""
+        log = partition.log
+        try:
+            run = _Run(partition, filth, self._parts)
+        except (LogError, BatchError, OSError) as error:
+            logger.warning("%s is not cleaned: %s", partition.tp, error)
+            return False
+        try:
+            for awaited in run.steps():
+                await self._step(awaited)
+        except (LogError, BatchError, OSError) as error:
+            logger.warning("%s: cleaning ended early: %s", partition.tp, error)
+            if run.stop_reason is not None:
+                log.fail(f"{run.stop_reason}: {error}")
+            return False
+        finally:
+            run.close()
+        if run.is_void():
+            return False
+        self.cleanings += 1
+        self.removed_bytes += run.cleaning.removed_bytes
+        logger.info(
+            "%s: cleaned up to offset %d, %d bytes fewer",
+            partition.tp, log.cleaning.mark.first_dirty_offset, run.cleaning.removed_bytes,
+        )  # fmt: skip
+        if unread := run.cleaning.unread:
+            logger.warning(
+                "%s: the records of %d batches cannot be read, the first at offset %d: they stay as they are, and so do "
+                "tombstones behind them, until retention or DeleteRecords takes them", partition.tp, len(unread), unread[0],
+            )  # fmt: skip
+        return True
+
+    async def _step(self, step: "_Step") -> None:
+        clock = self._parts.clock
+        started_ms = clock.monotonic_ms()
+        if step.work is not None:
+            await self._parts.worker.start(step.work)
+        bytes_read = step.bytes_read()
+        if bytes_read:
+            worked_ms = clock.monotonic_ms() - started_ms
+            await clock.sleep_ms(
+                max(bytes_read * 1000 / self._parts.bytes_per_s, worked_ms * RESTS_PER_WORK)
+            )
+
+
+def filth_of(partition: Partition, bound_offset: int, now_ms: int) -> Filth:
+    """Return what may be cleaned of a partition; raises LogDamaged, OSError."""
+    log = partition.log
+    return judge(
+        sealed_segments(log),
+        log.config,
+        first_dirty_offset=max(log.cleaning.mark.first_dirty_offset, log.log_start_offset),
+        # What is decided and durable, whether readers here are shown it or not: `bound_of` knows of those.
+        bound_offset=min(bound_offset, log.state.last_stable_offset(partition.high_watermark)),
+        now_ms=now_ms,
+    )
+
+
+def sealed_segments(log: PartitionLog) -> list[Segment]:
+    """Return the sealed segments, oldest first."""
+    return [segment for segment in log.segments.segments if segment.file is None]
+
+
+@dataclass(slots=True)
+class _Step:
+    """Something to be awaited: `work` in a thread, then a pause for what it read."""
+
+    work: Callable[[], None] | None
+    bytes_read: Callable[[], int] = lambda: 0
+
+
+class _Run:
+    """One cleaning of one log; `steps` alternates between a thread and the event loop."""
+
+    def __init__(self, partition: Partition, filth: Filth, parts: CleanerParts) -> None:
+        log = partition.log
+        self._log = log
+        self._partition = partition
+        self._parts = parts
+        self._interruptions = log.cleaning.interruptions
+        self._segments = sealed_segments(log)[: filth.count]
+        self._cache = SealedCache(parts.disk, NodeLogConfig(open_files_max=RUN_FILES_MAX))
+        self._next: Read | Rewritten | None = None
+        self._void = False
+        self.stop_reason: str | None = None
+        """Why the log has to stop if the disk fails now; on the loop, as waiters hear of it."""
+        start, end = self._segments[0].base_offset, filth.end_offset
+        aborted = log.aborted_in(start, end, partition.high_watermark)
+        self.cleaning = Cleaning(
+            CleaningTask(
+                folder=log.folder,
+                config=log.config,
+                segments=[self._own(segment) for segment in self._segments],
+                first_dirty_offset=max(log.cleaning.mark.first_dirty_offset, start),
+                aborted=aborted,
+                producers=log.state.producer_ids(),
+                now_ms=parts.clock.wall_ms(),
+                keys_max=parts.keys_max,
+            ),
+            self._cache,
+        )
+
+    def _own(self, segment: Segment) -> Segment:
+        """Return the segment for use in a thread: with files and indexes of this run."""
+        return Segment(
+            segment.path, segment.base_offset, self._cache, segment.config,
+            size_bytes=segment.size_bytes, next_offset=segment.next_offset,
+        )  # fmt: skip
+
+    def is_void(self) -> bool:
+        """Tell whether the log has changed under the run, or may not be cleaned so far any more."""
+        return self._void
+
+    def steps(self) -> Iterator[_Step]:
+        state = self._log.cleaning
+        own = [self._own(segment) for segment in self._segments]
+        yield _Step(state.settle)  # the end of the run before may have failed
+        yield from self._in_thread(self.cleaning.fill_map())
+        if self.is_void():
+            return
+        clean_to = self.cleaning.clean_to
+        count = sum(segment.base_offset < clean_to for segment in own)
+        before = CleanMark(
+            first_dirty_offset=state.mark.first_dirty_offset,
+            cleaned_here_below=max(clean_to, state.mark.cleaned_here_below),
+            holes_below=max(clean_to, state.mark.holes_below),
+        )
+        yield _Step(lambda: self._keep_state(own, clean_to))
+        yield _Step(lambda: self._forget_older(clean_to))
+        if self.is_void():
+            return
+        yield _Step(lambda: self._mark(before))
+        txns = self.cleaning.transactions()
+        for start, stop in groups(own[:count], self._log.config.segment_bytes):
+            if not self.is_void():
+                yield from self._in_thread(self.cleaning.rewrite(own[start:stop], txns))
+            if self.is_void():
+                return
+            done = self._next
+            assert isinstance(done, Rewritten)
+            if self._parts.bound_of(self._partition) < clean_to:
+                return  # a mirror has lost what it had: it must not miss what goes here (T13)
+            yield _Step(partial(self._prepare, done))
+            if not self.is_void():
+                path = self._swap(self._segments[start:stop], done)
+                yield _Step(state.settle)
+                yield _Step(partial(self._digest, path))
+        if not self.is_void():
+            yield _Step(lambda: self._mark(replace(before, first_dirty_offset=clean_to)))
+
+    def _in_thread(self, work: Iterator[Read | Rewritten]) -> Iterator[_Step]:
+        """Yield steps until the generator has ended; `_next` is the last thing that it yielded."""
+        ended = False
+
+        def advance() -> None:
+            nonlocal ended
+            found = next(work, None)
+            if found is None:
+                ended = True
+            else:
+                self._next = found
+
+        while not ended and not self.is_void():
+            yield _Step(
+                advance, lambda: self._next.size_bytes if isinstance(self._next, Read) else 0
+            )
+            if self._interruptions != self._log.cleaning.interruptions:
+                self._void = True
+
+    def _keep_state(self, own: list[Segment], offset: int) -> None:
+        folder, disk = self._log.folder, self._parts.disk
+        if load_newest(disk, folder, offset, offset) is None:
+            state = rebuild_state(folder, own, offset)
+            self._void = not self._log.cleaning.keep_snapshot(
+                offset, state.encode(), self._interruptions
+            )
+
+    def _forget_older(self, offset: int) -> None:
+        self._void = not self._log.cleaning.forget_snapshots(offset, self._interruptions)
+
+    def _mark(self, mark: CleanMark) -> None:
+        self._void = not self._log.cleaning.note(mark, self._interruptions)
+
+    def _prepare(self, done: Rewritten) -> None:
+        # If this fails, whether the durable step was made is not known: only a start can find out.
+        self.stop_reason = f"putting a cleaned segment into {self._log.folder} failed"
+        self._void = not self._log.cleaning.prepare(done.swap, self._interruptions)
+
+    def _swap(self, old: list[Segment], done: Rewritten) -> Path:
+        """On the event loop: let names and memory follow what is durable, in one step."""
+        log = self._log
+        path = old[0].path
+        if not log.cleaning.apply(done.swap):
+            self._void = True
+            return path
+        self.stop_reason = None
+        fresh = Segment(path, done.fresh.base_offset, old[0].cache, log.config)
+        fresh.adopt(done.fresh.index(), done.summary)
+        fresh.live_index = None  # a sealed segment's index is read when it is needed
+        log.segments.replace(old, fresh)
+        return path
+
+    def _digest(self, path: Path) -> None:
+        try:
+            self._parts.on_sealed(path)
+        except OSError as error:
+            # The segment itself is durable; a digest that is missing is made by the next start.
+            logger.warning("no digest was written for %s: %s", path, error)
+
+    def close(self) -> None:
+        self._cache.close()

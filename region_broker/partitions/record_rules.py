@@ -1,0 +1,163 @@
+"""What a topic makes of a fresh batch before it is written: its times judged or stamped, its codec changed.
+
+INV-FIT1  a batch is judged by its header; records are looked at only where `compression.type` asks for another codec
+         than the batch has, by that codec, and in compacted topics, for their keys
+INV-FIT2  what takes long is done ahead and off the event loop (`is_heavy`, `prepared`); a batch that was not prepared,
+         or under other rules than those in force now, is treated all the same when it is appended
+INV-FIT3  whether a batch is in the log already is asked first, of the bytes that were sent: rules that have changed since
+         refuse no retry of what is there
+
+A batch's header names its first and its highest timestamp. `message.timestamp.before.max.ms` is held against the
+first, where Kafka looks at every record: a record that is older than the first one of its batch passes.
+Source: Kafka LogValidator.java, UnifiedLog.scala `append` (sizes).
+Not here: what every client batch must be (`admission`), how it is rewritten (`wire.batch_rewrite`).
+"""
+
+from typing import Final, NamedTuple
+
+from idempotency.record_batch import (
+    LOG_APPEND_TIME_BIT,
+    BatchError,
+    BatchHeader,
+    Buffer,
+    read_header,
+)
+from region_broker.limits import RECORD_ERRORS_MAX
+from region_broker.log.cleaning.batch_filter import open_body, walk
+from region_broker.log.log_config import LogConfig, RecordRules
+from region_broker.partitions.admission import AppendOutcome, AppendVerdict, check_client_batch
+from region_broker.wire.batch_rewrite import recompressed, with_append_time
+from region_broker.wire.batches import RecordsError
+from region_broker.wire.compression import Codec
+
+NO_TIMESTAMP_MS: Final = -1
+RECOMPRESSED_INLINE_BYTES_MAX: Final = 8 * 1024
+
+
+def is_heavy(data: Buffer, config: LogConfig) -> bool:
+    """Tell whether `prepared` should be run for the batch, in a thread, before it is appended."""
+    codec = config.records.codec
+    if codec is None and not config.compacts:
+        return False
+    try:
+        header = read_header(data)
+    except BatchError:
+        return False
+    if header.codec == codec and not config.compacts:
+        return False
+    # How much a compressed batch holds is known only when it is open.
+    return header.codec != Codec.NONE or len(data) > RECOMPRESSED_INLINE_BYTES_MAX
+
+
+class Prepared(NamedTuple):
+    """What became of a batch under the rules of `config`: in the topic's codec, or why it is refused."""
+
+    config: LogConfig
+    made: Buffer | AppendOutcome
+
+
+def prepared(data: Buffer, config: LogConfig) -> Prepared:
+    """Do ahead what takes long: look at the batch's keys, change its codec."""
+    header = check_client_batch(data, config.message_bytes_max)
+    if isinstance(header, AppendOutcome):
+        return Prepared(config, header)
+    return Prepared(config, _made(data, header, config))
+
+
+def fitted(
+    data: Buffer,
+    header: BatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    ahead: Prepared | None = None,
+) -> tuple[Buffer, BatchHeader] | AppendOutcome:
+    """Return a fresh batch as it is to be written, with its header, or why it is refused.
+
+    `ahead` is what `prepared` made of the same bytes.
+    """
+    rules = config.records
+    wrong_time = _time_problem(header, rules, now_ms)
+    if wrong_time:
+        return AppendOutcome(AppendVerdict.INVALID_TIMESTAMP, detail=wrong_time)
+    in_force = ahead is not None and ahead.config == config
+    made = ahead.made if ahead is not None and in_force else _made(data, header, config)
+    if isinstance(made, AppendOutcome):
+        return made
+    if made is not data:
+        data, header = made, read_header(made)
+    if header.size_bytes > config.segment_bytes:
+        return AppendOutcome(
+            AppendVerdict.LARGER_THAN_SEGMENT,
+            detail=f"the batch has {header.size_bytes} bytes, segment.bytes is {config.segment_bytes}",
+        )
+    if rules.log_append_time:
+        data = with_append_time(data, header, now_ms)
+        header = read_header(data)
+    return data, header
+
+
+def _made(data: Buffer, header: BatchHeader, config: LogConfig) -> Buffer | AppendOutcome:
+    problem = _key_problem(data, header) if config.compacts else None
+    if problem is not None:
+        return problem
+    rules = config.records
+    if rules.codec is None or rules.codec == header.codec:
+        return data
+    try:
+        changed = recompressed(data, header, rules.codec, level=rules.level)
+    except RecordsError as error:
+        return AppendOutcome(
+            AppendVerdict.INVALID_RECORD,
+            detail=f"compression.type={rules.codec.name.lower()} of the topic: {error}",
+        )
+    if len(changed) > config.message_bytes_max:
+        return AppendOutcome(
+            AppendVerdict.TOO_LARGE,
+            detail=f"in the topic's codec the batch has {len(changed)} bytes, "
+            f"max.message.bytes is {config.message_bytes_max}",
+        )
+    return changed
+
+
+def _key_problem(data: Buffer, header: BatchHeader) -> AppendOutcome | None:
+    """Return why a compacted topic does not take the batch: it would lose what has no key (Kafka validateKey)."""
+    with memoryview(data) as view:
+        batch = bytes(view[: header.size_bytes])
+    keyless = 0
+    bad: list[int] = []
+    try:
+        for index, record in enumerate(walk(open_body(batch, header), header)):
+            if record.key is None:
+                keyless += 1
+                if len(bad) < RECORD_ERRORS_MAX:
+                    bad.append(index)
+    except RecordsError as error:
+        return AppendOutcome(AppendVerdict.INVALID_RECORD, detail=str(error))
+    if not bad:
+        return None
+    return AppendOutcome(
+        AppendVerdict.INVALID_RECORD,
+        detail=f"{keyless} of {header.record_count} records, the first of them record {bad[0]}, have no key:"
+        " a compacted topic keeps records by key",
+        bad_records=tuple(bad),
+    )
+
+
+def _time_problem(header: BatchHeader, rules: RecordRules, now_ms: int) -> str:
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        return "a producer must not set the timestamp type LogAppendTime"
+    if rules.log_append_time:
+        return ""
+    latest_ms, first_ms = header.max_timestamp_ms, header.base_timestamp_ms
+    highest_ms = max(latest_ms, first_ms)
+    if highest_ms != NO_TIMESTAMP_MS and highest_ms - now_ms > rules.after_max_ms:
+        return (
+            f"timestamp {highest_ms} is {highest_ms - now_ms} ms ahead of this node's clock, "
+            f"message.timestamp.after.max.ms is {rules.after_max_ms}"
+        )
+    if first_ms != NO_TIMESTAMP_MS and now_ms - first_ms > rules.before_max_ms:
+        return (
+            f"timestamp {first_ms} is {now_ms - first_ms} ms old, "
+            f"message.timestamp.before.max.ms is {rules.before_max_ms}"
+        )
+    return ""

@@ -1,0 +1,138 @@
+"""Reads of one log that give out nothing damaged.
+
+INV-PT6  no batch leaves the node unless its CRC is right: a bad one is CorruptRange for those who ask for it,
+        a log line and a count, and the batches before and behind it are served
+
+Not here: how far a reader may see (`partition`), the bytes (`log.partition_log`).
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from idempotency.identity import TopicPartition
+from idempotency.partition_state import AbortedTxn
+from idempotency.record_batch import crc_ok, first_unsound, iter_headers
+from region_broker.log.failures import CorruptRange, LogDamaged, PartitionFailed
+from region_broker.log.partition_log import PartitionLog
+from region_broker.log.segment import BatchAtTime, ReadSlice
+from region_broker.ports.disk import NO_DESCRIPTORS
+
+logger: Final = logging.getLogger(__name__)
+
+CORRUPT_OFFSETS_NAMED: Final = 100
+"""How many damaged places of one partition get a line in the log; all reads of them are counted."""
+_NO_EPOCH: Final = -1
+
+
+class SoundReads:
+    """Reads `log`, which is called `tp` in texts. A disk error stops the log."""
+
+    def __init__(self, tp: TopicPartition, log: PartitionLog) -> None:
+        """Nothing damaged was seen yet."""
+        self._tp = tp
+        self._log = log
+        self.corrupt_count = 0
+        self._corrupt_at: set[int] = set()
+
+    def read(
+        self, offset: int, max_bytes: int, end: int, *, wait: bool
+    ) -> tuple[bytes | bytearray, int]:
+        """Return whole sound batches from `offset` up to `end`, and where to go on.
+
+        Raises CorruptRange if the first one is damaged, PartitionFailed, and ColdRange unless `wait`.
+        """
+        with self._errors_at(offset, f"reading at {offset}"):
+            found = self._read_around_damage(offset, max_bytes, end, wait=wait)
+        if found is None:
+            if offset < end:
+                raise self._corrupt(offset, "the batch there does not end where readers may see")
+            return b"", offset
+        bad_at = first_unsound(
+            found.data,
+            offset,
+            leader_epoch=self._one_epoch(offset, found),
+            gap_below=self._log.cleaning.holes_below,
+        )
+        if bad_at < 0:
+            return found.data, found.next_offset
+        if bad_at == 0:
+            raise self._corrupt(offset, "the batch there has a wrong CRC")
+        sound = found.data[:bad_at]
+        next_offset = offset
+        for _, header in iter_headers(sound):
+            next_offset = header.next_offset
+        return sound, next_offset
+
+    def _one_epoch(self, offset: int, found: ReadSlice) -> int | None:
+        """Return the leader epoch of all that was read, None if there are several."""
+        epochs = self._log.epochs
+        leader_epoch = epochs.epoch_at(offset)
+        if leader_epoch == _NO_EPOCH:
+            return None
+        return leader_epoch if epochs.epoch_at(found.next_offset - 1) == leader_epoch else None
+
+    def _read_around_damage(
+        self, offset: int, max_bytes: int, end: int, *, wait: bool
+    ) -> ReadSlice | None:
+        try:
+            return self._log.read(offset, max_bytes, end, wait=wait)
+        except LogDamaged:
+            if max_bytes <= 1:
+                raise
+            return self._log.read(offset, 1, end, wait=wait)  # the first batch may be sound
+
+    def aborted_in(self, start: int, end: int, bound: int, *, wait: bool) -> list[AbortedTxn]:
+        """Return the aborted transactions that touch [start, end); raises what `read` raises."""
+        with self._errors_at(start, f"looking for aborted transactions from {start} on"):
+            return self._log.aborted_in(start, end, bound, wait=wait)
+
+    def bytes_between(self, start: int, end: int, enough: int, *, wait: bool) -> int:
+        """Return the bytes of [start, end), or `enough`: also where they are damaged, so that the reader is told.
+
+        Raises PartitionFailed, and ColdRange unless `wait`.
+        """
+        try:
+            with self._errors_at(start, f"looking for what lies behind {start}"):
+                return self._log.bytes_between(start, end, enough, wait=wait)
+        except CorruptRange:
+            return enough
+
+    @contextmanager
+    def _errors_at(self, offset: int, work: str) -> Iterator[None]:
+        """Let damage be CorruptRange, and stop the partition if the disk fails; not where no file can be opened now."""
+        try:
+            yield
+        except LogDamaged as error:
+            raise self._corrupt(offset, f"{work}: {error}") from error
+        except OSError as error:
+            reason = f"{work} of {self._tp} failed: {error}"
+            if error.errno in NO_DESCRIPTORS:
+                raise PartitionFailed(f"{reason}; it goes on when files can be opened") from error
+            self._log.fail(reason)
+            raise PartitionFailed(self._log.failed) from error
+
+    def _corrupt(self, offset: int, reason: str) -> CorruptRange:
+        self.corrupt_count += 1
+        if offset not in self._corrupt_at and len(self._corrupt_at) < CORRUPT_OFFSETS_NAMED:
+            self._corrupt_at.add(offset)
+            logger.error(
+                "%s: what is stored at offset %d is damaged and is not given out: %s. Restore the segment from "
+                "another region; readers may go on behind it",
+                self._tp, offset, reason,
+            )  # fmt: skip
+        return CorruptRange(offset, f"{self._tp} at {offset}: {reason}")
+
+    def batch_at(
+        self, timestamp_ms: int, start: int, end: int, *, wait: bool = True
+    ) -> BatchAtTime | None:
+        """Return the first batch in [start, end) that says it holds a record at or after a time.
+
+        Raises CorruptRange, PartitionFailed, and ColdRange unless `wait`.
+        """
+        with self._errors_at(-1, f"looking for {timestamp_ms} ms"):
+            found = self._log.segments.first_reaching(timestamp_ms, end, start, wait=wait)
+        if found is not None and not crc_ok(found.batch, 0, found.header):
+            raise self._corrupt(found.header.base_offset, "the batch there has a wrong CRC")
+        return found

@@ -1,0 +1,539 @@
+"""All partitions of this node, in one folder.
+
+INV-T1  the folder says its format version; a newer one is refused before anything in it is touched
+INV-T2  a partition lives in `<topic id, 32 hex digits>/<partition>`: a topic that was deleted and created again is
+        another topic
+INV-T3  a partition that cannot be opened is there, failed, with the reason; the others go on
+INV-T6  a partition that was made and is gone, or whose folder was emptied, is named in `lost`, also after an empty one
+        took its place (T36)
+INV-T7  only a start misses partitions: one that is made later was not there before, whatever the manifest still says of
+        one of its number whose drop was interrupted
+INV-T4  the journal is replayed before any partition is opened
+INV-T5  a drop that a crash or the disk interrupted is finished by the next start, or before; a folder that no topic has
+        and that no deletion was begun of is left
+
+    <data_dir>/format                        "tidemark-log 2"
+    <data_dir>/journal                       small appends of all partitions, synced before they are acknowledged
+    <data_dir>/manifest                      which partitions were made: one that is gone is missed
+    <data_dir>/<topic id>/topic.json         name and id, for people and offline tools
+    <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start,
+                                             <base>.{log,index,txnindex,snapshot,bookmark}
+    <data_dir>/<topic id>.deleted            a topic on its way out (`log.recovery.removal`)
+    <data_dir>/<topic id>.kept               a deleted topic, kept for a while (`log.recovery.kept_deletions`)
+
+Not here: which topics there are (`controller.metadata_store`), roles (the node tells each partition).
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import UUID
+
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.ports import Clock
+from region_broker.log.bookmarks import Bookmarks
+from region_broker.log.cold_reads import ColdReads
+from region_broker.log.failures import LogDamaged, LogError, NewerFormat, UnsupportedConfig
+from region_broker.log.group_commit import GroupCommit
+from region_broker.log.journal.replay import open_journal
+from region_broker.log.log_config import (
+    FlushPolicy,
+    LogConfig,
+    NodeLogConfig,
+    topic_log_config,
+)
+from region_broker.log.log_setup import LogListener, LogSetup
+from region_broker.log.partition_log import PartitionLog
+from region_broker.log.recovery.kept_deletions import DeletionNote, KeptDeletions
+from region_broker.log.recovery.removal import Removal
+from region_broker.log.segment import LOG_SUFFIX, SealedCache
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.side_files.log_manifest import LogEntry, LogManifest
+from region_broker.log.side_files.log_start import LogStart
+from region_broker.partitions.partition import Partition
+from region_broker.ports.disk import Disk
+from region_broker.wire.caps.disk_room import DiskRoom
+
+logger: Final = logging.getLogger(__name__)
+
+FORMAT_NAME: Final = "format"
+FORMAT_VERSION: Final = 2
+"""2: appends may be in the journal only. A folder of version 1 is one whose journal is empty."""
+FORMAT_WORD: Final = "tidemark-log"
+TOPIC_FILE_NAME: Final = "topic.json"
+TOPIC_NAME_CHARS: Final = 32
+_SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
+
+
+class TopicSpec(Protocol):
+    """What the table must know of a topic; `controller.metadata_image.TopicImage` is one."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """The id, fixed for the topic's life."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions."""
+        ...
+
+    @property
+    def internal(self) -> bool:
+        """Whether it is a ledger: nothing of it goes by age or size."""
+        ...
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """The configs that were set, in Kafka's names."""
+        ...
+
+
+class PartitionTable:
+    """Opens, finds, maintains and closes the partitions."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        data_dir: Path,
+        clock: Clock,
+        config: NodeLogConfig,
+        group_commit: GroupCommit,
+    ) -> None:
+        """Take the folder, creating it if need be; raises NewerFormat, LogDamaged (the journal), OSError."""
+        self._disk = disk
+        self._data_dir = data_dir
+        self._clock = clock
+        self._config = config
+        self._group_commit = group_commit
+        self._cache = SealedCache(disk, config)
+        self.bookmarks = Bookmarks()
+        self.cold_reads = ColdReads(disk)
+        self.room = DiskRoom(config.disk_free_bytes_min)
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[UUID, dict[int, Partition]] = {}
+        self._configs: dict[UUID, Mapping[str, str]] = {}
+        check_format(disk, data_dir)
+        self.kept = KeptDeletions(disk, data_dir, clock, config.deleted_topic_retention_ms)
+        self._removal = Removal(disk, self.kept)
+        self._removal.sweep(data_dir)
+        self._manifest = LogManifest(disk, data_dir)
+        self._starting = True
+        self._emptied = self._emptied_folders()  # before the journal puts anything into one
+        opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
+        self._journal = opened.journal
+        self._refused = opened.refused
+        if config.journal_bytes > 0:
+            group_commit.use(self._journal)
+
+    def __iter__(self) -> Iterator[Partition]:
+        """Yield all partitions, by topic in the order of opening, then by number."""
+        for partitions in list(self._by_name.values()):
+            yield from list(partitions.values())
+
+    def get(self, name: str, partition: int) -> Partition | None:
+        """Return a partition by topic name; None if there is none."""
+        partitions = self._by_name.get(name)
+        return None if partitions is None else partitions.get(partition)
+
+    def by_id(self, topic_id: UUID, partition: int) -> Partition | None:
+        """Return a partition by topic id; None if there is none."""
+        partitions = self._by_id.get(topic_id)
+        return None if partitions is None else partitions.get(partition)
+
+    def folder_of(self, topic_id: UUID, partition: int) -> Path:
+        """Return where a partition's files are."""
+        return self._data_dir / topic_id.hex / str(partition)
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder that all logs are in."""
+        return self._data_dir
+
+    def volume_bytes(self) -> tuple[int, int]:
+        """Return (size, what is free) of the volume of `data_dir`, in bytes; raises OSError."""
+        return self._disk.volume_bytes(self._data_dir)
+
+    def open_topic(self, topic: TopicSpec) -> list[Partition]:
+        """Open or create the partitions of a topic that are not open yet; return all of them.
+
+        Folders of partitions beyond its count are opened too: a mirror has them early (T15).
+        Raises UnsupportedConfig before anything is created. A partition that fails is among them, failed.
+        """
+        config = self._log_config(topic)
+        other = self._by_name.get(topic.name)
+        assert other is None or other is self._by_id.get(topic.topic_id), topic.name
+        folder = self._data_dir / topic.topic_id.hex
+        partitions = self._by_id.setdefault(topic.topic_id, {})
+        self._by_name[topic.name] = partitions
+        self._configs[topic.topic_id] = topic.configs
+        if self._starting:
+            self._note_lost(topic)
+        try:
+            self._make_folder(folder)
+            self._write_topic_file(folder, topic)
+        except OSError as error:
+            logger.exception("%s: its description cannot be written", folder)
+            for number in range(topic.partition_count):
+                if number not in partitions:
+                    partitions[number] = self._broken(topic, number, config, str(error))
+        for number in [*range(topic.partition_count), *self._folders_beyond(topic)]:
+            if number not in partitions:
+                partitions[number] = self._open_partition(topic, number, config)
+        self._note_made(topic.topic_id)
+        return list(partitions.values())
+
+    def _note_lost(self, topic: TopicSpec) -> None:
+        """Note which of the topic's partitions were made in an earlier life and are gone; raises OSError."""
+        held, topic_id = self._by_id[topic.topic_id], topic.topic_id
+        made = (
+            number
+            for number in range(topic.partition_count)
+            if number not in held and self._manifest.of((topic_id, number)) is LogEntry.MADE
+        )
+        gone = [
+            number
+            for number in made
+            if (topic_id, number) in self._emptied
+            or not self._disk.exists(self.folder_of(topic_id, number))
+        ]
+        self._manifest.note([(topic_id, number) for number in gone], LogEntry.LOST)
+
+    def _emptied_folders(self) -> frozenset[tuple[UUID, int]]:
+        """Return which partitions that were made have a folder without what every log has from its making on."""
+        found = set()
+        for topic_id, number in self._manifest.named(LogEntry.MADE):
+            folder = self.folder_of(topic_id, number)
+            if not self._disk.exists(folder / CHECKPOINT_NAME) and self._disk.exists(folder):
+                names = self._disk.list_dir(folder)
+                if not any(name.endswith(LOG_SUFFIX) for name in names):
+                    found.add((topic_id, number))
+        return frozenset(found)
+
+    def _note_made(self, topic_id: UUID) -> None:
+        named = self._manifest.of
+        new = [n for n in self._by_id[topic_id] if named((topic_id, n)) is LogEntry.REMOVED]
+        made = [(topic_id, n) for n in new if self._disk.exists(self.folder_of(topic_id, n))]
+        self._note(made, LogEntry.MADE)
+
+    def _note(self, keys: list[tuple[UUID, int]], entry: LogEntry) -> None:
+        try:
+            self._manifest.note(keys, entry)
+        except (
+            OSError
+        ):  # INV-MF3: they are not missed if they go, and the disk's error is told where it matters
+            logger.exception("%s: the manifest cannot be written", self._data_dir)
+
+    def lost(self) -> list[str]:
+        """Return the names of partitions that were made, and were gone at a start (INV-T6)."""
+        keys = self._manifest.lost()
+        found = [(self.by_id(topic_id, number), topic_id, number) for topic_id, number in keys]
+        return [f"{p.tp}" if p is not None else f"{t.hex}-{n}" for p, t, n in found]
+
+    def take_note_of_lost(self) -> None:
+        """Forget what was lost: who decides who acts has, durably, taken note."""
+        self._note(self._manifest.lost(), LogEntry.MADE)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a topic's folder; what is left there of earlier deletions goes."""
+        if not self._removal.is_away(folder):
+            raise OSError(f"what is left of a deleted topic cannot be put away: {folder}")
+        self._disk.make_dirs(folder)
+        self._removal.unmark(folder)
+        self._removal.sweep(folder)
+
+    def rename_topic(self, topic_id: UUID, name: str) -> None:
+        """Let an open topic have another name: logs are kept by id, the name is for people and clients."""
+        partitions = self._by_id.get(topic_id, {})
+        for old in [old for old, held in self._by_name.items() if held is partitions]:
+            del self._by_name[old]
+        assert name not in self._by_name, name
+        self._by_name[name] = partitions
+        for partition in partitions.values():
+            partition.tp = TopicPartition(TopicName(name), partition.tp.partition)
+
+    def _folders_beyond(self, topic: TopicSpec) -> list[int]:
+        """Return the partitions that have a folder, but which the topic has not; those that a shrink took away go."""
+        folder = self._data_dir / topic.topic_id.hex
+        if not self._disk.exists(folder):
+            return []
+        numbers = (int(name) for name in self._disk.list_dir(folder) if name.isdecimal())
+        is_open = self._by_id[topic.topic_id]
+        found = sorted(number for number in numbers if number >= topic.partition_count)
+        return [
+            number
+            for number in found
+            if number not in is_open and not self._finish_drop(folder / str(number))
+        ]
+
+    def _finish_drop(self, folder: Path) -> bool:
+        """Go on with a drop that was begun, if it was; tell so."""
+        if self._removal.is_marked(folder):
+            self._removal.put_away(folder)
+            return True
+        return not self._removal.is_away(folder)
+
+    def finish_drops(self) -> None:
+        """Once a start has opened all topics: drop those whose deletion was interrupted behind the registry (INV-T5)."""
+        topics = {topic_id.hex for topic_id in self._by_id}
+        for name in self._disk.list_dir(self._data_dir):
+            folder = self._data_dir / name
+            if (
+                len(name) == TOPIC_NAME_CHARS
+                and name not in topics
+                and not self._finish_drop(folder)
+            ):
+                logger.warning("%s belongs to no topic that the registry has: it is left", folder)
+        self._starting = False
+        self._forget_dropped()
+
+    def _forget_dropped(self) -> None:
+        """Name no partition any more that nobody has, and that is gone: its drop was interrupted (INV-T7)."""
+        gone = [
+            (topic_id, number)
+            for topic_id, number in self._manifest.named(LogEntry.MADE)
+            if number not in self._by_id.get(topic_id, {})
+            and not self._disk.exists(self.folder_of(topic_id, number))
+        ]
+        self._note(gone, LogEntry.REMOVED)
+
+    def beyond(self, topic_id: UUID, partition_count: int) -> list[Partition]:
+        """Return a topic's open partitions that a topic of `partition_count` has not."""
+        partitions = self._by_id.get(topic_id, {})
+        return [held for number, held in partitions.items() if number >= partition_count]
+
+    def mark_beyond(self, topic_id: UUID, partition_count: int) -> None:
+        """Note that those partitions are about to be dropped: a start finishes that (INV-T5)."""
+        for partition in self.beyond(topic_id, partition_count):
+            number = partition.tp.partition
+            note = self._note_of(topic_id, "its topic has fewer partitions", number)
+            self._removal.mark(self.folder_of(topic_id, number), note)
+
+    def _note_of(self, topic_id: UUID, why: str, partition: int | None = None) -> DeletionNote:
+        held = self._by_id[topic_id]
+        return DeletionNote(
+            topic_id=str(topic_id),
+            name=next((str(each.tp.topic) for each in held.values()), ""),
+            partition_count=len(held),
+            partition=partition,
+            configs=dict(self._configs.get(topic_id, {})),
+            why=why,
+            deleted_wall_ms=self._clock.wall_ms(),
+        )
+
+    def unmark_beyond(self, topic_id: UUID, partition_count: int) -> None:
+        """Take `mark_beyond` back: they stay."""
+        for partition in self.beyond(topic_id, partition_count):
+            self._removal.unmark(self.folder_of(topic_id, partition.tp.partition))
+
+    def drop_beyond(self, topic_id: UUID, partition_count: int) -> None:
+        """Stop those partitions and delete their files; waiters get PartitionFailed.
+
+        A disk that fails here leaves the files to a later try (INV-T5).
+        """
+        self.mark_beyond(topic_id, partition_count)
+        going = [(topic_id, p.tp.partition) for p in self.beyond(topic_id, partition_count)]
+        self._note(going, LogEntry.REMOVED)
+        for partition in self.beyond(topic_id, partition_count):
+            number, keep = partition.tp.partition, holds_records(partition)
+            del self._by_id[topic_id][number]
+            partition.close(f"{partition.tp} is no partition of its topic any more")
+            self._put_away(self.folder_of(topic_id, number), [partition], keep=keep)
+
+    def _put_away(self, folder: Path, partitions: Sequence[Partition], *, keep: bool) -> None:
+        """Take the folder of closed partitions away; once it is, nobody needs what the journal has of them."""
+
+        def give_up() -> None:
+            for partition in partitions:
+                partition.log.give_up()
+                self._refused.pop((partition.topic_id.bytes, partition.tp.partition), None)
+
+        self._removal.put_away(folder, give_up, keep=keep)
+
+    def config_problem(self, configs: Mapping[str, str]) -> str | None:
+        """Return why no topic may get these configs here, None if it may."""
+        asked = [key for key in _SYNCED_BY_NODE if key in configs]
+        if asked and self._group_commit.policy is not FlushPolicy.COMMIT:
+            return (
+                f"{asked[0]} cannot be honoured by a node with flush_policy ="
+                f" {self._group_commit.policy.value}, only with commit"
+            )
+        try:
+            topic_log_config(self._config, configs)
+        except UnsupportedConfig as error:
+            return str(error)
+        return None
+
+    def update_config(self, topic: TopicSpec) -> None:
+        """Let a topic's open partitions follow its changed configs; raises UnsupportedConfig."""
+        config = self._log_config(topic)
+        self._configs[topic.topic_id] = topic.configs
+        for partition in self._by_id.get(topic.topic_id, {}).values():
+            partition.log.config = config
+
+    def _log_config(self, topic: TopicSpec) -> LogConfig:
+        configs = dict(topic.configs)
+        if topic.internal:
+            configs |= {"retention.ms": "-1", "retention.bytes": "-1"}
+        return topic_log_config(self._config, configs)
+
+    def _open_partition(self, topic: TopicSpec, number: int, config: LogConfig) -> Partition:
+        setup = self._setup(topic, number, config)
+        tp = TopicPartition(TopicName(topic.name), number)
+        refused = self._refused.get((topic.topic_id.bytes, number))
+        if refused is not None:
+            return self._broken(topic, number, config, refused)
+        if not self._removal.is_away(setup.folder):
+            return self._broken(topic, number, config, "an earlier one cannot be put away")
+        try:
+            self._removal.unmark(setup.folder)
+            log = PartitionLog.open(setup)
+            start = LogStart(self._disk, setup.folder, log.log_end_offset)
+        except (LogDamaged, OSError) as error:
+            return self._broken(topic, number, config, str(error))
+        return Partition(tp, topic.topic_id, log, start, self.cold_reads)
+
+    def _broken(self, topic: TopicSpec, number: int, config: LogConfig, reason: str) -> Partition:
+        tp = TopicPartition(TopicName(topic.name), number)
+        logger.error("partition %s cannot be opened: %s", tp, reason)
+        log = PartitionLog.broken(self._setup(topic, number, config), reason)
+        start = LogStart.nowhere(self._disk, log.folder)
+        return Partition(tp, topic.topic_id, log, start, self.cold_reads)
+
+    def _setup(self, topic: TopicSpec, number: int, config: LogConfig) -> LogSetup:
+        return LogSetup(
+            folder=self.folder_of(topic.topic_id, number),
+            cache=self._cache,
+            config=config,
+            flush_policy=self._group_commit.policy,
+            listener=LogListener(
+                on_dirty=self._group_commit.mark_dirty, on_grown=self.bookmarks.note_grown
+            ),
+            wall_ms=self._clock.wall_ms,
+            log_id=(topic.topic_id.bytes, number) if self._config.journal_bytes else None,
+            journal_mark=lambda: self._journal.mark,
+        )
+
+    def _write_topic_file(self, folder: Path, topic: TopicSpec) -> None:
+        described = {
+            "topic_id": str(topic.topic_id),
+            "name": topic.name,
+            "partition_count": topic.partition_count,
+            "internal": topic.internal,
+        }
+        text = json.dumps(described, indent=2, sort_keys=True).encode() + b"\n"
+        path = folder / TOPIC_FILE_NAME
+        if not self._disk.exists(path) or self._disk.read_file(path) != text:
+            self._disk.write_file_atomic(path, text)
+
+    def mark_topic(self, topic_id: UUID, why: str) -> None:
+        """Note that a topic is about to be deleted, before the registry forgets it (INV-T5); `why` is for people."""
+        if topic_id in self._by_id:
+            self._removal.mark(self._data_dir / topic_id.hex, self._note_of(topic_id, why))
+
+    def unmark_topic(self, topic_id: UUID) -> None:
+        """Take `mark_topic` back: it stays."""
+        if topic_id in self._by_id:
+            self._removal.unmark(self._data_dir / topic_id.hex)
+
+    def drop_topic(self, topic_id: UUID) -> None:
+        """Stop a topic's partitions and delete their files; waiters get PartitionFailed.
+
+        What held records is kept for a while (`kept`). A disk that fails here leaves the files to a later try (INV-T5).
+        """
+        if topic_id not in self._by_id:
+            return
+        self.mark_topic(topic_id, "")
+        partitions = self._by_id.pop(topic_id)
+        self._configs.pop(topic_id, None)
+        keep = any(map(holds_records, partitions.values()))
+        for name in [name for name, held in self._by_name.items() if held is partitions]:
+            del self._by_name[name]
+        self._note([(topic_id, number) for number in partitions], LogEntry.REMOVED)
+        for partition in partitions.values():
+            partition.close(f"the topic of {partition.tp} was deleted")
+        self._put_away(self._data_dir / topic_id.hex, list(partitions.values()), keep=keep)
+
+    def maintain(self, hold_of: Callable[[Partition], int | None]) -> int:
+        """Apply retention and producer expiry everywhere; return how many segments were deleted.
+
+        `hold_of` names the offset from which a partition must keep everything, or None. To be called now and
+        then (a minute).
+        """
+        self._removal.again()
+        now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+        deleted = 0
+        for partition in self:
+            try:
+                deleted += partition.maintain(
+                    now_ms=now_ms,
+                    monotonic_ms=monotonic_ms,
+                    producer_expiration_ms=self._config.producer_id_expiration_ms,
+                    hold_offset=hold_of(partition),
+                )
+            except LogError as error:  # damaged files, too: the others go on (INV-T3)
+                logger.warning("%s is not maintained: %s", partition.tp, error)
+        return deleted
+
+    async def purge(self) -> None:
+        """Remove what deletions left and was kept long enough. To be called now and then (a minute)."""
+        await self._removal.purge()
+
+    def failures(self) -> dict[str, str]:
+        """Return why partitions have stopped, by `topic-partition`: for readiness."""
+        return {str(p.tp): p.failed for p in self if p.failed is not None}
+
+    def sealed_paths(self) -> list[Path]:
+        """Return all sealed segments: for a digest that a crash has prevented."""
+        return [path for partition in self for path in partition.log.sealed_paths()]
+
+    def close(self) -> None:
+        """Close all partitions cleanly; `GroupCommit.run` must have ended."""
+        for partition in self:
+            partition.close("the node stops")
+        self.cold_reads.close()
+        self.kept.save()
+        self._manifest.close()
+        self._journal.close()
+        self._cache.close()
+
+
+def holds_records(partition: Partition) -> bool:
+    """Return whether a partition has, or may have, bytes of records."""
+    return partition.failed is not None or partition.log_end_offset > partition.kept_from
+
+
+def check_format(disk: Disk, data_dir: Path) -> None:
+    """Make sure that the folder is of our format, and mark an empty one as such. Raises NewerFormat."""
+    disk.make_dirs(data_dir)
+    path = data_dir / FORMAT_NAME
+    if not disk.exists(path):
+        others = [name for name in disk.list_dir(data_dir) if not name.endswith(".tmp")]
+        if others:
+            raise NewerFormat(
+                f"{data_dir} is not empty ({', '.join(others[:3])}) but has no {FORMAT_NAME!r} file: it is "
+                "not a Tidemark log folder; choose another data folder"
+            )
+        _write_format(disk, path)
+        return
+    word, _, version = disk.read_file(path).decode("utf-8", "replace").strip().partition(" ")
+    if word != FORMAT_WORD or not version.isdecimal():
+        raise NewerFormat(f"{path} does not name a Tidemark log format: choose another data folder")
+    if int(version) > FORMAT_VERSION:
+        raise NewerFormat(
+            f"{data_dir} was written in log format {version}, this version knows {FORMAT_VERSION}: "
+            "start the newer Tidemark that wrote it; nothing was changed"
+        )
+    if int(version) < FORMAT_VERSION:
+        _write_format(disk, path)
+
+
+def _write_format(disk: Disk, path: Path) -> None:
+    disk.write_file_atomic(path, f"{FORMAT_WORD} {FORMAT_VERSION}\n".encode())

@@ -1,0 +1,115 @@
+"""Finding records by their time, in one partition.
+
+INV-TL1  records are looked at in a thread where that may take long: a batch of 2 kB may hold a million of them
+INV-TL2  the largest time is found by what batches say of themselves; records of one batch only are looked at
+Not here: the bytes (`partitions.sound_reads`), what a client asks for (`handlers.fetch.list_offsets`).
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from region_broker.limits import LOOKUP_BYTES_ON_LOOP_MAX
+from region_broker.log.cold_reads import ColdReads
+from region_broker.log.segment import BatchAtTime
+from region_broker.partitions.sound_reads import SoundReads
+from region_broker.wire.batches import RecordsError, iter_records
+
+logger: Final = logging.getLogger(__name__)
+_TIMESTAMP_BITS: Final = 63
+"""Times are signed numbers of 64 bits; none below 0 is looked for."""
+
+Position: TypeAlias = tuple[int, int, int]
+"""Offset, timestamp in ms, leader epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLookup:
+    """Looks at what lies in [start, end) of a log."""
+
+    reads: SoundReads
+    cold_reads: ColdReads
+    start: int
+    end: int
+
+    async def first(self, timestamp_ms: int) -> Position | None:
+        """Return the first record at or after a time. Raises CorruptRange, PartitionFailed."""
+        at = self.start
+        while (found := await self._batch_at(timestamp_ms, at)) is not None:
+            position = await self._position(found, timestamp_ms)
+            if position is not None:
+                return position
+            at = found.header.next_offset
+        return None
+
+    async def latest(self) -> Position | None:
+        """Return the first record with the largest time (KIP-734). Raises CorruptRange, PartitionFailed."""
+        head = await self._batch_at(0, self.start)
+        if head is None or head.header.base_offset >= self.start:
+            return await self._latest_whole()
+        # Records of this batch were deleted, perhaps those with its largest time: no other is like that.
+        in_head = await asyncio.to_thread(latest_in, head, self.start)
+        behind = await replace(self, start=head.header.next_offset)._latest_whole()
+        if in_head is None or (behind is not None and behind[1] > in_head[1]):
+            return behind
+        return in_head
+
+    async def _latest_whole(self) -> Position | None:
+        """Return `latest` where no batch begins below `start`."""
+        low_ms = 0
+        for bit in reversed(range(_TIMESTAMP_BITS)):
+            found = await self._batch_at(low_ms + (1 << bit), self.start)
+            if found is not None:
+                low_ms += 1 << bit
+        return await self.first(low_ms)
+
+    async def _batch_at(self, timestamp_ms: int, start: int) -> BatchAtTime | None:
+        return await self.cold_reads.read(
+            partial(self.reads.batch_at, timestamp_ms, start, self.end)
+        )
+
+    async def _position(self, found: BatchAtTime, timestamp_ms: int) -> Position | None:
+        if found.header.codec == 0 and len(found.batch) <= LOOKUP_BYTES_ON_LOOP_MAX:
+            return position_in(found, timestamp_ms, self.start)
+        return await asyncio.to_thread(position_in, found, timestamp_ms, self.start)
+
+
+def position_in(found: BatchAtTime, timestamp_ms: int, start: int) -> Position | None:
+    """Return the first record of a batch from offset `start` on, at or after a time.
+
+    None: the only such records of the batch lie below `start`.
+    """
+    header, batch = found
+    first_offset = max(header.base_offset, start)
+    if header.is_control:
+        return first_offset, header.max_timestamp_ms, header.leader_epoch
+    try:
+        for record in iter_records(batch):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= start:
+                return record.offset, record.timestamp_ms, header.leader_epoch
+    except RecordsError as error:
+        # The client sent records that nobody can read, under a right CRC: its readers will see that too.
+        logger.warning("records of the batch at offset %d: %s", header.base_offset, error)
+        return first_offset, header.max_timestamp_ms, header.leader_epoch
+    if start <= header.base_offset:
+        return header.base_offset, header.max_timestamp_ms, header.leader_epoch
+    return None
+
+
+def latest_in(found: BatchAtTime, start: int) -> Position | None:
+    """Return the first record with the largest time of a batch, from offset `start` on; None: there is none."""
+    header, batch = found
+    first_offset = max(header.base_offset, start)
+    if header.is_control:
+        return first_offset, header.max_timestamp_ms, header.leader_epoch
+    best: Position | None = None
+    try:
+        for record in iter_records(batch):
+            if record.offset >= start and (best is None or record.timestamp_ms > best[1]):
+                best = (record.offset, record.timestamp_ms, header.leader_epoch)
+    except RecordsError as error:
+        logger.warning("records of the batch at offset %d: %s", header.base_offset, error)
+        return first_offset, header.max_timestamp_ms, header.leader_epoch
+    return best

@@ -1,0 +1,302 @@
+"""The network port on asyncio's transports.
+
+Not here: what is promised (`ports.network`), simulated networks (tests).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, cast
+
+from typing_extensions import override
+
+from region_broker.ports.network import (
+    READ_AHEAD_BYTES,
+    WRITE_HIGH_WATER_BYTES,
+    Buffer,
+    ByteStream,
+    Consume,
+    Listener,
+    OnConnection,
+)
+
+LISTEN_BACKLOG: Final = 1024
+
+
+class AsyncioStream(asyncio.Protocol):
+    """`ByteStream` on an asyncio transport: chunks are handed over as received, never joined."""
+
+    def __init__(self, on_made: Callable[["AsyncioStream"], None] | None = None) -> None:
+        """Create the protocol of a connection to come; `on_made` is called once it stands."""
+        self._on_made = on_made
+        self._transport: asyncio.Transport | None = None
+        self._chunks: deque[bytes] = deque()
+        self._buffered_bytes = 0
+        self._reading_paused = False
+        self._eof = False
+        self._lost = False
+        self._error: Exception | None = None
+        self._read_waiter: asyncio.Future[bool] | None = None
+        self._consume: Consume | None = None  # whoever waits in `feed`
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._gone = asyncio.Event()
+        self._peer = "unknown"
+
+    @property
+    def peer(self) -> str:
+        """Return ``host:port`` of the other side, for logs."""
+        return self._peer
+
+    @property
+    def unread_bytes(self) -> int:
+        """Return how many bytes have come that nobody asked for yet."""
+        return self._buffered_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether `drain` would return at once."""
+        return not self._lost and self._writable.is_set()
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport (asyncio calls this)."""
+        # uvloop's transports are no asyncio.Transport by inheritance, only by interface.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple) and len(name) >= 2:
+            self._peer = f"{name[0]}:{name[1]}"
+        if self._on_made is not None:
+            self._on_made(self)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        """Hand a chunk on, or queue it; stop reading the socket when enough is queued (INV-PN2)."""
+        if self._consume is not None:
+            self._feed(self._consume, data)
+            return
+        self._chunks.append(data)
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes >= READ_AHEAD_BYTES and not self._reading_paused:
+            assert self._transport is not None
+            self._transport.pause_reading()
+            self._reading_paused = True
+        self._wake_reader()
+
+    @override
+    def eof_received(self) -> bool:
+        """Note that the peer sends no more; our side stays open for the answers still owed."""
+        self._eof = True
+        self._wake_reader()
+        return True
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the connection is gone, and wake whoever waits."""
+        self._lost = True
+        self._eof = True
+        self._error = exc
+        self._writable.set()
+        self._gone.set()
+        self._wake_reader()
+
+    @override
+    def pause_writing(self) -> None:
+        """Make `drain` wait (INV-PN3)."""
+        self._writable.clear()
+
+    @override
+    def resume_writing(self) -> None:
+        """Let `drain` go on."""
+        self._writable.set()
+
+    def _wake_reader(self, *, enough: bool = False) -> None:
+        waiter = self._read_waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(enough)
+
+    def _feed(self, consume: Consume, data: bytes) -> None:
+        """Let whoever waits in `feed` take a chunk; the last one that it takes, or chokes on, wakes it."""
+        waiter = self._read_waiter
+        assert waiter is not None
+        assert not self._chunks, "what came before is taken first"
+        try:
+            if consume(data):
+                return
+        except Exception as error:  # noqa: BLE001 - it goes to whoever waits in `feed`
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._consume = None
+        self._wake_reader(enough=True)
+
+    async def feed(self, consume: Consume) -> bool:
+        """See `ByteStream`."""
+        while True:
+            while self._chunks:
+                if not consume(self._next_chunk(READ_AHEAD_BYTES)):
+                    return True
+            if self._ended():
+                return False
+            self._consume = consume
+            try:
+                if await self._more():
+                    return True
+            finally:
+                self._consume = None
+
+    async def read(self, max_bytes: int) -> bytes:
+        """Return 1 to `max_bytes` bytes, or b"" once the peer has closed; OSError when it broke."""
+        assert max_bytes > 0, max_bytes
+        while not self._chunks:
+            if self._ended():
+                return b""
+            await self._more()
+        return self._next_chunk(max_bytes)
+
+    def _ended(self) -> bool:
+        """Return whether the peer sends no more; OSError when the connection broke."""
+        if self._eof and isinstance(self._error, OSError):
+            raise self._error
+        return self._eof
+
+    async def _more(self) -> bool:
+        """Wait for a chunk, or the end; return whether whoever was fed has enough."""
+        assert self._read_waiter is None, "two tasks read one stream"
+        self._read_waiter = asyncio.get_running_loop().create_future()
+        try:
+            return await self._read_waiter
+        finally:
+            self._read_waiter = None
+
+    def _next_chunk(self, max_bytes: int) -> bytes:
+        chunk = self._chunks.popleft()
+        if len(chunk) > max_bytes:
+            self._chunks.appendleft(chunk[max_bytes:])
+            chunk = chunk[:max_bytes]
+        self._buffered_bytes -= len(chunk)
+        if self._reading_paused and self._buffered_bytes < READ_AHEAD_BYTES // 2:
+            self._reading_paused = False
+            if not self._lost and self._transport is not None:
+                self._transport.resume_reading()
+        return chunk
+
+    def write(self, *buffers: Buffer) -> None:
+        """Queue the buffers for sending, in order; after a failure or close they are dropped."""
+        transport = self._transport
+        if transport is None or self._lost or transport.is_closing():
+            return
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+
+    async def drain(self) -> None:
+        """Wait until the send queue is short enough to go on; OSError when the connection broke."""
+        if self._lost:
+            raise self._broken()
+        if not self._writable.is_set():
+            await self._writable.wait()
+            if self._lost:
+                raise self._broken()
+
+    def _broken(self) -> OSError:
+        if isinstance(self._error, OSError):
+            return self._error
+        return ConnectionResetError(f"the connection to {self._peer} is closed")
+
+    def close(self) -> None:
+        """Send what is queued, then close; calling it again does nothing."""
+        if self._transport is not None and not self._lost:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once and drop what is queued: for a peer that does not read."""
+        if self._transport is not None and not self._lost:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return once the connection is gone; never raises for the way it went."""
+        await self._gone.wait()
+
+
+class AsyncioListener:
+    """`Listener` of `AsyncioNetwork`; owns the tasks that run `on_connection`."""
+
+    def __init__(self, on_connection: OnConnection) -> None:
+        """Create a listener not yet bound."""
+        self._on_connection = on_connection
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures: list[BaseException] = []
+        self._closed = asyncio.Event()
+        self._address = ("", 0)
+
+    async def bind(self, host: str, port: int, backlog: int) -> None:
+        """Bind and start accepting; OSError when the port cannot be had."""
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: AsyncioStream(self._accept), host, port, backlog=backlog
+        )
+        name = self._server.sockets[0].getsockname()
+        self._address = (str(name[0]), int(name[1]))
+
+    def _accept(self, stream: AsyncioStream) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(stream))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _run(self, stream: AsyncioStream) -> None:
+        await self._on_connection(stream)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if failure is not None:
+            self._failures.append(failure)
+            self.close()
+
+    @property
+    def host(self) -> str:
+        """Return the address bound to."""
+        return self._address[0]
+
+    @property
+    def port(self) -> int:
+        """Return the port bound to (the real one when 0 was asked for)."""
+        return self._address[1]
+
+    def close(self) -> None:
+        """Stop accepting; connections already accepted go on."""
+        self._closed.set()
+        if self._server is not None:
+            self._server.close()
+
+    async def wait_closed(self) -> None:
+        """Return once closed and every `on_connection` has ended; raise what one of them raised, at once (INV-PN5).
+
+        `on_connection` handles every failure of its peer itself, so what is raised here is a bug
+        of ours (an AssertionError, say), or our disk: the caller lets it end the process.
+        """
+        # Not Server.wait_closed: since Python 3.12 it waits for the transports, which we do not own.
+        await self._closed.wait()
+        while self._tasks and not self._failures:
+            await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        if self._failures:
+            raise self._failures[0]
+
+
+class AsyncioNetwork:
+    """`Network` on the running asyncio (or uvloop) event loop."""
+
+    async def listen(self, host: str, port: int, on_connection: OnConnection) -> Listener:
+        """Bind `host`:`port` (0: any free port); OSError when that fails (port in use, no right)."""
+        listener = AsyncioListener(on_connection)
+        await listener.bind(host, port, LISTEN_BACKLOG)
+        return listener
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """Open a connection; OSError when the peer cannot be reached."""
+        _, stream = await asyncio.get_running_loop().create_connection(AsyncioStream, host, port)
+        return stream

@@ -1,0 +1,3 @@
+"""A failover and the way back, carried out: `driver` keeps the machine of `geo_replicator.failover` durable in `journal` and runs
+its effects, one coroutine each in `steps`; `operations` is what operators order; `log_surgery` cuts, `quarantine_store` keeps.
+"""

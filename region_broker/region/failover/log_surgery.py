@@ -1,0 +1,433 @@
+"""Cutting logs to a tidemark, and reading what lies beyond one.
+
+INV-LS1  a tail is in quarantine, durably, before its log is truncated (T20, INV-Q2)
+INV-LS2  doing it again changes nothing: a log that ends at its position is left alone
+INV-LS4  a log that has stopped is left as it is, and costs nobody else anything: what of it lies beyond the cut is named
+         as unreadable, and cut off when it can be read again, before it serves
+INV-LS5  below what was shown under the region epoch that is followed, a log is cut by a new lineage entry only
+         (`cut_logs`, T25); a divergence that reaches below it is refused, whoever found it (T35)
+INV-LS3  work is done in chunks of `CHUNK_BYTES`, the event loop gets its turn in between
+
+Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means (`geo_replicator.loss`).
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from geo_replicator.effects import Diverged
+from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
+from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
+from geo_replicator.ports import LinkFailed, LogHalted
+from geo_replicator.quarantine import CutCause, LogCut, LogExtent, Provenance, plan_cut
+from idempotency.ledger_records import (
+    LedgerError,
+    TransactionKey,
+    decode_key,
+    decode_transaction_value,
+)
+from idempotency.record_batch import BatchHeader, Buffer, iter_headers
+from region_broker.controller.metadata_image import (
+    OFFSETS_LEDGER,
+    TIDEMARK_LEDGER,
+    TRANSACTION_LEDGER,
+)
+from region_broker.groups.records import LedgerRecordError, OffsetKey, decode_offset_value
+from region_broker.groups.records import decode_key as decode_group_key
+from region_broker.log.failures import CutIntoCleaned, LogError
+from region_broker.region.failover.quarantine_store import (
+    CHUNK_BYTES,
+    QuarantineDamaged,
+    QuarantineStore,
+    ReadBatches,
+)
+from region_broker.region.ports import RegionLog
+from region_broker.wire.batches import RecordsError, iter_records
+
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+@dataclass(frozen=True, slots=True)
+class CutReason:
+    """Why logs are cut: what a provenance says beside positions."""
+
+    domain: str
+    lineage_epoch: int
+    region: str
+    region_epoch: int
+    acting_region: str
+    now_wall_ms: int
+
+    @property
+    def is_followed(self) -> bool:
+        """Return whether another region acts, from which a log can be copied anew."""
+        return self.acting_region != self.region
+
+
+def key_of(log: RegionLog) -> LogKey:
+    """Return the key of a partition's log."""
+    return LogKey(log.topic_id, log.tp.partition)
+
+
+def extent_of(log: RegionLog) -> LogExtent:
+    """Return where a partition's log begins and ends."""
+    return LogExtent(key_of(log), str(log.tp.topic), log.kept_from, log.log_end_offset)
+
+
+async def cut_logs(
+    logs: Iterable[RegionLog], cut: Cut, reason: CutReason, quarantine: QuarantineStore
+) -> list[Provenance]:
+    """Cut every log to `cut`, tails to quarantine first; return what was moved (INV-LS1, INV-LS2).
+
+    A log that starts above the cut is emptied; where another region acts, it is copied anew, from the beginning.
+
+    A log whose tail cannot be read whole stops, uncut (INV-LS4). Raises OSError; running it again goes on where it stopped.
+    """
+    by_key = {key_of(log): log for log in logs}
+    moved = []
+    for step in plan_cut(map(extent_of, by_key.values()), cut):
+        log = by_key[step.log.key]
+        try:
+            if step.moves_tail:
+                provenance = _provenance(step, cut, reason, CutCause.LINEAGE)
+                moved.append(await _cut_one(log, provenance, quarantine))
+            if step.lacks and reason.is_followed:
+                _copy_anew(log, cut)
+        except CutIntoCleaned as error:
+            if reason.is_followed:  # all beyond the cut is in quarantine by now (T13)
+                _copy_anew(log, cut)
+            else:
+                log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
+        except (LogError, QuarantineDamaged) as error:
+            log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
+        log.rewind_cut(step.position)
+        await asyncio.sleep(0)
+    return moved
+
+
+def _copy_anew(log: RegionLog, cut: Cut) -> None:
+    """Empty a log that has nothing, or not all, of what the cut holds: its link fills it from home's first offset on."""
+    _log.warning("%s cannot be cut back to %s: it is copied anew", log.tp, cut.point)
+    log.start_at(0)
+
+
+def uncut_logs(logs: Iterable[RegionLog], cut: Cut, older_than: int) -> list[RegionLog]:
+    """Return the logs that hold records of leader epochs below `older_than` beyond `cut`: they had stopped when the
+    others were cut (INV-LS4).
+    """
+    found = []
+    for log in logs:
+        position = max(cut.position_of(key_of(log)), log.kept_from)
+        if key_of(log) in cut.positions and log.end_of_older(older_than) > position:
+            found.append(log)
+    return found
+
+
+async def _cut_one(
+    log: RegionLog, provenance: Provenance, quarantine: QuarantineStore
+) -> Provenance:
+    # Only durable bytes are read back: the tail must not be shorter in quarantine than in the log.
+    await log.wait_committed(provenance.last_offset + 1)
+    read = _reader(log)
+    # Where histories parted, the cut of the other one may lie within a batch of this one: all of that batch goes.
+    headers = iter_headers(read(provenance.first_offset))
+    first = min([provenance.first_offset, *(header.base_offset for _, header in headers)])
+    moved = await quarantine.move_in(msgspec.structs.replace(provenance, first_offset=first), read)
+    log.truncate_to(first)
+    return moved
+
+
+class DivergedLogs:
+    """Cuts single logs that differ from the acting region's although the lineage is followed (T23).
+
+    That is what leader epochs say (KIP-101); the lineage's positions should have cut them already.
+    Implements `geo_replicator.ports.DivergenceHandler`.
+    """
+
+    def __init__(
+        self,
+        logs: Callable[[], Iterable[RegionLog]],
+        quarantine: QuarantineStore,
+        reason: Callable[[], CutReason],
+        shown: Callable[[], Cut],
+    ) -> None:
+        """Cut among `logs`, for the `reason` of the moment; never below `shown` (INV-LS5)."""
+        self._shown = shown
+        self._logs = logs
+        self._quarantine = quarantine
+        self._reason = reason
+
+    async def diverged(self, divergences: Sequence[Diverged]) -> None:
+        """Return once every diverged tail is in quarantine and cut off; raises `LogHalted`."""
+        logs = {key_of(log): log for log in self._logs()}
+        shown = self._shown()
+        for divergence in divergences:
+            log = logs.get(divergence.key)
+            if log is None:
+                continue
+            position = _agreed_end(log, divergence)
+            step = LogCut(extent_of(log), position)
+            if not step.moves_tail:
+                continue
+            if position < shown.position_of(divergence.key):
+                raise LinkFailed(
+                    f"{log.tp} was shown up to {shown.position_of(divergence.key)} ({shown.point}), and would be"
+                    f" cut at {position}: what was shown goes back at a new lineage entry only. Nothing was cut"
+                )
+            provenance = _provenance(step, EMPTY_CUT, self._reason(), CutCause.DIVERGENCE)
+            try:
+                moved = await _cut_one(log, provenance, self._quarantine)
+            except (LogError, OSError, QuarantineDamaged) as error:
+                raise LogHalted(f"{log.tp} diverged and could not be cut: {error}") from error
+            self._tell(moved)
+
+    def _tell(self, moved: Provenance) -> None:
+        """Count and tell what nobody gave up; tidemarks are no records, and go with the history that they speak of."""
+        named = f"{moved.topic}-{moved.partition} offsets {moved.first_offset}..{moved.last_offset}"
+        if moved.topic == TIDEMARK_LEDGER or self._was_accepted(moved):
+            _log.warning("moved %s to quarantine: they are of a history that ended", named)
+            return
+        self._quarantine.diverged_records += moved.last_offset - moved.first_offset + 1
+        _log.error(
+            "moved %s to quarantine: they were copied here, and region %s does not hold them. Was its folder an older copy,"
+            " or did its disk lose writes? tidemark region losses lists them",
+            named,
+            moved.acting_region,
+        )
+
+    def _was_accepted(self, moved: Provenance) -> bool:
+        try:
+            return self._quarantine.cause_of(moved) is CutCause.LINEAGE
+        except QuarantineDamaged:
+            return False
+
+
+def _agreed_end(log: RegionLog, divergence: Diverged) -> int:
+    _, own_end = log.epoch_end_offset(divergence.home_leader_epoch)
+    agreed = min(own_end, divergence.home_end_offset)
+    return max(agreed, log.kept_from)
+
+
+def _provenance(step: LogCut, cut: Cut, reason: CutReason, cause: CutCause) -> Provenance:
+    log = step.log
+    return Provenance(
+        domain=reason.domain,
+        topic=log.topic,
+        topic_id=log.key.topic_id,
+        partition=log.key.partition,
+        lineage_epoch=reason.lineage_epoch,
+        first_offset=step.position,
+        last_offset=log.end_offset - 1,
+        region=reason.region,
+        region_epoch=reason.region_epoch,
+        acting_region=reason.acting_region,
+        base_region_epoch=cut.point.region_epoch,
+        base_number=cut.point.number,
+        byte_count=0,
+        batch_count=0,
+        crc32c=0,
+        moved_wall_ms=reason.now_wall_ms,
+        cause=cause,
+    )
+
+
+def _reader(log: RegionLog) -> ReadBatches:
+    end = log.log_end_offset
+    return lambda offset: log.read_raw(offset, CHUNK_BYTES, end)
+
+
+def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
+    """Return what the cut covers and what was copied, of each log."""
+    return [
+        LogBound(
+            topic=str(log.tp.topic),
+            topic_id=log.topic_id.hex,
+            partition=log.tp.partition,
+            cut=max(cut.position_of(key_of(log)), log.kept_from),
+            copied_end=log.log_end_offset,
+            stopped=log.failed or "",
+        )
+        for log in logs
+    ]
+
+
+async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
+    """Return everything beyond `cut` that these logs hold (INV-LS3), and which of them cannot be read.
+
+    Waits until what was appended is durable: a mirror may have copied more than is synced, and only durable
+    bytes are read back. Without that a loss statement would leave out what it says was copied.
+    """
+    collected = _Collector()
+    for log in logs:
+        if log.tp.topic == TIDEMARK_LEDGER:
+            continue
+        start = max(cut.position_of(key_of(log)), log.kept_from)
+        try:
+            if log.failed is None:
+                await log.wait_committed(log.log_end_offset)
+            if log.high_watermark > start:
+                async for chunk in _chunks_of(log, start):
+                    collected.add(key_of(log), str(log.tp.topic), chunk)
+        except (LogError, QuarantineDamaged) as error:
+            collected.unreadable.append(f"{log.tp}: {error}")
+    return collected.tail()
+
+
+async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytearray]:
+    end = log.log_end_offset
+    while offset < end:
+        chunk = log.read_raw(offset, CHUNK_BYTES, end)
+        last: BatchHeader | None = None
+        for _, header in iter_headers(chunk):
+            last = header
+        if last is None:
+            return
+        yield chunk
+        offset = last.next_offset
+        await asyncio.sleep(0)
+
+
+async def quarantined_tail(quarantine: QuarantineStore, tails: Sequence[Provenance]) -> Tail:
+    """Return what is in quarantine under `tails`, and which of them cannot be read: one does not hide the others."""
+    collected = _Collector()
+    for provenance in tails:
+        if provenance.topic == TIDEMARK_LEDGER:
+            continue
+        try:
+            for chunk in quarantine.chunks(provenance):
+                collected.add(provenance.key.log, provenance.topic, chunk)
+                await asyncio.sleep(0)
+        except (QuarantineDamaged, OSError) as error:
+            where = f"{provenance.topic}-{provenance.partition}"
+            first, last = provenance.first_offset, provenance.last_offset
+            collected.unreadable.append(f"{where} from {first} to {last}: {error}")
+    return collected.tail()
+
+
+def given_up_tails(
+    quarantine: QuarantineStore, cut: Cut, region: str, region_epoch: int
+) -> list[Provenance]:
+    """Return the tails that takeovers of `region` cut off behind `cut`, and then gave up, since `region_epoch`.
+
+    1. A region takes over, states the loss, and cuts its logs. 2. It is promised away, or learns of another, before
+    it acts. 3. The operator begins again: its logs no longer hold what the first statement named.
+    """
+    try:
+        tails = quarantine.tails()
+    except QuarantineDamaged as error:
+        _log.warning("what an earlier takeover cut off is not named again: %s", error)
+        return []
+    return [
+        tail
+        for tail in tails
+        if tail.cause is CutCause.LINEAGE
+        and (tail.region, tail.acting_region) == (region, region)
+        and tail.lineage_epoch > region_epoch
+        and tail.first_offset >= cut.position_of(tail.key.log)
+    ]
+
+
+def joined(first: Tail, second: Tail) -> Tail:
+    """Return what lies in either."""
+    return Tail(
+        [*first.batches, *second.batches],
+        [*first.decisions, *second.decisions],
+        [*first.group_batches, *second.group_batches],
+        [*first.unreadable, *second.unreadable],
+        [*first.commits, *second.commits],
+    )
+
+
+def with_tails(bounds: Iterable[LogBound], tails: Iterable[Provenance]) -> list[LogBound]:
+    """Return the bounds with what `tails` hold as copied."""
+    ends: dict[tuple[str, int], int] = {}
+    for tail in tails:
+        place = (tail.topic_id.hex, tail.partition)
+        ends[place] = max(ends.get(place, 0), tail.last_offset + 1)
+    return [
+        msgspec.structs.replace(
+            bound,
+            copied_end=max(bound.copied_end, ends.get((bound.topic_id, bound.partition), 0)),
+        )
+        for bound in bounds
+    ]
+
+
+def is_acknowledged_work(tail: Tail) -> bool:
+    """Return whether a tail holds anything that a client may have been told is done, or may hold it.
+
+    Markers and the coordinators' own follow-up records may lie beyond the last cut of a drained region:
+    whoever takes over writes them again.
+    """
+    decided = any(decision.record.status.is_prepared for decision in tail.decisions)
+    return bool(tail.batches) or bool(tail.group_batches) or bool(tail.unreadable) or decided
+
+
+class _Collector:
+    """Sorts batches into data, decisions and what groups wrote."""
+
+    def __init__(self) -> None:
+        self._batches: list[TailBatch] = []
+        self._decisions: list[TailDecision] = []
+        self._group_batches: list[TailBatch] = []
+        self.unreadable: list[str] = []
+        self._commits: list[TailCommit] = []
+
+    def add(self, key: LogKey, topic: str, chunk: Buffer) -> None:
+        """Take whole batches of one log."""
+        for position, header in iter_headers(chunk):
+            if topic == TRANSACTION_LEDGER:
+                batch = chunk[position : position + header.size_bytes]
+                self._decisions.extend(_decisions(key.partition, header, batch))
+            elif header.is_control:
+                continue
+            elif topic == OFFSETS_LEDGER:
+                self._group_batches.append(TailBatch(key, topic, header))
+                batch = chunk[position : position + header.size_bytes]
+                self._commits.extend(_commits(key.partition, header, batch))
+            else:
+                self._batches.append(TailBatch(key, topic, header))
+
+    def tail(self) -> Tail:
+        """Return what was collected."""
+        return Tail(
+            self._batches, self._decisions, self._group_batches, self.unreadable, self._commits
+        )
+
+
+def _decisions(shard: int, header: BatchHeader, batch: Buffer) -> list[TailDecision]:
+    found = []
+    try:
+        for record in iter_records(batch):
+            if record.key is None or record.value is None:
+                continue
+            key = decode_key(record.key)
+            if isinstance(key, TransactionKey):
+                state = decode_transaction_value(key.transactional_id, record.value)
+                found.append(TailDecision(shard, header.leader_epoch, record.offset, state))
+    except (RecordsError, LedgerError) as error:
+        raise QuarantineDamaged(
+            f"ledger shard {shard} is not readable at offset {header.base_offset}: {error}"
+        ) from error
+    return found
+
+
+def _commits(shard: int, header: BatchHeader, batch: Buffer) -> Iterator[TailCommit]:
+    """Yield the offsets that groups commit in one batch of the offsets ledger.
+
+    What cannot be read is named by its place: it must not keep a region from acting, nor be passed over in silence.
+    """
+    try:
+        for record in iter_records(batch):
+            key = decode_group_key(record.key)
+            if isinstance(key, OffsetKey) and record.value is not None:
+                at = decode_offset_value(record.value).committed_offset
+                topic, number = str(key.tp.topic), key.tp.partition
+                yield TailCommit(shard, record.offset, header, key.group_id, topic, number, at)
+    except (RecordsError, LedgerRecordError) as error:
+        unreadable, at = f"(unreadable: {error})", header.base_offset
+        yield TailCommit(shard, at, header, unreadable, OFFSETS_LEDGER, shard, at)

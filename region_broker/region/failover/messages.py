@@ -1,0 +1,119 @@
+"""What two regions say to each other about who acts: status, promises, drains, loss statements.
+
+INV-FM1  asking twice changes nothing: a promise, a drain and its end may be repeated by the same asker
+Not here: framing and greetings (`peers.protocol`), what the answers cause (`failover.driver`).
+"""
+
+from typing import Final
+
+from geo_replicator.directory import Promise, SiteReport
+from geo_replicator.failover import Phase
+from geo_replicator.lineage import TidemarkPoint
+from region_broker.region.peers.protocol import PeerMessage
+
+DRAIN_OVER: Final = "drain-over"
+DRAIN_FAILED: Final = "drain-failed"
+
+
+class AskStatus(PeerMessage, frozen=True, kw_only=True):
+    """How do you stand?"""
+
+    region: str
+
+
+class SiteStatus(PeerMessage, frozen=True, kw_only=True):
+    """How a site stands, and the greatest tidemark that it claims."""
+
+    region: str
+    phase: str
+    acting: bool
+    region_epoch: int
+    promised_epoch: int
+    promised_taker: str
+    highest_epoch_known: int
+    claim_region_epoch: int
+    claim_number: int
+
+    @property
+    def claim(self) -> TidemarkPoint:
+        """Return the greatest tidemark that the site published or reached."""
+        return TidemarkPoint(self.claim_region_epoch, self.claim_number)
+
+    @property
+    def is_home(self) -> bool:
+        """Return whether the site acts, is draining in order to stop, or stands in dispute: nobody else acts."""
+        return self.phase in {Phase.ACTING, Phase.DRAINING, Phase.DISPUTED}
+
+    def report(self) -> SiteReport:
+        """Return the status as `geo_replicator.directory` judges it."""
+        return SiteReport(
+            region=self.region,
+            region_epoch=self.region_epoch,
+            acting=self.acting,
+            promise=Promise(self.promised_epoch, self.promised_taker),
+            claim=self.claim,
+        )
+
+
+class AskPromise(PeerMessage, frozen=True, kw_only=True):
+    """`taker` wants to act under `region_epoch`; `planned` only if you are drained for it."""
+
+    domain: str
+    region_epoch: int
+    taker: str
+    planned: bool
+
+
+class PromiseAnswer(PeerMessage, frozen=True, kw_only=True):
+    """The durable answer, with the greatest tidemark that the site published or reached."""
+
+    granted: bool
+    reason: str
+    claim_region_epoch: int
+    claim_number: int
+
+    @property
+    def claim(self) -> TidemarkPoint:
+        """Return the claim as a point."""
+        return TidemarkPoint(self.claim_region_epoch, self.claim_number)
+
+
+class AskDrain(PeerMessage, frozen=True, kw_only=True):
+    """Stop taking writes and publish a last tidemark; write again after `timeout_ms` without a promise."""
+
+    operation_id: str
+    to_region: str
+    timeout_ms: int
+
+
+class Drained(PeerMessage, frozen=True, kw_only=True):
+    """The last tidemark: it covers everything that was acknowledged."""
+
+    region_epoch: int
+    number: int
+
+
+class EndDrain(PeerMessage, frozen=True, kw_only=True):
+    """The take-over will not come: write again."""
+
+    operation_id: str
+    reason: str
+
+
+class DrainEnded(PeerMessage, frozen=True, kw_only=True):
+    """Whether the site acts again."""
+
+    acting: bool
+
+
+class AskStatement(PeerMessage, frozen=True, kw_only=True):
+    """Send the loss statement made before acting under `region_epoch`."""
+
+    domain: str
+    region_epoch: int
+
+
+class StatementAnswer(PeerMessage, frozen=True, kw_only=True):
+    """The statement as JSON in the attachment; nothing attached where there is none."""
+
+    found: bool

@@ -1,0 +1,466 @@
+"""What an operator asks for: switch, fail over, and see how it goes and what it costs.
+
+INV-FO1  at most one operation runs; a second one is refused with the id of the first
+INV-FO2  an operation ends only when writes open here, or when it is certain that they will not by it
+INV-FO3  nothing is taken over without the operator's word, unless the old region was drained (T24)
+INV-FO4  the loss statement is durable before the base is chosen, so before anything is cut
+
+A take-over that a restart finds half-done goes on by itself (the driver's journal); its operation is shown
+again under its old id.
+Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from geo_replicator.directory import next_region_epoch
+from geo_replicator.failover import IllegalTransition, Phase, State
+from geo_replicator.failover_events import TakeoverBegun
+from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.loss import Losses, LossStatement, Quarantined, count_losses
+from geo_replicator.quarantine import CutCause, Provenance
+from geo_replicator.tidemark import TidemarkError
+from idempotency.ports import Chance
+from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.log_surgery import quarantined_tail
+from region_broker.region.failover.messages import (
+    AskDrain,
+    Drained,
+    DrainEnded,
+    EndDrain,
+    SiteStatus,
+)
+from region_broker.region.failover.quarantine_store import QuarantineDamaged
+from region_broker.region.failover.steps.accepting import (
+    kept_from_accepting,
+    loss_to_accept,
+    may_be_given_up,
+)
+from region_broker.region.failover.steps.disputed import choices
+from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
+
+_log: Final = logging.getLogger("tidemark.failover")
+OPERATIONS_KEPT: Final = 100
+
+
+class OperationRefused(Exception):
+    """The request cannot be served: `code` is for programs, the text for the operator."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        """Keep `code` (kebab-case) beside the text."""
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class OperationFailed(Exception):
+    """An operation ended without its goal; the text says how things stand now."""
+
+
+class Operation(msgspec.Struct, kw_only=True):
+    """One request of an operator and its progress; times in ms."""
+
+    operation_id: str
+    kind: str
+    domain: str
+    from_region: str
+    to_region: str
+    status: str = "running"
+    phase: str = ""
+    steps: list[str] = []
+    error: str = ""
+    region_epoch: int = 0
+    started_wall_ms: int = 0
+    ended_wall_ms: int = 0
+    writes_paused_ms: int = -1
+    statement: LossStatement | None = None
+
+
+class FailoverOperations:
+    """Serves operators of one domain at one node."""
+
+    def __init__(self, driver: FailoverDriver, chance: Chance) -> None:
+        """Work through `driver`, which must be running."""
+        self._driver = driver
+        self._parts = driver.parts
+        self._settings = driver.settings
+        self._chance = chance
+        self._operations: dict[str, Operation] = {}
+        self._losses: dict[Hashable, Losses] = {}
+
+    @property
+    def region(self) -> str:
+        """Return this node's region."""
+        return self._parts.role.region
+
+    def operation(self, operation_id: str) -> Operation | None:
+        """Return an operation, also one that a restart interrupted and that goes on."""
+        known = self._operations.get(operation_id)
+        takeover = self._driver.state.takeover
+        if known is None and takeover is not None and takeover.operation_id == operation_id:
+            kind = "switch" if takeover.planned else "failover"
+            kind = "accept-loss" if takeover.accepts else kind
+            known = self._new(kind, operation_id, takeover.old_region)
+            known.region_epoch = takeover.region_epoch
+            self._driver.spawn(self._watch(known, takeover), f"operation-{operation_id}")
+        if known is not None and known.status == "running":
+            known.phase = self._driver.state.phase.value
+        return known
+
+    async def statement(self) -> LossStatement:
+        """Return what a fail-over to this region would lose at most if it were begun now."""
+        self._check_history()
+        domain = self._parts.metadata.image.domains[self._parts.domain]
+        epoch = await self._next_epoch({})
+        try:
+            return await self._driver.steps.state_loss(domain.acting_region, epoch, planned=False)
+        except (TidemarkError, QuarantineDamaged) as error:
+            raise OperationRefused("unreadable", f"the loss cannot be stated: {error}") from error
+
+    async def loss_to_accept(self) -> LossStatement:
+        """Return what accepting the loss here would give up; raises `OperationRefused`."""
+        against = self._refuted_by()
+        if why := await kept_from_accepting(self._driver.outlook, against):
+            raise OperationRefused("lost-logs", why)
+        epoch = await self._next_epoch({})
+        claim = self._driver.outlook.known_claim()
+        try:
+            stated = await loss_to_accept(self._driver.outlook, against, epoch, claim)
+        except TidemarkError as error:
+            raise OperationRefused("unreadable", f"the loss cannot be stated: {error}") from error
+        base = f"It acts from one more tidemark, which it publishes behind {claim.point} first"
+        return msgspec.structs.replace(stated, open_bound=f"{stated.open_bound}. {base}")
+
+    def begin_accept_loss(self, *, confirmed: bool) -> Operation:
+        """Begin to act under a new region epoch with what is held here; raises `OperationRefused`."""
+        against = self._refuted_by()
+        if not confirmed:
+            raise OperationRefused(
+                "not-confirmed",
+                f"accepting the loss gives up what {_given_up(self.region, against)}: read"
+                " the loss statement (GET /v1/region/loss-to-accept) and send confirm: true",
+            )
+        operation = self._begin("accept-loss")
+        name = f"operation-{operation.operation_id}"
+        work = self._accept_loss(operation, against)
+        self._driver.spawn(self._guard(operation, work), name)
+        return operation
+
+    def _refuted_by(self) -> str:
+        state = self._driver.state
+        if state.takeover is not None and state.takeover.accepts:
+            raise OperationRefused(
+                "busy",
+                f"region {self.region} is {state.phase.value}: the loss was accepted, as operation"
+                f" {state.takeover.operation_id}, and it goes on with that; see: tidemark region status",
+            )
+        if state.refuted is None or state.phase not in {Phase.DISPUTED, Phase.FENCED}:
+            raise OperationRefused(
+                "no-dispute",
+                f"region {self.region} is {state.phase.value}: no mirror has shown what it does not"
+                " hold, so there is no loss to accept",
+            )
+        if not state.refuted.lost_here:
+            return state.refuted.region
+        if not may_be_given_up(self._parts.manifest.lost()):
+            raise OperationRefused("lost-logs", choices(self._driver.outlook, state))
+        return self.region
+
+    async def _accept_loss(self, operation: Operation, against: str) -> None:
+        if why := await kept_from_accepting(self._driver.outlook, against):
+            raise OperationFailed(why)
+        operation.steps.append(f"giving up what {_given_up(self.region, against)}")
+        takeover = TakeoverBegun(
+            region_epoch=await self._next_epoch(await self._driver.outlook.statuses()),
+            old_region=self.region,
+            operation_id=operation.operation_id,
+            planned=False,
+            forced=True,
+            accepts=against,
+            gives_up=tuple(self._parts.manifest.lost()) if against == self.region else (),
+        )
+        await self._take_over(operation, takeover)
+
+    def begin_switch(self) -> Operation:
+        """Begin a planned switch to this region; raises `OperationRefused`."""
+        operation = self._begin("switch")
+        if operation.status == "running":
+            name = f"operation-{operation.operation_id}"
+            self._driver.spawn(self._guard(operation, self._switch(operation)), name)
+        return operation
+
+    def begin_failover(self, *, confirmed: bool, accept_behind: bool = False) -> Operation:
+        """Begin an unplanned fail-over to this region; raises `OperationRefused`.
+
+        `accept_behind`: go on also where another region has reached more, and it cannot be copied from there (T24).
+        """
+        if not confirmed:
+            raise OperationRefused(
+                "not-confirmed",
+                "a fail-over may lose what the old region acknowledged and this one never received:"
+                " read the loss statement (GET /v1/region/loss-statement) and send confirm: true",
+            )
+        operation = self._begin("failover")
+        if operation.status == "running":
+            name = f"operation-{operation.operation_id}"
+            self._driver.spawn(
+                self._guard(operation, self._failover(operation, accept_behind)), name
+            )
+        return operation
+
+    def _begin(self, kind: str) -> Operation:
+        if not self._driver.running:
+            raise OperationRefused("starting", f"region {self.region} is starting; try again")
+        self._check_history()
+        state = self._driver.state
+        running = next((o for o in self._operations.values() if o.status == "running"), None)
+        if running is not None:
+            raise OperationRefused(
+                "operation-running", f"operation {running.operation_id} is under way; follow it"
+            )
+        acting_region = self._parts.metadata.image.domains[self._parts.domain].acting_region
+        operation = self._new(kind, self._chance.uuid().hex, acting_region)
+        if state.phase is Phase.ACTING:
+            operation.status = "succeeded"
+            operation.steps.append(f"region {self.region} acts already")
+            operation.region_epoch = state.region_epoch
+            operation.ended_wall_ms = operation.started_wall_ms
+            return operation
+        standing = {Phase.MIRRORING, Phase.FENCED}
+        if kind == "accept-loss":
+            standing = {Phase.DISPUTED, Phase.FENCED}
+        elif state.phase is Phase.DISPUTED:
+            del self._operations[operation.operation_id]
+            raise OperationRefused("disputed", f"{choices(self._driver.outlook, state)}")
+        if state.phase not in standing:
+            del self._operations[operation.operation_id]
+            raise OperationRefused(
+                "busy", f"region {self.region} is {state.phase.value}; try again when it is done"
+            )
+        return operation
+
+    def _check_history(self) -> None:
+        """Refuse for a folder without history (T32): a take-over would act on nothing."""
+        if self._driver.state.phase is Phase.UNBORN:
+            reason = self._parts.role.reason_not_acting
+            raise OperationRefused("unborn", f"region {self.region} cannot take over: {reason}")
+
+    def _new(self, kind: str, operation_id: str, from_region: str) -> Operation:
+        while len(self._operations) >= OPERATIONS_KEPT:
+            del self._operations[next(iter(self._operations))]
+        operation = Operation(
+            operation_id=operation_id,
+            kind=kind,
+            domain=self._parts.domain,
+            from_region=from_region,
+            to_region=self.region,
+            steps=[],
+            started_wall_ms=self._parts.clock.wall_ms(),
+        )
+        self._operations[operation_id] = operation
+        return operation
+
+    async def _guard(self, operation: Operation, work: Any) -> None:
+        try:
+            await work
+            operation.status = "succeeded"
+        except TimeoutError:
+            self._fail(operation, "timed-out", "it did not end in time; ask for its status")
+        except (OperationFailed, PeerRefused, PeerUnreachable, IllegalTransition) as error:
+            self._fail(operation, "failed", str(error))
+        finally:
+            if operation.status == "running":
+                self._fail(operation, "failed", "the node is stopping; it goes on after a restart")
+            operation.phase = self._driver.state.phase.value
+            operation.ended_wall_ms = self._parts.clock.wall_ms()
+
+    def _fail(self, operation: Operation, status: str, reason: str) -> None:
+        operation.status = status
+        operation.error = reason
+        _log.warning("%s to %s: %s", operation.kind, operation.to_region, reason)
+
+    async def _switch(self, operation: Operation) -> None:
+        paused_at_ms = self._parts.clock.monotonic_ms()
+        takeover = await self._drained_takeover(operation)
+        await self._take_over(operation, takeover)
+        operation.writes_paused_ms = self._parts.clock.monotonic_ms() - paused_at_ms
+
+    async def _failover(self, operation: Operation, accept_behind: bool) -> None:
+        statuses = await self._driver.outlook.statuses()
+        old = statuses.get(operation.from_region)
+        if old is not None and old.acting and self._driver.state.phase is Phase.MIRRORING:
+            operation.steps.append(f"region {old.region} is reachable: draining it first")
+            try:
+                await self._switch(operation)
+            except (OperationFailed, PeerRefused, PeerUnreachable, TimeoutError) as error:
+                operation.steps.append(f"no planned way ({error}): going on without it")
+                await self._driver.until(lambda s: s.phase in {Phase.MIRRORING, Phase.FENCED})
+            else:
+                return
+        takeover = TakeoverBegun(
+            region_epoch=await self._next_epoch(statuses),
+            old_region=operation.from_region,
+            operation_id=operation.operation_id,
+            planned=False,
+            forced=True,
+            accepts_behind=accept_behind,
+        )
+        await self._take_over(operation, takeover)
+
+    async def _drained_takeover(self, operation: Operation) -> TakeoverBegun:
+        old_region, timeout_ms = operation.from_region, self._settings.switch_timeout_ms
+        operation.steps.append(f"draining region {old_region}")
+        question = AskDrain(
+            operation_id=operation.operation_id, to_region=self.region, timeout_ms=timeout_ms
+        )
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                drained = await self._parts.peers.ask(
+                    old_region, question, Drained, timeout_ms=timeout_ms
+                )
+                final = TidemarkPoint(drained.region_epoch, drained.number)
+                operation.steps.append(f"waiting to reach the final {final}")
+                while not self._has_followed_to(final):
+                    await self._parts.clock.sleep_ms(self._settings.reach_poll_ms)
+                epoch = await self._next_epoch(await self._driver.outlook.statuses())
+        except (TimeoutError, PeerUnreachable) as error:
+            await self._give_back(operation)
+            reason = f"region {old_region} was not reached up to its last tidemark in time: {error}"
+            raise OperationFailed(f"{reason}. It takes writes again.") from error
+        return TakeoverBegun(
+            region_epoch=epoch,
+            old_region=old_region,
+            operation_id=operation.operation_id,
+            planned=True,
+            forced=False,
+            final=(final.region_epoch, final.number),
+        )
+
+    def _has_followed_to(self, final: TidemarkPoint) -> bool:
+        """Whether all that the final tidemark covers is here: its records, and the changes of topics before it."""
+        return (
+            self._driver.outlook.known_claim().point >= final
+            and self._parts.tidemarks.follows_topics()
+        )
+
+    async def _give_back(self, operation: Operation) -> None:
+        message = EndDrain(operation_id=operation.operation_id, reason="the switch timed out")
+        try:
+            await self._parts.peers.ask(
+                operation.from_region,
+                message,
+                DrainEnded,
+                timeout_ms=self._settings.ask_timeout_ms,
+            )
+        except (PeerRefused, PeerUnreachable) as error:
+            _log.warning("the drained region ends its drain by itself in time: %s", error)
+
+    async def _next_epoch(self, statuses: Mapping[str, SiteStatus]) -> int:
+        image = self._parts.metadata.image
+        known = [
+            self._driver.state.highest_epoch_known,
+            image.domains[self._parts.domain].region_epoch,
+            *(status.region_epoch for status in statuses.values()),
+            *(status.promised_epoch for status in statuses.values()),
+            *(status.highest_epoch_known for status in statuses.values()),
+        ]
+        return next_region_epoch(known, image.regions[self.region].ordinal)
+
+    async def _take_over(self, operation: Operation, takeover: TakeoverBegun) -> None:
+        operation.region_epoch = takeover.region_epoch
+        operation.steps.append(f"fencing under region epoch {takeover.region_epoch}")
+        state = self._driver.state
+        higher = state.highest_epoch_known >= takeover.region_epoch
+        if higher or not await self._driver.record(takeover, expected=state):
+            raise OperationFailed(
+                f"region {self.region} learned of a higher region epoch meanwhile, or is taken over"
+                f" already: it is {self._driver.state.phase.value}; see: tidemark region status"
+            )
+        await self._follow(operation, takeover)
+
+    async def _watch(self, operation: Operation, takeover: TakeoverBegun) -> None:
+        await self._guard(operation, self._follow(operation, takeover))
+
+    async def _follow(self, operation: Operation, takeover: TakeoverBegun) -> None:
+        state = self._driver.state
+        while not _is_over(state, takeover):
+            operation.phase = state.phase.value
+            if not operation.steps or operation.steps[-1] != state.phase.value:
+                operation.steps.append(state.phase.value)
+            state = await self._next_state(state)
+        try:
+            operation.statement = self._parts.quarantine.statement(
+                self._parts.domain, takeover.region_epoch
+            )
+        except QuarantineDamaged as error:
+            operation.steps.append(f"the loss statement cannot be shown: {error}")
+        if not (state.phase is Phase.ACTING and state.region_epoch == takeover.region_epoch):
+            raise OperationFailed(
+                f"the take-over was given up: {state.reason}. Region {self.region} is"
+                f" {state.phase.value}; see: tidemark region status"
+            )
+        while not self._parts.role.acting and self._driver.state is state:
+            await self._parts.clock.sleep_ms(1)
+        operation.steps.append(f"region {self.region} takes writes")
+
+    async def _next_state(self, state: State) -> State:
+        return await self._driver.until(lambda now: now is not state)
+
+    async def losses(self) -> list[Losses]:
+        """Return the losses of every take-over that this region has quarantined tails of.
+
+        A tail that is not what its provenance says is named in its losses. Raises `OperationRefused` where a provenance
+        cannot be read.
+        """
+        try:
+            return await self._count_losses()
+        except (QuarantineDamaged, OSError) as error:
+            raise OperationRefused("quarantine-damaged", str(error)) from error
+
+    async def _count_losses(self) -> list[Losses]:
+        found: dict[tuple[str, int, CutCause], list[Provenance]] = {}
+        for tail in self._parts.quarantine.tails():
+            key = tail.domain, tail.lineage_epoch, self._parts.quarantine.cause_of(tail)
+            found.setdefault(key, []).append(tail)
+        return [await self._losses_of(*key, found[key]) for key in sorted(found)]
+
+    async def _losses_of(
+        self, domain: str, epoch: int, cause: CutCause, tails: Sequence[Provenance]
+    ) -> Losses:
+        statement = None
+        if cause is CutCause.LINEAGE:
+            statement = self._parts.quarantine.statement(domain, epoch)
+        # Quarantine is immutable: what was counted once stays counted, until more is moved in.
+        complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
+        names = tuple((tail.key, tail.edition) for tail in tails)
+        key = domain, epoch, cause, statement is not None, complete, names
+        if key not in self._losses:
+            quarantined = Quarantined(
+                domain=domain,
+                lineage_epoch=epoch,
+                region=self.region,
+                base_region_epoch=tails[0].base_region_epoch,
+                base_number=tails[0].base_number,
+                tail=await quarantined_tail(self._parts.quarantine, tails),
+                exact=all(tail.acting_region != self.region for tail in tails),
+                complete=complete,
+                cause=cause,
+            )
+            self._losses[key] = count_losses(quarantined, statement)
+        return self._losses[key]
+
+
+def _is_over(state: State, takeover: TakeoverBegun) -> bool:
+    if state.phase is Phase.ACTING:
+        return True
+    return state.takeover is None or state.takeover.region_epoch != takeover.region_epoch
+
+
+def _given_up(region: str, against: str) -> str:
+    if against == region:
+        return "the disk of this region has lost"
+    return f"region {against} has shown beyond this region"

@@ -1,0 +1,215 @@
+"""Asking other regions: one short connection per question, bounded in time.
+
+INV-FP1  every question ends within its time-out: with an answer, `PeerRefused` or `PeerUnreachable`
+INV-FP2  a greeting is learnt from even if the peer then refuses to talk
+INV-FP3  regions are asked side by side; `as_answered` tells what came before the silent ones have run into their time-outs
+INV-FP4  whoever does not greet within `GREET_TIMEOUT_MS` is silent; a question's own time-out is for its answer
+
+A region that greets is up, and may need seconds for a tidemark before it promises. One that stands still, or lies behind a
+link that swallows everything, does not greet: whoever takes over need not wait for it as long.
+
+Not here: what is asked (`failover.messages`), long-lived connections (the link, the forwarder).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from region_broker.ports.network import Network
+from region_broker.region.peers.client import PeerClient, opened
+from region_broker.region.peers.protocol import (
+    STALE_REGION_EPOCH,
+    AnyMessage,
+    Hello,
+    PeerIdentity,
+    PeerMessage,
+    PeerRefused,
+    PeerUnreachable,
+)
+from region_broker.region.ports import MetadataSide
+
+GREET_TIMEOUT_MS: Final = 2_500
+"""Longer than a busy region's loop is held up."""
+
+
+class FailoverPeers:
+    """The other regions of the cluster, by name, as the metadata knows them."""
+
+    def __init__(self, network: Network, metadata: MetadataSide, region: str) -> None:
+        """Ask as `region`; `identity` must be set before the first question."""
+        self._network = network
+        self._metadata = metadata
+        self._region = region
+        self._silent: set[str] = set()
+        self.identity: PeerIdentity | None = None
+
+    def names(self) -> list[str]:
+        """Return the other regions, in order."""
+        return sorted(name for name in self._metadata.image.regions if name != self._region)
+
+    def _address(self, region: str) -> tuple[str, int]:
+        known = self._metadata.image.regions.get(region)
+        if known is None:
+            raise PeerUnreachable(f"no region is called {region}", sent=False)
+        return known.peer_host, known.peer_port
+
+    async def ask(
+        self, region: str, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
+    ) -> AnyMessage:
+        """Return the answer; raises `PeerRefused`, `PeerUnreachable` (INV-FP1)."""
+        answer, _ = await self.ask_attached(region, message, answer_type, timeout_ms=timeout_ms)
+        return answer
+
+    async def ask_attached(
+        self, region: str, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
+    ) -> tuple[AnyMessage, bytes]:
+        """Return the answer and what is attached to it; raises as `ask`."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        try:
+            async with (
+                self._greeted(region, timeout_ms) as (client, _),
+                asyncio.timeout_at(deadline_s),
+            ):
+                answer, attachment = await client.begin(message, answer_type)
+                return answer, bytes(attachment)
+        except TimeoutError as error:
+            reason = f"region {region} did not answer within {timeout_ms} ms"
+            raise PeerUnreachable(reason, sent=True) from error
+
+    async def greet(self, region: str, *, timeout_ms: int) -> Hello:
+        """Exchange greetings, so that both sides know what the other knows; raises as `ask`."""
+        async with self._greeted(region, timeout_ms) as (_, hello):
+            return hello
+
+    @asynccontextmanager
+    async def _greeted(
+        self, region: str, timeout_ms: int
+    ) -> AsyncIterator[tuple[PeerClient, Hello]]:
+        """Yield a connection that is greeted, and notes who is silent (INV-FP4); raises as `ask`."""
+        assert self.identity is not None, "the driver sets it at construction"
+        bound_ms = min(timeout_ms, GREET_TIMEOUT_MS)
+        greeting = asyncio.timeout(bound_ms / 1000)
+        try:
+            async with (
+                greeting,
+                opened(self._network, self._address(region), self.identity) as both,
+            ):
+                greeting.reschedule(None)
+                self._silent.discard(region)
+                yield both
+        except TimeoutError as error:
+            if not greeting.expired():
+                raise
+            self._silent.add(region)
+            reason = f"region {region} did not greet within {bound_ms} ms"
+            raise PeerUnreachable(reason, sent=True) from error
+
+    async def ask_all(
+        self, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
+    ) -> tuple[Mapping[str, AnyMessage], Mapping[str, str]]:
+        """Ask every other region at once; return (answers, reasons of those that gave none)."""
+        names = self.names()
+        results = await asyncio.gather(
+            *(self._ask_one(name, message, answer_type, timeout_ms) for name in names)
+        )
+        answers = {
+            name: result
+            for name, result in zip(names, results, strict=True)
+            if not isinstance(result, str)
+        }
+        missing = {
+            name: result
+            for name, result in zip(names, results, strict=True)
+            if isinstance(result, str)
+        }
+        return answers, missing
+
+    async def as_answered(
+        self, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
+    ) -> AsyncGenerator[Mapping[str, AnyMessage], None]:
+        """Ask every other region at once; yield all answers so far whenever a region answered or gave none (INV-FP3).
+
+        Close it (`contextlib.aclosing`): what is still asked is given up then.
+        """
+        asked = {
+            asyncio.get_running_loop().create_task(
+                self._ask_one(name, message, answer_type, timeout_ms), name=f"ask-{name}"
+            ): name
+            for name in self.names()
+        }
+        answers: dict[str, AnyMessage] = {}
+        waiting = set(asked)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    result = task.result()
+                    if not isinstance(result, str):
+                        answers[asked[task]] = result
+                yield dict(answers)
+        finally:
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                await asyncio.wait(waiting)
+
+    async def _ask_one(
+        self, region: str, message: PeerMessage, answer_type: type[AnyMessage], timeout_ms: int
+    ) -> AnyMessage | str:
+        try:
+            return await self.ask(region, message, answer_type, timeout_ms=timeout_ms)
+        except (PeerRefused, PeerUnreachable) as error:
+            return str(error) or type(error).__name__
+
+    async def greeting_of(
+        self, region: str, *, timeout_ms: int
+    ) -> Hello | PeerRefused | PeerUnreachable:
+        """Greet a region; return its greeting, or why there is none."""
+        try:
+            return await self.greet(region, timeout_ms=timeout_ms)
+        except (PeerRefused, PeerUnreachable) as error:
+            return error
+
+    async def _greetings_of(
+        self, names: Sequence[str], timeout_ms: int
+    ) -> Mapping[str, Hello | PeerRefused | PeerUnreachable]:
+        asked = (self.greeting_of(name, timeout_ms=timeout_ms) for name in names)
+        return dict(zip(names, await asyncio.gather(*asked), strict=True))
+
+    async def greetings(self, *, timeout_ms: int) -> tuple[Mapping[str, Hello], Mapping[str, str]]:
+        """Greet every other region at once; return (their greetings, reasons of those that gave none)."""
+        found = await self._greetings_of(self.names(), timeout_ms)
+        greeted = {name: hello for name, hello in found.items() if isinstance(hello, Hello)}
+        silent = {
+            name: str(why) or type(why).__name__
+            for name, why in found.items()
+            if not isinstance(why, Hello)
+        }
+        return greeted, silent
+
+    async def further_on(self, *, timeout_ms: int) -> Sequence[str]:
+        """Greet every other region at once; return those that refuse this one because they are at a later region epoch."""
+        found = await self._greetings_of(self.names(), timeout_ms)
+        return [
+            name
+            for name, told in found.items()
+            if isinstance(told, PeerRefused) and told.code == STALE_REGION_EPOCH
+        ]
+
+    async def answering(self, *, timeout_ms: int) -> Sequence[str]:
+        """Greet every other region at once; return those that answer, if only with a refusal."""
+        return await self._answering(self.names(), timeout_ms)
+
+    async def greet_all(self, *, timeout_ms: int) -> Sequence[str]:
+        """Greet every other region at once; return the names of those that answered.
+
+        Not those that were silent when they were asked last: nothing is begun that waits for them. They hear when they are
+        back, from whoever acts then.
+        """
+        heard = [name for name in self.names() if name not in self._silent]
+        return await self._answering(heard, timeout_ms)
+
+    async def _answering(self, names: Sequence[str], timeout_ms: int) -> Sequence[str]:
+        found = await self._greetings_of(names, timeout_ms)
+        return [name for name, told in found.items() if not isinstance(told, PeerUnreachable)]

@@ -1,0 +1,282 @@
+"""Quarantine on disk: cut-off tails verbatim, their provenance, and the statements and losses beside them.
+
+INV-QS1  a tail is complete and durable before its provenance is there; a tail without provenance is not
+         quarantined yet, and is written again
+INV-QS2  a file that is there is never changed: moving a tail again finds it, or one that holds the same bytes
+INV-QS3  every read checks the CRC that the provenance promises
+INV-QS4  what is damaged here costs itself only: a tail beside it is kept under a name of its own, and nobody's start waits
+
+Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>[-<edition>].{batches,json}``,
+``<root>/<domain>/statements/<lineage epoch>.json``.
+Not here: which tails to move (`geo_replicator.quarantine.plan_cut`), what was lost (`geo_replicator.loss`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from geo_replicator.loss import LossStatement
+from geo_replicator.quarantine import (
+    CutCause,
+    Provenance,
+    ProvenanceUnreadable,
+    QuarantineKey,
+    decode_provenance,
+    encode_provenance,
+)
+from idempotency.record_batch import BatchError, Buffer, iter_headers
+from region_broker.ports.disk import Disk, DiskFile
+from region_broker.ports.offload import Offload
+
+_log: Final = logging.getLogger("tidemark.failover")
+CHUNK_BYTES: Final = 1024 * 1024
+_STATEMENTS: Final = "statements"
+_BATCHES: Final = ".batches"
+_PROVENANCE: Final = ".json"
+
+ReadBatches = Callable[[int], bytes | bytearray]
+"""Whole verbatim batches from an offset on, empty at the end of the tail."""
+
+
+class QuarantineDamaged(Exception):
+    """A quarantined tail is not what its provenance says, or a tail could not be read whole."""
+
+
+class QuarantineStore:
+    """The quarantine of one region."""
+
+    def __init__(self, disk: Disk, root: Path, *, offload: Offload = asyncio.to_thread) -> None:
+        """Keep everything under `root`; `offload` runs syncs outside the event loop."""
+        self._disk = disk
+        self._root = root
+        self._offload = offload
+        self.diverged_records = 0
+        """Offsets put aside since this node's start because the region that acts does not hold them, and nobody gave them up
+        (T23); `log_surgery.DivergedLogs` counts."""
+
+    async def move_in(self, provenance: Provenance, read: ReadBatches) -> Provenance:
+        """Store the tail that `read` yields, durably, and return its provenance, with counts and CRC.
+
+        `provenance` names the tail; `edition`, `byte_count`, `batch_count` and `crc32c` are filled in here. The log
+        is not touched: truncate it afterwards (INV-Q2). Raises `QuarantineDamaged`, OSError.
+        """
+        folder = self._folder(provenance.key)
+        kept = self._readable_in(folder)
+        for known in kept:
+            if await self._holds(known, provenance, read):
+                self._disk.fsync_dir(
+                    self._folder(known.key)
+                )  # its names may be of a life that was killed
+                return known
+        self._disk.make_dirs(folder)
+        partial = folder / f"{_stem(provenance)}.partial"
+        if self._disk.exists(partial):
+            self._disk.remove(partial)
+        file = self._disk.open(partial, create=True)
+        try:
+            complete = await _copy(file, provenance, read)
+            await self._offload(file.fdatasync)
+        finally:
+            file.close()
+        while self._disk.exists(folder / f"{_stem(complete)}{_PROVENANCE}"):
+            complete = msgspec.structs.replace(complete, edition=complete.edition + 1)
+        stem = _stem(complete)
+        self._disk.rename(partial, folder / f"{stem}{_BATCHES}")
+        self._disk.fsync_dir(folder)
+        self._disk.write_file_atomic(folder / f"{stem}{_PROVENANCE}", encode_provenance(complete))
+        return complete
+
+    async def _holds(self, known: Provenance, wanted: Provenance, read: ReadBatches) -> bool:
+        """Return whether the tail `known` holds, byte for byte, what `read` yields for `wanted` (INV-Q4).
+
+        1. A tail is cut off. 2. The log grows again, with other records. 3. It is cut again, at the same offsets and
+        under the same epoch: what was kept before is another tail.
+        """
+        if known.cause is not wanted.cause or not known.key.covers(wanted.key):
+            return False
+        try:
+            return await _same_bytes(self.chunks(known), wanted, read)
+        except (QuarantineDamaged, FileNotFoundError) as error:
+            _log.warning(
+                "what is kept of a tail is not readable, so it is kept once more: %s", error
+            )
+            return False
+
+    def tails(self) -> list[Provenance]:
+        """Return the provenance of every quarantined tail, by path; raises `QuarantineDamaged`."""
+        return [
+            provenance
+            for domain in self._names(self._root)
+            for log in self._names(self._root / domain)
+            if log != _STATEMENTS
+            for provenance in self._in(self._root / domain / log)
+        ]
+
+    def chunks(self, provenance: Provenance) -> Iterator[bytes]:
+        """Yield the tail in pieces of whole batches, in order; raises `QuarantineDamaged` (INV-QS3)."""
+        path = self._folder(provenance.key) / f"{_stem(provenance)}{_BATCHES}"
+        file = self._disk.open(path)
+        try:
+            yield from _checked_chunks(file, provenance, path)
+        finally:
+            file.close()
+
+    def keep_statement(self, statement: LossStatement) -> None:
+        """Store the statement of its region epoch durably; one that is there stays (INV-QS2)."""
+        folder = self._root / statement.domain / _STATEMENTS
+        path = folder / f"{statement.region_epoch}{_PROVENANCE}"
+        if self._disk.exists(path):
+            self._disk.fsync_dir(folder)  # its name may be of a life that was killed
+            return
+        self._disk.make_dirs(folder)
+        data = msgspec.json.format(msgspec.json.encode(statement), indent=2) + b"\n"
+        self._disk.write_file_atomic(path, data)
+
+    def statement(self, domain: str, region_epoch: int) -> LossStatement | None:
+        """Return the statement that was made before acting under `region_epoch`, if it is here."""
+        path = self._root / domain / _STATEMENTS / f"{region_epoch}{_PROVENANCE}"
+        if not self._disk.exists(path):
+            return None
+        try:
+            return msgspec.json.decode(self._disk.read_file(path), type=LossStatement)
+        except msgspec.MsgspecError as error:
+            raise QuarantineDamaged(
+                f"{path} is not a loss statement: {error}. Give that file back from a copy, or move it away: the losses"
+                " of that takeover are listed then, and held against no statement"
+            ) from error
+
+    def cause_of(self, tail: Provenance) -> CutCause:
+        """Return why it was cut: what an accepted loss names was lost by that word; raises `QuarantineDamaged` (INV-LO6)."""
+        if tail.cause is CutCause.LINEAGE:
+            return tail.cause
+        statement = self.statement(tail.domain, tail.lineage_epoch)
+        if statement and statement.names_diverged(tail.region, tail.key.log, tail.first_offset):
+            return CutCause.LINEAGE
+        return tail.cause
+
+    def _in(self, folder: Path) -> list[Provenance]:
+        return [self._read(folder / name) for name in self._provenances(folder)]
+
+    def _readable_in(self, folder: Path) -> list[Provenance]:
+        found = []
+        for name in self._provenances(folder):
+            try:
+                found.append(self._read(folder / name))
+            except QuarantineDamaged as error:
+                _log.error("what is kept beside this tail is damaged: %s", error)
+        return found
+
+    def _provenances(self, folder: Path) -> list[str]:
+        return [name for name in self._names(folder) if name.endswith(_PROVENANCE)]
+
+    def _read(self, path: Path) -> Provenance:
+        try:
+            return decode_provenance(self._disk.read_file(path))
+        except ProvenanceUnreadable as error:
+            raise QuarantineDamaged(
+                f"{path}: {error}. Give that file back from a copy, or move it away with the .batches beside it, which"
+                " hold the records: the other tails are listed then"
+            ) from error
+
+    def _names(self, folder: Path) -> list[str]:
+        return self._disk.list_dir(folder) if self._disk.exists(folder) else []
+
+    def _folder(self, key: QuarantineKey) -> Path:
+        return self._root / key.domain / f"{key.topic_id.hex}-{key.partition}"
+
+
+def _stem(named: Provenance) -> str:
+    edition = f"-{named.edition}" if named.edition else ""
+    return f"{named.lineage_epoch}-{named.first_offset:020d}-{named.last_offset:020d}{edition}"
+
+
+async def _same_bytes(kept: Iterator[bytes], wanted: Provenance, read: ReadBatches) -> bool:
+    """Return whether `kept`, whole batches in order, holds what `read` yields from the first to the last offset."""
+    offset, data, compared = wanted.first_offset, b"", 0
+    for chunk in kept:
+        for start, header in iter_headers(chunk):
+            if header.base_offset < wanted.first_offset:
+                continue
+            if compared == len(data):
+                if offset > wanted.last_offset:
+                    return True
+                data, compared = bytes(read(offset)), 0
+                _, last, count = _extent(data)
+                offset = last + 1 if count else offset
+            size = header.size_bytes
+            if chunk[start : start + size] != data[compared : compared + size]:
+                return False
+            compared += size
+        await asyncio.sleep(0)
+    return offset > wanted.last_offset and compared == len(data)
+
+
+async def _copy(file: DiskFile, provenance: Provenance, read: ReadBatches) -> Provenance:
+    offset, byte_count, batch_count, crc = provenance.first_offset, 0, 0, 0
+    while offset <= provenance.last_offset:
+        data = read(offset)
+        first, last, count = _extent(data)
+        # A hole is what cleaning left at home before this region copied it; the log itself refuses any other.
+        if count == 0 or first < offset:
+            raise QuarantineDamaged(
+                f"{provenance.topic}-{provenance.partition}: no whole batch starts at or behind offset {offset},"
+                f" though its tail runs to {provenance.last_offset}; nothing was cut off"
+            )
+        file.pwrite(byte_count, data)
+        crc = crc32c(data, crc)
+        byte_count += len(data)
+        batch_count += count
+        offset = last + 1
+        await asyncio.sleep(0)
+    return msgspec.structs.replace(
+        provenance,
+        last_offset=offset - 1,
+        byte_count=byte_count,
+        batch_count=batch_count,
+        crc32c=crc,
+    )
+
+
+def _extent(data: Buffer) -> tuple[int, int, int]:
+    """Return (first offset, last offset, batch count) of whole batches; count 0 when there is none."""
+    first, last, count = -1, -1, 0
+    for _, header in iter_headers(data):
+        first = header.base_offset if count == 0 else first
+        last = header.last_offset
+        count += 1
+    return first, last, count
+
+
+def _checked_chunks(file: DiskFile, provenance: Provenance, path: Path) -> Iterator[bytes]:
+    position, crc, carried = 0, 0, b""
+    while position < provenance.byte_count:
+        data = file.pread(min(CHUNK_BYTES, provenance.byte_count - position), position)
+        if not data:
+            break
+        position += len(data)
+        crc = crc32c(data, crc)
+        carried += data
+        whole = _whole_bytes(carried, path)
+        if whole:
+            yield carried[:whole]
+            carried = carried[whole:]
+    if crc != provenance.crc32c or carried:
+        raise QuarantineDamaged(
+            f"{path} is not what its provenance says: {provenance.byte_count} bytes with CRC-32C"
+            f" {provenance.crc32c:#010x} expected; the disk changed it"
+        )
+
+
+def _whole_bytes(data: bytes, path: Path) -> int:
+    end = 0
+    try:
+        for position, header in iter_headers(data):
+            end = position + header.size_bytes
+    except BatchError as error:
+        raise QuarantineDamaged(f"{path}: {error}") from error
+    return end

@@ -1,0 +1,570 @@
+"""The effects of the failover machine, one coroutine each: run, run again, end in at most one event.
+
+INV-FS1  a step returns the event that ends it, or None when only something from outside can end it
+INV-FS2  a step may be cancelled anywhere and run again, in this process or the next (T18)
+INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile
+INV-FS4  while it acts, a region greets the others: two that act both hear of it as soon as they are connected
+
+Not here: which step is next (`geo_replicator.failover.next_effect`), journalling (`failover.driver`), standing still
+until it is known who acts (`region.failover.steps.fenced`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from geo_replicator.directory import StartVerdict, judge_start
+from geo_replicator.failover import Adopt, CutLogs, Phase, State
+from geo_replicator.failover_events import (
+    Adopted,
+    CutChosen,
+    DrainRolledBack,
+    EntryRecord,
+    Event,
+    HigherEpochLearned,
+    LogsCut,
+    Returned,
+    TakeoverAbandoned,
+    TakeoverBegun,
+)
+from geo_replicator.lineage import Cut, LineageEntry, LogKey, TidemarkPoint, lowest_base
+from geo_replicator.loss import LossStatement, Takeover, make_statement
+from geo_replicator.tidemark import TidemarkError
+from idempotency import fencing
+from region_broker.controller import metadata_commands, metadata_image
+from region_broker.log.failures import LogError
+from region_broker.region.failover.log_surgery import (
+    CutReason,
+    bounds_of,
+    cut_logs,
+    given_up_tails,
+    joined,
+    key_of,
+    quarantined_tail,
+    tail_beyond,
+    uncut_logs,
+    with_tails,
+)
+from region_broker.region.failover.messages import (
+    AskPromise,
+    AskStatement,
+    PromiseAnswer,
+    StatementAnswer,
+)
+from region_broker.region.failover.quarantine_store import QuarantineDamaged
+from region_broker.region.failover.steps.accepting import (
+    begin_lost_logs_anew,
+    kept_from_giving_up,
+    loss_to_accept,
+    lost_since,
+    promised_meanwhile,
+)
+from region_broker.region.failover.steps.catching_up import (
+    behind_text,
+    reach_claims,
+    unheard_text,
+)
+from region_broker.region.failover.steps.disputed import (
+    choices,
+    refuted_by_lineage,
+    refuted_by_manifest,
+    refuted_by_mirrors,
+)
+from region_broker.region.failover.steps.outlook import Outlook
+from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
+from region_broker.region.ports import RegionLog, RoundFailed, Term
+
+COUNTERS_LEFT_WARNED: Final = 5_000
+"""An operator is told once so few leader epochs are left."""
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+class _GivenUp(Exception):
+    """A takeover is given up before its base is chosen; the text says why."""
+
+
+class FailoverSteps:
+    """Runs single effects for the driver; `current` tells the machine's state of this moment."""
+
+    def __init__(self, outlook: Outlook, current: Callable[[], State]) -> None:
+        """Share `outlook` with the driver."""
+        self._outlook = outlook
+        self._parts = outlook.parts
+        self._settings = outlook.settings
+        self._current = current
+        self.drain_deadline_ms: int | None = None
+        self.final_point: Callable[[], Awaitable[TidemarkPoint]] = _no_final_point
+
+    async def mirror(self, state: State) -> None:
+        """Follow the acting region."""
+        acting_region = state.acting_region or self._outlook.domain.acting_region
+        self._parts.manifest.take_note_of_lost()  # a mirror claims no more than its logs hold (T16)
+        await self._parts.role.mirror(Term(state.region_epoch, 0, acting_region))
+
+    async def act(self, state: State) -> Event | None:
+        """Take writes; after a restart only once every site that answers agrees (T27), and none knows another start (T36)."""
+        while True:
+            stopped = await self._load_and_open(state)
+            if stopped is not None:
+                return stopped
+            await self._greet_until_aside()
+            await self._parts.role.fence(self._outlook.lives.aside())
+
+    async def _load_and_open(self, state: State) -> Event | None:
+        role = self._parts.role
+        heard = self._outlook.hellos.values()
+        lost = refuted_by_manifest(self._outlook, state) or refuted_by_lineage(
+            self._outlook, state, heard
+        )
+        if lost is not None:
+            return lost
+        serving = role.serving
+        if serving is None or role.mirrors or serving.region_epoch != state.region_epoch:
+            stopped = await self._confirm(state)
+            if stopped is not None:
+                return stopped
+            try:
+                term = await self._own_term(state.region_epoch)
+            except fencing.EpochExhausted as error:
+                role.close_gate(f"{error} (tidemark region failover --to another region)")
+                return None
+            await self._finish_cuts(state.region_epoch, state)
+            base = self._base_of(state.region_epoch)
+            loading = "this region loads its ledgers; it goes on by itself"
+            await role.act(term, adopts=False, base=base, reason=loading)
+        if (
+            self._current() is state
+            and state.may_act
+            and not self._outlook.is_refuted(state.region_epoch)
+            and not self._outlook.lives.aside()
+        ):
+            role.open_gate()
+        return None
+
+    async def await_operator(self, state: State) -> Event | None:
+        """Acknowledge nothing more, also nothing that is under way, until an operator has chosen (T33)."""
+        what_to_do = choices(self._outlook, state)
+        await self._parts.role.fence(what_to_do)
+        _log.error("%s", what_to_do)
+        await self._greet_for_ever()
+        return None
+
+    async def _greet_until_aside(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            greeting = tasks.create_task(self._greet_for_ever(), name="greetings")
+            await self._outlook.lives.until_aside()
+            greeting.cancel()
+
+    async def _greet_for_ever(self) -> None:
+        """Let the other regions know, and hear, under which region epoch they stand (T31).
+
+        1. This region is cut off and goes on acting. 2. Another one takes over. 3. The regions reach each
+        other again: neither mirrors the other, so without a greeting both would act for ever.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for region in self._parts.peers.names():
+                tasks.create_task(self._greet_again(region), name=f"greet-{region}")
+            await self._parts.clock.sleep_ms(self._settings.readers_ahead_ms)
+            self._parts.role.readers_are_back()
+
+    async def _greet_again(self, region: str) -> None:
+        # Each for itself: one that is silent does not delay the greetings of the others.
+        while True:
+            await self._parts.clock.sleep_ms(self._settings.greet_interval_ms)
+            timeout_ms = self._settings.ask_timeout_ms
+            await self._parts.peers.greeting_of(region, timeout_ms=timeout_ms)
+
+    def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
+        for entry in self._outlook.domain.lineage:
+            if entry.region_epoch == region_epoch:
+                return dict(as_entry(entry).positions)
+        return {}
+
+    async def _finish_cuts(self, region_epoch: int, state: State) -> None:
+        """Cut the logs that had stopped when this region took over, and can be read again (INV-LS4)."""
+        for known in self._outlook.domain.lineage:
+            if (known.region_epoch, known.acting_region) == (region_epoch, self._outlook.region):
+                record = EntryRecord(**msgspec.structs.asdict(known))
+                cut = lowest_base((record.entry(),))
+                older_than = int(fencing.leader_epoch(region_epoch, 0))
+                late = uncut_logs(self._parts.role.logs(), cut, older_than)
+                await self._cut_for(record, cut, state, late)
+
+    async def _own_term(self, region_epoch: int) -> Term:
+        """Take the next leader epoch of `region_epoch`, durably.
+
+        T1: rounds of one leader epoch are driven once. T19: its counter begins anew with each region epoch, and
+        grows only when this region acts, not with every start. Raises `EpochExhausted`.
+        """
+        metadata = self._parts.metadata
+        known = [
+            log.written_epoch for log in self._parts.role.logs()
+        ]  # of a folder that did not count yet
+        used = [
+            fencing.leader_counter_of(epoch)
+            for epoch in (metadata.image.last_leader_epoch, *known)
+            if epoch >= 0 and fencing.region_epoch_of(epoch) == region_epoch
+        ]
+        counter = 1 + max(used, default=0)
+        leader_epoch = int(fencing.leader_epoch(region_epoch, counter))
+        if counter > fencing.LEADER_COUNTER_MAX - COUNTERS_LEFT_WARNED:
+            _log.warning(
+                "leader epoch %d of %d in this region epoch: switch to another region and back, each switch begins anew",
+                counter,
+                fencing.LEADER_COUNTER_MAX,
+            )
+        await metadata.apply(metadata_commands.TakeLeaderEpoch(leader_epoch))
+        return Term(region_epoch, leader_epoch, self._outlook.region)
+
+    async def _confirm(self, state: State) -> Event | None:
+        role, settings = self._parts.role, self._settings
+        await role.stand_still(
+            "this region asks the others whether it may still act; it goes on by itself, when it has heard or waited"
+        )
+        attempt = 0
+        while attempt < settings.confirm_attempts and self._parts.peers.names():
+            statuses = await self._outlook.statuses()
+            unsure, aside = self._outlook.lives.unsure(), self._outlook.lives.aside()
+            if unsure or aside:
+                role.close_gate(aside or f"{unsure}. This one goes on by itself, when it is let in")
+                pause_ms = settings.confirm_pause_ms if aside else settings.ask_again_ms
+                await self._parts.clock.sleep_ms(pause_ms)
+                continue
+            reports = [status.report() for status in statuses.values()]
+            decision = judge_start(state.region_epoch, reports)
+            if decision.verdict is StartVerdict.FOLLOW:
+                ahead = max(reports, key=lambda report: report.region_epoch)
+                return HigherEpochLearned(ahead.region_epoch, decision.leader)
+            if decision.verdict is StartVerdict.ACT:
+                judged = await refuted_by_mirrors(self._outlook, state, statuses)
+                if judged.refuted is not None:
+                    return judged.refuted
+                if judged.all_told and len(reports) == len(self._parts.peers.names()):
+                    return None
+                attempt += 1
+            else:
+                role.close_gate(decision.reason)
+            await self._parts.clock.sleep_ms(settings.confirm_pause_ms)
+        return None
+
+    async def collect_promises(self, takeover: TakeoverBegun) -> Event:
+        """Ask for promises, reach the greatest claim, stop copying, state the loss, and choose the base (T24, T25)."""
+        try:
+            answers = await self._promised(takeover)
+            cut = await self._held(takeover)
+            statement = await self._statement_of(takeover, cut, answers)
+        except (_GivenUp, TidemarkError) as error:
+            return TakeoverAbandoned(str(error))
+        self._parts.quarantine.keep_statement(statement)
+        # T16: the base is what the logs hold, and the statement says what went. From here on nothing is missing; of what
+        # was given up by name, once there is no way back (`cut`).
+        if not takeover.gives_up:
+            self._parts.manifest.take_note_of_lost()
+        positions = dict(cut.positions)
+        for log in self._parts.role.logs():
+            positions.setdefault(key_of(log), log.kept_from)
+        entry = LineageEntry(
+            region_epoch=takeover.region_epoch,
+            acting_region=self._outlook.region,
+            base=cut.point,
+            positions=positions,
+            decided_wall_ms=self._parts.clock.wall_ms(),
+        )
+        return CutChosen(EntryRecord.of(entry))
+
+    async def _promised(self, takeover: TakeoverBegun) -> Mapping[str, PromiseAnswer]:
+        """Return the promises that were given, with all copied that they claim; raises `_GivenUp`."""
+        if kept := await kept_from_giving_up(self._outlook, takeover):
+            raise _GivenUp(kept)
+        answers = await self._ask_promises(takeover)
+        if isinstance(answers, str):
+            raise _GivenUp(answers)
+        if held := await promised_meanwhile(self._outlook, takeover, answers.keys()):
+            raise _GivenUp(held)
+        refusal = await reach_claims(self._outlook, self._current(), takeover, answers)
+        if refusal is not None:
+            raise _GivenUp(refusal)
+        return answers
+
+    async def _held(self, takeover: TakeoverBegun) -> Cut:
+        """Stop copying, and return the cut that this region may act from; raises `_GivenUp`, `TidemarkError`."""
+        try:
+            if takeover.accepts == self._outlook.region:
+                begin_lost_logs_anew(self._outlook)
+        except LogError as error:
+            raise _GivenUp(str(error)) from error
+        if takeover.accepts:
+            await self._close_history()
+        await self._parts.role.stand_still(
+            f"region {self._outlook.region} is taking over; it goes on by itself"
+        )
+        cut = self._outlook.claim()
+        if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
+            final = TidemarkPoint(*takeover.final)
+            raise _GivenUp(f"only {cut.point} was reached, not the final {final}")
+        return cut
+
+    async def _statement_of(
+        self, takeover: TakeoverBegun, cut: Cut, answers: Mapping[str, PromiseAnswer]
+    ) -> LossStatement:
+        if takeover.accepts:
+            return await loss_to_accept(self._outlook, takeover.accepts, takeover.region_epoch, cut)
+        stated = await self.state_loss(
+            takeover.old_region, takeover.region_epoch, planned=takeover.planned
+        )
+        said = [
+            behind_text(self._outlook, cut.point, answers),
+            unheard_text(self._outlook, cut.point, takeover, answers),
+        ]
+        return _with_bound(stated, "; ".join(filter(None, said)))
+
+    async def _close_history(self) -> None:
+        """Publish what was acknowledged here and is under no tidemark yet, with the gate closed (T33).
+
+        Where that fails the last tidemark counts; what lies beyond it goes to quarantine like any tail.
+        """
+        region_epoch = self._current().region_epoch
+        term = await self._own_term(region_epoch)
+        await self._parts.role.act(
+            term,
+            adopts=False,
+            base=self._base_of(region_epoch),
+            reason="this region closes its history with a last tidemark; it goes on by itself",
+        )
+        try:
+            await self.final_point()
+        except (RoundFailed, TimeoutError) as error:
+            _log.warning("no last tidemark before the loss is accepted: %s", error)
+
+    async def _ask_promises(self, takeover: TakeoverBegun) -> Mapping[str, PromiseAnswer] | str:
+        """Return the promises that were given, or why the take-over must be given up."""
+        attempts = self._settings.promise_attempts if takeover.planned else 2
+        message = AskPromise(
+            domain=self._parts.domain,
+            region_epoch=takeover.region_epoch,
+            taker=self._outlook.region,
+            planned=takeover.planned,
+        )
+        missing: dict[str, str] = {}
+        for asked in range(1, attempts + 1):
+            answers, silent = await self._ask_for_promise(message)
+            if aside := self._outlook.lives.aside():
+                return aside
+            refused = [answer.reason for answer in answers.values() if not answer.granted]
+            if refused:
+                return "; ".join(refused)
+            missing = dict(silent)
+            # A planned switch needs the old region's word only; others learn from the lineage.
+            if not missing or (takeover.planned and takeover.old_region not in missing):
+                return answers
+            if takeover.forced and not (asked == 1 and await self._answer_lost(missing)):
+                for name, why in missing.items():
+                    _log.warning(
+                        "no promise of region %s (%s): the operator's word stands", name, why
+                    )
+                return answers
+            await self._parts.clock.sleep_ms(self._settings.poll_ms)
+        return "; ".join(f"no promise of region {name}: {why}" for name, why in missing.items())
+
+    async def _answer_lost(self, missing: Mapping[str, str]) -> bool:
+        """Return whether a region that gave no promise is up: the operator's word stands for the silent, not for a lost answer."""
+        timeout_ms = self._settings.ask_timeout_ms
+        return not missing.keys().isdisjoint(
+            await self._parts.peers.greet_all(timeout_ms=timeout_ms)
+        )
+
+    async def _ask_for_promise(
+        self, message: AskPromise
+    ) -> tuple[Mapping[str, PromiseAnswer], Mapping[str, str]]:
+        while True:
+            answered = await self._parts.peers.ask_all(
+                message, PromiseAnswer, timeout_ms=self._promise_timeout_ms()
+            )
+            if not self._outlook.lives.unsure() or self._outlook.lives.aside():
+                return answered
+            await self._parts.clock.sleep_ms(self._settings.ask_again_ms)
+
+    def _promise_timeout_ms(self) -> int:
+        # A region that acts publishes a last tidemark before it promises.
+        return self._settings.ask_timeout_ms + self._settings.final_round_timeout_ms
+
+    async def state_loss(
+        self, old_region: str, region_epoch: int, *, planned: bool
+    ) -> LossStatement:
+        """Return what acting now would lose at most."""
+        parts = self._parts
+        cut = self._outlook.claim()
+        logs = parts.role.logs()
+        takeover = Takeover(
+            domain=parts.domain,
+            from_region=old_region,
+            to_region=self._outlook.region,
+            region_epoch=region_epoch,
+            planned=planned,
+            last_heard_ms=parts.tidemarks.last_heard_ms(),
+        )
+        given_up = given_up_tails(
+            parts.quarantine, cut, self._outlook.region, self._current().region_epoch
+        )
+        earlier = await quarantined_tail(parts.quarantine, given_up)
+        statement = make_statement(
+            takeover,
+            cut,
+            with_tails(bounds_of(logs, cut), given_up),
+            joined(earlier, await tail_beyond(logs, cut)),
+            now_wall_ms=parts.clock.wall_ms(),
+            topic_changes=parts.tidemarks.waiting_topic_changes(),
+        )
+        return _with_bound(statement, parts.tidemarks.lost_here())
+
+    async def cut(self, state: State, effect: CutLogs) -> Event | None:
+        """Record the lineage here and at every reachable site, then cut every log to the base."""
+        parts = self._parts
+        if state.phase is Phase.CUTTING:
+            if await self._lacks_more(state):
+                return None
+            parts.manifest.take_note_of_lost()
+        await parts.role.stand_still(
+            "this region cuts its logs to a tidemark; it goes on by itself, when each other region has answered or was"
+            " waited for"
+        )
+        # T31: what lags behind the base goes on from where it is, and claims no more than it holds.
+        reached = self._reached_of(effect.cut)
+        for record in effect.entries:
+            await self._record_lineage(record)
+        for log in parts.role.logs():
+            log.become_mirror()
+        if state.phase is Phase.CUTTING:
+            # T25: stored at every reachable site; the greeting carries the lineage.
+            await parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
+        else:
+            await self._fetch_statements(effect.entries)
+        for record, cut in effect.by_entry():
+            await self._cut_for(record, cut, state, parts.role.logs())
+        await parts.tidemarks.cut_to(reached)
+        if state.phase is Phase.CUTTING:
+            return LogsCut(effect.lineage_epoch)
+        return Returned(effect.lineage_epoch)
+
+    def _reached_of(self, base: Cut) -> Cut:
+        try:
+            held = self._outlook.claim()
+        except TidemarkError as error:
+            _log.warning(
+                "what this region holds of tidemark %s is not known: %s", base.point, error
+            )
+            return base
+        return base if held.point >= base.point else held
+
+    async def _cut_for(
+        self, record: EntryRecord, cut: Cut, state: State, logs: Iterable[RegionLog]
+    ) -> None:
+        parts = self._parts
+        reason = CutReason(
+            domain=parts.domain,
+            lineage_epoch=record.region_epoch,
+            region=self._outlook.region,
+            region_epoch=state.region_epoch,
+            acting_region=record.acting_region,
+            now_wall_ms=parts.clock.wall_ms(),
+        )
+        for provenance in await cut_logs(logs, cut, reason, parts.quarantine):
+            _log.warning(
+                "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d",
+                provenance.topic,
+                provenance.partition,
+                provenance.first_offset,
+                provenance.last_offset,
+                provenance.acting_region,
+                provenance.base_number,
+            )
+
+    async def _record_lineage(self, record: EntryRecord) -> None:
+        entry = as_image_entry(record)
+        domain = self._outlook.domain
+        if entry in domain.lineage:
+            return
+        await self._parts.metadata.apply(
+            metadata_commands.RecordLineage(domain=domain.name, entry=entry)
+        )
+
+    async def _fetch_statements(self, entries: tuple[EntryRecord, ...]) -> None:
+        for record in entries:
+            try:
+                known = self._parts.quarantine.statement(self._parts.domain, record.region_epoch)
+            except QuarantineDamaged as error:  # it is never written over; `losses` says so, too
+                _log.error("a loss statement is kept, and damaged: %s", error)
+                continue
+            if known is not None or record.acting_region == self._outlook.region:
+                continue
+            try:
+                answer, attached = await self._parts.peers.ask_attached(
+                    record.acting_region,
+                    AskStatement(domain=self._parts.domain, region_epoch=record.region_epoch),
+                    StatementAnswer,
+                    timeout_ms=self._settings.ask_timeout_ms,
+                )
+            except (PeerRefused, PeerUnreachable) as error:
+                _log.warning("loss statement of %s not fetched: %s", record.acting_region, error)
+                continue
+            if answer.found:
+                statement = msgspec.json.decode(attached, type=LossStatement)
+                self._parts.quarantine.keep_statement(statement)
+
+    async def adopt(self, effect: Adopt) -> Event | None:
+        """Make the cut this region's own, up to the first tidemark (T21)."""
+        if await self._lacks_more(self._current()):
+            return None
+        term = await self._own_term(effect.entry.region_epoch)
+        await self._finish_cuts(effect.entry.region_epoch, self._current())
+        base = dict(effect.entry.entry().positions)
+        await self._parts.role.act(
+            term,
+            adopts=True,
+            base=base,
+            reason="this region adopts the cut it took over at; it goes on by itself",
+        )
+        return Adopted(effect.entry.region_epoch)
+
+    async def _lacks_more(self, state: State) -> bool:
+        """Say what a start in the middle of a takeover has found gone; nothing is begun that would take it for empty (T36)."""
+        further = lost_since(self._outlook, state.takeover)
+        if further:
+            await self._parts.role.fence(
+                f"{further}: stop this node and give its whole data folder back, or let another region act: tidemark region"
+                " failover --to another one"
+            )
+        return bool(further)
+
+    async def roll_back_drain(self) -> Event:
+        """Wait for the promise until the deadline, then write again; at once after a restart."""
+        deadline_ms = self.drain_deadline_ms
+        if deadline_ms is None:
+            return DrainRolledBack("this node was restarted while it was drained")
+        left_ms = deadline_ms - self._parts.clock.monotonic_ms()
+        if left_ms > 0:
+            await self._parts.clock.sleep_ms(left_ms)
+        return DrainRolledBack("nobody took over in time")
+
+
+def _with_bound(statement: LossStatement, more: str) -> LossStatement:
+    if not more:
+        return statement
+    return msgspec.structs.replace(statement, open_bound=f"{statement.open_bound}. And: {more}")
+
+
+async def _no_final_point() -> TidemarkPoint:
+    raise RoundFailed("nobody publishes tidemarks here")
+
+
+def as_image_entry(record: EntryRecord) -> metadata_image.LineageEntry:
+    """Return the entry as the metadata keeps it."""
+    return metadata_image.LineageEntry(**msgspec.structs.asdict(record))
+
+
+def as_entry(entry: metadata_image.LineageEntry) -> LineageEntry:
+    """Return the metadata's entry as `geo_replicator` judges it."""
+    return EntryRecord(**msgspec.structs.asdict(entry)).entry()

@@ -1,0 +1,201 @@
+"""A region that stands still: it asks until it is known who acts, or that it must itself (T31).
+
+INV-FS5  a region acts again by itself only if every site says that nobody acts or is about to, and nothing that was
+         acknowledged here lies beyond the last tidemark
+INV-FS6  what is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and
+         none acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so
+
+Not here: cutting the logs on the way back (`region.failover.steps.effects`).
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from geo_replicator.directory import next_region_epoch
+from geo_replicator.failover import Phase, State, standing_reason
+from geo_replicator.failover_events import (
+    EntryRecord,
+    Event,
+    FollowResumed,
+    ReturnBegun,
+    TakeoverBegun,
+)
+from region_broker.region.failover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.region.failover.messages import SiteStatus
+from region_broker.region.failover.steps.disputed import ways_to_lost_logs
+from region_broker.region.failover.steps.outlook import Outlook
+
+_log: Final = logging.getLogger("tidemark.failover")
+_TAKING_OVER: Final = frozenset({Phase.FENCING, Phase.CUTTING, Phase.ADOPTING})
+
+
+async def learn_lineage(outlook: Outlook, state: State) -> Event:
+    """Stand still and ask until it is known who acts (T31). A region that is silent delays no answer of another one."""
+    await outlook.parts.role.fence(standing_reason(state))
+    awaited = _Awaited(outlook, state)
+    try:
+        while True:
+            statuses: Mapping[str, SiteStatus] = {}
+            async with aclosing(outlook.statuses_as_told()) as told:
+                async for statuses in told:
+                    found = _whom_to_follow(outlook, state, statuses)
+                    if found is not None:
+                        return found
+            if not _unseen_entries(outlook, state) and await may_reclaim(outlook, state, statuses):
+                return _reclaim(outlook, state, statuses)
+            await awaited.tell(statuses)
+            await outlook.parts.clock.sleep_ms(outlook.settings.poll_ms)
+    finally:
+        outlook.nobody_acts = False
+
+
+def _whom_to_follow(
+    outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]
+) -> Event | None:
+    unseen = _unseen_entries(outlook, state)
+    if unseen and unseen[-1].acting_region != outlook.region:
+        return ReturnBegun(unseen)
+    if state.promise.region_epoch <= state.region_epoch:
+        for name, status in statuses.items():
+            if status.is_home and status.region_epoch == state.region_epoch:
+                return FollowResumed(name)
+    return None
+
+
+class _Awaited:
+    """Says what a region that stands still waits for (INV-FS6)."""
+
+    def __init__(self, outlook: Outlook, state: State) -> None:
+        """Nothing is told yet."""
+        self._outlook = outlook
+        self._state = state
+        self._found = ""
+        self._logged: set[str] = set()
+
+    async def tell(self, statuses: Mapping[str, SiteStatus]) -> None:
+        """Name what an operator can do: with one region gone for good, no region acts again by itself (INV-FS5)."""
+        outlook, before = self._outlook, self._found
+        if any(status.is_home for status in statuses.values()):
+            self._found, outlook.nobody_acts = "", False
+            return
+        takers = [name for name, status in statuses.items() if status.phase in _TAKING_OVER]
+        heard = {*statuses, *await self._who_knows_the_later_life()}
+        silent = [name for name in outlook.parts.peers.names() if name not in heard]
+        self._found = self._choices(statuses, silent, takers)
+        reason = f"{self._state.reason or 'another region may act'}. {self._found}"
+        outlook.parts.role.close_gate(reason)
+        lasts = self._found == before and not takers
+        outlook.nobody_acts = lasts and not silent
+        if lasts and reason not in self._logged:
+            self._logged.add(reason)
+            _log.warning("%s", reason)
+
+    async def _who_knows_the_later_life(self) -> Iterable[str]:
+        """Return who refuses this region's questions because its folder was wound back: they answer, and tell who acts."""
+        if not self._was_wound_back():
+            return ()
+        timeout_ms = self._outlook.settings.ask_timeout_ms
+        return await self._outlook.parts.peers.further_on(timeout_ms=timeout_ms)
+
+    def _was_wound_back(self) -> bool:
+        unseen = _unseen_entries(self._outlook, self._state)
+        return bool(unseen) and unseen[-1].acting_region == self._outlook.region
+
+    def _choices(
+        self, statuses: Mapping[str, SiteStatus], silent: Sequence[str], takers: Sequence[str]
+    ) -> str:
+        if takers:
+            return f"Region {', '.join(takers)} is taking over: this one goes on by itself, when it acts or gives up"
+        refuted = self._state.refuted
+        if refuted is not None and refuted.lost_here and self._outlook.parts.manifest.lost():
+            unheard = f", and {', '.join(silent)} does not answer: it may act, or be about to"
+            ways = ways_to_lost_logs(self._outlook, refuted)
+            return f"No region that answers acts{unheard if silent else ''}. What to do: {ways}"
+        if silent:
+            return (
+                f"No region that answers acts, and {', '.join(silent)} does not answer: it may act, or be about to. If"
+                " it is lost: tidemark region failover --to the region with the highest tidemark"
+            )
+        if self._was_wound_back():
+            return f"No other region acts: tidemark region failover --to {self._best(statuses)}"
+        return (
+            "No region acts, and none is about to: where that stays so, tidemark region failover"
+            f" --to {self._best(statuses)}"
+        )
+
+    def _best(self, statuses: Mapping[str, SiteStatus]) -> str:
+        """Return the region with the highest tidemark, as far as all tell it."""
+        outlook, others = self._outlook, self._outlook.parts.peers.names()
+        if statuses.keys() == set(others) and not outlook.parts.manifest.lost():
+            claims = {name: status.claim for name, status in sorted(statuses.items())}
+            claims[outlook.region] = outlook.known_claim().point
+            return f"{max(claims, key=claims.__getitem__)}, which has the highest tidemark"
+        return others[0] if len(others) == 1 else "the region with the highest tidemark"
+
+
+async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> bool:
+    """Return whether this region, which acted last, may act again by a takeover from itself (T31).
+
+    1. It promised an epoch. 2. The taker never got the answer and gave up, for good. 3. Nobody acts, and
+    nobody will. Every site must say so, and the last tidemark must hold all that was acknowledged here.
+    """
+    if state.refuted is not None or outlook.is_refuted(state.region_epoch):
+        return False  # T33: what a mirror has shown and this region lacks is an operator's choice
+    domain = outlook.domain
+    if outlook.parts.manifest.lost():
+        return False  # T36: it does not hold all that it had
+    if state.copied:
+        return False  # T32: it acted last in another life, and holds nothing of it that it did not copy
+    if (domain.acting_region, domain.region_epoch) != (outlook.region, state.region_epoch):
+        return False
+    if set(statuses) != set(outlook.parts.peers.names()):
+        return False
+    if not all(_gave_up(status, state) for status in statuses.values()):
+        return False
+    own = outlook.known_claim().point
+    if any(status.claim > own for status in statuses.values()):
+        return False  # T24: to act from here would take back what another one has reached
+    tail = await tail_beyond(outlook.parts.role.logs(), outlook.known_claim())
+    if tail.unreadable:
+        _log.warning("this region does not act again by itself: %s", "; ".join(tail.unreadable))
+    return not is_acknowledged_work(tail)
+
+
+def _reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> TakeoverBegun:
+    known = [state.highest_epoch_known]
+    known += [status.highest_epoch_known for status in statuses.values()]
+    ordinal = outlook.parts.metadata.image.regions[outlook.region].ordinal
+    epoch = next_region_epoch(known, ordinal)
+    _log.warning("nobody acts and nobody is about to: this region takes over from itself")
+    return TakeoverBegun(
+        region_epoch=epoch,
+        old_region=outlook.region,
+        operation_id=f"reclaim-{epoch}",
+        planned=False,
+        forced=False,
+    )
+
+
+def _unseen_entries(outlook: Outlook, state: State) -> tuple[EntryRecord, ...]:
+    known = {entry.region_epoch: entry for entry in outlook.domain.lineage}
+    for hello in outlook.hellos.values():
+        known.update({entry.region_epoch: entry for entry in hello.lineage})
+    return tuple(
+        EntryRecord(**msgspec.structs.asdict(known[epoch]))
+        for epoch in sorted(known)
+        if epoch > state.region_epoch
+    )
+
+
+def _gave_up(status: SiteStatus, state: State) -> bool:
+    """Return whether a site neither acts nor wants to, and knows nothing newer than `state`."""
+    stands = status.phase in {Phase.MIRRORING, Phase.FENCED}
+    newest = max(status.region_epoch, status.promised_epoch)
+    asked_for_it = status.highest_epoch_known >= state.promise.region_epoch
+    if status.region == state.promise.taker and not asked_for_it:
+        return False  # it lost its memory of what it was promised: the operator must say
+    return stands and newest <= state.region_epoch

@@ -1,0 +1,163 @@
+"""What a region sees of the others and of itself while a fail-over goes on; every step asks here.
+
+A region that does not answer in time is left out, and a claim that cannot be read is none: nothing is guessed.
+Not here: what follows from it (`region.failover.steps.effects`, `region.failover.steps.fenced`, `geo_replicator.directory`).
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from geo_replicator.failover_events import EntryRecord, HistoryRefuted
+from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, lowest_base
+from geo_replicator.tidemark import TidemarkError
+from idempotency.ports import Clock
+from region_broker.controller.metadata_image import DomainImage
+from region_broker.region.failover.messages import AskStatus, SiteStatus
+from region_broker.region.failover.peers import FailoverPeers
+from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.failover.steps.lives import Lives
+from region_broker.region.peers.protocol import Hello
+from region_broker.region.ports import (
+    FolderSide,
+    LostLogs,
+    MetadataSide,
+    TidemarkFacts,
+)
+from region_broker.region.role import RegionRole
+
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverSettings:
+    """Bounds and intervals of everything that waits, in ms."""
+
+    greet_interval_ms: int = 500
+    ask_timeout_ms: int = 1_500
+    confirm_attempts: int = 3
+    confirm_pause_ms: int = 200
+    ask_again_ms: int = 50
+    """How soon a region is asked again that was looking for another start of this one (T36)."""
+    poll_ms: int = 200
+    reach_poll_ms: int = 5
+    final_round_timeout_ms: int = 5_000
+    final_round_attempts: int = 5
+    switch_timeout_ms: int = 20_000
+    promise_attempts: int = 10
+    catch_up_poll_ms: int = 20
+    catch_up_stall_ms: int = 5_000
+    """How long a taker waits, without anything new, for what a region that promised has reached beyond it (T24)."""
+    readers_ahead_ms: int = 300_000
+    """How long readers beyond a cut wait for their groups: a client polls that often (max.poll.interval.ms)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverParts:
+    """What fail-over is joined with."""
+
+    domain: str
+    clock: Clock
+    metadata: MetadataSide
+    role: RegionRole
+    tidemarks: TidemarkFacts
+    quarantine: QuarantineStore
+    peers: FailoverPeers
+    folder: FolderSide
+    manifest: LostLogs
+
+
+class Outlook:
+    """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting with a
+    lineage of each region; `heard_ms`: when each one greeted last, whoever began.
+
+    `refuted`: what a mirror proved last, also while it is not in the journal yet. `nobody_acts`: this region stands still,
+    and all that answer say that no region acts or is about to.
+    """
+
+    def __init__(self, parts: FailoverParts, settings: FailoverSettings) -> None:
+        """Nothing is heard yet."""
+        self.parts: Final = parts
+        self.settings: Final = settings
+        self.hellos: dict[str, Hello] = {}
+        self.heard_ms: dict[str, int] = {}
+        self.refuted: HistoryRefuted | None = None
+        self.nobody_acts = False
+        self.lives: Final = Lives(
+            parts.clock,
+            parts.folder,
+            parts.peers,
+            ask_timeout_ms=settings.ask_timeout_ms,
+            refused_pause_ms=settings.greet_interval_ms,
+        )
+
+    def forget_former_lives(self, greeted: Mapping[str, Hello]) -> None:
+        """Let what these regions say now replace what lives of theirs said that no folder knows of any more.
+
+        1. An emptied region hears of a takeover. 2. Whoever told it is given a folder from before that, and acts. 3. The
+        emptied one joins it: the entry that it heard of must not void what it is to reach (INV-UB3).
+        """
+        for name, hello in greeted.items():
+            self.hellos.pop(name, None)
+            if hello.lineage:
+                self.hellos[name] = hello
+
+    def is_refuted(self, region_epoch: int) -> bool:
+        """Return whether a mirror has shown what this region does not hold of that epoch (T33)."""
+        return self.refuted is not None and self.refuted.region_epoch == region_epoch
+
+    @property
+    def region(self) -> str:
+        """This region's name."""
+        return self.parts.role.region
+
+    @property
+    def domain(self) -> DomainImage:
+        """The domain as the metadata has it now."""
+        return self.parts.metadata.image.domains[self.parts.domain]
+
+    def statuses_as_told(self) -> AsyncGenerator[Mapping[str, SiteStatus], None]:
+        """Yield the statuses known so far whenever a region answered, or did not in time; each greets, too."""
+        return self.parts.peers.as_answered(
+            AskStatus(region=self.region), SiteStatus, timeout_ms=self.settings.ask_timeout_ms
+        )
+
+    async def statuses(self) -> dict[str, SiteStatus]:
+        """Return the status of every region that answers in time."""
+        message = AskStatus(region=self.region)
+        answers, _ = await self.parts.peers.ask_all(
+            message, SiteStatus, timeout_ms=self.settings.ask_timeout_ms
+        )
+        return dict(answers)
+
+    def claim(self) -> Cut:
+        """Return the cut that this region may act from: its last tidemark, or the lowest base since that voids it.
+
+        1. Another region takes over from a base below it. 2. That one dies before this region has cut its logs. 3. An
+        operator lets this one act. What the lineage has declared lost must not come back (T25): it was told so, and
+        was done again. Raises `TidemarkError` where nothing can be claimed.
+        """
+        claim = self.parts.tidemarks.claim()
+        lineage = self.lineage()
+        if not lineage.is_void(claim.point):
+            return claim
+        return lowest_base(lineage.since(claim.point.region_epoch))
+
+    def lineage(self) -> Lineage:
+        """Return all entries that are known here or were heard of."""
+        known = {entry.region_epoch: entry for entry in self.domain.lineage}
+        for hello in self.hellos.values():
+            known.update({entry.region_epoch: entry for entry in hello.lineage})
+        records = (EntryRecord(**msgspec.structs.asdict(known[epoch])) for epoch in sorted(known))
+        return Lineage(tuple(record.entry() for record in records))
+
+    def known_claim(self) -> Cut:
+        """Return this region's claim, `EMPTY_CUT` where it is not readable."""
+        try:
+            return self.claim()
+        except TidemarkError as error:
+            _log.warning("no tidemark is claimed: %s", error)
+            return EMPTY_CUT

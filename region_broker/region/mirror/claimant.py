@@ -1,0 +1,124 @@
+"""A region that stands fenced by its promise, as the link of the taker sees it: the port `geo_replicator.ports.Home` (T24).
+
+INV-QM1  nothing that the taker holds is cut, dropped or deleted because the claimant lacks it: it may hold less of one log
+         and more of another, since tidemarks are reached log by log
+INV-QM2  a log is copied on only where both hold the same bytes up to the shorter end; a difference ends the session, and
+         with it the takeover: which history counts is then the operator's choice
+
+Not here: who the claimant is, and how long to wait for it (`region.failover.steps.catching_up`); its answers (`link_source`).
+"""
+
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+from uuid import UUID
+
+from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
+from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, in_pieces
+from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
+from geo_replicator.link.lag import Lag
+from geo_replicator.ports import FetchAnswer, Home, HomeSession, LinkFailed, MirrorLogs
+from geo_replicator.topology import MirrorTopic
+
+NEVER_DUE: Final = 1 << 62
+"""The version of a claimant's registry: beyond every tidemark, so that nothing it lacks is ever dropped (INV-QM1)."""
+_NEWEST: Final = (1 << 31) - 1
+
+
+class ClaimantHome:
+    """Shows `home`, which does not act, as one to copy from. `logs` are the taker's own."""
+
+    def __init__(self, home: Home, logs: MirrorLogs) -> None:
+        """Connect to nothing yet."""
+        self._home = home
+        self._logs = logs
+
+    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, Greeted]]:
+        """Connect and greet; raises `LinkFailed`."""
+        return self._session()
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[tuple[HomeSession, Greeted]]:
+        async with self._home.session() as (session, greeted):
+            yield (
+                _ClaimantSession(session, self._logs),
+                dataclasses.replace(greeted, acting=True),
+            )
+
+
+class _UnderOneVersion:
+    """A fetch that was sent; its answer names the registry's version as `registry` did."""
+
+    def __init__(self, answer: Awaitable[FetchAnswer]) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, Any, FetchAnswer]:
+        return self._renamed().__await__()
+
+    async def _renamed(self) -> FetchAnswer:
+        return dataclasses.replace(await self._answer, metadata_version=NEVER_DUE)
+
+
+class _ClaimantSession:
+    """One greeted connection to the claimant."""
+
+    def __init__(self, session: HomeSession, logs: MirrorLogs) -> None:
+        self._session = session
+        self._logs = logs
+        self._shorter: set[LogKey] = set()
+
+    async def show_history(
+        self, point: TidemarkPoint, shown: Sequence[ShownLog]
+    ) -> Sequence[HistoryDifference]:
+        # Where the claimant's log is the shorter one, `check` has compared what both hold.
+        compared = [log for log in shown if point != BEFORE_ALL or log.key not in self._shorter]
+        found = await self._session.show_history(point, compared)
+        if point == BEFORE_ALL:
+            _refuse(found)
+        return found
+
+    async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:
+        _, topics = await self._session.registry()
+        return NEVER_DUE, topics
+
+    async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
+        """Name none: a log with records that the claimant has deleted already ends the session (T34)."""
+        return ()
+
+    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:
+        """Return ends that agree with the taker's, after the bytes of the shorter logs were compared (INV-QM2)."""
+        asked = {key: MirrorLogEnd(_NEWEST, end.end_offset) for key, end in logs.items()}
+        theirs = await self._session.check(asked)
+        shorter = {
+            key: end.end_offset
+            for key, end in theirs.items()
+            if end.end_offset < logs[key].end_offset
+        }
+        self._shorter |= shorter.keys()
+        for keys in in_pieces(shorter):
+            shown = await self._logs.evidence(Cut(BEFORE_ALL, shorter), keys)
+            _refuse(await self._session.show_history(BEFORE_ALL, shown))
+        return {
+            key: HomeLogEnd(
+                logs[key].leader_epoch,
+                max(end.end_offset, logs[key].end_offset),
+                end.log_start_offset,
+            )
+            for key, end in theirs.items()
+        }
+
+    def fetch(
+        self, positions: Mapping[LogKey, int], forgotten: Sequence[LogKey]
+    ) -> Awaitable[FetchAnswer]:
+        return _UnderOneVersion(self._session.fetch(positions, forgotten))
+
+    async def report_reached(self, point: TidemarkPoint, lag: Lag) -> None:
+        """Say nothing: what is reached now counts for no mirror of the claimant."""
+        return
+
+
+def _refuse(found: Sequence[HistoryDifference]) -> None:
+    if found:
+        named = ", ".join(difference.key.encode() for difference in found[:NAMED_MAX])
+        raise LinkFailed(f"{len(found)} logs hold other bytes there than here ({named})")

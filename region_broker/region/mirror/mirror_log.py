@@ -1,0 +1,371 @@
+"""The partitions of this node as a link sees them: verbatim appends, cuts, durability, and `__tidemarks`.
+
+INV-ML1  bytes are appended as home sent them; offsets, leader epochs and CRCs are checked by the log, the
+         producer state is rebuilt by it
+INV-ML2  a log that a mirror opens shows nothing until a reached tidemark says so (T15, T17)
+
+Not here: what to append and to show (`geo_replicator.link`).
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from msgspec import structs
+
+from geo_replicator.events import MirrorLogEnd
+from geo_replicator.history import ShownLog
+from geo_replicator.lineage import Cut, LogKey
+from geo_replicator.ports import LinkFailed, LogHalted
+from geo_replicator.tidemark import TidemarkError
+from geo_replicator.topology import LedgerTopics, MirrorTopic
+from idempotency.record_batch import BatchError, iter_headers
+from region_broker.controller.metadata_commands import (
+    CommandRefused,
+    CreateTopic,
+    DeleteTopic,
+    RenameTopic,
+    ResizeTopic,
+    SetTopicConfigs,
+)
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TopicImage
+from region_broker.controller.topic_names import waiting_name
+from region_broker.log.failures import LogError
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
+from region_broker.region.mirror.mirror_view import MirrorView
+from region_broker.region.mirror.shown_history import ShownHistory
+from region_broker.region.ports import MetadataSide
+from region_broker.wire.batches import RecordsError, iter_records
+
+READ_BYTES: Final = 1024 * 1024
+_log: Final = logging.getLogger("tidemark.mirror")
+
+
+def key_of(partition: Partition) -> LogKey:
+    """Return the partition's key: topic id and number."""
+    return LogKey(partition.topic_id, partition.tp.partition)
+
+
+class TidemarkLog:
+    """Reads the records of `__tidemarks`, one per batch, below its HW."""
+
+    def __init__(self, partitions: PartitionTable, ledgers: LedgerTopics) -> None:
+        """Read the log of `ledgers` in `partitions`."""
+        self._partitions = partitions
+        self._key = ledgers.tidemark_key
+
+    def durable_end(self, key: LogKey) -> int | None:
+        """Return below which offset the log is durable; None where it has stopped, or there is no such topic."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is None or partition.failed is not None:
+            return None
+        return partition.high_watermark
+
+    @property
+    def partition(self) -> Partition | None:
+        """Return the partition, None while the ledger was not created here."""
+        return self._partitions.by_id(self._key.topic_id, self._key.partition)
+
+    def tidemark_records(self, start_offset: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield (offset, key, value) from `start_offset` on; raises `TidemarkError`."""
+        partition = self.partition
+        if partition is None:
+            return
+        self._check_running(partition)
+        position = max(start_offset, partition.log_start_offset)
+        while position < partition.high_watermark:
+            try:
+                data = partition.read_raw(position, READ_BYTES)
+                batches = [(start, header) for start, header in iter_headers(data)]
+                if not batches:
+                    return
+                for start, header in batches:
+                    for record in iter_records(data[start : start + header.size_bytes]):
+                        if record.offset >= start_offset:
+                            yield record.offset, record.key or b"", record.value or b""
+                    position = header.next_offset
+            except (LogError, BatchError, RecordsError) as error:
+                raise TidemarkError(
+                    f"__tidemarks is not readable at {position}: {error}"
+                ) from error
+
+    def last_tidemark_record(self) -> tuple[int, bytes, bytes] | None:
+        """Return the last record below HW; raises `TidemarkError`."""
+        partition = self.partition
+        if partition is None:
+            return None
+        self._check_running(partition)
+        if partition.high_watermark <= partition.log_start_offset:
+            return None
+        return next(iter(self.tidemark_records(partition.high_watermark - 1)), None)
+
+    def _check_running(self, partition: Partition) -> None:
+        """Raise `TidemarkError` if the log has stopped: it may look empty then, and nothing may be cut at that."""
+        if partition.failed is not None:
+            raise TidemarkError(
+                f"__tidemarks has stopped in {partition.log.folder}: {partition.failed}"
+            )
+
+
+class MirrorPartitions(TidemarkLog):
+    """The port `geo_replicator.ports.MirrorLogs` on the node's partition table."""
+
+    def __init__(self, partitions: PartitionTable, ledgers: LedgerTopics, view: MirrorView) -> None:
+        """Nothing is watched yet."""
+        super().__init__(partitions, ledgers)
+        self.view = view
+        self._on_durable: Callable[[LogKey], None] | None = None
+        self._watched: dict[LogKey, Callable[[], None]] = {}
+        self._term_followed = -1
+        self._follow_term()
+
+    def _of(self, key: LogKey) -> Partition:
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is None:
+            raise LogHalted(f"log {key.encode()} is not open on this mirror")
+        return partition
+
+    def keys(self) -> Iterable[LogKey]:
+        """Return every open log."""
+        return [key_of(partition) for partition in self._partitions]
+
+    def end(self, key: LogKey) -> MirrorLogEnd:
+        """Return where the log ends, and its newest leader epoch (-1 for an empty log)."""
+        partition = self._of(key)
+        if partition.failed is not None:
+            raise LogHalted(f"{partition.tp} has stopped here: {partition.failed}")
+        empty = partition.log_end_offset == partition.kept_from
+        leader_epoch = -1 if empty else partition.log.epochs.epoch_at(partition.log_end_offset - 1)
+        return MirrorLogEnd(leader_epoch, partition.log_end_offset)
+
+    def high_watermark(self, key: LogKey) -> int:
+        """Return below which offset the log is durable; 0 for a log that is not open."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        return 0 if partition is None else partition.high_watermark
+
+    def append(self, key: LogKey, data: bytes | memoryview) -> int:
+        """Append whole batches verbatim, return the new log end; raises `LinkFailed`."""
+        full = self._partitions.room.refusal
+        if full is not None:
+            raise LinkFailed(full)
+        try:
+            end_offset = self._of(key).append_mirrored(data)
+        except (LogError, BatchError) as error:
+            raise LogHalted(f"{key.encode()} does not take what home sent: {error}") from error
+        if key == self._key:
+            self._follow_term()
+        return end_offset
+
+    def _follow_term(self) -> None:
+        """Tell every log the term that home writes under: the first record of each is in `__tidemarks` (T1)."""
+        records = self.partition
+        if records is not None and records.leader_epoch > self._term_followed:
+            self._term_followed = records.leader_epoch
+            for partition in self._partitions:
+                partition.follow_term(self._term_followed)
+
+    async def evidence(self, cut: Cut, keys: Sequence[LogKey]) -> Sequence[ShownLog]:
+        """Return what shows that these logs hold `cut` (T33)."""
+        return await ShownHistory(self._partitions).evidence(cut, keys)
+
+    async def first_offset(self, key: LogKey) -> int:
+        """Return where the log's bytes begin; raises `LinkFailed`."""
+        return ShownHistory(self._partitions).first_offset(key)
+
+    async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
+        return await ShownHistory(self._partitions).batch_at(key, offset)
+
+    def whole_from(self, key: LogKey) -> int:
+        """Return below which offset others may be missing; 0 for a log that is not open."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        return 0 if partition is None else partition.log.cleaning.holes_below
+
+    def cleaned_at_home(self, key: LogKey, cleaned_below: int) -> None:
+        """Note how far home has cleaned the log (T13)."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is not None:
+            partition.cleaned_at_home = max(partition.cleaned_at_home, cleaned_below)
+
+    def start_at(self, key: LogKey, offset: int) -> None:
+        """Let an empty log begin at `offset`, where home's begins; raises `LinkFailed`."""
+        partition = self._of(key)
+        if partition.log_end_offset != partition.kept_from:
+            raise LogHalted(f"{key.encode()} holds records: it cannot begin at {offset}")
+        try:
+            partition.start_at(offset)
+        except LogError as error:
+            raise LogHalted(f"{key.encode()} cannot begin at {offset}: {error}") from error
+
+    def show(self, cuts: Mapping[LogKey, int]) -> int:
+        """Let readers see each log up to its D (`MirrorView.show`)."""
+        return self.view.show(cuts)
+
+    def delete_below(self, key: LogKey, offset: int) -> None:
+        """Let the log start at `offset`, delete whole segments below; a log that has stopped keeps them (T14)."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        if partition is None or partition.log_start_offset >= offset:
+            return
+        try:
+            partition.forget_below(offset)
+        except LogError as error:
+            _log.warning("%s keeps old segments: %s", partition.tp, error)
+
+    def watch(self, on_durable: Callable[[LogKey], None]) -> None:
+        """Call `on_durable` when the HW of an open log moved, now and for logs opened later."""
+        self._on_durable = on_durable
+        for partition in self._partitions:
+            self.opened(partition)
+
+    def opened(self, partition: Partition) -> None:
+        """Take a partition into the watch."""
+        partition.follow_term(self._term_followed)
+        on_durable, key = self._on_durable, key_of(partition)
+        if on_durable is not None and key not in self._watched:
+            self._watched[key] = partition.on_readable(lambda: on_durable(key))
+            on_durable(key)
+
+    def dropped(self, topic_id: UUID, first: int = 0) -> None:
+        """Take the partitions of a topic, from `first` on, out of the watch: they are about to be deleted."""
+        for key in list(self._watched):
+            if key.topic_id == topic_id and key.partition >= first:
+                self._watched.pop(key)()
+
+    def unwatch(self) -> None:
+        """Stop calling."""
+        self._on_durable = None
+        watched, self._watched = self._watched, {}
+        for unsubscribe in watched.values():
+            unsubscribe()
+
+
+def mirror_topic(image: TopicImage) -> MirrorTopic:
+    """Return the topic as the replicator sees it."""
+    return MirrorTopic(
+        topic_id=image.topic_id,
+        name=image.name,
+        partition_count=image.partition_count,
+        domain=image.domain,
+        internal=image.internal,
+        configs=dict(image.configs),
+    )
+
+
+class MirrorTopicStore:
+    """The port `geo_replicator.ports.MirrorTopics` on metadata and partition table."""
+
+    def __init__(
+        self, metadata: MetadataSide, partitions: PartitionTable, logs: MirrorPartitions
+    ) -> None:
+        """Keep `logs` told of what is opened and dropped."""
+        self._metadata = metadata
+        self._partitions = partitions
+        self._logs = logs
+
+    def mirrored(self) -> tuple[MirrorTopic, ...]:
+        """Return the domain's topics as they are here."""
+        topics = self._metadata.image.topics.values()
+        return tuple(mirror_topic(topic) for topic in topics if topic.domain == DEFAULT_DOMAIN)
+
+    async def create(self, topic: MirrorTopic) -> None:
+        """Create the topic with home's id; open its logs as mirrors that show nothing (INV-ML2)."""
+        image = TopicImage(
+            topic_id=topic.topic_id,
+            name=topic.name,
+            partition_count=topic.partition_count,
+            domain=topic.domain,
+            internal=topic.internal,
+            configs=dict(topic.configs),
+        )
+        if self._metadata.image.topic_by_id(topic.topic_id) is None:
+            if topic.name in self._metadata.image.topics:
+                # 1. Home deletes a topic and creates another one of its name. 2. The mirror drops the old one at once.
+                # 3. Home is lost, and the last tidemark reached still names the old one's records (T15).
+                waiting = waiting_name(topic.name, topic.topic_id)
+                image = structs.replace(image, name=waiting)
+            await self._apply(CreateTopic(image))
+        self.open_logs(topic)
+
+    def open_logs(self, topic: MirrorTopic) -> None:
+        """Open all logs of the topic as mirrors that show nothing, also those that it has not yet here (T15)."""
+        image = self._metadata.image.topic_by_id(topic.topic_id)
+        try:
+            self._partitions.open_topic(topic if image is None else replace(topic, name=image.name))
+        except LogError as error:
+            raise LogHalted(f"topic {topic.name} cannot be opened: {error}") from error
+        for key in topic.logs():
+            partition = self._partitions.by_id(key.topic_id, key.partition)
+            assert partition is not None, key
+            partition.become_mirror()
+            self._logs.opened(partition)
+
+    async def rename(self, names: Mapping[UUID, str]) -> bool:
+        """Give topics that wait for their name the one that home knows them by, where it is free; tell if any got it."""
+        renamed = False
+        for topic in list(self._metadata.image.topics.values()):
+            wanted = names.get(topic.topic_id, topic.name)
+            if wanted != topic.name and wanted not in self._metadata.image.topics:
+                await self._apply(RenameTopic(topic.topic_id, wanted))
+                self._partitions.rename_topic(topic.topic_id, wanted)
+                renamed = True
+        return renamed
+
+    async def grow(self, topic_id: UUID, partition_count: int) -> None:
+        """Give the topic at least `partition_count` partitions; one that is gone already is fine."""
+        topic = self._metadata.image.topic_by_id(topic_id)
+        if topic is not None and topic.partition_count < partition_count:
+            await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
+
+    async def shrink(self, topic_id: UUID, partition_count: int) -> None:
+        """Take the partitions from `partition_count` on away: they are in quarantine, if there was anything."""
+        topic = self._metadata.image.topic_by_id(topic_id)
+        if topic is None or topic.partition_count <= partition_count:
+            return
+        beyond = self._partitions.beyond(topic_id, partition_count)
+        if any(partition.log_end_offset > partition.kept_from for partition in beyond):
+            raise LinkFailed(
+                f"topic {topic.name} holds records in partitions that no deletion names"
+            )
+        self._partitions.mark_beyond(topic_id, partition_count)
+        try:
+            await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
+        except (LinkFailed, OSError):
+            self._partitions.unmark_beyond(topic_id, partition_count)
+            raise
+        self._logs.dropped(topic_id, partition_count)
+        self._partitions.drop_beyond(topic_id, partition_count)
+
+    async def update_configs(self, topic: MirrorTopic) -> None:
+        """Make the topic's configs home's, in the registry and in the open logs."""
+        await self._apply(SetTopicConfigs(topic.topic_id, dict(topic.configs)))
+        image = self._metadata.image.topic_by_id(topic.topic_id)
+        assert image is not None, topic
+        try:
+            self._partitions.update_config(image)
+        except LogError as error:
+            raise LogHalted(
+                f"topic {topic.name} has configs that are not served: {error}"
+            ) from error
+
+    async def delete(self, topic: MirrorTopic) -> None:
+        """Delete the topic and its logs; one that is gone already is fine."""
+        if self._metadata.image.topic_by_id(topic.topic_id) is not None:
+            self._partitions.mark_topic(topic.topic_id, "a tidemark past its deletion at home")
+            try:
+                await self._apply(DeleteTopic(topic.topic_id))
+            except (LinkFailed, OSError):
+                self._partitions.unmark_topic(topic.topic_id)
+                raise
+        self._logs.dropped(topic.topic_id)
+        self._partitions.drop_topic(topic.topic_id)
+
+    async def _apply(
+        self, command: CreateTopic | DeleteTopic | RenameTopic | ResizeTopic | SetTopicConfigs
+    ) -> None:
+        try:
+            await self._metadata.apply(command)
+        except CommandRefused as refused:
+            raise LinkFailed(f"the topic registry of this mirror refused: {refused}") from refused

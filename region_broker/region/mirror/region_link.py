@@ -1,0 +1,268 @@
+"""Home as a link sees it: the port `geo_replicator.ports.Home` over the peer protocol.
+
+INV-RL1  every request names the region epoch that this mirror follows; home refuses an older one
+INV-RL2  whatever ends the connection becomes `LinkFailed`, and the link's back-off takes over
+
+Not here: the link's decisions (`geo_replicator.link.core`), home's answers (`link_source`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
+from geo_replicator.failover_events import EntryRecord
+from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
+from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
+from geo_replicator.link.lag import Lag
+from geo_replicator.ports import FetchAnswer, HomeSession, LinkFailed, SentSlice
+from geo_replicator.topology import MirrorTopic
+from region_broker.ports.network import Network
+from region_broker.region.peers.client import PeerClient, opened
+from region_broker.region.peers.history_messages import (
+    AskDeletions,
+    DeletionsTold,
+    HistoryJudged,
+    LogEvidence,
+    ProveHistory,
+)
+from region_broker.region.peers.protocol import (
+    AnyMessage,
+    CheckedLogs,
+    CheckLogs,
+    FetchedLogs,
+    FetchLogs,
+    FetchPosition,
+    Hello,
+    LogEpochEnd,
+    PeerIdentity,
+    PeerMessage,
+    PeerRefused,
+    PeerUnreachable,
+    ReachedNoted,
+    ReportReached,
+    SyncTopics,
+    TopicRegistry,
+)
+
+FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
+FETCH_WAIT_MS: Final = 1_000
+ANSWER_TIMEOUT_S: Final = 15.0
+assert FETCH_WAIT_MS * 5 < ANSWER_TIMEOUT_S * 1000, "a waiting fetch is no broken one"
+
+
+class PeerHome:
+    """Connects to `address()`: the peer listener of the acting region's node, as known now."""
+
+    def __init__(
+        self,
+        network: Network,
+        address: Callable[[], tuple[str, int]],
+        identity: PeerIdentity,
+        region_epoch: int,
+    ) -> None:
+        """Follow `region_epoch`."""
+        self._network = network
+        self._address = address
+        self._identity = identity
+        self._region_epoch = region_epoch
+
+    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, Greeted]]:
+        """Connect and greet; raises `LinkFailed`."""
+        return self._session()
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[tuple[HomeSession, Greeted]]:
+        try:
+            async with opened(self._network, self._address(), self._identity) as (client, hello):
+                greeted = Greeted(
+                    home_region=hello.region,
+                    region_epoch=hello.region_epoch,
+                    acting=hello.acting_region == hello.region,
+                    lineage=_lineage_of(hello),
+                )
+                yield PeerHomeSession(client, self._region_epoch), greeted
+        except (PeerUnreachable, PeerRefused) as error:
+            raise LinkFailed(str(error)) from error
+
+
+def _lineage_of(hello: Hello) -> Lineage:
+    try:
+        return Lineage(
+            tuple(EntryRecord(**msgspec.structs.asdict(entry)).entry() for entry in hello.lineage)
+        )
+    except ValueError as error:
+        raise LinkFailed(
+            f"the lineage of region {hello.region} is not readable: {error}"
+        ) from error
+
+
+class _FetchUnderWay:
+    """A fetch that was sent; awaiting it gives the answer, decoded."""
+
+    def __init__(self, answer: Awaitable[tuple[FetchedLogs, memoryview]]) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, Any, FetchAnswer]:
+        return self._decoded().__await__()
+
+    async def _decoded(self) -> FetchAnswer:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                fetched, attachment = await self._answer
+            return fetch_answer(fetched, attachment)
+        except TimeoutError as error:
+            raise LinkFailed(f"home did not answer a fetch within {ANSWER_TIMEOUT_S} s") from error
+        except (PeerUnreachable, PeerRefused, ValueError) as error:
+            raise LinkFailed(str(error)) from error
+
+
+class PeerHomeSession:
+    """One greeted connection to home."""
+
+    def __init__(self, client: PeerClient, region_epoch: int) -> None:
+        """Ask over `client`, which greeted."""
+        self._client = client
+        self._region_epoch = region_epoch
+
+    async def _call(self, message: PeerMessage, answer_type: type[AnyMessage]) -> AnyMessage:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await self._client.call(message, answer_type)
+        except TimeoutError as error:
+            raise LinkFailed(f"home did not answer within {ANSWER_TIMEOUT_S} s") from error
+        except (PeerUnreachable, PeerRefused) as error:
+            raise LinkFailed(str(error)) from error
+
+    async def show_history(
+        self, point: TidemarkPoint, shown: Sequence[ShownLog]
+    ) -> Sequence[HistoryDifference]:
+        """Show a piece of what was reached at `point`; return what home does not hold of it (T33)."""
+        message = ProveHistory(
+            region_epoch=self._region_epoch,
+            reached_region_epoch=point.region_epoch,
+            number=point.number,
+            logs=tuple(map(LogEvidence.of, shown)),
+        )
+        judged = await self._call(message, HistoryJudged)
+        try:
+            return [found.difference() for found in judged.differences]
+        except ValueError as error:
+            raise LinkFailed(f"home sent a log key that is none: {error}") from error
+
+    async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:
+        """Return (metadata version, all topics of the domain)."""
+        answer = await self._call(SyncTopics(region_epoch=self._region_epoch), TopicRegistry)
+        try:
+            topics = tuple(
+                MirrorTopic(
+                    topic_id=UUID(hex=topic.topic_id),
+                    name=topic.name,
+                    partition_count=topic.partition_count,
+                    domain=topic.domain,
+                    internal=topic.internal,
+                    configs=topic.configs,
+                )
+                for topic in answer.topics
+            )
+        except ValueError as error:
+            raise LinkFailed(f"home sent a topic id that is none: {error}") from error
+        return answer.metadata_version, topics
+
+    async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
+        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here.
+
+        With each log goes the leader epoch of its newest batch.
+        """
+        told: list[UUID] = []
+        for keys in in_pieces(lost):
+            message = AskDeletions(
+                region_epoch=self._region_epoch,
+                logs=tuple(key.encode() for key in keys),
+                written_under=tuple(lost[key] for key in keys),
+            )
+            answer = await self._call(message, DeletionsTold)
+            try:
+                told += [UUID(hex=topic_id) for topic_id in answer.topic_ids]
+            except ValueError as error:
+                raise LinkFailed(f"home sent a topic id that is none: {error}") from error
+        return told
+
+    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:
+        """Return where home's logs leave these leader epochs; unknown logs are left out."""
+        asked = tuple(
+            LogEpochEnd(key.topic_id.hex, key.partition, end.leader_epoch, end.end_offset)
+            for key, end in logs.items()
+        )
+        checked = await self._call(
+            CheckLogs(region_epoch=self._region_epoch, logs=asked), CheckedLogs
+        )
+        try:
+            return {
+                LogKey(UUID(hex=end.topic_id), end.partition): HomeLogEnd(
+                    end.leader_epoch, end.end_offset, end.log_start_offset
+                )
+                for end in checked.logs
+            }
+        except ValueError as error:
+            raise LinkFailed(f"home sent a topic id that is none: {error}") from error
+
+    def fetch(
+        self, positions: Mapping[LogKey, int], forgotten: Sequence[LogKey]
+    ) -> Awaitable[FetchAnswer]:
+        """Send a fetch now; await the result for its answer."""
+        message = FetchLogs(
+            region_epoch=self._region_epoch,
+            positions=tuple(
+                FetchPosition(key.topic_id.hex, key.partition, position)
+                for key, position in positions.items()
+            ),
+            forgotten=tuple((key.topic_id.hex, key.partition) for key in forgotten),
+            bytes_max=FETCH_BYTES_MAX,
+            wait_ms_max=FETCH_WAIT_MS,
+        )
+        try:
+            return _FetchUnderWay(self._client.begin(message, FetchedLogs))
+        except PeerUnreachable as error:
+            raise LinkFailed(str(error)) from error
+
+    async def report_reached(self, point: TidemarkPoint, lag: Lag) -> None:
+        """Tell home what was reached, and how far this mirror lags."""
+        _ = await self._call(
+            ReportReached(
+                region_epoch=self._region_epoch,
+                reached_region_epoch=point.region_epoch,
+                number=point.number,
+                lag_records=lag.records,
+                lag_bytes=lag.bytes,
+                lag_ms=lag.ms,
+            ),
+            ReachedNoted,
+        )
+
+
+def fetch_answer(fetched: FetchedLogs, attachment: memoryview) -> FetchAnswer:
+    """Cut the attachment into the slices that the answer describes; ValueError when they disagree."""
+    parts = []
+    start = 0
+    for part in fetched.partitions:
+        end = start + part.data_bytes
+        if part.data_bytes < 0 or end > len(attachment):
+            raise ValueError("a fetch answer is longer than its attachment")
+        parts.append(
+            SentSlice(
+                key=LogKey(UUID(hex=part.topic_id), part.partition),
+                position=part.position,
+                data=attachment[start:end],
+                high_watermark=part.high_watermark,
+                log_start_offset=part.log_start_offset,
+                unsent_bytes=part.unsent_bytes,
+                cleaned_below=part.cleaned_below,
+            )
+        )
+        start = end
+    return FetchAnswer(fetched.metadata_version, fetched.sent_wall_ms, tuple(parts))

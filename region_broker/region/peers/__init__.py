@@ -1,0 +1,1 @@
+"""What nodes of different regions say to each other, and the connections on which they do: `protocol`, `client`, `server`."""

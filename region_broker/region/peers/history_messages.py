@@ -1,0 +1,139 @@
+"""What two regions say to each other about the history that one has shown and the other should hold (T33, T34).
+
+INV-HY1  evidence goes in pieces of at most `geo_replicator.history.LOGS_PER_PIECE` logs, each judged by itself: no message grows with the
+         number of partitions
+
+Not here: framing (`peers.protocol`), the judgement (`geo_replicator.history`), who answers (`link_source`,
+`region_broker.region.failover.steps`).
+"""
+
+from typing import Self
+
+import msgspec
+
+from geo_replicator.history import HistoryDifference, LastBatch, ShownLog
+from geo_replicator.lineage import LogKey
+from region_broker.region.peers.protocol import PeerMessage
+
+
+class LogEvidence(msgspec.Struct, frozen=True, array_like=True):
+    """One log of `ShownLog`; `leader_epoch` is -1 where the mirror has no batch to compare."""
+
+    key: str
+    cut_offset: int
+    end_offset: int
+    whole_from: int
+    leader_epoch: int
+    base_offset: int
+    crc: int
+
+    @classmethod
+    def of(cls, shown: ShownLog) -> Self:
+        """Return the wire form."""
+        last = shown.last or LastBatch(-1, 0, 0)
+        return cls(
+            shown.key.encode(), shown.cut_offset, shown.end_offset, shown.whole_from,
+            last.leader_epoch, last.base_offset, last.crc,
+        )  # fmt: skip
+
+    def shown(self) -> ShownLog:
+        """Return what is judged; ValueError on a key that is none."""
+        last = LastBatch(self.leader_epoch, self.base_offset, self.crc)
+        return ShownLog(
+            key=LogKey.decode(self.key),
+            cut_offset=self.cut_offset,
+            end_offset=self.end_offset,
+            last=last if self.leader_epoch >= 0 else None,
+            whole_from=self.whole_from,
+        )
+
+
+class LogDifference(msgspec.Struct, frozen=True, array_like=True):
+    """One `HistoryDifference`."""
+
+    key: str
+    agreed_end: int
+    shown_end: int
+    copied_end: int
+    reason: str
+
+    @classmethod
+    def of(cls, difference: HistoryDifference) -> Self:
+        """Return the wire form."""
+        return cls(
+            difference.key.encode(), difference.agreed_end, difference.shown_end,
+            difference.copied_end, difference.reason,
+        )  # fmt: skip
+
+    def difference(self) -> HistoryDifference:
+        """Return what it says; ValueError on a key that is none."""
+        return HistoryDifference(
+            LogKey.decode(self.key), self.agreed_end, self.shown_end, self.copied_end, self.reason
+        )
+
+
+class ProveHistory(PeerMessage, frozen=True, kw_only=True):
+    """A mirror that reached a tidemark shows a piece of what it has shown: does the acting region hold it?"""
+
+    region_epoch: int
+    reached_region_epoch: int
+    number: int
+    logs: tuple[LogEvidence, ...]
+
+
+class HistoryJudged(PeerMessage, frozen=True, kw_only=True):
+    """What the acting region does not hold of the piece; nothing where it holds all of it."""
+
+    differences: tuple[LogDifference, ...]
+
+
+class AskDeletions(PeerMessage, frozen=True, kw_only=True):
+    """A mirror holds records of logs that the registry has no more: which of their topics were deleted?
+
+    `written_under`: the leader epoch of the newest batch of each; empty from a version that does not tell.
+    """
+
+    region_epoch: int
+    logs: tuple[str, ...]
+    written_under: tuple[int, ...] = ()
+
+
+class DeletionsTold(PeerMessage, frozen=True, kw_only=True):
+    """The topics that a command deleted, by id."""
+
+    topic_ids: tuple[str, ...]
+
+
+class AskHistory(PeerMessage, frozen=True, kw_only=True):
+    """What have you shown? From the log behind `after` on (empty: from the first)."""
+
+    after: str = ""
+
+
+class HistoryPiece(PeerMessage, frozen=True, kw_only=True):
+    """The evidence for one reached tidemark, logs in order of their keys; `after` is empty where no more follow."""
+
+    region_epoch: int
+    reached_region_epoch: int
+    number: int
+    logs: tuple[LogEvidence, ...]
+    after: str = ""
+
+
+class AskHeld(PeerMessage, frozen=True, kw_only=True):
+    """Do your logs hold these batches? Answered by `HistoryJudged`; nothing follows from it."""
+
+    logs: tuple[LogEvidence, ...]
+
+
+class AskBeyond(PeerMessage, frozen=True, kw_only=True):
+    """What do you hold at and beyond these positions? Logs that are not named are left out."""
+
+    domain: str
+    region_epoch: int
+    for_region: str
+    positions: dict[str, int]
+
+
+class BeyondStated(PeerMessage, frozen=True, kw_only=True):
+    """The answer: a loss statement as JSON in the attachment."""

@@ -1,0 +1,371 @@
+"""The peer protocol: what two nodes of different regions say to each other, and how it is framed.
+
+INV-PR1  a frame is never allocated before its size is known to be within the cap of its connection: 64 KiB
+        until a Hello was accepted, `PEER_FRAME_BYTES_MAX` after
+INV-PR2  bytes that are not a frame end the connection with a reason; nothing is skipped or guessed
+INV-PR3  a message is checked against its type before anyone sees it
+
+A connection opens with `PREFACE` from the connecting side, so that Kafka or HTTP bytes on this port are told
+apart at once. Then frames, both ways::
+
+    u32 size | u8 kind | u64 correlation id | u8 tag size | tag | u32 message size | message | attachment
+
+The tag is the message's class name, the message is msgpack, the attachment is raw (log batches, a verbatim
+Kafka frame). Numbers are big-endian. Requests of one connection start in arrival order; an answer carries
+the correlation id of its request and may overtake an earlier one.
+Not here: sockets (`peers.server`, `peers.client`), and what the messages cause.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from geo_replicator.folder_life import Shown
+from region_broker.controller.metadata_image import LineageEntry
+
+Buffer = bytes | bytearray | memoryview
+
+PREFACE: Final = b"TIDEMARK/1\n"
+PEER_FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
+GREETING_FRAME_BYTES_MAX: Final = 64 * 1024
+_HEAD: Final = struct.Struct(">IBQB")
+_SIZE: Final = struct.Struct(">I")
+_HEAD_AFTER_SIZE: Final = _HEAD.size - 4
+
+
+class PeerProtocolError(Exception):
+    """The other side sent bytes that are no frame or no message; the connection must end."""
+
+
+class PeerRefused(Exception):
+    """The other side understood and refused: `code` is for programs (kebab-case), `reason` for people."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        """Keep `code` beside the text."""
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class PeerUnreachable(Exception):
+    """No answer will come. `sent` says whether the request had left: it may then have taken effect."""
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        """Keep `sent` beside the text."""
+        super().__init__(reason)
+        self.sent = sent
+
+
+STALE_REGION_EPOCH: Final = "stale-region-epoch"
+NOT_ACTING: Final = "not-acting"
+UNKNOWN_MESSAGE: Final = "unknown-message"
+OTHER_CLUSTER: Final = "other-cluster"
+OTHER_HISTORY: Final = "other-history"
+UNBORN: Final = "unborn"
+ASK_AGAIN: Final = "ask-again"
+RUNS_ELSEWHERE: Final = "runs-elsewhere"
+STANDS_ASIDE: Final = "stands-aside"
+
+
+class PeerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all messages; the class name is the tag on the wire."""
+
+
+AnyMessage = TypeVar("AnyMessage", bound=PeerMessage)
+
+
+class Hello(PeerMessage, frozen=True, kw_only=True):
+    """The first message of a connection, and its answer: who speaks, and what it knows.
+
+    `refused` is empty in a request; in an answer it says why the server will not talk on, and the other
+    fields still let the caller learn a higher region epoch. `folder` is None from a version that does not tell.
+    """
+
+    cluster_id: str
+    region: str
+    node_id: int
+    region_epoch: int
+    acting_region: str = ""
+    lineage: tuple[LineageEntry, ...] = ()
+    refused: str = ""
+    refused_code: str = ""
+    folder: Shown | None = None
+    answers: bool = False
+    """It answers a greeting, so its node is to be met where its region is."""
+
+    @property
+    def without_history(self) -> bool:
+        """Return whether the node's folder has no history: it only asks (T32)."""
+        return self.folder is not None and self.folder.history is None
+
+
+class Refusal(PeerMessage, frozen=True, kw_only=True):
+    """The answer to a request that was understood and refused."""
+
+    code: str
+    reason: str
+
+
+class PeerIdentity(Protocol):
+    """Who this node is, and where it puts what it learns from others. GEO failover implements it."""
+
+    def hello(self) -> Hello:
+        """Return this node's greeting with the region epoch and lineage of this moment."""
+        ...
+
+    def learn(self, hello: Hello) -> None:
+        """Take note of a peer's greeting; called for each one, also when it was refused.
+
+        Raises `PeerRefused` where that node may not talk: another one runs as its region (T36).
+        """
+        ...
+
+
+class FrameKind(IntEnum):
+    """What a frame is."""
+
+    REQUEST = 1
+    ANSWER = 2
+    REFUSAL = 3
+
+
+class Frame(NamedTuple):
+    """One frame; `message` is still msgpack. Both payloads are views into the received bytes."""
+
+    kind: FrameKind
+    correlation_id: int
+    tag: str
+    message: memoryview
+    attachment: memoryview
+
+
+def encode_frame(
+    kind: FrameKind, correlation_id: int, message: PeerMessage, attachment: Sequence[Buffer] = ()
+) -> list[Buffer]:
+    """Return the buffers of one frame, the attachment's own buffers uncopied."""
+    tag = type(message).__name__.encode("ascii")
+    body = msgspec.msgpack.encode(message)
+    attached_bytes = sum(len(part) for part in attachment)
+    size = _HEAD_AFTER_SIZE + len(tag) + _SIZE.size + len(body) + attached_bytes
+    assert size <= PEER_FRAME_BYTES_MAX, (type(message).__name__, size)
+    head = _HEAD.pack(size, kind, correlation_id, len(tag)) + tag + _SIZE.pack(len(body))
+    return [head + body, *attachment]
+
+
+def decode_message(frame: Frame, message_type: type[AnyMessage]) -> AnyMessage:
+    """Return the frame's message as `message_type`; raises `PeerProtocolError` (INV-PR3)."""
+    if frame.tag != message_type.__name__:
+        raise PeerProtocolError(
+            f"expected {message_type.__name__}, the peer sent {frame.tag!r}: is it of another version?"
+        )
+    try:
+        return msgspec.msgpack.decode(frame.message, type=message_type)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise PeerProtocolError(f"the {frame.tag} message is malformed: {error}") from error
+
+
+class FrameReader:
+    """Cuts a byte stream into frames (sans-IO). `bytes_max` may be raised once a Hello was accepted."""
+
+    def __init__(self, bytes_max: int, *, preface: bool = False) -> None:
+        """With `preface` the stream must open with `PREFACE`."""
+        self.bytes_max = bytes_max
+        self._awaits_preface = preface
+        self._buffer = bytearray()
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how many bytes are held that no frame was made of yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Add `data` and yield each frame that is whole; raises `PeerProtocolError` (INV-PR2)."""
+        self._buffer += data
+        if self._awaits_preface and not self._take_preface():
+            return
+        while (frame := self._take_frame()) is not None:
+            yield frame
+
+    def _take_preface(self) -> bool:
+        start = bytes(self._buffer[: len(PREFACE)])
+        if not PREFACE.startswith(start):
+            raise PeerProtocolError(
+                f"the connection opened with {start[:11]!r}: this is the peer port of a Tidemark"
+                " region, it speaks neither Kafka nor HTTP"
+            )
+        if len(start) < len(PREFACE):
+            return False
+        del self._buffer[: len(PREFACE)]
+        self._awaits_preface = False
+        return True
+
+    def _take_frame(self) -> Frame | None:
+        if len(self._buffer) < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self._buffer)
+        if not _HEAD_AFTER_SIZE + _SIZE.size <= size <= self.bytes_max:
+            raise PeerProtocolError(
+                f"a frame of {size} bytes is not within {_HEAD_AFTER_SIZE + _SIZE.size}"
+                f"..{self.bytes_max}"
+            )
+        if len(self._buffer) < _SIZE.size + size:
+            return None
+        whole = memoryview(bytes(memoryview(self._buffer)[: _SIZE.size + size]))
+        del self._buffer[: _SIZE.size + size]
+        return _split_frame(whole)
+
+
+def _split_frame(whole: memoryview) -> Frame:
+    _, kind, correlation_id, tag_bytes = _HEAD.unpack_from(whole)
+    message_at = _HEAD.size + tag_bytes + _SIZE.size
+    if kind not in FrameKind.__members__.values():
+        raise PeerProtocolError(f"frame kind {kind} is unknown")
+    if message_at > len(whole):
+        raise PeerProtocolError("a frame ends within its tag")
+    try:
+        tag = bytes(whole[_HEAD.size : _HEAD.size + tag_bytes]).decode("ascii")
+    except UnicodeDecodeError as error:
+        raise PeerProtocolError("a message tag is not ASCII") from error
+    (message_bytes,) = _SIZE.unpack_from(whole, message_at - _SIZE.size)
+    if message_at + message_bytes > len(whole):
+        raise PeerProtocolError("a message is longer than its frame")
+    attachment_at = message_at + message_bytes
+    message = whole[message_at:attachment_at]
+    return Frame(FrameKind(kind), correlation_id, tag, message, whole[attachment_at:])
+
+
+# Messages of the link and of forwarding. Failover adds its own beside its handlers.
+
+
+class SyncTopics(PeerMessage, frozen=True, kw_only=True):
+    """Ask for the whole topic registry of the domain."""
+
+    region_epoch: int
+
+
+class SyncedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic of the registry; `topic_id` is the hex form of the UUID."""
+
+    topic_id: str
+    name: str
+    partition_count: int
+    domain: str
+    internal: bool
+    configs: dict[str, str]
+
+
+class TopicRegistry(PeerMessage, frozen=True, kw_only=True):
+    """All topics at metadata version `metadata_version` of the acting region (M)."""
+
+    metadata_version: int
+    topics: tuple[SyncedTopic, ...]
+
+
+class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):
+    """A log's newest leader epoch and its end: what divergence is judged by (KIP-101)."""
+
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    end_offset: int
+    log_start_offset: int = 0
+
+
+class CheckLogs(PeerMessage, frozen=True, kw_only=True):
+    """Ask where the acting region's logs leave the leader epochs that the mirror ends with (T23)."""
+
+    region_epoch: int
+    logs: tuple[LogEpochEnd, ...]
+
+
+class CheckedLogs(PeerMessage, frozen=True, kw_only=True):
+    """Per log, in the order asked: the largest leader epoch <= the asked one, and its end offset."""
+
+    logs: tuple[LogEpochEnd, ...]
+
+
+class FetchPosition(msgspec.Struct, frozen=True, array_like=True):
+    """From where to send a partition."""
+
+    topic_id: str
+    partition: int
+    position: int
+
+
+class FetchLogs(PeerMessage, frozen=True, kw_only=True):
+    """Ask for what is new; `positions` are set, `forgotten` removed, the rest goes on where it was sent to.
+
+    The session lives with the connection, so requests can be pipelined. Answered at once when anything is
+    there, else after `wait_ms_max`.
+    """
+
+    region_epoch: int
+    positions: tuple[FetchPosition, ...] = ()
+    forgotten: tuple[tuple[str, int], ...] = ()
+    bytes_max: int
+    wait_ms_max: int
+
+
+class FetchedPartition(msgspec.Struct, frozen=True, array_like=True):
+    """One partition's part of the attachment: `data_bytes` of it, whole batches from `position` on."""
+
+    topic_id: str
+    partition: int
+    position: int
+    data_bytes: int
+    high_watermark: int
+    log_start_offset: int
+    unsent_bytes: int
+    cleaned_below: int = 0
+
+
+class FetchedLogs(PeerMessage, frozen=True, kw_only=True):
+    """What is new, in the attachment's order, and the metadata version of this moment."""
+
+    metadata_version: int
+    sent_wall_ms: int
+    partitions: tuple[FetchedPartition, ...]
+
+
+class ReportReached(PeerMessage, frozen=True, kw_only=True):
+    """The mirror reached tidemark (`reached_region_epoch`, `number`) durably, and how far it lags."""
+
+    region_epoch: int
+    reached_region_epoch: int
+    number: int
+    lag_records: int
+    lag_bytes: int
+    lag_ms: int
+
+
+class ReachedNoted(PeerMessage, frozen=True, kw_only=True):
+    """The answer to `ReportReached`: the last tidemark published."""
+
+    region_epoch: int
+    published_number: int
+
+
+class Forward(PeerMessage, frozen=True, kw_only=True):
+    """A client's request, verbatim in the attachment (without its size field), and who the client is.
+
+    `client_connection_id` is the number of the client's connection among those that the sending node accepted
+    in this life, of which `client_origin` is the name; `channel` counts the peer connections that were opened
+    for that one; `newest_connection_id` is the greatest number of this moment.
+    """
+
+    region_epoch: int
+    client_origin: int
+    client_connection_id: int
+    newest_connection_id: int
+    channel: int
+    principal: str
+    client_address: str
+
+
+class Forwarded(PeerMessage, frozen=True, kw_only=True):
+    """The answer, verbatim in the attachment; `silent` where the client expects none (acks=0)."""
+
+    silent: bool = False

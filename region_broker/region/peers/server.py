@@ -1,0 +1,365 @@
+"""The peer listener: greets nodes of other regions and hands their requests to registered handlers.
+
+INV-PS1  nothing but Hello is served before a Hello of the same cluster and history and no lower region epoch;
+         a folder without history may ask (T32)
+INV-PS2  requests of one connection start in arrival order; answers leave as they are ready
+INV-PS3  a connection holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read
+INV-PS4  a handler runs to its end even when its peer has gone: what it began is never half done. One that
+         waits for news ends its wait in `PeerSession.on_close`
+INV-PS6  what all connections hold, requests, parts of them and answers that are not taken, is kept near a budget of
+         its own as on the Kafka port (INV-MB1..3); half a frame, and an answer that nobody takes, end the connection
+         after a while, and so does a peer that does not say Hello
+INV-PS7  a session of which one request was not admitted executes none that came behind it: a batch that was refused must not
+         be passed by the next one (INV-FW4). It ends with that refusal; whoever asks on greets again
+INV-PS8  a connection that comes while the listener closes is ended, too: its peer would else keep the node from ending
+INV-PS5  bytes that are no frame, and a handler's refusal, harm only the connection or request they belong to
+
+A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
+closed, with the reason in the log.
+Not here: what messages mean (`link_source`, `forward_target`, failover).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from geo_replicator.folder_life import BirthVerdict, judge_births
+from region_broker import limits
+from region_broker.ports.network import ByteStream, Listener, Network
+from region_broker.region.peers.protocol import (
+    GREETING_FRAME_BYTES_MAX,
+    OTHER_CLUSTER,
+    OTHER_HISTORY,
+    PEER_FRAME_BYTES_MAX,
+    STALE_REGION_EPOCH,
+    UNKNOWN_MESSAGE,
+    AnyMessage,
+    Buffer,
+    Frame,
+    FrameKind,
+    FrameReader,
+    Hello,
+    PeerIdentity,
+    PeerMessage,
+    PeerProtocolError,
+    PeerRefused,
+    Refusal,
+    decode_message,
+    encode_frame,
+)
+from region_broker.wire.memory_budget import MemoryBudget, Share
+
+IN_FLIGHT_MAX: Final = 256
+NOT_BEGUN_MAX: Final = 8
+READ_BYTES: Final = 256 * 1024
+_log: Final = logging.getLogger("tidemark.peer")
+
+
+class Reply(NamedTuple):
+    """An answer with raw bytes attached, uncopied."""
+
+    message: PeerMessage
+    attachment: Sequence[Buffer] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """How much and how long a peer may keep waiting."""
+
+    memory_bytes: int = limits.PEER_MEMORY_BYTES
+    connections_max: int = limits.CONNECTIONS_MAX
+    stall_timeout_ms: int = limits.FRAME_TIMEOUT_MS
+    pressed_timeout_ms: int = limits.PRESSED_TIMEOUT_MS
+
+
+class PeerSession:
+    """One accepted connection, as handlers see it; `state` is theirs, keyed by handler."""
+
+    def __init__(self, session_id: int, peer_address: str, hello: Hello) -> None:
+        """Describe the connection of the node that greeted with `hello`."""
+        self.session_id = session_id
+        self.peer_address = peer_address
+        self.hello = hello
+        self.state: dict[str, Any] = {}
+        self._closers: list[Callable[[], None]] = []
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Call `closer` once the connection has ended."""
+        self._closers.append(closer)
+
+    def end(self) -> None:
+        """Run the closers; the server calls this."""
+        closers, self._closers = self._closers, []
+        for closer in closers:
+            closer()
+
+
+Handler = Callable[[PeerSession, AnyMessage, memoryview], Awaitable[PeerMessage | Reply]]
+
+
+class PeerServer:
+    """Listens for peers. Register handlers, then `start`; `close` and `wait_closed` at the end."""
+
+    def __init__(
+        self, network: Network, identity: PeerIdentity, settings: PeerSettings = PeerSettings()
+    ) -> None:
+        """Serve as `identity`; nothing is bound yet."""
+        self._network = network
+        self._identity = identity
+        self.settings: Final = settings
+        self.memory: Final = MemoryBudget(settings.memory_bytes)
+        self._handlers: dict[str, tuple[type[PeerMessage], Handler[Any]]] = {}
+        self._listener: Listener | None = None
+        self._connections: set[ByteStream] = set()
+        self._closing = False
+        self._session_count = 0
+        self.admit: Callable[[Hello], None] = lambda _hello: None
+        """Called before each request with the greeting of its session; raises `PeerRefused` (INV-PS7)."""
+
+    def register(self, message_type: type[AnyMessage], handler: Handler[AnyMessage]) -> None:
+        """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
+        tag = message_type.__name__
+        assert tag not in self._handlers, f"{tag} has a handler already"
+        self._handlers[tag] = (message_type, handler)
+
+    async def start(self, host: str, port: int) -> Listener:
+        """Bind and serve; raises OSError when the port is not free."""
+        self._closing = False
+        self._listener = await self._network.listen(host, port, self._serve)
+        return self._listener
+
+    def close(self) -> None:
+        """Stop accepting, and close every connection."""
+        self._closing = True
+        if self._listener is not None:
+            self._listener.close()
+        for stream in tuple(self._connections):
+            stream.close()
+
+    async def wait_closed(self) -> None:
+        """Return once every connection has ended; raises what a handler raised as a bug."""
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    async def _serve(self, stream: ByteStream) -> None:
+        if self._closing:  # accepted before that, and served first now (INV-PS8)
+            stream.abort()
+            return
+        if len(self._connections) >= self.settings.connections_max:
+            _log.warning(
+                "peer %s refused: %d connections are open", stream.peer, len(self._connections)
+            )
+            stream.abort()
+            return
+        self._connections.add(stream)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await _Connection(self, stream, tasks).run()
+        finally:
+            self._connections.discard(stream)
+            stream.close()
+
+    def greeted(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:
+        """Judge a Hello; return the answer, and a session where the peer may talk on (INV-PS1)."""
+        theirs = decode_message(frame, Hello)
+        ours = self._identity.hello()
+        code, reason = _objection(ours, theirs)
+        if code not in {OTHER_CLUSTER, OTHER_HISTORY}:
+            try:
+                self._identity.learn(theirs)
+            except PeerRefused as refused:
+                code, reason = refused.code, refused.reason
+        if code:
+            _log.warning("peer %s refused: %s", stream.peer, reason)
+            return _refused(ours, code, reason), None
+        self._session_count += 1
+        greeting = msgspec.structs.replace(ours, answers=True)
+        return greeting, PeerSession(self._session_count, stream.peer, theirs)
+
+    def handler_of(self, tag: str) -> tuple[type[PeerMessage], Handler[Any]]:
+        """Return the registered pair; raises `PeerRefused` for a tag that nobody serves."""
+        found = self._handlers.get(tag)
+        if found is None:
+            raise PeerRefused(UNKNOWN_MESSAGE, f"this node does not serve {tag!r} messages")
+        return found
+
+
+def _objection(ours: Hello, theirs: Hello) -> tuple[str, str]:
+    if theirs.cluster_id != ours.cluster_id:
+        return OTHER_CLUSTER, (
+            f"this is cluster {ours.cluster_id}, region {ours.region}; the peer belongs to"
+            f" cluster {theirs.cluster_id}: check its peer addresses"
+        )
+    if judge_births(ours.folder, theirs.folder) is BirthVerdict.OTHER:
+        return OTHER_HISTORY, (
+            f"region {theirs.region} and region {ours.region} hold histories of two births of cluster"
+            f" {ours.cluster_id}: only one of them can be this cluster's. Empty the data folder of the one that"
+            " is not, and start it again: it joins the other"
+        )
+    if theirs.region_epoch < ours.region_epoch and not theirs.without_history:
+        return STALE_REGION_EPOCH, (
+            f"region {theirs.region} is at region epoch {theirs.region_epoch}, the domain at"
+            f" {ours.region_epoch} (acting: {ours.acting_region}): follow that lineage first"
+        )
+    return "", ""
+
+
+def _refused(ours: Hello, code: str, reason: str) -> Hello:
+    return Hello(
+        cluster_id=ours.cluster_id,
+        region=ours.region,
+        node_id=ours.node_id,
+        region_epoch=ours.region_epoch,
+        acting_region=ours.acting_region,
+        lineage=() if code == OTHER_CLUSTER else ours.lineage,
+        folder=ours.folder,
+        refused=reason,
+        refused_code=code,
+        answers=True,
+    )
+
+
+class _Connection:
+    """Reads one connection and starts its requests in order (INV-PS2)."""
+
+    def __init__(self, server: PeerServer, stream: ByteStream, tasks: asyncio.TaskGroup) -> None:
+        self._server = server
+        self._stream = stream
+        self._tasks = tasks
+        self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._reader = FrameReader(GREETING_FRAME_BYTES_MAX, preface=True)
+        self._session: PeerSession | None = None
+        self._refused: PeerRefused | None = None  # why no request is admitted any more
+        self._share = Share()
+        self._busy_bytes = 0  # requests being answered, answers being taken
+        self._not_begun = 0  # tasks of requests
+        self._frame_since_s = asyncio.get_running_loop().time()
+
+    async def run(self) -> None:
+        try:
+            while data := await self._read():
+                if not self._reader.held_bytes:
+                    self._frame_since_s = asyncio.get_running_loop().time()
+                for frame in self._reader.feed(data):
+                    if not await self._take(frame):
+                        return
+                    self._frame_since_s = asyncio.get_running_loop().time()
+                self._note_held()
+        except TimeoutError:
+            _log.warning(
+                "peer %s disconnected: it kept a frame or an answer waiting", self._stream.peer
+            )
+        except PeerProtocolError as error:
+            _log.warning("peer %s disconnected: %s", self._stream.peer, error)
+        except OSError as error:
+            _log.info("peer %s went away: %s", self._stream.peer, error)
+        finally:
+            if self._session is not None:
+                self._session.end()
+            self._reader = FrameReader(GREETING_FRAME_BYTES_MAX)
+            self._note_held()
+            self._stream.close()
+
+    async def _read(self) -> bytes:
+        """Return the next bytes, once there is memory for them; TimeoutError when a frame is not complete in time."""
+        settings, memory = self._server.settings, self._server.memory
+        now = asyncio.get_running_loop().time
+        while not memory.may_read(self._share, 0, unfinished=not self._busy_bytes):
+            await memory.changed()
+            self._frame_since_s = now()  # its time begins anew
+        if self._session is not None and not self._reader.held_bytes:
+            return await self._stream.read(
+                READ_BYTES
+            )  # a link may be silent for as long as it likes
+        timeout_ms = settings.pressed_timeout_ms if memory.full else settings.stall_timeout_ms
+        async with asyncio.timeout_at(self._frame_since_s + timeout_ms / 1000):
+            return await self._stream.read(READ_BYTES)
+
+    def _note_held(self) -> None:
+        self._server.memory.hold(self._share, self._reader.held_bytes + self._busy_bytes)
+
+    async def _take(self, frame: Frame) -> bool:
+        if frame.kind is not FrameKind.REQUEST:
+            raise PeerProtocolError(f"a {frame.kind.name} came where only requests may come")
+        if self._session is None or frame.tag == Hello.__name__:
+            return self._greet(frame)
+        await self._slots.acquire()
+        if not await self._drain():
+            return False
+        if self._not_begun >= NOT_BEGUN_MAX:
+            await asyncio.sleep(0)  # what they answer counts before more is begun
+        while self._server.memory.full and self._busy_bytes:
+            await self._server.memory.changed()
+        self._busy_bytes += len(frame.message) + len(frame.attachment)
+        self._not_begun += 1
+        self._tasks.create_task(self._answer(self._session, frame))
+        return True
+
+    def _greet(self, frame: Frame) -> bool:
+        answer, session = self._server.greeted(self._stream, frame)
+        self._stream.write(*encode_frame(FrameKind.ANSWER, frame.correlation_id, answer))
+        if session is None:
+            return False
+        if self._session is None:
+            self._session = session
+        self._reader.bytes_max = PEER_FRAME_BYTES_MAX
+        return True
+
+    async def _answer(self, session: PeerSession, frame: Frame) -> None:
+        self._not_begun -= 1
+        held_bytes = len(frame.message) + len(frame.attachment)
+        try:
+            kind, reply = await self._handle(session, frame)
+            answer = encode_frame(kind, frame.correlation_id, reply.message, reply.attachment)
+            answer_bytes = sum(map(len, answer))
+            self._busy_bytes += answer_bytes
+            held_bytes += answer_bytes
+            self._note_held()
+            self._stream.write(*answer)
+            await self._drain()
+            if self._refused is not None:
+                self._stream.close()
+        except PeerProtocolError as error:
+            _log.warning("peer %s disconnected: %s", self._stream.peer, error)
+            self._stream.close()
+        finally:
+            self._busy_bytes -= held_bytes
+            self._note_held()
+            self._slots.release()
+
+    async def _drain(self) -> bool:
+        """Wait for a peer that reads slowly: its next requests stay unread so long (INV-PS3)."""
+        try:
+            async with asyncio.timeout(self._server.settings.stall_timeout_ms / 1000):
+                await self._stream.drain()
+        except TimeoutError:
+            _log.warning("peer %s disconnected: it takes no answers", self._stream.peer)
+            self._stream.abort()
+            return False
+        except OSError as error:
+            _log.info("peer %s went away: %s", self._stream.peer, error)
+            return False
+        return True
+
+    def _admit(self, session: PeerSession) -> None:
+        if self._refused is not None:
+            raise PeerRefused(self._refused.code, self._refused.reason)
+        try:
+            self._server.admit(session.hello)
+        except PeerRefused as refused:
+            self._refused = refused
+            raise
+
+    async def _handle(self, session: PeerSession, frame: Frame) -> tuple[FrameKind, Reply]:
+        try:
+            message_type, handler = self._server.handler_of(frame.tag)
+            message = decode_message(frame, message_type)
+            self._admit(session)
+            answer = await handler(session, message, frame.attachment)
+        except PeerRefused as refusal:
+            return FrameKind.REFUSAL, Reply(Refusal(code=refusal.code, reason=refusal.reason))
+        return FrameKind.ANSWER, answer if isinstance(answer, Reply) else Reply(answer)

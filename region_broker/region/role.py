@@ -1,0 +1,309 @@
+"""What runs in which role: the one place that starts and stops links, cut leader, coordinators and groups.
+
+INV-RR1  the gate (`acting`) is open only after everything that takes writes is loaded, and closes before
+         anything of it stops: opening writes is the last step, closing them the first (T18)
+INV-RR2  link and cut leader never run at the same time: one node copies or publishes, not both
+INV-RR3  a sequence that is cancelled half-way leaves the gate closed; the next one begins by standing still,
+         so every sequence may be run again
+INV-RR6  a mirror says that another region acts only while that one answers: after `SILENT_MS` it says since when it
+         has not, and names the runbook
+INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
+         taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
+INV-RR5  whoever waits for the region that acted before hears of a new term as soon as it begins (`on_term`)
+
+Handlers see this object as their `RegionView`. Tasks belong to `run`: an error of any service ends the node,
+loudly.
+Not here: when a role changes (`failover.driver`), what the services do.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from geo_replicator.lineage import LogKey, TidemarkPoint
+from idempotency.identity import TopicPartition
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.log.failures import LogError
+from region_broker.region.ports import (
+    CutLeaderSide,
+    LinkSide,
+    OrphanCandidate,
+    RegionLog,
+    RoleServices,
+    RoundFailed,
+    Term,
+)
+
+SILENT_MS: Final = 5_000
+"""A region that acts answers a waiting fetch every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who this node is towards clients."""
+
+    cluster_id: str
+    region: str
+    node_id: int
+    kafka_host: str
+    kafka_port: int
+
+
+class RegionRole:
+    """The role of one region, and the services that follow it. `run` must be running."""
+
+    def __init__(self, identity: NodeIdentity, services: RoleServices, region_epoch: int) -> None:
+        """Begin standing still under `region_epoch`."""
+        self._identity = identity
+        self._services = services
+        self._region_epoch = region_epoch
+        self._gate_open = False
+        self._reason = "this region is starting; it goes on by itself"
+        self._changes = 0
+        self._unchanged = asyncio.Event()
+        self._term: Term | None = None
+        self._cut_leader: CutLeaderSide | None = None
+        self._link_runs = False
+        self._link: LinkSide | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: list[asyncio.Task[None]] = []
+        self._ready_to_run = asyncio.Event()
+        self.on_term: Callable[[Term], None] = _nobody_waits
+
+    @property
+    def acting(self) -> bool:
+        """Return whether this region takes writes now."""
+        return self._gate_open
+
+    @property
+    def region_epoch(self) -> int:
+        """Return the region epoch of the current term."""
+        return self._region_epoch
+
+    @property
+    def reason_not_acting(self) -> str:
+        """Return why this region takes no writes; empty while it does."""
+        return "" if self._gate_open else (self.silence or self._reason)
+
+    @property
+    def silence(self) -> str:
+        """Return since when the region that this one mirrors has not answered; empty while it answers (INV-RR6)."""
+        link, term = self._link, self._term
+        if link is None or term is None or link.silent_ms() < SILENT_MS:
+            return ""
+        return (
+            f"region {term.acting_region} acted when last heard, {link.silent_ms() // 1000} s ago; this one mirrors it and"
+            " goes on by itself when it acts again. If it is lost: docs/runbooks/region_failover.md"
+        )
+
+    @property
+    def cluster_id(self) -> str:
+        """Return the id of the cluster."""
+        return self._identity.cluster_id
+
+    @property
+    def node_id(self) -> int:
+        """Return the id of this node."""
+        return self._identity.node_id
+
+    @property
+    def kafka_host(self) -> str:
+        """Return the host that clients are told."""
+        return self._identity.kafka_host
+
+    @property
+    def kafka_port(self) -> int:
+        """Return the port that clients are told."""
+        return self._identity.kafka_port
+
+    @property
+    def region(self) -> str:
+        """Return the region's name."""
+        return self._identity.region
+
+    @property
+    def serving(self) -> Term | None:
+        """Return the term that this region acts or mirrors in, None while it stands still."""
+        return self._term
+
+    @property
+    def leader_epoch(self) -> int:
+        """Return the leader epoch that this node writes with in its term, -1 where it does not act."""
+        return self._term.leader_epoch if self._term is not None and not self._link_runs else -1
+
+    @property
+    def mirrors(self) -> bool:
+        """Return whether the link runs."""
+        return self._link_runs
+
+    def logs(self) -> list[RegionLog]:
+        """Return the partitions of this node, in a stable order."""
+        return sorted(self._services.logs(), key=lambda log: (log.topic_id, log.tp.partition))
+
+    async def run(self) -> None:
+        """Own the tasks of all services until cancelled; raises what one of them raised."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._ready_to_run.set()
+                await asyncio.Event().wait()
+        finally:
+            self.close_gate("this region is stopping")
+            self._tasks = None
+            self._ready_to_run.clear()
+
+    def open_gate(self) -> None:
+        """Take writes: the last step (INV-RR1)."""
+        assert self._term is not None, "nothing is loaded"
+        assert self._cut_leader is not None, "a mirror takes no writes"
+        self._gate_open = True
+
+    def close_gate(self, reason: str) -> None:
+        """Refuse writes from this moment on, with `reason`."""
+        self._gate_open = False
+        self._link = None
+        self._reason = reason
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Be counted as a change under way (INV-RR4); raises `CommandRefused` where the gate is closed.
+
+        1. CreateTopics passes the gate. 2. The gate closes, the last tidemark is published. 3. The topic is created and
+        answered. 4. The taker cuts at that tidemark: the topic would be gone.
+        """
+        if not self._gate_open:
+            raise CommandRefused(NOT_ACTING, f"nothing is changed here now: {self._reason}")
+        self._changes += 1
+        try:
+            yield
+        finally:
+            self._changes -= 1
+            if self._changes == 0:
+                self._unchanged.set()
+
+    async def _settle_changes(self) -> None:
+        while self._changes > 0:
+            self._unchanged.clear()
+            await self._unchanged.wait()
+
+    async def stand_still(self, reason: str) -> None:
+        """Refuse writes, then stop whatever runs. Doing it twice changes nothing."""
+        self.close_gate(reason)
+        await self._ready_to_run.wait()
+        if self._cut_leader is not None:
+            await self._services.transactions.resign()
+            await self._services.groups.resign()
+        await self._settle_changes()
+        await self._stop_tasks()
+        self._cut_leader = None
+        self._link_runs = False
+        self._term = None
+
+    async def fence(self, reason: str) -> None:
+        """Stand still, and fail the acks of writes under way: their outcome is unknown (T24, T31).
+
+        Readers go on seeing what they saw: nothing is cut yet.
+        """
+        await self.stand_still(reason)
+        for log in self.logs():
+            if log.is_leader:
+                shown = log.high_watermark
+                log.become_mirror()
+                log.show_up_to(shown, shown)
+
+    async def act(
+        self, term: Term, *, adopts: bool, base: Mapping[LogKey, int], reason: str
+    ) -> None:
+        """Load everything that takes writes, in order, with the gate still closed (T21).
+
+        `adopts`: this is the first time after a take-over. `base` holds the positions of the cut that
+        this term began at: below them an idempotent producer may leave one gap (T22).
+        """
+        await self.stand_still(reason)
+        self._region_epoch = term.region_epoch
+        self.on_term(term)
+        await self._services.settle_logs()
+        logs = self.logs()
+        for log in logs:
+            log.become_leader(term.leader_epoch)
+            below = base.get(LogKey(log.topic_id, log.tp.partition))
+            log.readers_ahead = below is not None
+            if below is not None:
+                log.state.allow_gap_once(below)
+        # From here on coordinators may be half loaded: stand_still must make them resign.
+        self._cut_leader = self._services.open_cut_leader(term)
+        self._spawn(self._services.groups.run(), "groups")
+        self._spawn(self._services.transactions.run(), "transactions")
+        await self._load_coordinators(term, logs, adopts=adopts)
+        self._spawn(self._cut_leader.run(), "cut-leader")
+        if adopts:
+            await self._cut_leader.first_tidemark()
+        self._term = term
+
+    def readers_are_back(self) -> None:
+        """Answer readers beyond the end of a log as everywhere: whoever is in a group has rejoined by now (T26)."""
+        for log in self.logs():
+            log.readers_ahead = False
+
+    async def _load_coordinators(self, term: Term, logs: list[RegionLog], *, adopts: bool) -> None:
+        # Groups first: a marker for __consumer_offsets is answered once its offsets are applied (C35).
+        await self._services.groups.load(term)
+        if not adopts:
+            await self._services.transactions.load(term)
+            return
+        await self._services.transactions.adopt(term, orphan_candidates(logs))
+        await self._services.groups.clamp(log_ends(logs))
+
+    async def mirror(self, term: Term) -> None:
+        """Follow the acting region of `term`."""
+        await self.stand_still(f"region {term.acting_region} acts; this one mirrors it")
+        self._region_epoch = term.region_epoch
+        self.on_term(term)
+        for log in self.logs():
+            log.become_mirror()
+        self._link_runs = True
+        self._term = term
+        self._link = self._services.open_link(term)
+        self._spawn(self._link.run(), "link")
+
+    async def final_round(self) -> TidemarkPoint:
+        """Wait until all that was begun is durable, then publish it; raises `RoundFailed`."""
+        if self._cut_leader is None:
+            raise RoundFailed("this region publishes no tidemarks now")
+        await self._settle_changes()
+        try:
+            for log in self.logs():
+                if (
+                    log.failed is None
+                ):  # else nothing more of it becomes durable: that was said to who waited
+                    await log.wait_committed(log.log_end_offset)
+        except LogError as error:
+            raise RoundFailed(f"not everything that was appended is durable: {error}") from error
+        return await self._cut_leader.final_round()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        assert self._tasks is not None, "run is not running"
+        self._running.append(self._tasks.create_task(work, name=name))
+
+    async def _stop_tasks(self) -> None:
+        stopping, self._running = self._running, []
+        for task in reversed(stopping):
+            task.cancel()
+        if stopping:
+            await asyncio.wait(stopping)
+
+
+def _nobody_waits(_term: Term) -> None:
+    """Nothing is forwarded here."""
+
+
+def orphan_candidates(logs: list[RegionLog]) -> list[OrphanCandidate]:
+    """Return every transaction that a partition knows as open, in log order (T21)."""
+    return [(log.tp, found) for log in logs for found in log.state.open_transactions()]
+
+
+def log_ends(logs: list[RegionLog]) -> dict[TopicPartition, int]:
+    """Return where each log ends."""
+    return {log.tp: log.log_end_offset for log in logs}

@@ -1,0 +1,314 @@
+"""Tidemarks of one region through its roles: opens cut leader and link, and says what was reached.
+
+INV-SV1  the claim of a region that acts, or acted last, is what it published; of a mirror, what it reached
+         durably (T24)
+INV-SV2  a claim always has its positions: without them nobody may cut a log
+INV-SV3  a fresh mirror may link before it has a topic: the ledgers' ids follow from the cluster's id
+
+Not here: when roles change (`region.role`, `failover.driver`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID, uuid5
+
+from geo_replicator.cut_rounds import ROUND_INTERVAL_MS
+from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
+from geo_replicator.link.driver import Link
+from geo_replicator.link.reaching import lost_text
+from geo_replicator.loss import UndoneChange
+from geo_replicator.ports import DivergenceHandler, Home, LinkFacts, LinkPorts
+from geo_replicator.reading import held_point, read_book, shortfalls
+from geo_replicator.tidemark import TidemarkError
+from geo_replicator.topology import LedgerTopics
+from idempotency.fencing import region_ordinal_of
+from idempotency.ports import Chance, Clock
+from region_broker.controller.metadata_image import (
+    TIDEMARK_LEDGER,
+    TRANSACTION_LEDGER,
+    MetadataImage,
+)
+from region_broker.partitions.table import PartitionTable
+from region_broker.ports.network import Network
+from region_broker.region.mirror.claimant import ClaimantHome
+from region_broker.region.mirror.link_source import LinkSource
+from region_broker.region.mirror.mirror_log import (
+    MirrorPartitions,
+    MirrorTopicStore,
+    TidemarkLog,
+)
+from region_broker.region.mirror.mirror_view import MirrorView
+from region_broker.region.mirror.region_link import PeerHome
+from region_broker.region.mirror.shown_history import ShownHistory
+from region_broker.region.peers.protocol import PeerIdentity
+from region_broker.region.ports import MetadataSide, Term
+from region_broker.region.tidemarks.cut_leader import CutLeader, CutLeaderParts, RoundTaker
+from region_broker.region.tidemarks.reached_store import ReachedFile
+
+_LEDGER_NAMESPACE: Final = UUID("8c5a0f1e-6d0b-5b6e-9a53-7469646d726b")
+
+
+def ledger_topic_id(cluster_id: str, name: str) -> UUID:
+    """Return the id of an internal topic: the same in every region of the cluster (INV-SV3)."""
+    return uuid5(_LEDGER_NAMESPACE, f"{cluster_id}/{name}")
+
+
+def ledgers_of(image: MetadataImage) -> LedgerTopics:
+    """Return the ids of the ledgers; those that every region derives where there are no topics yet."""
+
+    def topic_id(name: str) -> UUID:
+        topic = image.topics.get(name)
+        return ledger_topic_id(image.cluster_id, name) if topic is None else topic.topic_id
+
+    return LedgerTopics(topic_id(TRANSACTION_LEDGER), topic_id(TIDEMARK_LEDGER))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TidemarkParts:
+    """Everything that tidemarks are joined with. `lineage` gives the domain's lineage of this moment."""
+
+    region: str
+    ordinal: int
+    network: Network
+    identity: PeerIdentity
+    metadata: MetadataSide
+    partitions: PartitionTable
+    rounds: RoundTaker
+    source: LinkSource
+    reached: ReachedFile
+    divergence: DivergenceHandler
+    lineage: Callable[[], Lineage]
+    clock: Clock
+    chance: Chance
+    interval_ms: int = ROUND_INTERVAL_MS
+    whole_wait_ms: int = 120_000
+
+
+class TidemarkService:
+    """`open_cut_leader` and `open_link` are the factories of `RoleServices`; the rest is `TidemarkFacts`."""
+
+    def __init__(self, parts: TidemarkParts) -> None:
+        """Nothing runs yet."""
+        self._parts = parts
+        self.cut_leader: CutLeader | None = None
+        self.link: Link | None = None
+        self.view: MirrorView | None = None
+        self._copies_claimant = False
+        self._heard_at_ms: int | None = None
+        self._changes_at_home: tuple[UndoneChange, ...] = ()
+        self._history = ShownHistory(parts.partitions)
+        parts.source.published = self._published
+        parts.source.waiting_since_ms = self._waiting_since_ms
+
+    def open_cut_leader(self, term: Term) -> CutLeader:
+        """Return the cut leader of `term`; it publishes nothing, and says so, if `__tidemarks` is not readable."""
+        parts = self._parts
+        leader_parts = CutLeaderParts(
+            partitions=parts.partitions,
+            metadata=parts.metadata,
+            rounds=parts.rounds,
+            ledgers=ledgers_of(parts.metadata.image),
+            clock=parts.clock,
+            interval_ms=parts.interval_ms,
+            on_published=parts.source.note_published,
+        )
+        self.link = None
+        self._keep_from_home(term)
+        parts.source.lags.term_began(parts.clock.monotonic_ms())
+        self.cut_leader = CutLeader(leader_parts, term)
+        return self.cut_leader
+
+    def open_link(self, term: Term) -> Link:
+        """Return the link that follows `term`; what was reached before is shown at once (T16)."""
+        parts = self._parts
+        ledgers = ledgers_of(parts.metadata.image)
+        self.view = MirrorView(parts.partitions, parts.clock, parts.whole_wait_ms)
+        logs = MirrorPartitions(parts.partitions, ledgers, self.view)
+
+        def address() -> tuple[str, int]:
+            home = parts.metadata.image.regions[term.acting_region]
+            return home.peer_host, home.peer_port
+
+        home: Home = PeerHome(parts.network, address, parts.identity, term.region_epoch)
+        if term.from_claimant:
+            home = ClaimantHome(home, logs)
+        ports = LinkPorts(
+            home=home,
+            logs=logs,
+            topics=MirrorTopicStore(parts.metadata, parts.partitions, logs),
+            reached=parts.reached,
+            divergence=parts.divergence,
+            clock=parts.clock,
+            chance=parts.chance,
+        )
+        facts = LinkFacts(
+            region_epoch=term.region_epoch,
+            home_region=term.acting_region,
+            lineage=parts.lineage(),
+            ledgers=ledgers,
+        )
+        self._keep_from_home(term)
+        link = Link(ports, facts)
+        link.restore()
+        self.cut_leader = None
+        self.link = link
+        return link
+
+    def _keep_from_home(self, term: Term) -> None:
+        """Keep what the link to home knew: a loss statement speaks of home, not of who is copied from meanwhile (T24)."""
+        if not term.from_claimant:
+            self._heard_at_ms, self._changes_at_home = None, ()
+        elif self.link is not None and not self._copies_claimant:
+            self._heard_at_ms = self.link.lag.heard_at_ms
+            self._changes_at_home = tuple(self.link.waiting_topic_changes())
+        self._copies_claimant = term.from_claimant
+
+    def notice_topics(self) -> None:
+        """Say that topics were created, changed or deleted: cut leader and mirrors look again."""
+        self._parts.source.notice_topics()
+        if self.cut_leader is not None:
+            self.cut_leader.notice_topics()
+
+    def claim(self) -> Cut:
+        """Return the greatest tidemark published or reached here (INV-SV1); raises `TidemarkError`."""
+        if self.cut_leader is not None:
+            return self.cut_leader.published_cut()
+        if self.link is not None:
+            return self.link.reaching.reached_cut()
+        return self._logged_claim()
+
+    def lost_here(self) -> str:
+        """Return what was shown here and is not held any more, for people; empty where nothing is missing."""
+        if self.link is not None:
+            return self.link.reaching.lost
+        if self.cut_leader is not None:
+            return ""
+        records = TidemarkLog(self._parts.partitions, ledgers_of(self._parts.metadata.image))
+        point = self._last_point(records)
+        held = self._logged_claim().point
+        if point is None or held == point:
+            return ""
+        cut = self._cut_at(records, point)
+        lacking = [] if cut is None else shortfalls(cut, records.durable_end)
+        return lost_text(point, held, lacking, self._parts.lineage())
+
+    def newest_cut(self) -> Cut:
+        """Return the last tidemark published or reached here, also where bytes of it are gone; raises `TidemarkError`."""
+        records = TidemarkLog(self._parts.partitions, ledgers_of(self._parts.metadata.image))
+        point = self._last_point(records)
+        cut = None if point is None else self._cut_at(records, point)
+        return EMPTY_CUT if cut is None else cut
+
+    def shown_cut(self) -> Cut:
+        """Return what was published or reached here, also where its bytes are gone; raises `TidemarkError`."""
+        return self.claim() if self.link is None else self.link.reaching.shown_cut()
+
+    def shown_floor(self) -> Cut:
+        """Return the cut below which nothing goes back under the region epoch that is followed (T35)."""
+        link = self.link
+        if link is None or link.reaching.stored.region_epoch < link.core.region_epoch:
+            return EMPTY_CUT
+        return link.reaching.shown_cut()
+
+    async def evidence(self, cut: Cut, keys: Sequence[LogKey]) -> Sequence[ShownLog]:
+        """Return what shows that these logs hold `cut` (T33)."""
+        return await self._history.evidence(cut, keys)
+
+    async def differences(self, shown: Sequence[ShownLog]) -> Sequence[HistoryDifference]:
+        """Return what the logs here do not hold of what another region has shown (T33)."""
+        return await self._history.differences(shown, self._parts.metadata.image.may_have_deleted)
+
+    async def first_offset(self, key: LogKey) -> int:
+        """Return where the log's bytes begin; raises `LinkFailed`."""
+        return self._history.first_offset(key)
+
+    async def batch_at(self, key: LogKey, offset: int) -> tuple[int, int]:
+        """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
+        return await self._history.batch_at(key, offset)
+
+    def _logged_claim(self) -> Cut:
+        ledgers = ledgers_of(self._parts.metadata.image)
+        records = TidemarkLog(self._parts.partitions, ledgers)
+        point = self._last_point(records)
+        if point is None:
+            return EMPTY_CUT
+        point = held_point(records, ledgers, point, records.durable_end)
+        if point == BEFORE_ALL:
+            return EMPTY_CUT
+        cut = self._cut_at(records, point)
+        if cut is None:
+            raise TidemarkError(f"{point} is claimed here, but __tidemarks does not hold it")
+        return cut
+
+    def _last_point(self, records: TidemarkLog) -> TidemarkPoint | None:
+        """Return the last tidemark published or reached here, whether its bytes are there or not; None for none."""
+        newest = read_book(records, ledgers_of(self._parts.metadata.image), None).book.newest
+        if newest is None:
+            return None
+        point = newest.newest.point
+        published_here = region_ordinal_of(point.region_epoch) == self._parts.ordinal
+        return point if published_here else self._parts.reached.point
+
+    def _cut_at(self, records: TidemarkLog, point: TidemarkPoint) -> Cut | None:
+        return read_book(records, ledgers_of(self._parts.metadata.image), point).book.positions(
+            point
+        )
+
+    def published_cut(self) -> Cut | None:
+        """Return the last tidemark published here, the empty cut if it cannot be read; None where this does not act."""
+        if self.cut_leader is None:
+            return None
+        try:
+            return self.cut_leader.published_cut()
+        except TidemarkError:
+            return EMPTY_CUT  # `run` of the cut leader says why
+
+    def _published(self) -> TidemarkPoint:
+        return BEFORE_ALL if self.cut_leader is None else self.cut_leader.published
+
+    def _waiting_since_ms(self) -> int | None:
+        return None if self.cut_leader is None else self.cut_leader.waiting_since_ms
+
+    async def cut_to(self, cut: Cut) -> None:
+        """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25).
+
+        A region that never got so far has reached what it had reached: its logs are shorter than the cut. Where
+        `__tidemarks` cannot be read, that is what it had written down of its time as a mirror.
+        """
+        self.link = None
+        self.cut_leader = None
+        try:
+            held = self._logged_claim().point
+        except TidemarkError:  # `_tidemark_check` of the node says why
+            held = self._parts.reached.point
+        await self._parts.reached.save(min(cut.point, held))
+
+    def held_back(self) -> dict[str, int]:
+        """Return what the whole cut holds back from readers of this mirror (`MirrorView.status`)."""
+        if self.link is None or self.view is None:
+            return {"logs": 0, "ms": 0, "splits": 0}
+        return self.view.status()
+
+    def waiting_topic_changes(self) -> Sequence[UndoneChange]:
+        """See `TidemarkFacts`."""
+        waiting = () if self.link is None else self.link.waiting_topic_changes()
+        return (*self._changes_at_home, *(c for c in waiting if c not in self._changes_at_home))
+
+    def follows_topics(self) -> bool:
+        """Return whether a mirror's topics, with their configs, are those of home at the tidemark it reached (T15)."""
+        return self.link is None or self.link.follows_topics
+
+    def last_heard_ms(self) -> int:
+        """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
+        heard = None if self.link is None else self.link.lag.heard_at_ms
+        heard = self._heard_at_ms if self._copies_claimant else heard
+        return -1 if heard is None else self._parts.clock.monotonic_ms() - heard
+
+    def lag(self) -> Mapping[str, object]:
+        """Return the link's status at a mirror; rounds and the mirrors' reports where this region acts."""
+        if self.link is not None:
+            return {**self.link.status(), "held_back": self.held_back()}
+        rounds = {} if self.cut_leader is None else self.cut_leader.status()
+        return {"rounds": rounds, "mirrors": self._parts.source.status()}

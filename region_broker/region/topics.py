@@ -1,0 +1,182 @@
+"""Topics of the acting region: the registry, the open partitions, and everyone who must hear of a change.
+
+INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
+         the next start opens them; a deletion is marked in its folder before the registry forgets the topic, so that
+         the next start finishes it
+INV-TG2  a change that begins where the region does not act is refused, before anything of it is done (INV-RR4)
+Not here: topics of a mirror, which follow home (`mirror_log.MirrorTopicStore`).
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final
+from uuid import UUID
+
+from msgspec import structs
+
+from idempotency.ports import Chance
+from region_broker.controller.metadata_commands import (
+    CommandRefused,
+    DeleteTopic,
+    RenameTopic,
+    ResizeTopic,
+    SetTopicConfigs,
+)
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_store import MetadataStore
+from region_broker.controller.topic_names import name_waited_for
+from region_broker.partitions.table import PartitionTable, holds_records
+from region_broker.region.ports import MetadataSide
+
+_log: Final = logging.getLogger("tidemark.topics")
+
+
+class TopicRegistry:
+    """What handlers change topics through (`handlers.dispatch.services.MetadataService`).
+
+    `leader_epoch` is that of this node's term, asked at the moment a partition is opened. Every change is made within
+    `change` (`region_role.RegionRole.change`).
+    """
+
+    def __init__(
+        self, metadata: MetadataStore, partitions: PartitionTable, chance: Chance,
+        leader_epoch: Callable[[], int], change: Callable[[], AbstractContextManager[None]],
+    ) -> None:  # fmt: skip
+        """Tell nobody yet: `on_change` and `on_delete` are set by the composition root."""
+        self._metadata = metadata
+        self._partitions = partitions
+        self._chance = chance
+        self._leader_epoch = leader_epoch
+        self._change = change
+        self._told_from: MetadataImage | None = None
+        self._told: MetadataImage = metadata.image
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_delete: Callable[[str], Awaitable[None]] | None = None
+
+    @property
+    def image(self) -> MetadataImage:
+        """Return the image as of now, as clients are told it: without topics that wait for their name (T15)."""
+        image = self._metadata.image
+        if image is not self._told_from:
+            self._told_from, self._told = image, _without_waiting(image)
+        return self._told
+
+    async def create_topic(
+        self, name: str, partition_count: int, configs: Mapping[str, str],
+        topic_id: UUID | None = None,
+    ) -> TopicImage:  # fmt: skip
+        """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
+        with self._change():
+            topic = await self._metadata.create_topic(
+                name, partition_count, dict(configs), topic_id or self._chance.uuid()
+            )
+            for partition in self._partitions.open_topic(topic):
+                partition.become_leader(self._leader_epoch())
+        self.on_change()
+        return topic
+
+    async def change_configs(
+        self, name: str, configs: Mapping[str, str], expected: Mapping[str, str]
+    ) -> TopicImage:
+        """Replace a topic's configs; its open logs follow at once, its mirrors as soon as they hear of it.
+
+        `CommandRefused` when there is no such topic, or its configs are not `expected` any more.
+        """
+        topic = self._known(name)
+        command = SetTopicConfigs(topic.topic_id, dict(configs), dict(expected))
+        with self._change():
+            topic = (await self._metadata.apply(command)).topics[name]
+            self._partitions.update_config(topic)
+        self.on_change()
+        return topic
+
+    async def grow_topic(self, name: str, partition_count: int, expected: int) -> TopicImage:
+        """Give a topic more partitions and open them; mirrors grow at a tidemark that names them (T15).
+
+        `CommandRefused` when there is no such topic, it is a ledger, or has not `expected` partitions any more.
+        """
+        topic = self._known(name)
+        assert partition_count > expected, (partition_count, expected)
+        command = ResizeTopic(topic.topic_id, partition_count, expected)
+        with self._change():
+            topic = (await self._metadata.apply(command)).topics[name]
+            for partition in self._partitions.open_topic(topic):
+                partition.become_leader(self._leader_epoch())
+        self.on_change()
+        return topic
+
+    def _known(self, name: str) -> TopicImage:
+        topic = self._metadata.image.topics.get(name)
+        if topic is None:
+            raise CommandRefused("unknown-topic", f"there is no topic called {name}")
+        return topic
+
+    async def delete_topic(self, name: str) -> TopicImage:
+        """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
+        with self._change():
+            topic_id = self._known(name).topic_id
+            self._partitions.mark_topic(topic_id, "an order to delete it, in this region")
+            try:
+                topic = await self._metadata.delete_topic(name)
+            except (CommandRefused, OSError):
+                self._partitions.unmark_topic(topic_id)
+                raise
+            self._partitions.drop_topic(topic.topic_id)
+            if self.on_delete is not None:
+                await self.on_delete(name)
+        self.on_change()
+        return topic
+
+
+async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) -> None:
+    """Make the open partitions those of the registry, before a region acts (T15).
+
+    1. A topic grows at home. 2. The mirror opens the new logs early, and copies. 3. It takes over at a tidemark
+    that does not name them: their bytes are in quarantine. So an empty log that no topic has is dropped; one
+    that holds records is never: then the topic has it.
+    """
+    await _settle_names(metadata, partitions)
+    for topic in list(metadata.image.topics.values()):
+        strays = partitions.beyond(topic.topic_id, topic.partition_count)
+        count = max(
+            (p.tp.partition + 1 for p in strays if holds_records(p)), default=topic.partition_count
+        )
+        if count > topic.partition_count:
+            _log.warning("topic %s gets %d partitions: they hold records", topic.name, count)
+            await metadata.apply(ResizeTopic(topic.topic_id, count, topic.partition_count))
+        partitions.drop_beyond(topic.topic_id, count)
+
+
+async def _settle_names(metadata: MetadataSide, partitions: PartitionTable) -> None:
+    """Let one topic have a name of which two were waiting for a tidemark: the one that the cut holds records of (T15).
+
+    1. Home deletes a topic and makes another one of its name. 2. The mirror keeps both until a tidemark is past that.
+    3. It takes over. What the cut does not hold is in quarantine, and its topic is empty.
+    """
+    for topic in list(metadata.image.topics.values()):
+        wanted = name_waited_for(topic.name)
+        if wanted is None:
+            continue
+        holder = metadata.image.topics.get(wanted)
+        loser = topic if holder is not None and not _is_kept(topic, partitions) else holder
+        if loser is not None:
+            if _is_kept(loser, partitions):
+                _log.error("topics %s and %s both hold records: both stay", topic.name, wanted)
+                continue
+            _log.warning("topic %s (%s) has lost its name to another", wanted, loser.topic_id)
+            partitions.mark_topic(loser.topic_id, "a takeover, which found its name with another")
+            await metadata.apply(DeleteTopic(loser.topic_id))
+            partitions.drop_topic(loser.topic_id)
+        if loser is not topic:
+            await metadata.apply(RenameTopic(topic.topic_id, wanted))
+            partitions.rename_topic(topic.topic_id, wanted)
+
+
+def _is_kept(topic: TopicImage, partitions: PartitionTable) -> bool:
+    return any(map(holds_records, partitions.beyond(topic.topic_id, 0)))
+
+
+def _without_waiting(image: MetadataImage) -> MetadataImage:
+    topics = {name: topic for name, topic in image.topics.items() if name_waited_for(name) is None}
+    return image if len(topics) == len(image.topics) else structs.replace(image, topics=topics)

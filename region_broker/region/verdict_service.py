@@ -1,0 +1,305 @@
+"""The final word on a transaction, from the acting region's log and lineage (rule T29).
+
+INV-VS1  the answer is never guessed: `lost` needs a region epoch that ended and a log that does not hold the
+         record, `committed` and `aborted` need the marker below the high watermark, anything else is `open`
+INV-VS2  only the acting region answers: a mirror may not have copied what decides
+INV-VS3  one question costs a bounded amount of reading, in steps that give way to other work: below the last
+         stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
+INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
+         and was trimmed or compacted since
+
+The question is a record's position and, where known, the region epoch under which it was written: after a
+failover another record may lie at the same offset.
+The ledger is not asked: what it decided is in the markers (T6), and it is compacted.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from geo_replicator.lineage import LogKey
+from idempotency import fencing
+from idempotency.fencing import region_epoch_of
+from idempotency.record_batch import BatchHeader, Buffer, ControlType, iter_headers, read_marker
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
+from region_broker.handlers.dispatch.services import RegionView
+from region_broker.limits import KIB, MIB
+from region_broker.log.failures import LogError, OffsetOutOfRange
+from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.table import PartitionTable
+from region_broker.region.ports import MetadataSide
+
+SCAN_BYTES_MAX: Final = 64 * MIB
+# Some thousand small batches: a few ms on the loop.
+_STEP_BYTES: Final = 128 * KIB
+
+
+class VerdictRefused(Exception):
+    """No verdict can be given here; `status` is the HTTP status that says why.
+
+    `region` and `url` name who to ask instead, where somebody else is to be asked.
+    """
+
+    def __init__(
+        self, status: int, code: str, reason: str, *, region: str = "", url: str = ""
+    ) -> None:
+        """Keep the code beside the text."""
+        super().__init__(reason)
+        self.status = status
+        self.code = code
+        self.region = region
+        self.url = url
+
+
+@dataclass(frozen=True, slots=True)
+class GivenVerdict:
+    """`verdict` is committed, aborted, lost or open; `why` is for people."""
+
+    verdict: str
+    why: str
+
+
+class VerdictService:
+    """Answers for the partitions of this node."""
+
+    def __init__(
+        self, partitions: PartitionTable, metadata: MetadataSide, region: RegionView,
+        *, scan_bytes_max: int = SCAN_BYTES_MAX,
+    ) -> None:  # fmt: skip
+        """Read from `partitions` while `region` acts."""
+        self._partitions = partitions
+        self._metadata = metadata
+        self._region = region
+        self._scan_bytes_max = scan_bytes_max
+
+    @property
+    def refusal(self) -> type[VerdictRefused]:
+        """Return the exception of refused questions."""
+        return VerdictRefused
+
+    def check_acting(self) -> None:
+        """Raise `VerdictRefused` (409, with who to ask) where this region does not act."""
+        if self._region.acting:
+            return
+        image = self._metadata.image
+        acting = image.domains[DEFAULT_DOMAIN].acting_region
+        place = image.regions[acting]
+        raise VerdictRefused(
+            409,
+            "not-acting",
+            f"ask the acting region, {acting} as far as is known here"
+            f" ({self._region.reason_not_acting})",
+            region=acting,
+            url=f"http://{place.http_host}:{place.http_port}",
+        )
+
+    async def verdict(
+        self, topic: str, partition: int, offset: int, region_epoch: int | None
+    ) -> GivenVerdict:
+        """Return the verdict on the record at `offset`; raises `VerdictRefused`."""
+        self.check_acting()
+        if region_epoch is not None:
+            self._check_epoch(region_epoch)
+            lost = self._lost_by_lineage(topic, partition, offset, region_epoch)
+            if lost is not None:
+                return lost
+        found = self._partitions.get(topic, partition)
+        if found is None:
+            raise VerdictRefused(
+                404, "unknown-partition", self._why_unknown(topic, partition, region_epoch)
+            )
+        if not 0 <= offset < found.high_watermark:
+            return self._beyond_the_end(found, offset, region_epoch)
+        try:
+            return await self._of_record(found, offset, region_epoch)
+        except OffsetOutOfRange as error:
+            raise VerdictRefused(
+                404, "expired", f"{topic}-{partition} begins at {found.log_start_offset} now"
+            ) from error
+        except LogError as error:
+            raise VerdictRefused(503, "partition-failed", str(error)) from error
+
+    def _lost_by_lineage(
+        self, topic: str, partition: int, offset: int, region_epoch: int
+    ) -> GivenVerdict | None:
+        """Return `lost` where a failover since `region_epoch` cut the log at or below `offset` (INV-VS4).
+
+        A log that an entry does not name had not come to the region that took over: all of it was cut off.
+        """
+        image = self._metadata.image
+        known = image.topics.get(topic)
+        if known is None or offset < 0:
+            return None
+        key = LogKey(known.topic_id, partition).encode()
+        for entry in image.domains[DEFAULT_DOMAIN].lineage:
+            if entry.region_epoch > region_epoch and offset >= entry.positions.get(key, 0):
+                return GivenVerdict(
+                    "lost",
+                    f"the failover to region {entry.acting_region} under region epoch {entry.region_epoch} cut"
+                    f" off what region epoch {region_epoch} had from {entry.positions.get(key, 0)} on",
+                )
+        return None
+
+    def _why_unknown(self, topic: str, partition: int, region_epoch: int | None) -> str:
+        reason = f"there is no {topic}-{partition}"
+        if region_epoch is None or region_epoch == self._region.region_epoch:
+            return reason
+        return (
+            f"{reason} now. If it was created under region epoch {region_epoch} and nobody deleted it, a failover"
+            " lost it with all its records: see tidemark region losses"
+        )
+
+    async def _of_record(
+        self, partition: Partition, offset: int, region_epoch: int | None
+    ) -> GivenVerdict:
+        header, data = await self._batch_at(partition, offset)
+        written_under = int(region_epoch_of(header.leader_epoch))
+        if region_epoch is not None and written_under > region_epoch:
+            return GivenVerdict(
+                "lost",
+                f"offset {offset} was written again under region epoch {written_under}: the failover"
+                f" cut off what region epoch {region_epoch} had there",
+            )
+        if region_epoch is not None and written_under < region_epoch:
+            raise VerdictRefused(
+                404,
+                "never-written",
+                f"offset {offset} was written under region epoch {written_under}; region epoch"
+                f" {region_epoch} began behind it",
+            )
+        if header.is_control:
+            return _word_of(header, data)
+        if not header.is_transactional:
+            return GivenVerdict("committed", "a plain record, durable")
+        return await self._decided(partition, header, offset)
+
+    async def _decided(
+        self, partition: Partition, header: BatchHeader, offset: int
+    ) -> GivenVerdict:
+        if offset < partition.last_stable_offset:
+            return await self._by_aborted_index(partition, header, offset)
+        if any(
+            open_.producer_id == header.producer_id and open_.first_offset <= header.base_offset
+            for open_ in partition.state.open_transactions()
+        ):
+            return GivenVerdict("open", "no marker yet: the transaction is open or being completed")
+        return await self._by_scan(partition, header)
+
+    async def _by_scan(self, partition: Partition, header: BatchHeader) -> GivenVerdict:
+        """Look for the marker that closed the batch's transaction: the first of its producer behind it.
+
+        A marker of an older producer epoch belongs to an earlier transaction; one of a newer epoch
+        closes this one too (fencing bumps the epoch before it aborts, C13).
+        """
+        position = header.next_offset
+        left_bytes = self._scan_bytes_max
+        while position < partition.high_watermark:
+            if left_bytes <= 0:
+                return GivenVerdict(
+                    "open",
+                    f"looked through {self._scan_bytes_max} bytes, up to offset {position}, and found"
+                    " no marker; ask again when older transactions of the partition are decided",
+                )
+            data = await partition.cold_reads.read(
+                partial(partition.read_raw, position, _STEP_BYTES)
+            )
+            left_bytes -= len(data)
+            for start, each in iter_headers(data):
+                if (
+                    each.is_control
+                    and each.producer_id == header.producer_id
+                    and each.producer_epoch >= header.producer_epoch
+                ):
+                    return _word_of(each, data[start : start + each.size_bytes])
+                position = each.next_offset
+            await asyncio.sleep(0)
+            self.check_acting()  # a failover may have cut the log meanwhile
+        return GivenVerdict("open", "the marker is written but not durable yet")
+
+    async def _batch_at(self, partition: Partition, offset: int) -> tuple[BatchHeader, Buffer]:
+        one_batch = partial(partition.read_raw, offset, 1)
+        data = await partition.cold_reads.read(one_batch)
+        self.check_acting()  # a failover may have cut the log meanwhile
+        compacted = VerdictRefused(
+            410,
+            "compacted",
+            f"the record at {offset} was compacted away: a later one of its key took its place, or its"
+            " transaction was aborted",
+        )
+        for start, header in iter_headers(data):
+            if header.base_offset > offset:
+                raise compacted
+            if header.last_offset >= offset:
+                return header, data[start : start + header.size_bytes]
+        raise compacted
+
+    async def _by_aborted_index(
+        self, partition: Partition, header: BatchHeader, offset: int
+    ) -> GivenVerdict:
+        """Answer below the last stable offset, as read-committed consumers are answered (C38)."""
+        found = await partition.cold_reads.read(
+            partial(partition.fetch, offset, 1, Isolation.READ_COMMITTED)
+        )
+        self.check_acting()
+        for each in found.aborted:
+            if (
+                each.producer_id == header.producer_id
+                and each.first_offset <= header.base_offset <= each.last_offset
+            ):
+                return GivenVerdict("aborted", f"the abort marker lies at {each.last_offset}")
+        return GivenVerdict("committed", "decided, and not by an abort marker")
+
+    def _check_epoch(self, region_epoch: int) -> None:
+        domain = self._metadata.image.domains[DEFAULT_DOMAIN]
+        if region_epoch > self._region.region_epoch:
+            raise VerdictRefused(
+                409,
+                "behind",
+                f"this region acts under region epoch {self._region.region_epoch} and knows nothing of"
+                f" {region_epoch}: a later one acts elsewhere",
+            )
+        known = {entry.region_epoch for entry in domain.lineage} | {self._region.region_epoch}
+        known |= {entry.base_region_epoch for entry in domain.lineage if entry.base_region_epoch}
+        known |= _first_epochs(self._metadata.image, domain.lineage)
+        if region_epoch not in known:
+            names = ", ".join(str(epoch) for epoch in sorted(known))
+            raise VerdictRefused(
+                404, "unknown-epoch", f"no region acted under epoch {region_epoch}, only {names}"
+            )
+
+    def _beyond_the_end(
+        self, partition: Partition, offset: int, asked_epoch: int | None
+    ) -> GivenVerdict:
+        if 0 <= offset < partition.log_end_offset:
+            return GivenVerdict("open", "the record is written but not durable yet")
+        if asked_epoch is None or asked_epoch == self._region.region_epoch or offset < 0:
+            raise VerdictRefused(
+                404,
+                "never-written",
+                f"no record was written at {offset} under region epoch {self._region.region_epoch}",
+            )
+        return GivenVerdict(
+            "lost",
+            f"the log ends before {offset}: the failover cut off what region epoch {asked_epoch} had"
+            " there",
+        )
+
+
+def _first_epochs(image: MetadataImage, lineage: Sequence[LineageEntry]) -> set[int]:
+    """Return the epoch that a cluster begins with, where the first takeover came before any tidemark.
+
+    Its entry names no base then. A cluster begins under number 1 of its home region, and that did not take over.
+    """
+    if not lineage or lineage[0].base_region_epoch:
+        return set()
+    homes = (region for region in image.regions.values() if region.name != lineage[0].acting_region)
+    return {int(fencing.region_epoch(fencing.FIRST_REGION_NUMBER, home.ordinal)) for home in homes}
+
+
+def _word_of(header: BatchHeader, batch: Buffer) -> GivenVerdict:
+    committed = read_marker(batch).control_type is ControlType.COMMIT
+    return GivenVerdict(
+        "committed" if committed else "aborted", f"the marker lies at {header.base_offset}"
+    )

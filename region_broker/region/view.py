@@ -1,0 +1,242 @@
+"""A region as its operators see it: what HTTP and the CLI are told, and the orders they give.
+
+INV-RV1  everything returned is plain JSON: no object of ours leaves here
+INV-RV2  it is read from memory; only losses, loss statements and deletions read the disk
+
+Not here: routes and status codes (`http_api`), orders' execution (`failover.operations`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from geo_replicator.failover import Phase, State
+from idempotency.identity import TIDEMARK_LEDGER, TopicPartition
+from region_broker.log.recovery.kept_deletions import KeptDeletions
+from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.operations import FailoverOperations, OperationRefused
+from region_broker.region.ports import RegionLog
+
+
+class RegionService:
+    """Implements what `http_api` needs of a region."""
+
+    def __init__(
+        self,
+        driver: FailoverDriver,
+        operations: FailoverOperations,
+        kept: KeptDeletions,
+        disk_refusal: Callable[[], str | None],
+    ) -> None:
+        """Speak for the region of `driver`; `disk_refusal` says why its disk takes no records of clients."""
+        self._disk_refusal = disk_refusal
+        self._driver = driver
+        self._kept = kept
+        self._operations = operations
+
+    @property
+    def region(self) -> str:
+        """Return this node's region."""
+        return self._operations.region
+
+    @property
+    def domain(self) -> str:
+        """Return the domain that this service speaks for."""
+        return self._driver.parts.domain
+
+    @property
+    def refusal(self) -> type[OperationRefused]:
+        """Return the exception of refused orders, which has `code` and `reason`."""
+        return OperationRefused
+
+    def not_ready(self) -> str | None:
+        """Return why this region serves neither writes nor mirrored reads, None if it does."""
+        parts = self._driver.parts
+        if failed := self._failed():
+            return "; ".join(failed.values())
+        if parts.role.acting or self._driver.state.phase is Phase.MIRRORING:
+            return None
+        return parts.role.reason_not_acting
+
+    def _failed(self) -> dict[TopicPartition, str]:
+        logs = self._driver.parts.role.logs()
+        failed = {log.tp: f"{log.tp}: {log.failed}" for log in logs if log.failed is not None}
+        return dict(list(failed.items())[:10])
+
+    def _refuses_writes(self) -> str:
+        """Say which writes of clients are refused and why; tidemarks that stop refuse none."""
+        stopped = [why for tp, why in self._failed().items() if tp.topic != TIDEMARK_LEDGER]
+        return "; ".join(filter(None, (*stopped, self._disk_refusal())))
+
+    def remark(self) -> str:
+        """Return what is wrong elsewhere although this region is ready: home does not answer its mirror."""
+        return self._driver.parts.role.silence
+
+    def http_address(self, region: str) -> str | None:
+        """Return the HTTP base URL of `region`, None if there is no such region."""
+        known = self._driver.parts.metadata.image.regions.get(region)
+        return None if known is None else f"http://{known.http_host}:{known.http_port}"
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return role, epochs, tidemark, lag, peers and topics."""
+        parts, state = self._driver.parts, self._driver.state
+        image = parts.metadata.image
+        domain = image.domains[parts.domain]
+        lag = dict(parts.tidemarks.lag())
+        outlook = self._driver.outlook
+        aside = outlook.lives.aside()
+        return {
+            "region": self.region,
+            "domain": parts.domain,
+            "cluster_id": image.cluster_id,
+            "node_id": parts.role.node_id,
+            "kafka": f"{parts.role.kafka_host}:{parts.role.kafka_port}",
+            "role": _role_of(state.phase),
+            "phase": state.phase.value,
+            "acting": parts.role.acting,
+            "reason_not_acting": parts.role.reason_not_acting,
+            "refuses_writes": self._refuses_writes(),
+            "history": msgspec.to_builtins(parts.folder.identity.history),
+            "acting_region": domain.acting_region,
+            "region_epoch": domain.region_epoch,
+            "promised": {
+                "region_epoch": state.promise.region_epoch,
+                "region": state.promise.taker,
+            },
+            "tidemark": self._tidemark(),
+            "waits_for": "other_start" if aside else _waits_for(state, lag, outlook.nobody_acts),
+            "stands_aside": aside,
+            "runs_twice": self._driver.runs_twice(),
+            "diverged_records": parts.quarantine.diverged_records,
+            "lag": lag,
+            "link": {
+                "running": parts.role.mirrors,
+                "last_heard_ms": parts.tidemarks.last_heard_ms(),
+                "state": lag.get("state") if parts.role.mirrors else None,
+                "age_ms": lag.get("link_age_ms") if parts.role.mirrors else None,
+            },
+            "peers": [
+                {
+                    "region": region.name,
+                    "kafka": f"{region.kafka_host}:{region.kafka_port}",
+                    "http": f"http://{region.http_host}:{region.http_port}",
+                    "acts": region.name == domain.acting_region,
+                }
+                for region in image.regions.values()
+            ],
+            "lineage": [
+                {
+                    "region_epoch": entry.region_epoch,
+                    "acting_region": entry.acting_region,
+                    "base_region_epoch": entry.base_region_epoch,
+                    "base_number": entry.base_number,
+                    "decided_wall_ms": entry.decided_wall_ms,
+                }
+                for entry in domain.lineage
+            ],
+            "topics": _topics(parts.role.logs()),
+        }
+
+    def _tidemark(self) -> Mapping[str, int]:
+        claim = self._driver.outlook.known_claim()
+        published = claim.published_wall_ms
+        now_ms = self._driver.parts.clock.wall_ms()
+        return {
+            "region_epoch": claim.point.region_epoch,
+            "number": claim.point.number,
+            "published_wall_ms": published,
+            "age_ms": max(0, now_ms - published) if published else -1,
+        }
+
+    async def loss_statement(self) -> Mapping[str, Any]:
+        """Return what a fail-over to this region would lose at most."""
+        return _plain(await self._operations.statement())
+
+    def begin_failover(self, *, confirmed: bool, accept_behind: bool) -> Mapping[str, Any]:
+        """Begin a fail-over to this region; raises `OperationRefused`."""
+        return _plain(
+            self._operations.begin_failover(confirmed=confirmed, accept_behind=accept_behind)
+        )
+
+    async def loss_to_accept(self) -> Mapping[str, Any]:
+        """Return what accepting the loss here would give up; raises `OperationRefused`."""
+        return _plain(await self._operations.loss_to_accept())
+
+    def begin_accept_loss(self, *, confirmed: bool) -> Mapping[str, Any]:
+        """Begin to act with what is held here, in a dispute; raises `OperationRefused`."""
+        return _plain(self._operations.begin_accept_loss(confirmed=confirmed))
+
+    def begin_switch(self) -> Mapping[str, Any]:
+        """Begin a planned switch to this region; raises `OperationRefused`."""
+        return _plain(self._operations.begin_switch())
+
+    def operation(self, operation_id: str) -> Mapping[str, Any] | None:
+        """Return an operation and its progress, None if this node knows none of that id."""
+        operation = self._operations.operation(operation_id)
+        return None if operation is None else _plain(operation)
+
+    async def deleted_topics(self) -> Sequence[Mapping[str, Any]]:
+        """Return which deletions are kept here, and until when by the wall clock, if the node keeps running."""
+        kept = await asyncio.to_thread(self._kept.listed)
+        now_ms = self._driver.parts.clock.wall_ms()
+        return [
+            {
+                **_plain(each.note),
+                "folder": each.folder,
+                "size_bytes": each.size_bytes,
+                "left_ms": each.left_ms,
+                "kept_until_wall_ms": now_ms + each.left_ms,
+            }
+            for each in kept
+        ]
+
+    async def losses(self) -> Sequence[Mapping[str, Any]]:
+        """Return what each take-over lost, as far as this region's quarantine knows."""
+        return [_plain(losses) for losses in await self._operations.losses()]
+
+
+def _plain(value: msgspec.Struct) -> Mapping[str, Any]:
+    plain: Mapping[str, Any] = msgspec.to_builtins(value)
+    return plain
+
+
+def _role_of(phase: Phase) -> str:
+    if phase.acts:
+        return "acting"
+    if phase is Phase.UNBORN:
+        return "no history"
+    if phase is Phase.DISPUTED:
+        return "disputed"
+    return "mirror" if phase is Phase.MIRRORING else "changing"
+
+
+def _waits_for(state: State, lag: Mapping[str, object], nobody_acts: bool) -> str:
+    """Return what only an operator, or another region, can end, from a fixed set; empty where nothing is."""
+    if state.phase is Phase.UNBORN:
+        return "history"
+    if state.phase is Phase.DISPUTED:
+        lost_here = state.refuted is not None and state.refuted.lost_here
+        return "lost_logs" if lost_here else "dispute"
+    if nobody_acts:
+        return "nobody_acts"
+    return "home_without_shown" if lag.get("refused_history") else ""
+
+
+def _topics(logs: Sequence[RegionLog]) -> list[dict[str, Any]]:
+    topics: dict[str, dict[str, Any]] = {}
+    for log in logs:
+        topic = topics.setdefault(
+            str(log.tp.topic),
+            {"topic": str(log.tp.topic), "topic_id": str(log.topic_id), "partitions": []},
+        )
+        topic["partitions"].append(
+            {
+                "partition": log.tp.partition,
+                "log_start_offset": log.log_start_offset,
+                "log_end_offset": log.log_end_offset,
+                "failed": log.failed,
+            }
+        )
+    return [topics[name] for name in sorted(topics)]

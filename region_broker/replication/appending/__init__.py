@@ -1,1 +1,0 @@
-"""What is written into a partition beside client batches: markers, and the bytes of the acting region."""

@@ -1,0 +1,38 @@
+"""Producer ids are drawn in stretches, so that nothing a folder has forgotten gives one out twice (C11)."""
+
+import itertools
+import random
+from uuid import UUID
+
+from idempotency.producer_ids import STRETCH_BITS, STRETCH_BLOCKS
+from region_broker.ledgers.id_blocks import DrawnIdBlocks
+
+
+class Draws:
+    """`Chance` that draws what it is told."""
+
+    def __init__(self, *draws: int) -> None:
+        self._draws = iter(draws)
+
+    def uniform(self, low: float, high: float) -> float:
+        return random.uniform(low, high)
+
+    def uuid(self) -> UUID:
+        return UUID(int=0)
+
+    def randbits(self, bit_count: int) -> int:
+        assert bit_count == STRETCH_BITS
+        return next(self._draws)
+
+
+# Holds INV-I3.
+async def test_C11_a_stretch_is_used_up_before_another_is_drawn() -> None:
+    last = (1 << STRETCH_BITS) - 1
+    for ordinal, first in itertools.product((0, 7), (0, last)):
+        blocks = DrawnIdBlocks(Draws(first, 5), ordinal)
+        given = [await blocks.next_block() for _ in range(STRETCH_BLOCKS + 1)]
+        assert all(left.end == right.first for left, right in itertools.pairwise(given[:-1]))
+        start = (ordinal << 60) + first * STRETCH_BLOCKS * 1000
+        assert given[0].first == start
+        assert given[-1].first == (ordinal << 60) + 5 * STRETCH_BLOCKS * 1000
+        assert {(block.end - 1) >> 60 for block in given} == {ordinal}

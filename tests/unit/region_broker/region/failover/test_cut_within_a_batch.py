@@ -1,0 +1,52 @@
+"""A cut that another history made may lie within a batch of this one."""
+
+from pathlib import Path
+
+from geo_replicator.lineage import Cut, TidemarkPoint
+from geo_replicator.quarantine import Provenance
+from region_broker.region.failover.log_surgery import CutReason, cut_logs, key_of
+from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
+from tests.log_world import batch, world
+
+
+async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_whole() -> None:
+    some = world()
+    partition = some.partition
+    for _ in range(2):
+        partition.append(batch(5))
+    some.sync()
+    tail = partition.read_raw(5, 1 << 20, partition.log_end_offset)
+    partition.become_mirror()
+    store = QuarantineStore(some.disk, Path("/data/quarantine"))
+    cut = Cut(TidemarkPoint(16, 3), {key_of(partition): 7})
+    reason = CutReason("main", 16, "us", 16, "eu", 0)
+    (kept,) = await cut_logs([partition], cut, reason, store)
+    assert partition.log_end_offset == 5
+    assert (kept.first_offset, kept.last_offset, kept.byte_count) == (5, 9, len(tail))
+
+
+async def test_INV_LS4_a_tail_that_cannot_be_kept_whole_stops_its_log_and_no_other_one() -> None:
+    some = world(partition_count=2)
+    for partition in some.partitions:
+        partition.append(batch(5))
+    some.sync()
+    for partition in some.partitions:
+        partition.become_mirror()
+    read, damaged = QuarantineStore.move_in, some.partitions[0]
+
+    class OneIsNotWhole(QuarantineStore):
+        """A store that finds no whole batch where the first log's tail should be."""
+
+        async def move_in(self, provenance: Provenance, data: ReadBatches) -> Provenance:
+            gone = provenance.partition == damaged.tp.partition
+            return await read(self, provenance, (lambda _offset: b"") if gone else data)
+
+    store = OneIsNotWhole(some.disk, Path("/data/quarantine"))
+    cut = Cut(TidemarkPoint(16, 3), {key_of(log): 0 for log in some.partitions})
+    reason = CutReason("main", 16, "us", 16, "eu", 0)
+    (kept,) = await cut_logs(some.partitions, cut, reason, store)
+    assert kept.partition == 1
+    assert damaged.failed is not None
+    assert "it is not cut to 0" in damaged.failed
+    assert "no whole batch starts at or behind offset 0" in damaged.failed
+    assert some.partitions[1].log_end_offset == 0

@@ -1,0 +1,181 @@
+"""Quarantine on disk: verbatim, immutable, complete before it is named, checked when read."""
+
+# ruff: noqa: ASYNC240 -- a test may wait for its own small files
+
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey, TidemarkPoint
+from geo_replicator.loss import Tail, Takeover, make_statement
+from geo_replicator.quarantine import CutCause, Provenance
+from region_broker.ports.system.disk import RealDisk
+from region_broker.region.failover.log_surgery import given_up_tails
+from region_broker.region.failover.quarantine_store import QuarantineDamaged, QuarantineStore
+from region_broker.wire.batches import Record, build_batch
+from tests.simulation.disk import SimulatedDisk
+from tests.unit.region_broker.log.test_journal import KeepsNothing
+from tests.unit.region_broker.region.failover.test_facts_after_a_kill import now
+
+BATCHES = [
+    build_batch([Record(None, f"value {offset}".encode() * 10)], base_offset=offset)
+    for offset in range(40, 60)
+]
+TAIL = b"".join(BATCHES)
+NAMED = Provenance(
+    domain="main", topic="orders", topic_id=UUID(int=1), partition=3, lineage_epoch=17,
+    first_offset=40, last_offset=59, region="eu", region_epoch=8, acting_region="us",
+    base_region_epoch=8, base_number=5, byte_count=0, batch_count=0, crc32c=0, moved_wall_ms=9,
+)  # fmt: skip
+
+
+def read(offset: int) -> bytes:
+    """Three batches at a time."""
+    start = offset - 40
+    return b"".join(BATCHES[start : start + 3])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> QuarantineStore:
+    return QuarantineStore(RealDisk(), tmp_path / "quarantine")
+
+
+async def test_a_tail_is_kept_verbatim_with_its_provenance(store: QuarantineStore) -> None:
+    moved = await store.move_in(NAMED, read)
+    assert (moved.byte_count, moved.batch_count) == (len(TAIL), 20)
+    assert store.tails() == [moved]
+    assert b"".join(store.chunks(moved)) == TAIL
+
+
+async def test_INV_Q2_a_tail_that_was_moved_survives_a_power_loss() -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs(Path("/region"))
+    store = QuarantineStore(disk, Path("/region/quarantine"), offload=now)
+    moved = await store.move_in(NAMED, read)
+    disk.power_loss(KeepsNothing())
+    assert store.tails() == [moved]
+    assert b"".join(store.chunks(moved)) == TAIL
+
+
+def test_INV_QS2_the_first_statement_of_a_region_epoch_stays(store: QuarantineStore) -> None:
+    takeover = Takeover("main", "eu", "us", region_epoch=17, planned=False, last_heard_ms=0)
+    first, second = (
+        make_statement(takeover, EMPTY_CUT, [], Tail((), ()), now_wall_ms=wall_ms)
+        for wall_ms in (1, 2)
+    )
+    store.keep_statement(first)
+    store.keep_statement(second)
+    assert store.statement("main", 17) == first
+
+
+def other(offset: int) -> bytes:
+    """Other records at the same offsets."""
+    return build_batch([Record(None, f"other {offset}".encode() * 10)], base_offset=offset)
+
+
+async def test_moving_it_again_changes_nothing(store: QuarantineStore) -> None:
+    moved = await store.move_in(NAMED, read)
+    assert await store.move_in(NAMED, read) == moved
+    for first, last in ((40, 50), (45, 59), (50, 50)):
+        part = msgspec.structs.replace(NAMED, first_offset=first, last_offset=last)
+        assert await store.move_in(part, read) == moved
+    assert store.tails() == [moved]
+
+
+@pytest.mark.parametrize(("first", "last"), [(40, 59), (40, 41), (58, 59)])
+async def test_INV_Q4_a_tail_of_other_bytes_is_kept_beside_the_one_of_its_name(
+    store: QuarantineStore, first: int, last: int
+) -> None:
+    moved = await store.move_in(NAMED, read)
+    named = msgspec.structs.replace(NAMED, first_offset=first, last_offset=last)
+    second = await store.move_in(named, other)
+    assert await store.move_in(named, other) == second
+    assert sorted(tail.crc32c for tail in store.tails()) == sorted({moved.crc32c, second.crc32c})
+    kept = b"".join(store.chunks(second))
+    assert kept == b"".join(map(other, range(first, last + 1)))
+    assert b"".join(store.chunks(moved)) == TAIL
+
+
+async def test_INV_Q4_a_tail_that_the_disk_changed_does_not_stand_for_the_one_that_is_moved_again(
+    store: QuarantineStore, tmp_path: Path
+) -> None:
+    await store.move_in(NAMED, read)
+    (batches,) = tmp_path.rglob("*.batches")
+    batches.write_bytes(batches.read_bytes()[:-1])
+    again = await store.move_in(NAMED, read)
+    assert b"".join(store.chunks(again)) == TAIL
+
+
+async def test_T13_a_tail_with_the_holes_that_cleaning_left_is_kept(store: QuarantineStore) -> None:
+    holed = BATCHES[2] + BATCHES[7] + BATCHES[19]
+
+    def read_holed(offset: int) -> bytes:
+        return b"".join(BATCHES[n] for n in (2, 7, 19) if n >= offset - 40)
+
+    moved = await store.move_in(NAMED, read_holed)
+    assert b"".join(store.chunks(moved)) == holed
+    assert await store.move_in(NAMED, read_holed) == moved
+
+
+async def test_a_tail_without_provenance_is_moved_again(
+    store: QuarantineStore, tmp_path: Path
+) -> None:
+    moved = await store.move_in(NAMED, read)
+    (provenance,) = tmp_path.rglob("*.json")
+    provenance.unlink()
+    (batches,) = tmp_path.rglob("*.batches")
+    batches.write_bytes(b"half of it")
+    assert await store.move_in(NAMED, read) == moved
+    assert b"".join(store.chunks(moved)) == TAIL
+
+
+async def test_a_tail_that_cannot_be_read_whole_is_not_quarantined(store: QuarantineStore) -> None:
+    with pytest.raises(QuarantineDamaged, match="nothing was cut off"):
+        await store.move_in(NAMED, lambda offset: read(offset) if offset < 50 else b"")
+    assert store.tails() == []
+
+
+async def test_a_flipped_bit_is_found(store: QuarantineStore, tmp_path: Path) -> None:
+    moved = await store.move_in(NAMED, read)
+    (batches,) = tmp_path.rglob("*.batches")
+    damaged = bytearray(batches.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    batches.write_bytes(bytes(damaged))
+    with pytest.raises(QuarantineDamaged):
+        list(store.chunks(moved))
+
+
+async def test_tails_of_different_lineage_entries_stand_side_by_side(
+    store: QuarantineStore,
+) -> None:
+    await store.move_in(NAMED, read)
+    await store.move_in(msgspec.structs.replace(NAMED, lineage_epoch=24), read)
+    assert [tail.lineage_epoch for tail in store.tails()] == [17, 24]
+
+
+@pytest.mark.parametrize(
+    "other_one",
+    [
+        {"cause": CutCause.DIVERGENCE},
+        {"region": "us"},
+        {"acting_region": "us"},
+        {"lineage_epoch": 8},
+        {"first_offset": 39},
+    ],
+    ids=["diverged", "cut elsewhere", "of another's takeover", "of a takeover that acted", "begins below the cut"],
+)  # fmt: skip
+async def test_T25_only_what_own_takeovers_since_cut_off_and_gave_up_is_named_again(
+    store: QuarantineStore, other_one: dict[str, object]
+) -> None:
+    given_up = msgspec.structs.replace(NAMED, acting_region="eu")
+    logs = (given_up.key.log, LogKey(given_up.topic_id, 4))
+    cut = Cut(TidemarkPoint(8, 5), dict.fromkeys(logs, 40))
+
+    def batches(offset: int) -> bytes:
+        return b"".join(other(at) for at in range(offset, 60))
+
+    moved = await store.move_in(given_up, batches)
+    await store.move_in(msgspec.structs.replace(given_up, partition=4, **other_one), batches)
+    assert given_up_tails(store, cut, "eu", 8) == [moved]

@@ -1,0 +1,88 @@
+"""Rule T24, the taker's side of a claimant: what it copies there never costs it what it holds itself."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.events import MirrorLogEnd
+from geo_replicator.lineage import LogKey
+from geo_replicator.link.comparing import agrees
+from geo_replicator.ports import LinkFailed
+from region_broker.region.mirror.claimant import NEVER_DUE, ClaimantHome
+from region_broker.region.mirror.mirror_log import MirrorPartitions
+from region_broker.region.mirror.mirror_view import MirrorView
+from region_broker.region.mirror.region_link import PeerHome
+from region_broker.region.tidemarks.service import ledgers_of
+from tests.geo_world import REGION_EPOCH, Site, home_and_mirror
+from tests.waiting import until
+
+
+def seen_by(taker: Site, claimant_port: int) -> tuple[ClaimantHome, MirrorPartitions]:
+    """Return the claimant that listens there, as the taker sees it, and the taker's own logs."""
+    view = MirrorView(taker.partitions, taker.clock, 0)
+    logs = MirrorPartitions(taker.partitions, ledgers_of(taker.metadata.image), view)
+    address = ("127.0.0.1", claimant_port)
+    home = PeerHome(taker.network, lambda: address, taker.identity, REGION_EPOCH)
+    return ClaimantHome(home, logs), logs
+
+
+def ends_of(logs: MirrorPartitions) -> Mapping[LogKey, MirrorLogEnd]:
+    return {key: logs.end(key) for key in logs.keys()}  # noqa: SIM118 -- a port's method, no mapping
+
+
+@asynccontextmanager
+async def taker_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tuple[Site, Site]]:
+    """A taker that acted so far, and a claimant that has copied `values` from it and then stands fenced for it."""
+    async with home_and_mirror(folder) as (taker, claimant, _, tasks):
+        await taker.create_topic("orders", 1)
+        following = claimant.mirror(tasks, await taker.listen())
+        await taker.produce("orders", *values)
+        end = taker.partition("orders").log_end_offset
+        await until(
+            lambda: (
+                (log := claimant.partitions.get("orders", 0)) is not None
+                and log.high_watermark >= end
+            ),
+            "copied",
+        )
+        following.cancel()
+        claimant.source.promised_to = lambda: "home"
+        yield taker, claimant
+        claimant.server.close()
+
+
+async def test_T24_a_claimant_with_less_of_a_log_costs_the_taker_nothing(tmp_path: Path) -> None:
+    async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
+        await taker.produce("orders", b"c")
+        home, logs = seen_by(taker, await claimant.listen())
+        async with home.session() as (session, greeted):
+            assert greeted.acting
+            version, topics = await session.registry()
+            assert version == NEVER_DUE
+            assert {topic.name for topic in topics} == set(taker.metadata.image.topics)
+            ends = ends_of(logs)
+            answers = await session.check(ends)
+            assert answers.keys() == ends.keys()
+            assert all(agrees(ends[key], answer) for key, answer in answers.items())
+
+
+async def test_T24_a_claimant_with_other_bytes_is_not_copied_from(tmp_path: Path) -> None:
+    async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
+        taker.partition("orders").truncate_to(0)
+        await taker.produce("orders", b"x", b"y")
+        await taker.produce("orders", b"z")
+        home, logs = seen_by(taker, await claimant.listen())
+        async with home.session() as (session, _):
+            with pytest.raises(LinkFailed, match="other bytes"):
+                await session.check(ends_of(logs))
+
+
+async def test_T24_only_the_region_that_was_promised_may_copy(tmp_path: Path) -> None:
+    async with taker_and_claimant(tmp_path, b"a") as (taker, claimant):
+        claimant.source.promised_to = lambda: "third"
+        home, logs = seen_by(taker, await claimant.listen())
+        async with home.session() as (session, _):
+            with pytest.raises(LinkFailed, match="does not act"):
+                await session.check(ends_of(logs))

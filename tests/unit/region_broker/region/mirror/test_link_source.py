@@ -1,0 +1,141 @@
+"""When home answers a mirror's fetch: what is gathered, and what does not wait."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
+from region_broker.region.mirror.link_source import GATHER_MS, LinkSource
+from region_broker.region.peers.protocol import FetchedLogs, FetchLogs, FetchPosition
+from region_broker.region.peers.server import PeerServer, PeerSession, Reply
+from region_broker.wire.batches import Record, build_batch
+from tests.geo_world import REGION_EPOCH, Site
+from tests.log_world import ManualClock
+from tests.page_cache import drop_pages, load_pages, tells_cached
+from tests.waiting import until
+
+PLENTY = 1 << 20
+
+
+@dataclass
+class Mirror:
+    """A mirror's fetches, as home's handler gets them; `clock` is home's."""
+
+    home: Site
+    clock: ManualClock
+    server: PeerServer
+    session: PeerSession
+    topics: dict[str, TopicImage]
+
+    async def fetch(self, *begun: str, bytes_max: int = PLENTY) -> dict[str, int]:
+        """Fetch, from the start of the topics that are `begun`; return the bytes sent of each topic."""
+        _, handler = self.server.handler_of(FetchLogs.__name__)
+        message = FetchLogs(
+            region_epoch=REGION_EPOCH, bytes_max=bytes_max, wait_ms_max=1_000,
+            positions=tuple(FetchPosition(self.topics[name].topic_id.hex, 0, 0) for name in begun),
+        )  # fmt: skip
+        reply = await handler(self.session, message, memoryview(b""))
+        assert isinstance(reply, Reply)
+        assert isinstance(reply.message, FetchedLogs)
+        names = {topic.topic_id.hex: name for name, topic in self.topics.items()}
+        return {names[part.topic_id]: part.data_bytes for part in reply.message.partitions}
+
+    async def tidemark(self) -> None:
+        """Append to the ledger of tidemarks, durably."""
+        partition = self.home.partition(TIDEMARK_LEDGER)
+        batch = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
+        await partition.wait_committed(partition.append_ledger(batch).next_offset)
+
+
+@asynccontextmanager
+async def linked(folder: Path) -> AsyncIterator[Mirror]:
+    """Home, and a mirror that has everything."""
+    home, clock = Site(folder, "home"), ManualClock()
+    server = PeerServer(home.network, home.identity)
+    LinkSource(home.partitions, home.metadata, home.identity, clock).register(server)
+    syncing = asyncio.get_running_loop().create_task(home.group_commit.run())
+    topics = {name: await home.create_topic(name) for name in ("orders", "bills")}
+    topics[TIDEMARK_LEDGER] = await home.create_topic(TIDEMARK_LEDGER, internal=True)
+    session = PeerSession(1, "test", home.identity.hello())
+    mirror = Mirror(home, clock, server, session, topics)
+    assert await mirror.fetch(*topics) == {}
+    yield mirror
+    session.end()
+    syncing.cancel()
+
+
+async def turns() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_INV_SO5_what_moves_is_gathered(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        fetching = asyncio.get_running_loop().create_task(mirror.fetch())
+        await mirror.home.produce("orders", b"a")
+        await until(lambda: len(mirror.clock.sleepers) >= 2, what="it gathers")
+        await mirror.home.produce("bills", b"b")
+        mirror.clock.pass_ms(GATHER_MS - 1)
+        await turns()
+        assert not fetching.done()
+        mirror.clock.pass_ms(1)
+        assert (await fetching).keys() == {"orders", "bills"}
+
+
+async def test_INV_SO5_a_tidemark_takes_along_what_there_is_at_once(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        await mirror.home.produce("orders", b"a")
+        fetching = asyncio.get_running_loop().create_task(mirror.fetch())
+        await turns()
+        assert not fetching.done()
+        await mirror.tidemark()
+        assert (await fetching).keys() == {"orders", TIDEMARK_LEDGER}
+
+
+async def test_INV_SO5_a_backlog_does_not_wait(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        for number in range(3):
+            await mirror.home.produce("orders", bytes([number]) * 1000)
+        await mirror.tidemark()
+        sent = [await mirror.fetch(bytes_max=1500) for _ in range(3)]
+        assert [found["orders"] > 0 for found in sent] == [True] * 3
+        assert mirror.clock.sleepers == [], "no clock was asked"
+
+
+async def test_INV_SO4_a_log_with_much_to_send_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        for name in ("orders", "orders", "orders", "bills", "bills"):
+            await mirror.home.produce(name, b"x" * 1000)
+        await mirror.tidemark()
+        one_batch = 1
+        sent = [set(await mirror.fetch(bytes_max=one_batch)) for _ in range(6)]
+        assert sent == [{"orders"}, {"bills"}, {TIDEMARK_LEDGER}, {"orders"}, {"bills"}, {"orders"}]
+
+
+async def test_INV_SO3_a_topic_that_changes_is_told_at_once(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        await mirror.home.create_topic("more")
+        assert await mirror.fetch() == {}
+        assert mirror.clock.sleepers == [], "no clock was asked"
+
+
+async def test_INV_SO6_what_is_not_in_memory_is_read_in_by_a_thread(tmp_path: Path) -> None:
+    async with linked(tmp_path) as mirror:
+        for name in ("orders", "bills"):
+            for _ in range(20):
+                await mirror.home.produce(name, b"x" * 10_000)
+        await mirror.tidemark()
+        cold_reads = mirror.home.partitions.cold_reads
+        load_pages(tmp_path)
+        sent = await mirror.fetch("orders", "bills")
+        assert cold_reads.warmed_count == 0
+        can_tell = tells_cached(tmp_path)
+        drop_pages(tmp_path)
+        assert await mirror.fetch("orders", "bills") == {
+            name: sent[name] for name in ("orders", "bills")
+        }
+        assert (cold_reads.warmed_count > 0) is can_tell
+        assert cold_reads.waited_count == 0

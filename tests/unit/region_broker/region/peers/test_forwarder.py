@@ -1,0 +1,330 @@
+"""Forwarding over loopback: verbatim both ways, in order, and failures that do not lie (INV-FW1..4)."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from region_broker.handlers.dispatch.services import ORDER_BROKEN, ForwardingFailed, RequestContext
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.region.peers.protocol import ASK_AGAIN, Hello, PeerRefused
+from region_broker.region.peers.server import PeerServer
+from region_broker.wire.connection import Incoming, Peer
+from region_broker.wire.server import CloseConnection
+from tests.geo_world import PlayedIdentity
+from tests.waiting import until
+
+PRODUCE, END_TXN = 0, 26
+
+
+@dataclass
+class Acting:
+    """The acting region as the target sees it."""
+
+    acting: bool = True
+    region_epoch: int = 8
+    reason_not_acting: str = ""
+
+
+@dataclass
+class Answers:
+    """A dispatcher that answers with the frame turned round, and notes who asked."""
+
+    seen: list[tuple[int, str, int]] = field(default_factory=list)
+    peers: list[Peer] = field(default_factory=list)
+    hangs: asyncio.Event | None = None
+
+    async def answer(self, incoming: Incoming) -> bytes | None:
+        self.peers.append(incoming.peer)
+        self.seen.append(
+            (incoming.peer.connection_id, incoming.peer.address, incoming.correlation_id)
+        )
+        if self.hangs is not None:
+            await self.hangs.wait()
+        if incoming.api_key == PRODUCE:
+            return None
+        if incoming.version == 98:
+            raise RuntimeError("handler bug")
+        if incoming.version == 99:
+            raise CloseConnection("version 99 is not served")
+        return bytes(incoming.frame)[::-1]
+
+
+def request(correlation_id: int, *, key: int = END_TXN, version: int = 3) -> memoryview:
+    return memoryview(struct.pack(">hhi", key, version, correlation_id) + b"rest")
+
+
+def context(connection_id: int, state: dict[str, Any], newest: int = 0) -> RequestContext:
+    return RequestContext(
+        services=None,  # type: ignore[arg-type]
+        connection_id=connection_id,
+        api_key=END_TXN,
+        version=3,
+        correlation_id=0,
+        peer=f"client-{connection_id}",
+        connection_state=state,
+        newest_connection_id=newest,
+    )
+
+
+@dataclass
+class World:
+    """A mirror's forwarder, and the acting region's side."""
+
+    forwarder: PeerForwarder
+    server: PeerServer
+    answers: Answers
+    acting: Acting
+    mirror: PlayedIdentity
+
+
+@asynccontextmanager
+async def world(acting: Acting | None = None) -> AsyncIterator[World]:
+    network, mirror, answers = AsyncioNetwork(), PlayedIdentity("mirror"), Answers()
+    acting = acting or Acting()
+    server = PeerServer(network, PlayedIdentity("home"))
+    ForwardTarget(answers, acting).register(server)
+    listener = await server.start("127.0.0.1", 0)
+    address = ("127.0.0.1", listener.port)
+    forwarder = PeerForwarder(network, mirror, lambda _region: address, SystemClock(), origin=7)
+    running = asyncio.get_running_loop().create_task(forwarder.run())
+    await asyncio.sleep(0)
+    yield World(forwarder, server, answers, acting, mirror)
+    running.cancel()
+    await asyncio.wait([running])
+    server.close()
+    await server.wait_closed()
+
+
+async def test_requests_go_and_answers_come_verbatim_and_in_order() -> None:
+    async with world() as made:
+        state: dict[str, Any] = {}
+        frames = [request(number) for number in range(20)]
+        answers = await asyncio.gather(
+            *(made.forwarder.forward(context(1, state), frame) for frame in frames)
+        )
+        assert answers == [bytes(frame)[::-1] for frame in frames]
+        assert [correlation_id for _, _, correlation_id in made.answers.seen] == list(range(20))
+        assert {(number, peer) for number, peer, _ in made.answers.seen} == {
+            (made.answers.seen[0][0], "client-1")
+        }
+
+
+async def test_each_client_connection_is_a_connection_of_its_own_there() -> None:
+    async with world() as made:
+        for number in (1, 2):
+            await made.forwarder.forward(context(number, {}), request(number))
+        first, second = made.answers.seen
+        assert first[0] < second[0]
+        assert (first[1], second[1]) == ("client-1", "client-2")
+
+
+async def test_KAFKA_17754_connections_keep_their_order_and_each_channel_counts() -> None:
+    """The fence compares numbers: a channel opened anew for the same client is newer than the old one."""
+    async with world() as made:
+        state: dict[str, Any] = {}
+        await made.forwarder.forward(context(2, {}, newest=5), request(1))
+        await made.forwarder.forward(context(1, state, newest=5), request(2))
+        state["forwarding"].channel.close()
+        await made.forwarder.forward(context(1, state, newest=6), request(3))
+        later, earlier, reopened = made.answers.peers
+        assert earlier.connection_id < reopened.connection_id < later.connection_id
+        assert {peer.numbering.origin for peer in made.answers.peers} == {7}
+        assert later.numbering is reopened.numbering
+        # Everything that the mirror had accepted by then is at most the newest.
+        assert later.connection_id < later.numbering.newest
+        assert later.numbering.newest >> 20 == 6
+
+
+async def test_no_answer_is_passed_on_where_none_is_due() -> None:
+    async with world() as made:
+        assert await made.forwarder.forward(context(1, {}), request(1, key=PRODUCE)) is None
+
+
+async def test_a_request_that_can_only_be_answered_by_closing_closes_the_client() -> None:
+    async with world() as made:
+        with pytest.raises(CloseConnection, match="version 99"):
+            await made.forwarder.forward(context(1, {}), request(1, version=99))
+
+
+async def test_INV_FW5_a_bug_in_a_handler_ends_the_client_and_not_the_acting_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with world() as made:
+        with pytest.raises(CloseConnection, match="failed at the request"):
+            await made.forwarder.forward(context(1, {}), request(5, version=98))
+        other = await made.forwarder.forward(context(2, {}), request(6))
+        assert other == bytes(request(6))[::-1]
+    (line,) = [record for record in caplog.records if record.exc_info]
+    assert "handler bug" in caplog.text
+    # The client's own address and number, as the mirror's log names them.
+    assert (line.client, line.correlation_id, line.api) == ("client-1", 5, "EndTxn")  # type: ignore[attr-defined]
+
+
+async def test_a_region_that_does_not_act_executes_nothing() -> None:
+    async with world() as made:
+        made.acting.acting, made.acting.reason_not_acting = False, "it is draining"
+        with pytest.raises(ForwardingFailed, match="it is draining") as failed:
+            await made.forwarder.forward(context(1, {}), request(1))
+        assert not failed.value.may_have_happened
+        assert made.answers.seen == []
+
+
+async def test_a_request_of_an_older_region_epoch_is_not_executed() -> None:
+    async with world() as made:
+        state: dict[str, Any] = {}
+        await made.forwarder.forward(context(1, state), request(1))
+        made.acting.region_epoch = 17
+        with pytest.raises(ForwardingFailed, match="the domain is at 17") as failed:
+            await made.forwarder.forward(context(1, state), request(2))
+        assert not failed.value.may_have_happened
+        assert len(made.answers.seen) == 1
+
+
+class OpensOnce(Acting):
+    """Does not act when the first request is looked at, and acts from then on."""
+
+    @property
+    def acting(self) -> bool:
+        first, self.looked_at = not getattr(self, "looked_at", False), True
+        return not first
+
+    @acting.setter
+    def acting(self, acting: bool) -> None:
+        assert acting
+
+
+async def test_INV_FW4_what_follows_a_refused_produce_is_refused_though_writes_have_opened() -> (
+    None
+):
+    async with world(OpensOnce()) as made:
+        state: dict[str, Any] = {}
+        forwarded = [
+            made.forwarder.forward(context(1, state), request(number, key=PRODUCE))
+            for number in (1, 2)
+        ]
+        outcomes = await asyncio.gather(*forwarded, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ForwardingFailed] * 2
+        assert made.answers.seen == []
+        await made.forwarder.forward(context(2, {}), request(1, key=PRODUCE))
+        assert len(made.answers.seen) == 1
+
+
+async def test_INV_FW4_what_follows_a_produce_that_was_not_admitted_is_not_executed() -> None:
+    async with world() as made:
+        asked: list[Hello] = []
+
+        def admit(
+            hello: Hello,
+        ) -> None:  # another start of the mirror was heard, for a moment (T36)
+            asked.append(hello)
+            if len(asked) == 1:
+                raise PeerRefused(ASK_AGAIN, "another start was heard")
+
+        made.server.admit = admit
+        state: dict[str, Any] = {}
+        forwarded = [
+            made.forwarder.forward(context(1, state), request(number, key=PRODUCE))
+            for number in (1, 2)
+        ]
+        outcomes = await asyncio.gather(*forwarded, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ForwardingFailed] * 2
+        assert made.answers.seen == []
+        await until(lambda: ended(state), what="its connection is over")
+        assert await made.forwarder.forward(context(1, state), request(3)) is not None
+
+
+def ended(state: dict[str, Any]) -> bool:
+    [lease] = state.values()
+    return lease.channel.client.ended is not None
+
+
+async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_failed_on_the_old() -> (
+    None
+):
+    async with world() as made:
+        state: dict[str, Any] = {}
+        made.answers.hangs = asyncio.Event()
+
+        async def first() -> None:
+            with pytest.raises(ForwardingFailed):
+                await made.forwarder.forward(context(1, state), request(1, key=PRODUCE))
+            state[ORDER_BROKEN] = True  # as the dispatcher does
+
+        failing = asyncio.get_running_loop().create_task(first())
+        await until(lambda: len(made.answers.seen) == 1, what="the first is under way")
+        made.mirror.region_epoch = made.acting.region_epoch = 17
+        with pytest.raises(ForwardingFailed, match="ahead of this one") as failed:
+            await made.forwarder.forward(context(1, state), request(2, key=PRODUCE))
+        assert not failed.value.may_have_happened
+        await failing
+        assert len(made.answers.seen) == 1
+        made.answers.hangs.set()
+
+
+async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
+    async with world() as made:
+        made.answers.hangs = asyncio.Event()
+        forwarding = asyncio.get_running_loop().create_task(
+            made.forwarder.forward(context(1, {}), request(1))
+        )
+        await until(lambda: len(made.answers.seen) == 1, what="it is executed")
+        made.server.close()
+        with pytest.raises(ForwardingFailed) as failed:
+            await forwarding
+        assert failed.value.may_have_happened
+        made.answers.hangs.set()
+
+
+@pytest.mark.parametrize(("elsewhere", "later"), [(True, True), (True, False), (False, True)])
+async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_have_happened(
+    *, elsewhere: bool, later: bool
+) -> None:
+    async with world() as made:
+        made.answers.hangs = asyncio.Event()
+        forwarding = asyncio.get_running_loop().create_task(
+            made.forwarder.forward(context(1, {}), request(1))
+        )
+        await until(lambda: len(made.answers.seen) == 1, what="it is executed")
+        acting, epoch = made.mirror.acting_region, made.mirror.region_epoch
+        made.forwarder.follow(acting, epoch)
+        assert not forwarding.done()
+        made.forwarder.follow("another" if elsewhere else acting, epoch + later)
+        with pytest.raises(ForwardingFailed) as failed:
+            async with asyncio.timeout(30):
+                await forwarding
+        assert failed.value.may_have_happened
+        made.answers.hangs.set()
+
+
+async def test_what_could_not_be_sent_has_not_happened() -> None:
+    async with world() as made:
+        made.server.close()
+        await made.server.wait_closed()
+        with pytest.raises(ForwardingFailed) as failed:
+            await made.forwarder.forward(context(1, {}), request(1))
+        assert not failed.value.may_have_happened
+
+
+async def test_nobody_acts() -> None:
+    async with world() as made:
+        made.mirror.acting_region = ""
+        with pytest.raises(ForwardingFailed, match="no other region") as failed:
+            await made.forwarder.forward(context(1, {}), request(1))
+        assert not failed.value.may_have_happened
+
+
+async def test_a_client_connection_that_ends_takes_its_peer_connection_along() -> None:
+    async with world() as made:
+        state: dict[str, Any] = {}
+        await made.forwarder.forward(context(1, state), request(1))
+        connections = made.server._connections
+        assert len(connections) == 1
+        state.clear()
+        await until(lambda: not connections, what="the peer connection is closed")

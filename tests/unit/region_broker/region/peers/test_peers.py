@@ -1,0 +1,371 @@
+"""The peer protocol: framing, greeting, refusals, hostile bytes, order."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import pytest
+
+from region_broker.ports.network import ByteStream
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.peers.client import PeerClient, opened
+from region_broker.region.peers.protocol import (
+    GREETING_FRAME_BYTES_MAX,
+    PREFACE,
+    FrameKind,
+    FrameReader,
+    Hello,
+    PeerMessage,
+    PeerProtocolError,
+    PeerRefused,
+    PeerUnreachable,
+    ReachedNoted,
+    decode_message,
+    encode_frame,
+)
+from region_broker.region.peers.server import (
+    NOT_BEGUN_MAX,
+    PeerServer,
+    PeerSession,
+    PeerSettings,
+    Reply,
+)
+from tests.geo_world import PlayedIdentity
+from tests.waiting import until
+
+
+class Ask(PeerMessage, frozen=True, kw_only=True):
+    """A message of the test's own."""
+
+    number: int
+
+
+class Told(PeerMessage, frozen=True, kw_only=True):
+    """Its answer."""
+
+    number: int
+
+
+class Much(PeerMessage, frozen=True, kw_only=True):
+    """Asks for MUCH_BYTES."""
+
+
+MUCH_BYTES = 4 << 20
+HELLO = PlayedIdentity("home").hello()
+
+
+def frame(message: PeerMessage, *attachment: bytes, correlation_id: int = 1) -> bytes:
+    return b"".join(encode_frame(FrameKind.REQUEST, correlation_id, message, attachment))
+
+
+def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
+    sent = frame(HELLO, b"raw", b"bytes") + frame(Ask(number=7), correlation_id=2)
+    reader = FrameReader(1 << 20, preface=True)
+    frames = [got for byte in PREFACE + sent for got in reader.feed(bytes([byte]))]
+    assert [decode_message(frames[0], Hello), bytes(frames[0].attachment)] == [HELLO, b"rawbytes"]
+    assert decode_message(frames[1], Ask) == Ask(number=7)
+    assert [got.correlation_id for got in frames] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("garbage", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n", "neither Kafka nor HTTP"),
+        (b"\x00\x00\x00\x20\x00\x12\x00\x03", "neither Kafka nor HTTP"),
+        (PREFACE + b"\x7f\xff\xff\xff", "frame of 2147483647 bytes"),
+        (PREFACE + b"\x00\x00\x00\x00", "frame of 0 bytes"),
+        (PREFACE + struct.pack(">IBQB", 14, 9, 1, 0) + bytes(4), "kind 9"),
+        (PREFACE + struct.pack(">IBQB", 14, 1, 1, 200) + bytes(4), "within its tag"),
+        (PREFACE + struct.pack(">IBQBI", 14, 1, 1, 0, 99), "longer than its frame"),
+        (PREFACE + struct.pack(">IBQB", 15, 1, 1, 1) + b"\xff" + bytes(4), "not ASCII"),
+    ],
+)
+def test_bytes_that_are_no_frame_are_refused_with_a_reason(garbage: bytes, reason: str) -> None:
+    reader = FrameReader(GREETING_FRAME_BYTES_MAX, preface=True)
+    with pytest.raises(PeerProtocolError, match=reason):
+        list(reader.feed(garbage))
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91" * 10_000, b"\x81\xa6number\xa1x"])
+def test_messages_that_do_not_fit_their_type_are_refused(body: bytes) -> None:
+    tag = b"Ask"
+    whole = struct.pack(">BQB", 1, 1, len(tag)) + tag + struct.pack(">I", len(body)) + body
+    (got,) = FrameReader(1 << 20).feed(struct.pack(">I", len(whole)) + whole)
+    with pytest.raises(PeerProtocolError, match="malformed"):
+        decode_message(got, Ask)
+    with pytest.raises(PeerProtocolError, match="expected Told"):
+        decode_message(got, Told)
+
+
+@asynccontextmanager
+async def served(
+    identity: PlayedIdentity, settings: PeerSettings | None = None
+) -> AsyncIterator[tuple[PeerServer, tuple[str, int]]]:
+    """A server that doubles numbers, slow ones (odd) after a turn of the loop."""
+    server = PeerServer(AsyncioNetwork(), identity, settings or PeerSettings())
+    started: list[int] = []
+
+    async def tell(_session: PeerSession, message: Ask, attachment: memoryview) -> Told | Reply:
+        started.append(message.number)
+        assert started == sorted(started)
+        if message.number % 2:
+            await asyncio.sleep(0)
+        if message.number == 13:
+            raise PeerRefused("unlucky", "13 is not told")
+        return Reply(Told(number=2 * message.number), (bytes(attachment), b"!"))
+
+    async def send_much(_session: PeerSession, _message: Much, _attachment: memoryview) -> Reply:
+        return Reply(Told(number=0), (bytes(MUCH_BYTES),))
+
+    server.register(Ask, tell)
+    server.register(Much, send_much)
+    listener = await server.start("127.0.0.1", 0)
+    try:
+        yield server, ("127.0.0.1", listener.port)
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_requests_are_answered_and_refusals_are_answers() -> None:
+    network, mirror = AsyncioNetwork(), PlayedIdentity("mirror")
+    async with (
+        served(PlayedIdentity("home")) as (_, address),
+        opened(network, address, mirror) as (client, hello),
+    ):
+        assert (hello.region, mirror.heard[0].region) == ("home", "home")
+        answers = [client.begin(Ask(number=number), Told, (b"a",)) for number in range(1, 13)]
+        told = [await answer for answer in answers]
+        assert [(got.number, bytes(raw)) for got, raw in told] == [
+            (2 * number, b"a!") for number in range(1, 13)
+        ]
+        with pytest.raises(PeerRefused, match="13 is not told") as refused:
+            await client.call(Ask(number=13), Told)
+        assert refused.value.code == "unlucky"
+        with pytest.raises(PeerRefused, match="does not serve 'Told'"):
+            await client.call(Told(number=1), Ask)
+        with pytest.raises(PeerUnreachable, match="expected ReachedNoted") as failed:
+            await client.call(Ask(number=14), ReachedNoted)
+        assert failed.value.sent
+
+
+async def test_INV_LV1_a_session_that_was_greeted_before_is_answered_no_more_once_its_node_is_refused() -> (
+    None
+):
+    network, mirror = AsyncioNetwork(), PlayedIdentity("mirror")
+
+    def refuse(hello: Hello) -> None:
+        raise PeerRefused("runs-elsewhere", f"another node runs as region {hello.region}")
+
+    async with (
+        served(PlayedIdentity("home")) as (server, address),
+        opened(network, address, mirror) as (client, _),
+    ):
+        assert (await client.call(Ask(number=2), Told)).number == 4
+        server.admit = refuse
+        with pytest.raises(PeerRefused, match="another node runs as region mirror") as refused:
+            await client.call(Ask(number=4), Told)
+        assert refused.value.code == "runs-elsewhere"
+
+
+async def test_other_clusters_are_refused_and_learn_nothing() -> None:
+    home, stranger = PlayedIdentity("home"), PlayedIdentity("x", cluster_id="other")
+    async with served(home) as (_, address):
+        with pytest.raises(PeerRefused, match="check its peer addresses") as refused:
+            async with opened(AsyncioNetwork(), address, stranger):
+                pass
+    assert refused.value.code == "other-cluster"
+    assert home.heard == []
+
+
+async def test_lower_region_epochs_are_refused_and_both_sides_learn() -> None:
+    home, late = PlayedIdentity("home", region_epoch=17), PlayedIdentity("mirror")
+    async with served(home) as (_, address):
+        with pytest.raises(PeerRefused, match="follow that lineage first"):
+            async with opened(AsyncioNetwork(), address, late):
+                pass
+    assert [hello.region_epoch for hello in late.heard] == [17]
+    assert [hello.region_epoch for hello in home.heard] == [8]
+
+
+async def test_a_server_learns_a_higher_region_epoch_and_talks_on() -> None:
+    home, taker = PlayedIdentity("home"), PlayedIdentity("mirror", region_epoch=17)
+    async with (
+        served(home) as (_, address),
+        opened(AsyncioNetwork(), address, taker) as (client, _),
+    ):
+        assert (await client.call(Ask(number=2), Told)).number == 4
+    assert [hello.region_epoch for hello in home.heard] == [17]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        PREFACE + b"\xff" * 64,
+        PREFACE + frame(Ask(number=1)),
+        b"\x00" * 99,
+    ],
+)
+async def test_garbage_closes_its_connection_and_harms_nobody_else(garbage: bytes) -> None:
+    network = AsyncioNetwork()
+    async with (
+        served(PlayedIdentity("home")) as (_, address),
+        opened(network, address, PlayedIdentity("mirror")) as (client, _),
+    ):
+        stream = await network.connect(*address)
+        stream.write(garbage)
+        assert await stream.read(100) == b""
+        stream.close()
+        assert (await client.call(Ask(number=2), Told)).number == 4
+
+
+async def test_requests_end_when_the_peer_goes_and_say_that_they_were_sent() -> None:
+    network = AsyncioNetwork()
+
+    async def read_then_close(stream: ByteStream) -> None:
+        await stream.read(1 << 16)
+        stream.close()
+
+    listener = await network.listen("127.0.0.1", 0, read_then_close)
+    client = await PeerClient.connect(
+        network, ("127.0.0.1", listener.port), PlayedIdentity("mirror")
+    )
+    serving = asyncio.get_running_loop().create_task(client.run())
+    answer = client.begin(Ask(number=1), Told)
+    with pytest.raises(PeerUnreachable, match="closed the connection") as failed:
+        await answer
+    assert failed.value.sent
+    with pytest.raises(PeerUnreachable) as later:
+        await client.call(Ask(number=2), Told)
+    assert not later.value.sent
+    await serving
+    listener.close()
+    await listener.wait_closed()
+
+
+async def test_a_port_that_nobody_listens_on_is_unreachable() -> None:
+    network = AsyncioNetwork()
+
+    async def never(_stream: object) -> None:
+        raise AssertionError
+
+    listener = await network.listen("127.0.0.1", 0, never)
+    port = listener.port
+    listener.close()
+    await listener.wait_closed()
+    with pytest.raises(PeerUnreachable, match="cannot reach") as failed:
+        await PeerClient.connect(network, ("127.0.0.1", port), PlayedIdentity("mirror"))
+    assert not failed.value.sent
+
+
+@asynccontextmanager
+async def connected(address: tuple[str, int]) -> AsyncIterator[ByteStream]:
+    """A connection that has greeted; what it sends is the test's affair."""
+    stream = await AsyncioNetwork().connect(*address)
+    try:
+        stream.write(PREFACE, frame(HELLO))
+        assert await stream.read(1 << 16)  # the server's greeting
+        yield stream
+    finally:
+        stream.abort()
+        await stream.wait_closed()
+
+
+async def closed_by_peer(stream: ByteStream) -> bool:
+    """Return once the other side has closed; bytes before that are thrown away."""
+    try:
+        while await stream.read(1 << 20):
+            pass
+    except OSError:
+        pass
+    stream.abort()
+    await stream.wait_closed()
+    return True
+
+
+async def test_INV_PS6_peers_that_stop_within_large_frames_give_way() -> None:
+    """Memory is full of halves of frames; small requests are served, the halves go, and a large one is answered."""
+    settings = PeerSettings(memory_bytes=1 << 20, pressed_timeout_ms=200)
+    large = frame(Ask(number=2), bytes(8 << 20))
+    async with (
+        AsyncExitStack() as stalled,
+        served(PlayedIdentity("home"), settings) as (server, address),
+    ):
+        for _ in range(4):
+            (await stalled.enter_async_context(connected(address))).write(large[: 1 << 19])
+        await until(lambda: server.memory.full, "memory is full")
+        async with opened(AsyncioNetwork(), address, PlayedIdentity("mirror")) as (client, _):
+            assert (await client.call(Ask(number=1), Told)).number == 2
+            async with asyncio.timeout(30):
+                _, told = await client.begin(Ask(number=2), Told, (bytes(8 << 20),))
+            assert len(told) == (8 << 20) + 1
+            assert len(server._connections) < 5  # whoever held it back is gone
+
+
+async def test_INV_PS6_answers_that_a_peer_does_not_take_are_few_and_end_its_connection() -> None:
+    settings = PeerSettings(memory_bytes=8 * MUCH_BYTES, stall_timeout_ms=300)
+    async with served(PlayedIdentity("home"), settings) as (server, address):
+        most_bytes = 0
+
+        def given_up() -> bool:
+            nonlocal most_bytes
+            most_bytes = max(most_bytes, server.memory.held_bytes)
+            return most_bytes > 0 and not server._connections
+
+        async with connected(address) as deaf:
+            for number in range(200):
+                deaf.write(frame(Much(), correlation_id=number))
+            await until(given_up, "it is cut off")
+        assert most_bytes <= settings.memory_bytes + 2 * NOT_BEGUN_MAX * MUCH_BYTES
+        assert server.memory.held_bytes == 0
+        async with opened(AsyncioNetwork(), address, PlayedIdentity("mirror")) as (client, _):
+            assert (await client.call(Ask(number=1), Told)).number == 2
+
+
+async def test_INV_PS6_who_does_not_greet_is_cut_off_and_connections_are_bounded() -> None:
+    settings = PeerSettings(stall_timeout_ms=200, connections_max=2)
+    async with served(PlayedIdentity("home"), settings) as (_, address):
+        silent = await AsyncioNetwork().connect(*address)
+        async with connected(address) as link:
+            assert await closed_by_peer(await AsyncioNetwork().connect(*address))
+            assert await closed_by_peer(silent)
+            link.write(frame(Ask(number=1)))  # silent for as long, but it has greeted
+            assert await link.read(1 << 16)
+
+
+async def test_INV_PS8_a_connection_that_was_accepted_before_the_close_is_ended() -> None:
+    network = AsyncioNetwork()
+    server = PeerServer(network, PlayedIdentity("eu"), PeerSettings())
+    late = await network.listen("127.0.0.1", 0, server._serve)
+    server.close()
+    peer = await network.connect(late.host, late.port)
+    async with asyncio.timeout(10):
+        with suppress(OSError):  # it is cut off, not ended in order
+            assert await peer.read(1) == b""
+    peer.abort()
+    late.close()
+    await late.wait_closed()
+
+
+async def test_INV_PN5_what_a_handler_raises_is_told_while_another_peer_stays_connected() -> None:
+    """1. A mirror's link is open. 2. A promise meets a disk that fails. 3. The node must end, not wait for the mirror."""
+    network = AsyncioNetwork()
+    server = PeerServer(network, PlayedIdentity("eu"), PeerSettings())
+
+    async def fail(_session: PeerSession, _message: Ask, _attachment: memoryview) -> Told:
+        raise OSError("the journal cannot be written")
+
+    server.register(Ask, fail)
+    listener = await server.start("127.0.0.1", 0)
+    address = ("127.0.0.1", listener.port)
+    async with opened(network, address, PlayedIdentity("us")) as (mirror, _):
+        async with opened(network, address, PlayedIdentity("ap")) as (taker, _):
+            with pytest.raises(PeerUnreachable):
+                await taker.call(Ask(number=1), Told)
+        with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+            async with asyncio.timeout(10):
+                await server.wait_closed()
+        del mirror
+        server.close()

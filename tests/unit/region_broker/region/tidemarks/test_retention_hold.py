@@ -1,0 +1,152 @@
+"""T14: what retention keeps for mirrors, through restarts of home and absences of theirs."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from region_broker.limits import MIRROR_HOLD_MS
+from region_broker.region.mirror.mirror_log import key_of
+from region_broker.region.tidemarks.retention_hold import FILE_NAME, HoldParts, RetentionHold
+from tests.log_world import World, world
+from tests.simulation.disk import SimulatedDisk
+from tests.txn_world import ManualClock
+
+FOLDER = Path("/data")
+POINTS = [TidemarkPoint(8, number) for number in range(3)]
+
+
+class Home:
+    """One partition's home, and what it knows of its mirrors."""
+
+    def __init__(self) -> None:
+        self.some: World = world()
+        self.key = key_of(self.some.partition)
+        self.disk = SimulatedDisk()
+        self.disk.make_dirs(FOLDER)
+        self.clock = ManualClock()
+        self.acted: set[str] = set()
+        self.start()
+
+    def start(self) -> None:
+        """Start the process (again): what is not on the disk is forgotten."""
+        self.cut = Cut(POINTS[1], {self.key: 3})
+        self.copied: dict[str, dict[LogKey, int]] = {}
+        self.reached: dict[str, TidemarkPoint] = {}
+        self.heard_ms_ago: dict[str, int] = {}
+        self.hold = RetentionHold.open(self.disk, FOLDER, self.clock, ["us"])
+        self.parts = HoldParts(
+            partitions=lambda: [self.some.partition],
+            published_cut=lambda: self.cut,
+            regions=lambda: ["us"],
+            acted=lambda: self.acted,
+            copied=self.copied.get,
+            reached=self.reached.get,
+            heard_ms_ago=self.heard_ms_ago.get,
+        )
+
+    async def held(self) -> int | None:
+        await self.hold.look(self.parts)
+        return self.hold.of(self.some.partition)
+
+    async def mirror_reports(self, copied: int, reached: TidemarkPoint) -> None:
+        await self.hold.meet("us")
+        self.copied["us"] = {self.key: copied}
+        self.reached["us"] = reached
+        self.heard_ms_ago["us"] = 0
+
+
+async def test_T14_nothing_is_held_for_a_mirror_that_never_came() -> None:
+    home = Home()
+    assert await home.held() is None
+
+
+async def test_T14_what_is_above_the_last_tidemark_that_a_mirror_has_reached_is_held() -> None:
+    """A takeover may cut there, and home must be able to go back to it; what it has copied does not count."""
+    home = Home()
+    await home.mirror_reports(copied=9, reached=POINTS[1])
+    assert await home.held() == 3
+    home.cut = Cut(POINTS[2], {home.key: 7})
+    assert await home.held() == 3
+    await home.mirror_reports(copied=9, reached=POINTS[2])
+    assert await home.held() == 7
+
+
+async def test_T14_home_knows_after_a_restart_what_a_mirror_that_is_away_has_not_copied() -> None:
+    home = Home()
+    await home.hold.meet("us")
+    home.start()
+    assert home.hold.of(home.some.partition) == 0  # it came, and no round of retention was since
+    assert await home.held() == 0
+    await home.mirror_reports(copied=2, reached=POINTS[1])
+    assert await home.held() == 2
+    home.start()
+    assert home.hold.of(home.some.partition) == 2
+    assert await home.held() == 2
+
+
+async def test_T14_a_region_that_acted_before_is_waited_for_though_it_never_mirrored_this_one() -> (
+    None
+):
+    home = Home()
+    home.acted = {"us"}
+    assert await home.held() == 0
+
+
+async def test_T14_a_mirror_that_is_gone_for_a_week_holds_nothing_any_more() -> None:
+    home = Home()
+    await home.mirror_reports(copied=2, reached=POINTS[1])
+    assert await home.held() == 2
+    home.start()
+    home.clock.advance(MIRROR_HOLD_MS)
+    assert await home.held() == 2
+    home.clock.advance(1)
+    assert await home.held() is None
+
+
+async def test_T14_time_in_which_home_was_off_makes_no_mirror_old() -> None:
+    home = Home()
+    await home.mirror_reports(copied=2, reached=POINTS[1])
+    assert await home.held() == 2
+    home.clock.advance(2 * MIRROR_HOLD_MS)
+    home.start()
+    assert await home.held() == 2
+
+
+async def test_INV_RH4_a_disk_that_takes_no_note_ends_no_round_of_retention() -> None:
+    home = Home()
+    await home.mirror_reports(copied=2, reached=POINTS[1])
+
+    def full(_operation: str, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no room", str(path))
+
+    home.disk.fault = full
+    assert await home.held() == 2
+    home.disk.fault = None
+    assert await home.held() == 2
+    home.start()
+    assert home.hold.of(home.some.partition) == 2
+
+
+async def test_INV_RH2_a_mirror_that_could_not_be_noted_is_not_known() -> None:
+    home = Home()
+
+    def full(_operation: str, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no room", str(path))
+
+    home.disk.fault = full
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            await home.hold.meet("us")
+    home.disk.fault = None
+    await home.hold.meet("us")
+    home.start()
+    assert home.hold.mirrors == ("us",)
+
+
+async def test_T14_a_damaged_file_holds_everything_for_every_region() -> None:
+    home = Home()
+    home.disk.write_file_atomic(FOLDER / FILE_NAME, b"{")
+    home.start()
+    assert await home.held() == 0

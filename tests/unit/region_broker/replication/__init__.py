@@ -1,1 +1,0 @@
-"""Tests of region_broker."""
