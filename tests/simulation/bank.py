@@ -9,14 +9,13 @@ from typing import Protocol
 from chaos.history import Attempt, Outcome, record_value
 from idempotency.java_hash import ledger_shard
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
-from tests.simulation.kafka_client import Connection, Refused, batch_of
+from tests.simulation.kafka_client import Connection, Refused, batch_of, patiently
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import SHARD_COUNT, Region
 
 TOPIC = "accounts"
 ACCOUNTS = 4
 REGION_ORDINAL_SHIFT = 60
-RETRIES = 40
 
 
 class Regions(Protocol):
@@ -157,28 +156,14 @@ class Teller:
             await self._produce(connection, group)
 
     async def _add(self, connection: Connection, partitions: list[int]) -> None:
-        await self._patiently(
+        await patiently(
             lambda: connection.add_partitions(self._name, self._producer, TOPIC, partitions)
         )
 
     async def _produce(self, connection: Connection, batches: dict[int, bytes]) -> None:
-        await self._patiently(
+        await patiently(
             lambda: connection.produce(TOPIC, batches, transactional_id=self._name, tv2=self._tv2)
         )
-
-    async def _patiently(self, call: object) -> None:
-        """Repeat a call while the transaction before it is being ended."""
-        assert callable(call)
-        for _ in range(RETRIES):
-            try:
-                await call()
-            except Refused as refused:
-                if refused.code.name not in {"concurrent_transactions", "not_enough_replicas"}:
-                    raise
-                await asyncio.sleep(0.005)
-            else:
-                return
-        raise ConnectionAbortedError("the transaction before it does not end")
 
     async def _end(self, connection: Connection, *, commit: bool) -> None:
         producer = await connection.end_txn(

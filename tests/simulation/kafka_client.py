@@ -1,9 +1,10 @@
 """Kafka clients over a simulated network: requests written and answers read by kio's own code, never by ours."""
 
+import asyncio
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.ports.network import ByteStream, Network
@@ -13,9 +14,13 @@ from tests.wire_world import frame_of, parse_answer
 
 PRODUCE, FETCH, LIST_OFFSETS, FIND, INIT, ADD, END = 0, 1, 2, 10, 22, 24, 26
 CREATE_TOPICS = 19
+TRIES = 40
 DAY_MS = 86_400_000
 EVENT_AGES_MS = (2 * DAY_MS, 0, 3_600_000)
 """How old the events of a producer are: also older than an idle producer is kept, by far."""
+
+
+T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -162,6 +167,18 @@ class Connection:
                     raise Refused(f"ListOffsets of {row.partition_index}", row.error_code)
                 ends[row.partition_index] = row.offset
         return ends
+
+
+async def patiently(call: Callable[[], Awaitable[T]], *, rest_s: float = 0.005) -> T:
+    """Return what a call returns, repeated while the transaction before it is being ended; raises OSError at last."""
+    for _ in range(TRIES):
+        try:
+            return await call()
+        except Refused as refused:
+            if refused.code.name not in {"concurrent_transactions", "not_enough_replicas"}:
+                raise
+            await asyncio.sleep(rest_s)
+    raise ConnectionAbortedError("the transaction before it does not end")
 
 
 def produce_request(

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.simulation.swarm.workloads.compaction import CompactionLoad
+from tests.simulation.swarm.workloads.groups import ClassicGroupLoad, ModernGroupLoad
 from tests.simulation.swarm.workloads.growth import GrowthLoad
+from tests.simulation.swarm.workloads.lists import ListsLoad
 from tests.simulation.swarm.workloads.setting import Reach, Setting, Workload
 from tests.simulation.swarm.workloads.trims import TrimsLoad
 
@@ -16,8 +18,11 @@ LOADS: Final[dict[str, Callable[[Setting], Workload]]] = {
     "trims": TrimsLoad,
     "compaction": CompactionLoad,
     "growth": GrowthLoad,
+    "lists": ListsLoad,
+    "classic groups": ClassicGroupLoad,
+    "modern groups": ModernGroupLoad,
 }
-SHARE: Final = 0.3
+SHARE: Final = 0.2
 """How many of the seeds have a workload."""
 
 
