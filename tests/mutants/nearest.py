@@ -17,7 +17,7 @@ from tests.mutants.operators import Mutant
 
 FOLDERS: Final = (
     "tests/unit/idempotency", "tests/unit/txn_coordinator", "tests/unit/geo_replicator", "tests/datadriven",
-    "tests/property", "tests/spec", "tests/unit/region_broker/adapters", "tests/unit/region_broker/groups",
+    "tests/property", "tests/spec", "tests/unit/region_broker/ledgers", "tests/unit/region_broker/region", "tests/unit/region_broker/groups",
 )  # fmt: skip
 TEST_S_MAX: Final = 4.0
 """A test that takes longer is not asked: what it alone would notice is not noticed soon enough by people, either."""
