@@ -152,11 +152,11 @@ class LogModel:
     def bookmark(self, between: Callable[[], None]) -> None:
         """Put a bookmark at the log's end; `between` is done while its thread has not begun yet."""
         log = self.world.partition.log
-        job = log.begin_bookmark()
+        job = log.durability.begin_bookmark()
         if job is None:
             return
         between()
-        log.finish_bookmark(job, job.run())
+        log.durability.finish_bookmark(job, job.run())
 
     def damage_bookmark(self, rng: random.Random) -> None:
         """Flip a bit of a bookmark, for good: it is only a shortcut."""
@@ -337,7 +337,7 @@ class LogModel:
         assert all_bytes(partition) == b"".join(durable)
         for item in kept:
             for offset in (item.header.base_offset, item.header.last_offset):
-                found = partition.log.read(offset, 1, partition.log_end_offset)
+                found = partition.log.segments.read(offset, 1, partition.log_end_offset)
                 assert found is not None
                 assert found[:2] == (item.data, item.header.next_offset)
         epochs = {item.header.leader_epoch for item in kept}

@@ -171,7 +171,7 @@ class World:
     def sync_files(self) -> None:
         """Sync all logs' own files: nothing is left that only the journal holds."""
         for partition in self.partitions:
-            partition.log.sync_now()
+            partition.log.durability.sync_now()
 
     def catch_up(self) -> None:
         """Sync the files of the logs that the journal waits for."""

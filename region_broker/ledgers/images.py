@@ -166,7 +166,7 @@ class LedgerImages:
         if not partition.log_start_offset <= shard.looked_to <= end:
             shard.looked_to = partition.log_start_offset  # cut since
         enough = max(self.step_bytes, shard.size_bytes)
-        return partition.log.bytes_between(shard.looked_to, end, enough) >= enough
+        return partition.log.segments.bytes_between(shard.looked_to, end, enough) >= enough
 
     async def _make(self, partition: Partition, shard: _Shard, end: int) -> bool:
         interruptions = partition.log.cleaning.interruptions

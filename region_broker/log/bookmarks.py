@@ -13,8 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from region_broker.log.partition_log import PartitionLog
-from region_broker.log.sync_job import BookmarkOutcome
+from region_broker.log.sync_job import BookmarkOutcome, BookmarkTarget
 
 logger: Final = logging.getLogger(__name__)
 
@@ -32,13 +31,13 @@ class Bookmarks:
     def __init__(self, run_in_thread: RunInThread = asyncio.to_thread) -> None:
         """Know of no log yet."""
         self._run_in_thread = run_in_thread
-        self._grown: dict[PartitionLog, None] = {}
+        self._grown: dict[BookmarkTarget, None] = {}
         self._since_bytes = 0
-        self._last_bytes: dict[PartitionLog, int] = {}
+        self._last_bytes: dict[BookmarkTarget, int] = {}
         """How large the last bookmark of each log was."""
         self._wake = asyncio.Event()
 
-    def note_grown(self, log: PartitionLog, size_bytes: int) -> None:
+    def note_grown(self, log: BookmarkTarget, size_bytes: int) -> None:
         """Note that a log has grown, or was found with that much to read."""
         if size_bytes <= 0:
             return
@@ -56,7 +55,7 @@ class Bookmarks:
             for log in self.due():
                 await self.put(log)
 
-    def due(self) -> list[PartitionLog]:
+    def due(self) -> list[BookmarkTarget]:
         """Return the logs to which a bookmark is to be put now, the one with most to read first."""
         unread = {log: log.unread_bytes for log in self._grown}
         self._grown = {log: None for log, size_bytes in unread.items() if size_bytes > 0}
@@ -71,7 +70,7 @@ class Bookmarks:
                 found.append(log)
         return found
 
-    async def put(self, log: PartitionLog) -> None:
+    async def put(self, log: BookmarkTarget) -> None:
         """Put a bookmark at the end of `log`, unless it is being sealed, or has ended."""
         job = log.begin_bookmark()
         if job is None:

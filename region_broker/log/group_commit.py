@@ -20,7 +20,7 @@ segments that are full; neither uses the journal. Full segments are handed to `o
 delays no ack.
 Why on the loop: handing a group to threads costs more than the syncs of a fast disk, as each `fdatasync` that
 returns there needs the interpreter back from the loop; meanwhile requests gather in the sockets and are served
-in the next turn, as one group. Not here: what is synced (`PartitionLog.begin_sync`).
+in the next turn, as one group. Not here: what is synced (`parts.durability`).
 """
 
 import asyncio
@@ -33,8 +33,7 @@ from typing import Final, Protocol
 from idempotency.ports import Clock
 from region_broker.log.journal.writer import BLOCK_BYTES_MAX, Journal, JournalBlock
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
-from region_broker.log.partition_log import PartitionLog
-from region_broker.log.sync_job import SyncJob
+from region_broker.log.sync_job import DirtyLog, SyncJob
 
 logger: Final = logging.getLogger(__name__)
 
@@ -182,7 +181,7 @@ class GroupCommit:
         self._interval_ms = config.flush_interval_ms
         self._clock = clock
         self._runner = runner if runner is not None else DiskRunner(clock)
-        self._dirty: dict[PartitionLog, None] = {}
+        self._dirty: dict[DirtyLog, None] = {}
         self._wake = asyncio.Event()
         self._journal: Journal | None = None
         self._catching_up = False
@@ -192,7 +191,7 @@ class GroupCommit:
         """Write small appends into `journal` from now on."""
         self._journal = journal
 
-    def mark_dirty(self, log: PartitionLog) -> None:
+    def mark_dirty(self, log: DirtyLog) -> None:
         """Note that a log has something to sync; called after each append."""
         if self.policy is FlushPolicy.OS and not log.has_pending_seals:
             return

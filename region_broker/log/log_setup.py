@@ -6,15 +6,12 @@ Not here: the log (`partition_log`), a topic's settings (`log_config`).
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from region_broker.log.journal.blocks import LogId
 from region_broker.log.log_config import FlushPolicy, LogConfig
 from region_broker.log.segment import SealedCache
 from region_broker.log.side_files.checked_file import NO_MARK, JournalMark
-
-if TYPE_CHECKING:
-    from region_broker.log.partition_log import PartitionLog
+from region_broker.log.sync_job import BookmarkTarget, DirtyLog
 
 
 @dataclass(slots=True)
@@ -24,9 +21,9 @@ class LogListener:
     `on_grown(log, bytes)`: that much was appended, or found at the start, and lies behind the bookmark.
     """
 
-    on_dirty: Callable[["PartitionLog"], None]
+    on_dirty: Callable[[DirtyLog], None]
     on_stable: Callable[[], None] = field(default=lambda: None)
-    on_grown: Callable[["PartitionLog", int], None] = field(default=lambda _log, _bytes: None)
+    on_grown: Callable[[BookmarkTarget, int], None] = field(default=lambda _log, _bytes: None)
 
 
 @dataclass(slots=True, kw_only=True)

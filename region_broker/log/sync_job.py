@@ -6,7 +6,7 @@ INV-LF4  memory is given back only of what is synced, of the open segment of a l
 INV-LF3  what is written for a bookmark is written without the lock: only the sync of what is left, and the rename, hold
          up a group commit
 
-Not here: when (`group_commit`), what comes of it (`PartitionLog.finish_sync`).
+Not here: when (`group_commit`), what comes of it (`parts.durability`).
 """
 
 import logging
@@ -33,7 +33,7 @@ BULK_BYTES_MIN: Final = 256 * 1024
 
 
 class SyncTarget(Protocol):
-    """The log that a job belongs to; `PartitionLog` is one."""
+    """The log that a job belongs to: its `LogDurability`."""
 
     @property
     def generation(self) -> int:
@@ -62,6 +62,36 @@ class SyncTarget(Protocol):
 
     def take_sealed(self) -> list[Path]:
         """Return the segments sealed since the last call."""
+        ...
+
+
+class DirtyLog(Protocol):
+    """A log that has something to make durable: its `LogDurability`."""
+
+    @property
+    def has_pending_seals(self) -> bool:
+        """Whether a full segment waits for its seal."""
+        ...
+
+    def begin_sync(self) -> "SyncJob | None":
+        """Return what is to be made durable now; None if nothing is."""
+        ...
+
+
+class BookmarkTarget(Protocol):
+    """The log that a bookmark is put into: its `LogDurability`."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the open segment behind its bookmark: what a start after a crash reads."""
+        ...
+
+    def begin_bookmark(self) -> "BookmarkJob | None":
+        """Return what puts a bookmark at the log's end; None if that is not the time for one."""
+        ...
+
+    def finish_bookmark(self, job: "BookmarkJob", outcome: "BookmarkOutcome") -> None:
+        """Take the outcome in."""
         ...
 
 

@@ -142,7 +142,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """The durable end of the log: one node per region."""
-        return self.log.stable_offset
+        return self.log.durability.stable_offset
 
     @property
     def log_start_offset(self) -> int:
@@ -167,7 +167,7 @@ class Partition:
     @property
     def visible_end(self) -> int:
         """What takes HW's place for readers: HW of a leader, D of the last shown tidemark of a mirror."""
-        high_watermark = self.log.stable_offset
+        high_watermark = self.log.durability.stable_offset
         if self.is_leader:
             return high_watermark
         return max(min(self.shown_cut_offset, high_watermark), self.log_start_offset)
@@ -188,7 +188,7 @@ class Partition:
     def readable_end(self, isolation: Isolation) -> int:
         """Return how far a reader sees (C37, T17)."""
         if isolation is Isolation.DURABLE:
-            return self.log.stable_offset
+            return self.log.durability.stable_offset
         if isolation is Isolation.READ_UNCOMMITTED:
             return self.visible_end
         return self.last_stable_offset
@@ -279,7 +279,7 @@ class Partition:
         self, data: Buffer, header: BatchHeader, ahead: Prepared | None
     ) -> AppendOutcome:
         config = self.log.config
-        found = fitted(data, header, config, self.log.wall_ms(), ahead)
+        found = fitted(data, header, config, self.log.content.wall_ms(), ahead)
         if isinstance(found, AppendOutcome):
             return found
         outcome = self._write(*found)
@@ -318,7 +318,7 @@ class Partition:
 
     def _write(self, data: Buffer, header: BatchHeader) -> AppendOutcome:
         try:
-            stamped = self.log.append(data, header, self.leader_epoch)
+            stamped = self.log.appender.append(data, header, self.leader_epoch)
         except PartitionFailed as error:
             return AppendOutcome(AppendVerdict.STORAGE_FAILED, detail=str(error))
         self.written_bytes += stamped.size_bytes
@@ -345,7 +345,7 @@ class Partition:
         self.log.check_running()
         batches = self._check_mirrored(data)
         for part, found in writes_of(data, batches, self.log.log_end_offset):
-            self.log.append_verbatim(part, found)
+            self.log.appender.append_verbatim(part, found)
             self.written_bytes += len(part)
             self.follow_term(self.log.epochs.latest)
         return self.log.log_end_offset
@@ -372,7 +372,7 @@ class Partition:
         """Tell `listener` once HW >= `offset`, perhaps at once; or of PartitionFailed or NotLeader."""
         if self.log.failed is not None:
             listener.not_committed(PartitionFailed(self.log.failed))
-        elif self.log.stable_offset >= offset:
+        elif self.log.durability.stable_offset >= offset:
             listener.committed()
         else:
             self._waiters.tell(offset, listener)
@@ -387,7 +387,7 @@ class Partition:
         if self.log.failed is not None:
             self._waiters.fail(PartitionFailed(self.log.failed))
         else:
-            self._waiters.reached(self.log.stable_offset)
+            self._waiters.reached(self.log.durability.stable_offset)
         self.watchers.tell()
 
     def stop(self, reason: str) -> None:
@@ -453,7 +453,7 @@ class Partition:
         may be behind. Raises OffsetOutOfRange, PartitionFailed, CorruptRange, and ColdRange unless `wait`.
         """
         self._check_range(offset, self.kept_from)
-        high_watermark = self.log.stable_offset
+        high_watermark = self.log.durability.stable_offset
         end = high_watermark if limit is None else min(limit, high_watermark)
         return self._reads.read(offset, max_bytes, end, wait=wait)[0]
 
@@ -542,7 +542,7 @@ class Partition:
         if offset > self.log_start_offset:
             self._trimming.raise_start(offset)
             self.watchers.tell()
-        self.log.delete_segments_below(min(offset, self.log_start_offset))
+        self.log.trimmer.delete_segments_below(min(offset, self.log_start_offset))
 
     # -- cutting ---------------------------------------------------------------------------------
 

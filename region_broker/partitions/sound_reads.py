@@ -77,11 +77,13 @@ class SoundReads:
         self, offset: int, max_bytes: int, end: int, *, wait: bool
     ) -> ReadSlice | None:
         try:
-            return self._log.read(offset, max_bytes, end, wait=wait)
+            return self._log.segments.read(offset, max_bytes, end, wait=wait)
         except LogDamaged:
             if max_bytes <= 1:
                 raise
-            return self._log.read(offset, 1, end, wait=wait)  # the first batch may be sound
+            return self._log.segments.read(
+                offset, 1, end, wait=wait
+            )  # the first batch may be sound
 
     def aborted_in(self, start: int, end: int, bound: int, *, wait: bool) -> list[AbortedTxn]:
         """Return the aborted transactions that touch [start, end); raises what `read` raises."""
@@ -95,7 +97,7 @@ class SoundReads:
         """
         try:
             with self._errors_at(start, f"looking for what lies behind {start}"):
-                return self._log.bytes_between(start, end, enough, wait=wait)
+                return self._log.segments.bytes_between(start, end, enough, wait=wait)
         except CorruptRange:
             return enough
 

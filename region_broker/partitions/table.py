@@ -352,7 +352,7 @@ class PartitionTable:
 
         def give_up() -> None:
             for partition in partitions:
-                partition.log.give_up()
+                partition.log.durability.give_up()
                 self._refused.pop((partition.topic_id.bytes, partition.tp.partition), None)
 
         self._removal.put_away(folder, give_up, keep=keep)
@@ -376,7 +376,7 @@ class PartitionTable:
         config = self._log_config(topic)
         self._configs[topic.topic_id] = topic.configs
         for partition in self._by_id.get(topic.topic_id, {}).values():
-            partition.log.config = config
+            partition.log.reconfigure(config)
 
     def _log_config(self, topic: TopicSpec) -> LogConfig:
         configs = dict(topic.configs)

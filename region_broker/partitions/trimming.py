@@ -55,14 +55,14 @@ class Trimming:
             self._log.cleaning.check_cut(offset)
         self._cut_start(offset)
         with self.stops_on_disk_errors(f"cutting at {offset}"):
-            self._log.truncate_to(offset)
+            self._log.trimmer.truncate_to(offset)
             if offset == self._log.log_start_offset:
                 self._log.cleaning.forget()
 
     def start_at(self, offset: int) -> None:
         """Give up all records and go on, empty, at `offset`."""
         self._cut_start(offset)
-        self._log.start_at(offset)
+        self._log.trimmer.start_at(offset)
 
     def retain(self, *, now_ms: int, stable_offset: int, hold_offset: int | None) -> int:
         """Delete segments that are too old or too many, and those below the log start; return how many.
@@ -74,9 +74,9 @@ class Trimming:
         with self.stops_on_disk_errors("retention"):
             deleted = 0
             if log.config.deletes:
-                deleted = log.apply_retention(now_ms=now_ms, hold_offset=hold)
+                deleted = log.trimmer.apply_retention(now_ms=now_ms, hold_offset=hold)
             start = max(log.log_start_offset, self._start.offset)
             if start > log.log_start_offset:
                 held = start if hold_offset is None else hold_offset
-                deleted += log.delete_segments_below(min(start, held))
+                deleted += log.trimmer.delete_segments_below(min(start, held))
         return deleted

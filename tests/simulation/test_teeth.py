@@ -21,7 +21,7 @@ from idempotency.window import BatchWindow
 from region_broker.handlers.dispatch import dispatcher as dispatch
 from region_broker.handlers.dispatch.services import ORDER_BROKEN
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
-from region_broker.log.partition_log import PartitionLog
+from region_broker.log.parts.durability import LogDurability
 from region_broker.partitions.partition import Partition
 from region_broker.ports.system.clock import SystemClock
 from region_broker.region.failover.quarantine_store import QuarantineStore
@@ -85,7 +85,9 @@ def a_cut_is_where_the_logs_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mirror_shows_all_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Partition, "visible_end", property(lambda self: self.log.stable_offset))
+    monkeypatch.setattr(
+        Partition, "visible_end", property(lambda self: self.log.durability.stable_offset)
+    )
 
 
 def taker_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +119,9 @@ def one_partition_gets_no_marker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartitionLog, "stable_offset", property(lambda self: self.log_end_offset))
+    monkeypatch.setattr(
+        LogDurability, "stable_offset", property(lambda self: self._content.end_offset)
+    )
 
 
 def duplicates_are_not_recognised(monkeypatch: pytest.MonkeyPatch) -> None:

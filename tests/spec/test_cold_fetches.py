@@ -44,7 +44,7 @@ async def filled(world: WireWorld, count: int) -> list[bytes]:
             part.append(build_batch([Record(None, bytes([number]) * 9000)]))
     for part in parts:
         await part.wait_committed(part.log_end_offset)
-        part.log.sync_now()
+        part.log.durability.sync_now()
     return [bytes(part.read_raw(0, 1 << 20)) for part in parts]
 
 

@@ -75,7 +75,7 @@ async def test_T14_a_returning_log_that_starts_above_the_base_is_copied_anew(pai
     """Its first records are gone, all of it is void, and the acting region has what it lacks."""
     await tail_behind_the_last_tidemark(pair)
     await pair.eu.partition(0).delete_records(2)
-    assert pair.eu.partition(0).log.delete_segments_below(2) > 0
+    assert pair.eu.partition(0).log.trimmer.delete_segments_below(2) > 0
     assert pair.eu.partition(0).kept_from == 2
     await pair.eu.kill()
     await fail_over(pair.us)

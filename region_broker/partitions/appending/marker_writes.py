@@ -91,7 +91,7 @@ class _Run:
         if not self._batches:
             return []
         try:
-            self._log.append_verbatim(b"".join(self._bytes), self._batches)
+            self._log.appender.append_verbatim(b"".join(self._bytes), self._batches)
         except PartitionFailed as error:
             failed = AppendOutcome(AppendVerdict.STORAGE_FAILED, detail=str(error))
             return [failed] * len(self._batches)

@@ -189,7 +189,7 @@ def test_an_image_of_an_image_goes_on_from_it() -> None:
     ledger = Ledger()
     ledger.transact(100, finish=False)
     assert ledger.renew()
-    known = ledger.shard.log.bytes_between(0, ledger.ends[0], 1 << 30)
+    known = ledger.shard.log.segments.bytes_between(0, ledger.ends[0], 1 << 30)
     for _ in range(4):
         ledger.transact(4, finish=False)
         before = ledger.world.disk.bytes_read

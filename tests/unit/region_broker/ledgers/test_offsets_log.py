@@ -136,7 +136,7 @@ async def test_C22_damage_in_the_ledger_fails_its_load(tmp_path: Path) -> None:
         await made.log.committed(0, appended.next_offset)
         partition = made.table.get(OFFSETS_LEDGER, 0)
         assert partition is not None
-        partition.log.sync_now()
+        partition.log.durability.sync_now()
         with next(partition.log.folder.glob("*.log")).open("r+b") as file:
             file.seek(-3, 2)
             file.write(b"\xff")

@@ -33,10 +33,10 @@ def fill(some: World, batch_count: int, *, size_bytes: int = 300, producer_id: i
 
 def put(some: World, between: Callable[[], None] = lambda: None) -> None:
     """Put a bookmark at the end of partition 0; `between` is done while its thread has not begun."""
-    job = some.partition.log.begin_bookmark()
+    job = some.partition.log.durability.begin_bookmark()
     assert job is not None
     between()
-    some.partition.log.finish_bookmark(job, job.run())
+    some.partition.log.durability.finish_bookmark(job, job.run())
 
 
 def bookmark_of(some: World, base: int = 0) -> Path:
@@ -293,7 +293,7 @@ def test_INV_BKD1_a_bookmark_that_found_no_room_does_not_count() -> None:
     some = world()
     fill(some, 20)
     some.sync()
-    before = some.partition.log.unread_bytes
+    before = some.partition.log.durability.unread_bytes
 
     def full(operation: str, path: Path) -> None:
         if operation == "pwrite" and path.name.endswith(".bookmark.tmp"):
@@ -302,10 +302,10 @@ def test_INV_BKD1_a_bookmark_that_found_no_room_does_not_count() -> None:
     some.disk.fault = full
     put(some)
     assert some.partition.failed is None
-    assert some.partition.log.unread_bytes == before
+    assert some.partition.log.durability.unread_bytes == before
     some.disk.fault = None
     put(some)
-    assert some.partition.log.unread_bytes == 0
+    assert some.partition.log.durability.unread_bytes == 0
 
 
 def test_bookmarks_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,17 +317,17 @@ def test_bookmarks_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(count):
             some.partitions[number].append(batch(size_bytes=300))
     some.sync()
-    assert due.due() == [some.partitions[1].log]
-    job = some.partitions[1].log.begin_bookmark()
+    assert due.due() == [some.partitions[1].log.durability]
+    job = some.partitions[1].log.durability.begin_bookmark()
     assert job is not None
-    some.partitions[1].log.finish_bookmark(job, job.run())
-    assert some.partitions[1].log.unread_bytes == 0
+    some.partitions[1].log.durability.finish_bookmark(job, job.run())
+    assert some.partitions[1].log.durability.unread_bytes == 0
     assert due.due() == []
     some.kill_and_reopen()  # a start knows what is unread, as what was appended before it
     for _ in range(40):
         some.partitions[0].append(batch(size_bytes=300))
     some.sync()
-    assert some.table.bookmarks.due() == [some.partitions[0].log]
+    assert some.table.bookmarks.due() == [some.partitions[0].log.durability]
 
 
 async def test_a_node_puts_bookmarks_as_its_logs_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,9 +344,9 @@ async def test_a_node_puts_bookmarks_as_its_logs_grow(monkeypatch: pytest.Monkey
             fill(some, 80)
             await some.group_commit.sync_group()
             for _ in range(1000):
-                if some.partition.log.unread_bytes == 0:
+                if some.partition.log.durability.unread_bytes == 0:
                     break
                 await asyncio.sleep(0.001)
-            assert some.partition.log.unread_bytes == 0
+            assert some.partition.log.durability.unread_bytes == 0
         task.cancel()
     assert some.disk.exists(bookmark_of(some))

@@ -283,7 +283,7 @@ def test_what_was_cut_does_not_come_back_with_a_checkpoint_that_was_written_in_p
     fill(some, 1)
     written_in_part(some, 20)
     with pytest.raises(PartitionFailed):
-        some.partition.log.sync_now()
+        some.partition.log.durability.sync_now()
     some.kill_and_reopen()
     assert some.partition.failed is None
     assert some.partition.log_end_offset == 3
@@ -431,7 +431,7 @@ def test_C9_no_snapshot_outlives_the_records_it_was_made_of() -> None:
 def test_a_sync_that_failed_in_a_thread_is_not_healed_by_the_next_one() -> None:
     some = world()
     fill(some, 3)
-    job = some.partition.log.begin_sync()
+    job = some.partition.log.durability.begin_sync()
     assert job is not None
 
     def broken(operation: str, _: Path) -> None:
@@ -442,6 +442,6 @@ def test_a_sync_that_failed_in_a_thread_is_not_healed_by_the_next_one() -> None:
     error = job.run()  # its outcome has not reached the loop yet
     some.disk.fault = None
     with pytest.raises(PartitionFailed, match="broken"):
-        some.partition.log.sync_now()
+        some.partition.log.durability.sync_now()
     job.log.finish_sync(job, error)
     assert some.partition.high_watermark == 0

@@ -1,0 +1,1 @@
+"""The parts of one partition's log: `log.partition_log` puts them together."""

@@ -1,0 +1,130 @@
+"""Appending to one log, into the page cache; a full segment is followed by a fresh one.
+
+INV-PL7  what was written is applied in the same call: the end, the state, the epochs and the index of the open segment
+        know of it, and whoever makes it durable was told
+INV-PL8  a segment is full by size, by age, or by what its index can say; where no file can be opened for a fresh one, it
+        goes on as long as its format allows
+
+Not here: judging a client's batch (`replication`), making durable (`durability`).
+"""
+
+from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
+from region_broker.log.failures import PartitionFailed
+from region_broker.log.log_config import FlushPolicy
+from region_broker.log.parts.content import LogContent
+from region_broker.log.parts.durability import LogDurability
+from region_broker.log.replay import aborted_with_marker_in
+from region_broker.log.segment import Room, Segment
+from region_broker.log.side_files.aborted_index import encode_aborted
+from region_broker.log.sync_job import Seal
+from region_broker.ports.disk import NO_DESCRIPTORS
+
+
+class LogAppender:
+    """Writes whole batches at the end of a log. Belongs to the event loop."""
+
+    __slots__ = ("_content", "_durability", "_tail")
+
+    def __init__(self, content: LogContent, durability: LogDurability) -> None:
+        """Append to `content`."""
+        self._content = content
+        self._durability = durability
+        self._tail = durability.tail
+
+    def append(
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        leader_epoch: int,
+        marker: MarkerFacts | None = None,
+    ) -> BatchHeader:
+        """Stamp base offset and leader epoch and write one batch that was judged fresh; return its header.
+
+        Raises PartitionFailed; then the log has stopped.
+        """
+        stamped = header.stamped(base_offset=self._content.end_offset, leader_epoch=leader_epoch)
+        front, rest = stamped_front(stamped), memoryview(batch)[FRONT_BYTES:]
+        self._write(header.size_bytes, stamped.last_offset, front, rest)
+        self._applied(stamped, marker)
+        self._appended()
+        return stamped
+
+    def append_verbatim(
+        self, data: Buffer, batches: list[tuple[BatchHeader, MarkerFacts | None]]
+    ) -> None:
+        """Write checked whole batches that continue the log, offsets and epochs as they are (mirror).
+
+        Raises PartitionFailed; then the log has stopped.
+        """
+        assert batches
+        first, last = batches[0][0], batches[-1][0]
+        end_offset = self._content.end_offset
+        assert end_offset <= first.base_offset, (first.base_offset, end_offset)
+        self._write(len(data), last.last_offset, data)
+        for header, marker in batches:
+            self._applied(header, marker)
+        self._appended()
+
+    def _write(self, size_bytes: int, last_offset: int, *buffers: Buffer) -> None:
+        content = self._content
+        content.check_running()
+        try:
+            active = self._room_for(size_bytes, last_offset)
+            assert active.file is not None
+            active.file.pwrite(active.size_bytes, *buffers)
+        except OSError as error:
+            content.fail(f"writing to {content.folder} failed: {error}")
+            raise PartitionFailed(content.failed) from error
+        self._tail.add(active.base_offset, active.size_bytes, buffers)
+
+    def _applied(self, header: BatchHeader, marker: MarkerFacts | None) -> None:
+        content = self._content
+        assert content.active is not None
+        assert header.base_offset >= content.end_offset, (header.base_offset, content.end_offset)
+        if header.leader_epoch > content.epochs.latest:
+            content.epochs.note(header.leader_epoch, header.base_offset)
+        content.active.note_batch(header)
+        content.state.apply(header, marker)
+        content.end_offset = header.next_offset
+
+    def _appended(self) -> None:
+        content = self._content
+        content.listener.on_dirty(self._durability)
+        if content.policy is not FlushPolicy.COMMIT:
+            content.listener.on_stable()
+
+    def _room_for(self, size_bytes: int, last_offset: int) -> Segment:
+        content = self._content
+        active = content.active
+        assert active is not None
+        now_ms = content.wall_ms()
+        room = active.room_for(size_bytes, last_offset, now_ms, content.config)
+        if room is Room.YES:
+            return active
+        try:
+            fresh = self._roll(active)
+        except OSError as error:
+            if room is Room.NO or error.errno not in NO_DESCRIPTORS:
+                raise
+            active.put_roll_off(error)
+            return active
+        fresh.first_appended_wall_ms = now_ms
+        return fresh
+
+    def _roll(self, full: Segment) -> Segment:
+        content = self._content
+        assert full.live_index is not None
+        start, end = full.base_offset, full.next_offset
+        fresh = Segment.create(content.folder, content.cache, content.config, end)
+        self._durability.rolled(
+            Seal(
+                segment=full,
+                index=full.live_index.encode(full.summary()),
+                aborted=encode_aborted(aborted_with_marker_in(content.state, start, end)),
+                snapshot=content.state.encode(),
+                epochs=content.epochs.encode(),
+            )
+        )
+        content.segments.add(fresh)
+        content.active = fresh
+        return fresh

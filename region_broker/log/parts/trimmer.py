@@ -1,0 +1,193 @@
+"""What goes from the two ends of one log: cutting its end off, deleting old segments, giving up all.
+
+INV-PL9  nothing is taken off before what follows from it is durable: the checkpoint lowered before bytes go, the state
+        kept at the first offset that stays, the log start noted before segments go
+INV-PL10  whatever changes the files holds the lock of `FileSync`, voids or outlives the jobs begun before, and interrupts
+        a cleaning under way
+
+Not here: how far anything may go (`partitions.trimming`), holes (`cleaning`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from idempotency.partition_state import PartitionState
+from region_broker.log.cleaning.state import CleaningState
+from region_broker.log.failures import PartitionFailed
+from region_broker.log.parts.content import LogContent
+from region_broker.log.parts.durability import LogDurability
+from region_broker.log.replay import keep_state_at, rebuild_state
+from region_broker.log.segment import Segment, expired_count, remove_segment_files
+from region_broker.log.segment_list import SegmentList
+from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
+from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from region_broker.log.side_files.producer_snapshots import remove_outside
+from region_broker.log.sync_job import remove_bookmark
+
+
+class LogTrimmer:
+    """Takes away from a log. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        content: LogContent,
+        durability: LogDurability,
+        cleaning: CleaningState,
+        journal_mark: Callable[[], JournalMark],
+    ) -> None:
+        """Take away from `content`; `journal_mark` names the last block of the journal."""
+        self._content = content
+        self._durability = durability
+        self._files = durability.files
+        self._cleaning = cleaning
+        self._journal_mark = journal_mark
+
+    @contextmanager
+    def _changing(self, work: str, *, voids: bool) -> Iterator[None]:
+        """Hold the lock; the log stops if the disk fails. `voids`: jobs begun before are void."""
+        content = self._content
+        with self._files.lock:
+            if voids:
+                self._files.void()
+            try:
+                self._cleaning.interrupt()
+                yield
+            except OSError as error:
+                content.fail(f"{work} failed: {error}")
+                raise PartitionFailed(content.failed) from error
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut off everything from `offset`, a batch boundary, durably; rebuild the state (C9, T20).
+
+        Raises NotABatchBoundary, LogDamaged or PartitionFailed. After a crash in the middle the log is the
+        old or the cut one, or between: call it again.
+        """
+        content = self._content
+        content.check_running()
+        segment, position = content.segments.boundary(offset)
+        self._durability.sync_now()
+        if offset == content.end_offset:
+            return
+        with self._changing(f"cutting {content.folder} at {offset}", voids=True):
+            self._cut(segment, position, offset)
+        content.epochs.truncate_end(offset)
+        content.state = rebuild_state(content.folder, content.segments.segments, offset)
+        content.state.forget_aborted_below(segment.base_offset)
+        content.listener.on_grown(self._durability, self._durability.unread_bytes)
+        content.listener.on_stable()
+
+    def _cut(self, segment: Segment, position: int, offset: int) -> None:
+        content, checkpoint = self._content, self._files.checkpoint
+        assert checkpoint is not None
+        lowered = replace(self._durability.checkpoint_now(), synced_offset=offset,
+                          segment_base=segment.base_offset, segment_bytes=position)  # fmt: skip
+        # The checkpoint first: it must never claim bytes that are gone (INV-K2), and it says that what the
+        # journal holds of this log is void (INV-K4): all of it that stays was synced by `truncate_to`.
+        checkpoint.lower(lowered, self._journal_mark())
+        kept = content.segments.slot(offset) + 1
+        for removed in reversed(content.segments.keep(0, kept)):
+            if removed.file is not None:
+                removed.file.close()
+            remove_segment_files(content.folder, content.cache, removed.base_offset)
+        segment.cut(position, offset)
+        self._reopen_as_active(segment)
+        assert segment.file is not None
+        segment.file.truncate(position)
+        segment.file.fdatasync()
+        remove_outside(content.disk, content.folder, content.start_offset, offset)
+        remove_bookmark(content.disk, segment)
+        content.disk.fsync_dir(content.folder)
+        content.active = segment
+        content.end_offset = offset
+        self._durability.cut_at(offset)
+
+    def _reopen_as_active(self, segment: Segment) -> None:
+        if segment.file is not None:
+            return
+        disk, folder = self._content.disk, self._content.folder
+        self._content.cache.forget(segment.path)
+        segment.file = disk.open(segment.path)
+        keep = {segment.path.name, segment.path.with_suffix(".snapshot").name}
+        for name in disk.list_dir(folder):
+            if name.startswith(segment.path.stem) and name not in keep:
+                disk.remove(folder / name)
+
+    # -- the start -------------------------------------------------------------------------------
+
+    def apply_retention(self, *, now_ms: int, hold_offset: int) -> int:
+        """Delete the oldest sealed segments by age and size, none that holds `hold_offset` or more.
+
+        Returns how many were deleted. Raises PartitionFailed.
+        """
+        content = self._content
+        content.check_running()
+        segments = content.segments.segments
+        sealed_end = next(s.base_offset for s in segments if s.file is not None)
+        hold_offset = min(hold_offset, sealed_end)
+        count = expired_count(segments, content.config, now_ms=now_ms, hold_offset=hold_offset)
+        self._delete_oldest(count)
+        return count
+
+    def delete_segments_below(self, offset: int) -> int:
+        """Delete the sealed segments that lie wholly below `offset` (mirror, T14); return how many."""
+        self._content.check_running()
+        segments = self._content.segments.segments
+        kept = (s for s in segments if s.next_offset > offset or s.file is not None)
+        count = segments.index(next(kept))  # the active one at the latest
+        self._delete_oldest(count)
+        return count
+
+    def _delete_oldest(self, count: int) -> None:
+        if count == 0:
+            return
+        content = self._content
+        with self._changing(f"deleting old segments of {content.folder}", voids=False):
+            segments = content.segments
+            # What is deleted can not be replayed any more.
+            keep_state_at(content.folder, segments.segments, segments.bases[count])
+            deleted = segments.keep(count, len(segments.segments))
+            assert all(segment.file is None for segment in deleted)
+            assert self._files.checkpoint is not None
+            self._files.checkpoint.note_log_start(content.start_offset)
+            for segment in deleted:
+                remove_segment_files(content.folder, content.cache, segment.base_offset)
+            remove_outside(content.disk, content.folder, content.start_offset, content.end_offset)
+            content.disk.fsync_dir(content.folder)
+        content.epochs.truncate_start(content.start_offset)
+        content.state.forget_aborted_below(content.start_offset)
+
+    # -- all of it -------------------------------------------------------------------------------
+
+    def start_at(self, offset: int) -> None:
+        """Give up all records and go on, empty, at `offset` (a mirror that is seeded again, T14)."""
+        content = self._content
+        content.check_running()
+        with self._changing(f"starting {content.folder} again at {offset}", voids=True):
+            self._empty_and_start_at(offset)
+        content.listener.on_stable()
+
+    def _empty_and_start_at(self, offset: int) -> None:
+        content = self._content
+        disk, folder = content.disk, content.folder
+        self._cleaning.forget()
+        self._durability.close_files()
+        fence = self._journal_mark()
+        emptied = Checkpoint(synced_offset=offset, segment_base=offset, segment_bytes=0,
+                             log_start_offset=offset, fence=fence)  # fmt: skip
+        disk.write_file_atomic(folder / CHECKPOINT_NAME, emptied.file_content())
+        for segment in content.segments.segments:
+            remove_segment_files(folder, content.cache, segment.base_offset)
+        remove_outside(disk, folder, offset, offset - 1)
+        if disk.exists(folder / EPOCHS_NAME):
+            disk.remove(folder / EPOCHS_NAME)
+        active = content.active = Segment.create(folder, content.cache, content.config, offset)
+        disk.fsync_dir(folder)
+        content.segments = SegmentList(folder, content.cache, [active])
+        content.state, content.epochs = PartitionState(), LeaderEpochs()
+        content.end_offset = offset
+        self._durability.emptied_at(offset)
+        self._durability.open_checkpoint(fence, clean=False)
