@@ -227,6 +227,11 @@ class SimulatedListener:
             self._failures.append(failure)
             self.close()
 
+    def end(self) -> None:
+        """End what serves its connections, as the death of its process does: an answer may be waited for for ever."""
+        for task in sorted(self._tasks, key=hash):
+            task.cancel()
+
     def close(self) -> None:
         """See `Listener`."""
         self._closed.set()
@@ -339,6 +344,7 @@ class Fabric:
         for place, listener in list(self._listeners.items()):
             if listener.site == site:
                 del self._listeners[place]
+                listener.end()
         self.reset(site)
 
     def _break(self, chosen: Callable[[SimulatedStream], bool]) -> None:
