@@ -15,6 +15,8 @@ INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: read
          there is a backlog
 INV-SO6  what a mirror that is behind asks for, and memory has not, is read in by a thread: home's loop does not wait for it
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
+INV-SO10 an answer is not read for longer than `COLLECT_MS` and its last log: a mirror gives up one that takes too long, and
+         its next session begins with all logs again. Those that are left have the first turns in the next answer
 
 Not here: the mirror's side (`region_link`, `geo_replicator.link`).
 """
@@ -67,6 +69,7 @@ LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 10_000
 GATHER_MS: Final = 10
+COLLECT_MS: Final = 2_000
 _STATE: Final = "link"
 
 
@@ -431,10 +434,11 @@ class _FetchSession:
         data: list[Buffer] = []
         room = min(request.bytes_max, ANSWER_BYTES_MAX)
         waiting, self._moved = self._moved, {}
-        unfinished: list[LogKey] = []
+        left, unfinished = list[LogKey](), list[LogKey]()
+        until_ms = self._clock.monotonic_ms() + COLLECT_MS
         for key in waiting:
-            if room <= 0:
-                self._mark(key, hurries=True)
+            if room <= 0 or self._clock.monotonic_ms() >= until_ms:
+                left.append(key)
                 continue
             # One after the other: what lies behind a range that was read in is on its way, too (`Disk.warm`).
             taken = await self._partitions.cold_reads.read(
@@ -447,6 +451,10 @@ class _FetchSession:
                 room -= len(part_data)
                 if self.positions[key] < part.high_watermark:
                     unfinished.append(key)
+        moved_meanwhile, self._moved = self._moved, {}
+        for key in left:
+            self._mark(key, hurries=True)
+        self._moved |= moved_meanwhile
         for key in unfinished:
             self._mark(key, hurries=True)
         self.taken.answered({_key_of(part): part.position for part in parts})

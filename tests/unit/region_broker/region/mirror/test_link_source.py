@@ -6,8 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import override
+
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
-from region_broker.region.mirror.link_source import GATHER_MS, LinkSource
+from region_broker.log.cold_reads import ColdReads, Reading, T
+from region_broker.ports.system.disk import RealDisk
+from region_broker.region.mirror.link_source import COLLECT_MS, GATHER_MS, LinkSource
 from region_broker.region.peers.protocol import FetchedLogs, FetchLogs, FetchPosition
 from region_broker.region.peers.server import PeerServer, PeerSession, Reply
 from region_broker.wire.batches import Record, build_batch
@@ -113,6 +117,34 @@ async def test_INV_SO4_a_log_with_much_to_send_does_not_hold_up_the_others(tmp_p
         one_batch = 1
         sent = [set(await mirror.fetch(bytes_max=one_batch)) for _ in range(6)]
         assert sent == [{"orders"}, {"bills"}, {TIDEMARK_LEDGER}, {"orders"}, {"bills"}, {"orders"}]
+
+
+class SlowReads(ColdReads):
+    """Reads as long as one answer may take, each time."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(RealDisk())
+        self._clock = clock
+
+    @override
+    async def read(self, reading: Reading[T]) -> T:
+        self._clock.pass_ms(COLLECT_MS)
+        return await super().read(reading)
+
+
+async def test_INV_SO10_a_slow_disk_makes_small_answers_and_keeps_no_log_waiting(
+    tmp_path: Path,
+) -> None:
+    async with linked(tmp_path) as mirror:
+        partitions = mirror.home.partitions
+        partitions.cold_reads = SlowReads(mirror.clock)
+        for name in ("orders", "bills"):
+            await mirror.home.produce(name, b"a")
+        await mirror.tidemark()
+        assert set(await mirror.fetch()) == {"orders"}
+        await mirror.home.produce("orders", b"b")
+        assert set(await mirror.fetch()) == {"bills"}
+        assert [set(await mirror.fetch()) for _ in range(2)] == [{TIDEMARK_LEDGER}, {"orders"}]
 
 
 async def test_INV_SO3_a_topic_that_changes_is_told_at_once(tmp_path: Path) -> None:
