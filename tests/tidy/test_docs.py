@@ -1,5 +1,6 @@
 """The documentation as it must be: current, complete, and with commands that the real parser takes."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -20,14 +21,16 @@ from tests.tidy.generated import (
     renewed,
 )
 from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
-from tests.tidy.tree import DOCS, ROOT, documents, names_of_tests, rule_tests, shown
+from tests.tidy.tree import DOCS, ROOT, documents, names_of_tests, rule_tests, shown, tree_of
 
 RUNBOOK_SECTIONS: Final = ("Symptom", "Confirm", "Act", "Verify", "Roll back", "Drill")
 RUNBOOKS: Final = sorted((DOCS / "runbooks").glob("*.md"))
+_NAMED: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _FENCE: Final = re.compile(r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 _TEST: Final = re.compile(r"`(?P<file>tests/[\w/]+\.py)(?:::(?P<name>test_\w+))?`")
 _CODE: Final = re.compile(r"`(?P<path>[a-z_]+(?:/\w+)+\.py)`")
+_PLACE: Final = re.compile(r"`(?P<path>[a-z_]+(?:/\w+)+\.py):(?P<name>[\w.]+)`")
 _CONFIG_ROW: Final = re.compile(r"^\| `(?P<key>[a-z_]+)` \| (?P<default>[^|]*) \|", re.MULTILINE)
 _SHELL: Final = frozenset({"sh", "bash", "console"})
 
@@ -62,6 +65,29 @@ def test_links_and_named_files_are_there(path: Path) -> None:
         if not there or (found["name"] and found["name"] not in names.get(found["file"], set())):
             missing.append(found[0])
     assert not missing
+
+
+@pytest.mark.parametrize("path", documents(), ids=shown)
+def test_places_named_in_code_are_there(path: Path) -> None:
+    places = [(found["path"], found["name"]) for found in _PLACE.finditer(_text(path))]
+    assert not [f"{file}:{name}" for file, name in places if name not in _names_in(ROOT / file)]
+    assert places or path.name != "ARCHITECTURE.md", "the walk of ARCHITECTURE.md names its places"
+
+
+def _names_in(path: Path) -> set[str]:
+    """Return the functions and classes of a file, methods as `Class.method`; none where there is no such file."""
+    if not path.exists():
+        return set()
+    top = tree_of(path).body
+    named = [node for node in top if isinstance(node, _NAMED)]
+    methods = {
+        f"{node.name}.{part.name}"
+        for node in named
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+        if isinstance(part, _NAMED)
+    }
+    return {node.name for node in named} | methods
 
 
 def test_generated_tables_are_current() -> None:
