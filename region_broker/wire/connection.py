@@ -67,7 +67,7 @@ class Peer:
     address: str
     numbering: Numbering = field(default_factory=Numbering)
     state: dict[str, Any] = field(default_factory=dict)
-    waiting: set[Waiting] = field(default_factory=set)
+    waiting: dict[Waiting, None] = field(default_factory=dict)
 
 
 class Incoming(msgspec.Struct, eq=False):

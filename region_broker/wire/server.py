@@ -132,7 +132,7 @@ class KafkaServer:
         self._memory = memory or MemoryBudget()
         self._numbering = Numbering()
         self._listener: Listener | None = None
-        self._links: set[_Link] = set()
+        self._links: dict[_Link, None] = {}  # in the order they came
         self._waiting: list[ByteStream] = []
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
@@ -209,7 +209,7 @@ class KafkaServer:
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
         )
         link.core.on_hand_back = partial(self._note_held, link)
-        self._links.add(link)
+        self._links[link] = None
         self._metrics.connections.set(len(self._links))
         try:
             async with asyncio.TaskGroup() as group:
@@ -224,7 +224,7 @@ class KafkaServer:
             link.group = None
             stream.abort()
             peer.state.clear()  # what was bound to the connection ends with it (a forwarder's channel)
-            self._links.discard(link)
+            del self._links[link]
             self._memory.hold(link.share, 0)
             self._admission.left(address)
             self._metrics.connections.set(len(self._links))

@@ -8,11 +8,13 @@ INV-SIL3  tasks and futures hash by when they were made, not by where they lie i
 INV-SIL4  when no callback, timer or job is left, `Stalled` is raised: nothing would ever happen again
 INV-SIL5  while a process is paused, none of its callbacks, timers and jobs runs; when it goes on, all that was due happens
          at once, in the order in which it was due. What others send it is kept for it meanwhile, as by the kernel
+INV-SIL6  nothing but the chance that was handed in decides, as `only_the_seed` says
 
 Chance is handed in. Not here: what a network or a disk does (`network`, `disk`).
 """
 
 import asyncio
+import gc
 import heapq
 import random
 from collections import deque
@@ -24,11 +26,14 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
+from tests.simulation.only_the_seed import only_the_seed
+
 T = TypeVar("T")
 STEP_S: Final = 1e-4
 JOB_S_MAX: Final = 0.002
 PROCESS: Final[ContextVar[str]] = ContextVar("PROCESS", default="")
 """Whose process runs, in everything that it starts; empty for what is none of the simulated ones."""
+COLLECT_ROUNDS: Final = 50_000
 
 
 class Stalled(Exception):
@@ -62,8 +67,12 @@ class _Waiting:
 
     def __init__(self, loop: "SimulatedLoop") -> None:
         self._loop = loop
+        self._rounds = 0
 
     def select(self, timeout_s: float | None) -> list[Any]:
+        self._rounds += 1
+        if not self._rounds % COLLECT_ROUNDS:
+            gc.collect()
         if timeout_s is None:
             raise Stalled("no callback, timer or job is left")
         self._loop.pass_s(timeout_s + STEP_S)
@@ -108,6 +117,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Return the simulated seconds since the loop began."""
         return self._now_s
+
+    @override
+    def run_forever(self) -> None:
+        """Run until stopped; raises `NotOfTheSeed` where anything else could have decided (INV-SIL6)."""
+        with only_the_seed():
+            super().run_forever()
 
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
@@ -227,5 +242,7 @@ class LoopClock:
 
 def run_simulated(main: Coroutine[Any, Any, T], seed: object) -> T:
     """Run `main` on a loop of its own, with the chance of `seed`; return its result."""
+    gc.collect()
+    gc.freeze()  # what was there before is none of its objects
     with asyncio.Runner(loop_factory=lambda: SimulatedLoop(random.Random(repr(seed)))) as runner:
         return runner.run(main)

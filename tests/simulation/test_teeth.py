@@ -23,11 +23,11 @@ from region_broker.handlers.dispatch.services import ORDER_BROKEN
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.log.parts.durability import LogDurability
 from region_broker.partitions.partition import Partition
-from region_broker.ports.system.clock import SystemClock
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.failover.steps import effects as failover_steps
 from region_broker.wire.server import CloseConnection
 from tests.simulation import region_pair as pairs
+from tests.simulation.simulated_loop import LoopClock
 from tests.simulation.test_pipelined import Life as PipelinedLife
 from tests.simulation.test_restarts import Alone
 from tests.simulation.test_restarts import run as restart
@@ -132,7 +132,7 @@ def producers_expire_by_event_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Kafka does: by the times that records carry, and the wall clock (C8)."""
 
     def expire(self: ProducerTable, _monotonic_ms: int, retention_ms: int) -> list[int]:
-        oldest_ms = SystemClock().wall_ms() - retention_ms
+        oldest_ms = LoopClock().wall_ms() - retention_ms
         found = [e for e in self if not e.in_transaction and e.last_timestamp_ms <= oldest_ms]
         for entry in found:
             del self._entries[entry.producer_id]

@@ -78,7 +78,7 @@ class ShardDriver:
         self.failed: str | None = None
         self._ports = ports
         self.ledger = LedgerQueue(ports.ledger, core.shard, coordinator_epoch, self)
-        self._waves: set[MarkerWave] = set()
+        self._waves: dict[MarkerWave, None] = {}  # in the order they began
         self.owed: set[DecisionId] = set()
         """Decisions with a marker that a stopped partition cannot take."""
         self._waiting: dict[int, Callable[[Answer], None]] = {}
@@ -256,7 +256,7 @@ class ShardDriver:
             return
         effects = self._decide(ev.MarkersResumed(orphans))
         wave = MarkerWave()
-        self._waves.add(wave)
+        self._waves[wave] = None
         for effect in effects:
             if isinstance(effect, SendMarkers):
                 self._send(effect, wave)
@@ -265,7 +265,7 @@ class ShardDriver:
         try:
             await wave.over()
         finally:
-            self._waves.discard(wave)
+            del self._waves[wave]
 
     def _send(self, effect: SendMarkers, wave: MarkerWave | None = None) -> None:
         if wave is not None:

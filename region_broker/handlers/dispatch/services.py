@@ -318,7 +318,7 @@ class RequestContext(msgspec.Struct):
     principal: str = "User:ANONYMOUS"
     peer: str = ""
     connection_state: dict[str, Any] = msgspec.field(default_factory=dict)
-    waiting: set[Waiting] = msgspec.field(default_factory=set)
+    waiting: dict[Waiting, None] = msgspec.field(default_factory=dict)
     """The requests of its connection that are given up when the peer is gone."""
     origin: int = 0
     """Tells connection ids apart that cannot be compared: of this listener, of each mirror's."""

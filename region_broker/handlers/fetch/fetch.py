@@ -130,7 +130,7 @@ class Fetching:
     def begin(self, finish: Finish) -> None:
         """Wait without a task, then answer."""
         self._finish = finish
-        self._ctx.waiting.add(self)
+        self._ctx.waiting[self] = None
         drained(self.reading.begin(self._over))
 
     def _over(self) -> None:
@@ -152,7 +152,7 @@ class Fetching:
         self._answer(None)
 
     def _answer(self, written: Written | Exception | None) -> None:
-        self._ctx.waiting.discard(self)
+        self._ctx.waiting.pop(self, None)
         finish, self._finish = self._finish, None
         if finish is not None:
             finish(written)

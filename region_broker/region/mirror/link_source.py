@@ -96,7 +96,7 @@ class LinkSource:
         self._metadata = metadata
         self._identity = identity
         self._clock = clock
-        self._sessions: set[_FetchSession] = set()
+        self._sessions: dict[_FetchSession, None] = {}  # in the order they began
         self.reports: dict[str, MirrorReport] = {}
         self.lags = MirrorLags(clock.monotonic_ms())
         self._history = ShownHistory(partitions)
@@ -259,7 +259,7 @@ class LinkSource:
         if fetching is None:
             fetching = _FetchSession(self._partitions, self._metadata, self._clock)
             session.state[_STATE] = opened = fetching
-            self._sessions.add(fetching)
+            self._sessions[fetching] = None
             session.on_close(lambda: self._end(session.hello.region, opened))
             self.lags.began(session.hello.region, fetching.positions, self._clock.monotonic_ms())
         if self.meet is not None and self._acts():
@@ -285,7 +285,7 @@ class LinkSource:
     def _end(self, region: str, fetching: "_FetchSession") -> None:
         fetching.close()
         self.lags.ended(region)
-        self._sessions.discard(fetching)
+        self._sessions.pop(fetching, None)
 
     async def _report_reached(
         self, session: PeerSession, message: ReportReached, _attachment: memoryview

@@ -58,9 +58,9 @@ class _Lease:
 
     __slots__ = ("__weakref__", "channel")
 
-    def __init__(self, channel: "_Channel") -> None:
+    def __init__(self, channel: "_Channel", end: "Callable[[_Channel], object]") -> None:
         self.channel = channel
-        weakref.finalize(self, channel.close)
+        weakref.finalize(self, end, channel)
 
 
 class _Channel:
@@ -102,7 +102,7 @@ class PeerForwarder:
         self._tasks: asyncio.TaskGroup | None = None
         self._failed_at_ms: int | None = None
         self._failure = ""
-        self._channels: weakref.WeakSet[_Channel] = weakref.WeakSet()
+        self._channels: dict[_Channel, None] = {}  # in the order they came
 
     def follow(self, acting_region: str, region_epoch: int) -> None:
         """End what was forwarded to anyone else (INV-FW6): it acts no more, or under another region epoch.
@@ -113,6 +113,10 @@ class PeerForwarder:
         for channel in list(self._channels):
             if (channel.acting_region, channel.region_epoch) != (acting_region, region_epoch):
                 channel.close()
+
+    def _end(self, channel: _Channel) -> None:
+        del self._channels[channel]
+        channel.close()
 
     async def run(self) -> None:
         """Own the peer connections until cancelled."""
@@ -130,8 +134,8 @@ class PeerForwarder:
         """
         lease = ctx.connection_state.get(_STATE)
         if lease is None:
-            lease = ctx.connection_state[_STATE] = _Lease(_Channel())
-            self._channels.add(lease.channel)
+            lease = ctx.connection_state[_STATE] = _Lease(_Channel(), self._end)
+            self._channels[lease.channel] = None
         channel = lease.channel
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
         try:

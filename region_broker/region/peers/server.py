@@ -114,7 +114,7 @@ class PeerServer:
         self.memory: Final = MemoryBudget(settings.memory_bytes)
         self._handlers: dict[str, tuple[type[PeerMessage], Handler[Any]]] = {}
         self._listener: Listener | None = None
-        self._connections: set[ByteStream] = set()
+        self._connections: dict[ByteStream, None] = {}  # in the order they came
         self._closing = False
         self._session_count = 0
         self.admit: Callable[[Hello], None] = lambda _hello: None
@@ -155,12 +155,12 @@ class PeerServer:
             )
             stream.abort()
             return
-        self._connections.add(stream)
+        self._connections[stream] = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 await _Connection(self, stream, tasks).run()
         finally:
-            self._connections.discard(stream)
+            del self._connections[stream]
             stream.close()
 
     def greeted(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:

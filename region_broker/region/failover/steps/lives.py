@@ -71,7 +71,7 @@ class Lives:
         now_ms = self._clock.monotonic_ms()
         self._heard.hear(hello.region, hello.folder, now_ms)
         told, self._twice = self._twice, self._heard.twice(now_ms)
-        for region in self._twice.keys() - told.keys():
+        for region in sorted(self._twice.keys() - told.keys()):
             _log.error("%s", self._twice[region])
         self._admit(hello, now_ms, greets=True)
 

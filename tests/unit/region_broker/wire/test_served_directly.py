@@ -196,7 +196,7 @@ async def test_INV_WS4_what_waits_is_given_up_when_its_peer_has_gone() -> None:
         client.send_raw(request(DIRECT, 1))
         await some.started(1)
         (link,) = some.server._links
-        link.core.peer.waiting.add(Waits())
+        link.core.peer.waiting[Waits()] = None
         client.writer.transport.abort()
         await asyncio.wait_for(some.server.wait_connections(0), 10)
 
