@@ -20,6 +20,7 @@ from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
 from tests.simulation.swarm.clients import Clients
+from tests.simulation.swarm.invariants.watch import Watch
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
 from tests.simulation.swarm.plan import Choice, Plan
 from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
@@ -82,6 +83,7 @@ class _Life:
         self.clients.workloads = draw_workloads(reach, plan.seed, self.rates.pace_s)
         self._began_s = 0.0
         self._spell = 0
+        self._watch = Watch(self.stage)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> Outcome:
@@ -91,9 +93,13 @@ class _Life:
         assert isinstance(loop, SimulatedLoop)
         loop.job_s_max = self.rates.job_s_max
         loop.set_exception_handler(self._unhandled)
+        watching = loop.create_task(self._watch.run())
         try:
             await self._run()
+            for name in filter(stage.up, stage.names):
+                self._watch.look_whole(name)
         finally:
+            watching.cancel()
             self.clients.stop_reading()
             for task in sorted(self._tasks, key=hash):
                 task.cancel()
@@ -321,7 +327,7 @@ class _Life:
         for found in check(History(self.clients.attempts(), final)):
             if found.name in kinds:
                 stage.blame(f"{found.name} {found.detail}")
-        if not stage.story.words and not stage.story.damages:
+        if not stage.story.words and not stage.story.damages and not stage.days_off:
             for writer in self.clients.writers:
                 for refused in writer.refused:
                     stage.blame(f"without a word a producer is refused: {refused}")

@@ -76,6 +76,10 @@ class Stage:
         self._missing: dict[str, FolderCopy] = {}
         self.disk_failed: set[str] = set()
         """Whose disk failed in this life of its process: that may end it, or some of its partitions."""
+        self.days_off = False
+        """Whether a region's clock was so wrong that clients' timestamps are refused, as in Kafka."""
+        self.on_kill: Callable[[str], None] = lambda _: None
+        """Told before a region that is up is killed."""
         self._acted: set[str] = set()
         self._damaged: set[str] = set()
 
@@ -160,6 +164,7 @@ class Stage:
         if not self.up(name):
             return
         self._note_who_acts([name])
+        self.on_kill(name)
         self._up.discard(name)
         self.disk_failed.discard(name)
         power = None
@@ -235,6 +240,7 @@ class Stage:
 
     def _others_know(self, name: str) -> bool:
         """Return whether another region, up and whole, shows tidemarks, and none acts out of reach (INV-SWS1)."""
+        self.check_ends()  # one that has just ended knows nothing
         views = {each: view for each in self.names if (view := self.view(each)) is not None}
         self._note_who_acts(list(views))
         self._note_who_is_whole(views)
@@ -470,7 +476,8 @@ class Stage:
             await asyncio.sleep(ASK_S)
         else:
             view = self.view(name) or {}
-            self.blame(
+            wrong = self.tell if name in self.disk_failed else self.blame
+            wrong(
                 f"{name} acted, restarts with its own folder and nobody to ask, and does not act:"
                 f" {view.get('phase')}: {view.get('reason_not_acting')}"
             )

@@ -78,6 +78,7 @@ def _sever(at: _Place) -> AbstractContextManager[None]:
 def _clock_off(offs_ms: Sequence[int], at: _Place) -> Iterator[None]:
     wall = at.stage.regions[at.name].wall
     wall.off_ms = at.chance.choice(offs_ms)
+    at.stage.days_off |= abs(wall.off_ms) >= DAY_MS
     try:
         yield
     finally:

@@ -1,0 +1,142 @@
+"""Who looks at the invariants of a life, and when; each that is broken is blamed once. See `rules`."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
+from region_broker.partitions.partition import Partition
+from tests.simulation.cut_judge import tidemarks_of
+from tests.simulation.region_pair import Region
+from tests.simulation.swarm.invariants.rules import (
+    LOOK_S,
+    Ends,
+    replayed,
+    wrong_actors,
+    wrong_ends,
+    wrong_epochs,
+    wrong_producers,
+    wrong_quarantine,
+    wrong_reached,
+    wrong_shown,
+    wrong_state,
+)
+from tests.simulation.swarm.stage import Stage
+
+QUARANTINE = "quarantine"
+PARTIAL = ".partial"
+
+
+class Watch:
+    """Looks at all regions of a stage, from `run` on."""
+
+    def __init__(self, stage: Stage) -> None:
+        """Look where a region is killed, too."""
+        self._stage = stage
+        self._blamed: set[str] = set()
+        self._watched: dict[Partition, int] = {}
+        self._actors: dict[int, str] = {}
+        self._reached: dict[str, tuple[int, TidemarkPoint]] = {}
+        self._quarantine: dict[str, tuple[int, dict[str, bytes]]] = {}
+        stage.on_kill = self.look_whole
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Look at who acts and what is reached, and from now on at partitions that are new."""
+        up = [name for name in self._stage.names if self._stage.up(name)]
+        nodes = {name: self._stage.regions[name].node for name in up}
+        acting = [(name, n.role.region_epoch) for name, n in nodes.items() if n.role.acting]
+        self._blame("", wrong_actors(self._actors, acting))
+        for name, node in nodes.items():
+            for partition in node.storage.partitions:
+                if partition not in self._watched:
+                    self._watch(name, partition)
+            damages = self._damages(name)
+            before, highest = self._reached.get(name, (damages, BEFORE_ALL))
+            point = node.storage.reached.point
+            if before == damages:
+                self._blame(name, wrong_reached(highest, point))
+            self._reached[name] = damages, point
+
+    def look_whole(self, name: str) -> None:
+        """Look at all of a region that is up, its logs and quarantine as well."""
+        region = self._stage.regions[name]
+        partitions = [p for p in region.node.storage.partitions if p.failed is None]
+        for partition in partitions:
+            where = f"{name} {partition.tp}"
+            epochs = partition.log.epochs.entries()
+            self._blame(where, wrong_epochs(epochs, partition.log_end_offset))
+            state, log_end = partition.state, partition.log_end_offset
+            gaps_of = {gap.producer_id for gap in state.accepted_gaps}
+            self._blame(where, wrong_producers(state._producers, log_end, gaps_of))
+            if partition.kept_from == 0 and partition.log.cleaning.holes_below == 0:
+                replay = replayed(_bytes_of(region, partition))
+                self._blame(where, wrong_state(state, replay))
+        self._look_at_quarantine(name, region)
+        if not region.node.role.acting and name not in self._stage.disk_failed:
+            self._look_at_mirror(name, region, partitions)
+
+    def _watch(self, name: str, partition: Partition) -> None:
+        disk = self._stage.regions[name].disk
+        life = self._watched[partition] = disk.life
+        before: Ends | None = None
+
+        def changed() -> None:
+            nonlocal before
+            if disk.life == life and partition.failed is None:
+                now = _ends_of(partition)
+                self._blame(f"{name} {partition.tp}", wrong_ends(before, now))
+                before = now
+
+        changed()
+        partition.on_readable(changed)
+
+    def _look_at_quarantine(self, name: str, region: Region) -> None:
+        folder, disk, damages = region.folder / QUARANTINE, region.disk, self._damages(name)
+        files = disk.files_under(folder) if disk.exists(folder) else []
+        now = {str(f): bytes(disk.content(f)) for f in files if f.suffix != PARTIAL}
+        before, held = self._quarantine.get(name, (damages, {}))
+        if before == damages:
+            self._blame(name, wrong_quarantine(held, now))
+        self._quarantine[name] = damages, now
+
+    def _look_at_mirror(self, name: str, region: Region, partitions: Iterable[Partition]) -> None:
+        newest = deque(tidemarks_of(region), maxlen=1)
+        for _, cut in newest:
+            shown = {p: p.visible_end for p in partitions if p.visible_end > p.log_start_offset}
+            says = {str(p.tp): cut.position_of(LogKey(p.topic_id, p.tp.partition)) for p in shown}
+            self._blame(name, wrong_shown({str(p.tp): end for p, end in shown.items()}, says))
+
+    def _damages(self, name: str) -> int:
+        return sum(each.region == name for each in self._stage.story.damages)
+
+    def _blame(self, where: str, found: Iterable[str]) -> None:
+        for text in found:
+            rule = text.split(" ", 1)[0]
+            if rule not in self._blamed:
+                self._blamed.add(rule)
+                self._stage.blame(f"{text.replace(rule, f'{rule} {where}:', 1)}")
+
+
+def _ends_of(partition: Partition) -> Ends:
+    return Ends(
+        partition.log_start_offset,
+        partition.last_stable_offset,
+        partition.visible_end,
+        partition.high_watermark,
+        partition.log_end_offset,
+        partition.leader_epoch if partition.is_leader else None,
+    )
+
+
+def _bytes_of(region: Region, partition: Partition) -> bytes:
+    """Return what a log holds, synced or not."""
+    return b"".join(
+        region.disk.content(each.path)[: each.size_bytes]
+        for each in partition.log.segments.segments
+    )
