@@ -277,6 +277,8 @@ class SimulatedFile:
         except OSError:
             self._inode.unsynced.clear()
             raise
+        if self._disk.on_sync is not None:
+            self._disk.on_sync()
         inode.sync()
 
     def close(self) -> None:
@@ -314,6 +316,8 @@ class SimulatedDisk:
         self.fault: Fault | None = None
         self.trace: Trace | None = None
         self.cold: Cold | None = None
+        self.on_sync: Callable[[], None] | None = None
+        """Called as the disk works at a sync, which takes its time."""
         self.warmed: list[tuple[Path, int, int]] = []
         """What was read in: path, position, size."""
         self.dropped: list[tuple[Path, int, int]] = []

@@ -31,6 +31,7 @@ from tests.simulation.only_the_seed import only_the_seed
 T = TypeVar("T")
 STEP_S: Final = 1e-4
 JOB_S_MAX: Final = 0.002
+INLINE_S_MAX: Final = 0.01
 PROCESS: Final[ContextVar[str]] = ContextVar("PROCESS", default="")
 """Whose process runs, in everything that it starts; empty for what is none of the simulated ones."""
 COLLECT_ROUNDS: Final = 50_000
@@ -98,6 +99,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._paused: set[str] = set()
         self._held: deque[asyncio.Handle] = deque()
         self._now_s = 0.0
+        self._in_job = False
         self._chance = chance
         self._selector = _Waiting(self)
         self._numbers = count()
@@ -201,6 +203,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if future.cancelled():
             return
         delay_s = self._job_s()
+        self._in_job = True
         try:
             result = func(*args)
         except (SystemExit, KeyboardInterrupt):
@@ -209,6 +212,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self.call_later(delay_s, _fail, future, error)
         else:
             self.call_later(delay_s, _answer, future, result)
+        finally:
+            self._in_job = False
+
+    def wait_for_disk(self) -> None:
+        """Let time pass as a disk makes whoever waits for it: everything waits where that is no job for a thread."""
+        if not self._in_job:
+            self.pass_s(min(self._job_s(), INLINE_S_MAX))
 
 
 def _answer(future: asyncio.Future[Any], result: Any) -> None:

@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from chaos.checker import Kind as Fault
@@ -30,10 +31,19 @@ from tests.simulation.swarm.weather import storm
 from tests.simulation.swarm.workloads.drawn import draw_workloads
 from tests.simulation.swarm.workloads.setting import End, Reach, Workload
 from tests.simulation.trace import Trace
+from tests.simulation.view_audit import (
+    Auditor,
+    aborted_and_shown,
+    losses_of_transfers,
+    unequal_bytes,
+    unstable,
+)
 
 PROGRESS_S: Final = 60.0
 ENDING_S: Final = 90.0
 EQUAL_S: Final = 30.0
+STABLE_S: Final = 70.0
+"""Longer than the transactions of a processor may last."""
 ASK_S: Final = 0.2
 SETTLE_EVERY_S: Final = 30.0
 IN_EVERY_HISTORY: Final = frozenset(
@@ -59,34 +69,43 @@ def play(
     write: Callable[[str], object] | None = None, choice: Choice | None = None,
 ) -> Outcome:  # fmt: skip
     """Play the life of a seed, or what `choice` leaves of it; `say` gets what happens, `write` every event."""
-    trace = Trace(write)
     plan = Plan(seed, NAMES[:regions], choice)
-    return run_simulated(_Life(plan, minutes, regions, say, trace).run(), seed)
+    life = Life(plan, regions, partial(at_random, minutes=minutes), say=say, trace=Trace(write))
+    reach = Reach(life.stage.fabric, life.stage.regions)
+    life.clients.workloads = draw_workloads(reach, plan.seed, plan.rates.pace_s)
+    return run_simulated(life.run(), seed)
 
 
-class _Life:
+class Life:
+    """One life: `trouble` is what happens between its quiet beginning and its quiet end."""
+
     def __init__(
         self,
         plan: Plan,
-        minutes: float,
         regions: int,
+        trouble: Callable[["Life"], Coroutine[Any, Any, bool]],
+        *,
         say: Callable[[str], None] | None,
         trace: Trace,
     ) -> None:
-        self.plan, self.rates = plan, plan.rates
-        self.minutes, self.trace = minutes, trace
+        """Nothing is started; `say` gets what happens."""
+        self.plan, self.rates, self.trace = plan, plan.rates, trace
+        self.progress_s = PROGRESS_S
         self.stage = Stage(plan.stream("stage"), self.rates, regions, trace, say)
         self.clients = Clients(
             self.stage.fabric, self.stage.regions, plan.stream("clients"), self.rates.pace_s
         )
-        reach = Reach(self.stage.fabric, self.stage.regions)
-        self.clients.workloads = draw_workloads(reach, plan.seed, self.rates.pace_s)
-        self._began_s = 0.0
-        self._spell = 0
+        self.auditors = [Auditor(self.stage, name) for name in self.stage.names]
+        self.listed: Counter[str] = Counter()
+        self.began_s = 0.0
+        self.spell = 0
+        """How often it has been settled, and once more."""
+        self._trouble = trouble
         self._watch = Watch(self.stage)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> Outcome:
+        """Live it, and return what it came to."""
         stage = self.stage
         stage.tell(f"{self.rates}, {sorted(self.clients.workloads)}")
         loop = asyncio.get_running_loop()
@@ -105,7 +124,7 @@ class _Life:
                 task.cancel()
             for name in stage.names:
                 await stage.regions[name].kill()
-        played = tuple((label, kind, at_s - self._began_s) for label, kind, at_s in stage.played)
+        played = tuple((label, kind, at_s - self.began_s) for label, kind, at_s in stage.played)
         return Outcome(
             self.trace.digest, self.trace.events, tuple(stage.anomalies), stage.now_s(), played
         )
@@ -113,7 +132,8 @@ class _Life:
     def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.stage.blame(f"{context.get('message')}: {context.get('exception')!r}")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let a client, or whatever else, run beside everything."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._client_ended)
@@ -125,77 +145,66 @@ class _Life:
             self.stage.blame(f"a client ended: {task.exception()!r}")
 
     async def _run(self) -> None:
-        stage, clients = self.stage, self.clients
-        for name in stage.names:
-            await stage.start(name)
-        if not await settle(stage):
+        for name in self.stage.names:
+            await self.stage.start(name)
+        if not await settle(self.stage):
             return
-        clients.start(self._spawn)
+        await self._begin()
+        if not await self._all_get_on("before anything happens"):
+            return
+        self.began_s = self.stage.now_s()
+        if await self._trouble(self) and await self._all_get_on("although all is well"):
+            await self._end()
+
+    async def _begin(self) -> None:
+        stage, clients = self.stage, self.clients
+        clients.start(self.spawn)
+        for auditor in self.auditors:
+            _ = self.spawn(auditor.run())
         home = stage.regions[stage.acting()[0]].node
         for topic, count in clients.topics.items():
             await home.topics.create_topic(topic, count, {})
         for workload in clients.workloads.values():
             for plan in workload.topics:
                 await home.topics.create_topic(plan.name, plan.partitions, dict(plan.configs))
-        if not await self._all_get_on("before anything happens"):
-            return
-        if not await self._trouble():
-            return
-        if not await self._all_get_on("although all is well"):
-            return
+
+    async def _end(self) -> None:
+        """Let the clients end, read everything back and judge it."""
+        stage, clients = self.stage, self.clients
         clients.stop_writing()
         await self._until(
-            lambda: len(self._tasks) == len(clients.watchers), ENDING_S, "writers end"
-        )
+            lambda: len(self._tasks) == len(clients.watchers) + len(self.auditors),
+            ENDING_S, "writers end",
+        )  # fmt: skip
+        topics = {topic: clients.topics[topic] for topic in (PLAIN_TOPIC, ACCOUNTS_TOPIC)}
+        await self._until(
+            lambda: not any(unstable(each, topics) for each in stage.regions.values()),
+            STABLE_S, "all is decided",
+        )  # fmt: skip
         await self._read_back()
         clients.stop_reading()
+        for auditor in self.auditors:
+            auditor.closed.set()
         stage.end_separations()
-        stage.story.sightings = clients.sightings()
+        audited = [each for auditor in self.auditors for each in auditor.seen]
+        stage.story.sightings = clients.sightings() + audited
         await self._judge_processors()
         await self._until(self._same_topics, EQUAL_S, "the regions have the same topics")
         for name, workload in clients.workloads.items():
             await self._judge_workload(name, workload)
         self._judge()
 
-    async def _trouble(self) -> bool:
-        """Let things happen for as long as was asked, with a settled moment now and then."""
-        self._began_s = self.stage.now_s()
-        ends_s = self._began_s + self.minutes * 60
-        number = 0
-        while self.stage.now_s() < ends_s:
-            self._spell += 1
-            weather = self._spawn(storm(self.stage, self.plan, self._spell))
-            until_s = min(ends_s, self.stage.now_s() + SETTLE_EVERY_S)
-            number = await self._act(number, until_s)
-            weather.cancel()
-            await asyncio.wait([weather])
-            if not await self._settled():
-                return False
-        return True
-
-    async def _act(self, number: int, until_s: float) -> int:
-        """Play the actions behind `number` until a time; return the last one's number."""
-        stage, home = self.stage, self.stage.names[0]
-        while stage.now_s() < until_s:
-            number += 1
-            home = next(iter(stage.acting()), home)
-            action = self.plan.action(number, home)
-            if self.plan.choice.has(str(number), action.kind.value):
-                stage.chance = self.plan.stream("of action", number)
-                stage.note_played(str(number), action.kind.value)
-                await stage.play(action)
-            else:
-                await asyncio.sleep(action.pause_s)
-        return number
-
-    async def _settled(self) -> bool:
+    async def settled(self) -> bool:
+        """Let the operator settle it; return whether that succeeded."""
         self.stage.tell("the operator settles it")
-        self.stage.chance = self.plan.stream("settling", self._spell)
+        self.stage.chance = self.plan.stream("settling", self.spell)
         return await settle(self.stage)
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> bool:
         deadline_s = self.stage.now_s() + timeout_s
         while not condition():
+            if self.stage.is_over:
+                return False
             if self.stage.now_s() > deadline_s:
                 self.stage.blame(f"not within {timeout_s:.0f} s: {what}")
                 return False
@@ -212,7 +221,7 @@ class _Life:
             stuck[:] = [name for name, count in before.items() if now[name] <= count]
             return not stuck
 
-        if await self._until(none_is_stuck, PROGRESS_S, f"all clients get on {when}"):
+        if await self._until(none_is_stuck, self.progress_s, f"all clients get on {when}"):
             return True
         errors = self.clients.last_errors()
         told = "; ".join(f"{name} ({errors[name]})" for name in stuck)
@@ -232,6 +241,7 @@ class _Life:
                 break
             await asyncio.sleep(ASK_S)
         losses = [loss for name in stage.names for loss in await stage.service(name).losses()]
+        self.listed = losses_of_transfers(losses)
         stage.story.gone = [
             Gone(r["topic"], r["partition"], r["first_offset"], r["last_offset"])
             for loss in losses
@@ -323,11 +333,52 @@ class _Life:
             ]
             for name, places in stage.story.final.items()
         }
+        attempts = self.clients.attempts()
         kinds = {kind.name for kind in IN_EVERY_HISTORY}
-        for found in check(History(self.clients.attempts(), final)):
+        if not stage.story.damages and stage.story.listed_all:
+            kinds |= {Fault.UNLISTED.name, Fault.FALSE_LOSS.name}
+        for found in check(History(attempts, final, listed=self.listed)):
             if found.name in kinds:
                 stage.blame(f"{found.name} {found.detail}")
+        for shown in aborted_and_shown(attempts, stage.story.sightings)[:5]:
+            stage.blame(f"shown although it was aborted: {shown}")
+        regions = [stage.regions[name] for name in stage.names]
+        for where in unequal_bytes(regions, self.clients.topics):
+            stage.blame(f"not the same bytes: {where}")
         if not stage.story.words and not stage.story.damages and not stage.days_off:
             for writer in self.clients.writers:
                 for refused in writer.refused:
                     stage.blame(f"without a word a producer is refused: {refused}")
+
+
+async def at_random(life: Life, *, minutes: float) -> bool:
+    """Let things happen for as long as was asked, with a settled moment now and then."""
+    stage = life.stage
+    ends_s = life.began_s + minutes * 60
+    number = 0
+    while stage.now_s() < ends_s:
+        life.spell += 1
+        weather = life.spawn(storm(stage, life.plan, life.spell))
+        until_s = min(ends_s, stage.now_s() + SETTLE_EVERY_S)
+        number = await _act(life, number, until_s)
+        weather.cancel()
+        await asyncio.wait([weather])
+        if not await life.settled():
+            return False
+    return True
+
+
+async def _act(life: Life, number: int, until_s: float) -> int:
+    """Play the actions behind `number` until a time; return the last one's number."""
+    stage, home = life.stage, life.stage.names[0]
+    while stage.now_s() < until_s:
+        number += 1
+        home = next(iter(stage.acting()), home)
+        action = life.plan.action(number, home)
+        if life.plan.choice.has(str(number), action.kind.value):
+            stage.chance = life.plan.stream("of action", number)
+            stage.note_played(str(number), action.kind.value)
+            await stage.play(action)
+        else:
+            await asyncio.sleep(action.pause_s)
+    return number

@@ -12,10 +12,7 @@ from typing import Any, Final
 from chaos.shuffle.settling import settled
 from tests.simulation.swarm.stage import NEVER, Stage
 
-SETTLE_S: Final = 120.0
 UNCHANGED_S: Final = 4.0
-STAYS_S: Final = 3.0
-"""How long it must be so: regions that were just healed have not met yet."""
 ASK_S: Final = 0.25
 _COUNTS: Final = re.compile(r"\d+ m?s\b")
 
@@ -28,15 +25,15 @@ async def settle(stage: Stage) -> bool:
     for name in stage.names:
         if name in stage.disk_failed:
             await stage.kill(name)
-    deadline_s = stage.now_s() + SETTLE_S
+    deadline_s = stage.now_s() + stage.settle_s
     picture, since_s, settled_s = "", stage.now_s(), NEVER
-    while stage.now_s() < deadline_s:
+    while stage.now_s() < deadline_s and not stage.is_over:
         for name in stage.names:
             await stage.start(name)
         views = {name: view for name in stage.names if (view := stage.view(name)) is not None}
         if len(views) < len(stage.names) or not settled(views):
             settled_s = NEVER
-        elif stage.now_s() - min(settled_s, stage.now_s()) >= STAYS_S:
+        elif stage.now_s() - min(settled_s, stage.now_s()) >= stage.stays_s:
             return True
         else:
             settled_s = min(settled_s, stage.now_s())
@@ -48,7 +45,7 @@ async def settle(stage: Stage) -> bool:
             picture = ""
         stage.check_ends()
         await asyncio.sleep(ASK_S)
-    stage.blame(f"not one home and its mirrors within {SETTLE_S:.0f} s: {picture}")
+    stage.blame(f"not one home and its mirrors within {stage.settle_s:.0f} s: {picture}")
     return False
 
 

@@ -31,6 +31,7 @@ from tests.simulation.folder_faults import (
 )
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region
+from tests.simulation.simulated_loop import SimulatedLoop
 from tests.simulation.swarm.rates import Rates
 from tests.simulation.trace import Trace
 
@@ -65,6 +66,9 @@ class Stage:
         self.regions = {name: self._region(name) for name in self.names}
         self.story = Story()
         self.anomalies: list[str] = []
+        self.settle_s, self.stays_s, self.hasty = 120.0, 3.0, False
+        """How long an operator's patience is; how long all must be well (regions that were just healed have not met
+        yet); whether the first anomaly ends all waiting."""
         self._up: set[str] = set()
         self._copies: dict[str, list[tuple[float, FolderCopy]]] = {}
         self._cut: set[frozenset[str]] = set()
@@ -96,6 +100,7 @@ class Stage:
             "retention_check_interval_ms": RETENTION_CHECK_MS,
         }
         region.disk.trace = self.trace
+        region.disk.on_sync = _wait_for_disk
         region.disk.forget_by_chance(random.Random(self.chance.random()), self.rates.cold_chance)
         return region
 
@@ -113,6 +118,11 @@ class Stage:
         """Note what is wrong."""
         self.anomalies.append(text)
         self.tell(f"VIOLATION: {text}")
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether enough is known."""
+        return self.hasty and bool(self.anomalies)
 
     def up(self, name: str) -> bool:
         """Return whether its process runs."""
@@ -159,19 +169,21 @@ class Stage:
                     self.blame(f"{name} ended by itself: {region.why_died()}")
         self._note_contacts()
 
-    async def kill(self, name: str) -> None:
-        """End it as SIGKILL does, or as a power cut, if it runs."""
+    async def kill(self, name: str, *, power: bool | None = None) -> None:
+        """End it as SIGKILL does, or as a power cut (None: by chance), if it runs."""
         if not self.up(name):
             return
         self._note_who_acts([name])
         self.on_kill(name)
         self._up.discard(name)
         self.disk_failed.discard(name)
-        power = None
-        if self.chance.random() < self.rates.power_share:
-            power = random.Random(self.chance.random())
+        if power is None:
+            power = self.chance.random() < self.rates.power_share
+        lost = None
+        if power:
+            lost = random.Random(self.chance.random())
             self.tell(f"  {name} loses power")
-        await self.regions[name].kill(power=power)
+        await self.regions[name].kill(power=lost)
         self._note_contacts()
 
     async def start(self, name: str, *, put_back: bool = True) -> None:
@@ -483,6 +495,12 @@ class Stage:
             )
         for other in parted:
             self.heal(name, other)
+
+
+def _wait_for_disk() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    loop.wait_for_disk()
 
 
 _PLAYS: Final = {

@@ -1,0 +1,190 @@
+"""The mutants: each takes one rule out of the product, and names the scene that must notice it and what it says then.
+
+INV-MUT1  noticed is only what shows as the violation that is expected; the same scene is clean without the edits
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from tests.simulation.teeth.patch import Edit, edited
+from tests.simulation.teeth.scenes import SCENES, play_scene
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`rule` is what the edits take out, `scene` who notices it, and `expected` a pattern of what is said then."""
+
+    name: str
+    rule: str
+    scene: str
+    expected: str
+    edits: tuple[Edit, ...]
+
+
+def played(mutant: Mutant, scene: str = "") -> tuple[str, ...]:
+    """Return what the judges say of a mutant in its scene; raises DoesNotApply, and whatever is no judgement."""
+    with edited(mutant.edits):
+        return play_scene(SCENES[scene or mutant.scene]).violations
+
+
+def caught(mutant: Mutant, said: tuple[str, ...]) -> bool:
+    """Return whether what was expected is among what is said."""
+    return any(re.search(mutant.expected, each) for each in said)
+
+
+@cache
+def clean(scene: str, say: Callable[[str], None] | None = None) -> tuple[str, ...]:
+    """Return what the judges say of a scene without an edit: nothing."""
+    return play_scene(SCENES[scene], say).violations
+
+
+def _mutant(
+    name: str, rule: str, scene: str, expected: str, *edits: tuple[str, str, str]
+) -> Mutant:
+    return Mutant(name, rule, scene, expected, tuple(Edit(*edit) for edit in edits))
+
+
+MUTANTS: Final = (
+    _mutant(
+        "a-retry-is-not-known",
+        "C2",
+        "power goes",
+        "a producer is refused",
+        (
+            "idempotency.window:BatchWindow.find",
+            "if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:",
+            "if False:",
+        ),
+    ),
+    _mutant(
+        "a-retry-is-written-again",
+        "C2",
+        "power goes",
+        "doubled",
+        (
+            "idempotency.partition_state:PartitionState._judge_known",
+            "return Judgement(Verdict.DUPLICATE, original.base_offset, original.timestamp_ms)",
+            "return FRESH",
+        ),
+    ),
+    _mutant(
+        "a-window-of-one",
+        "C2",
+        "power goes",
+        "a producer is refused",
+        (
+            "idempotency.window:BatchWindow.push",
+            "if len(self._batches) > BATCHES_TO_RETAIN:",
+            "if len(self._batches) > 1:",
+        ),
+    ),
+    _mutant(
+        "new-epoch-keeps-sequences",
+        "C4",
+        "power goes",
+        "gone without a word",
+        ("idempotency.producer_state:ProducerTable._entry_at", "entry.window.clear()", "pass"),
+    ),
+    _mutant(
+        "readers-see-open-transactions",
+        "C36",
+        "power goes",
+        "shown although it was aborted",
+        (
+            "region_broker.partitions.partition:Partition.last_stable_offset",
+            "stable = state.last_stable_offset(bound)",
+            "stable = bound",
+        ),
+    ),
+    _mutant(
+        "aborted-transactions-are-not-named",
+        "C38",
+        "power goes",
+        "ABORTED_READ",
+        (
+            "region_broker.partitions.partition:Partition.fetch",
+            "aborted = self._reads.aborted_in(offset, next_offset, self.visible_end, wait=wait)",
+            "aborted = []",
+        ),
+    ),
+    _mutant(
+        "mirror-shows-its-high-watermark",
+        "T17",
+        "home lost",
+        "gone without a word.*plain",
+        (
+            "region_broker.partitions.partition:Partition.visible_end",
+            "return max(min(self.shown_cut_offset, high_watermark), self.log_start_offset)",
+            "return high_watermark",
+        ),
+    ),
+    _mutant(
+        "acknowledges-before-the-sync",
+        "INV-PT2",
+        "power goes",
+        "doubled|gone without a word",
+        (
+            "region_broker.log.partition_log:PartitionLog.stable_offset",
+            "return self.synced_offset if self._policy is FlushPolicy.COMMIT else self.log_end_offset",
+            "return self.log_end_offset",
+        ),
+    ),
+    _mutant(
+        "nobody-waits-for-the-sync",
+        "PT",
+        "power goes",
+        "doubled|gone without a word",
+        (
+            "region_broker.partitions.partition:Partition.tell_committed",
+            "elif self.log.stable_offset >= offset:",
+            "elif True:",
+        ),
+    ),
+    _mutant(
+        "one-partition-gets-no-marker",
+        "C28",
+        "power goes",
+        "not within .* all is decided",
+        (
+            "region_broker.ledgers.marker_channel:PartitionMarkerChannel._write_to",
+            "partition = self._partitions.get(tp.topic, tp.partition)",
+            "partition = self._partitions.get(tp.topic, tp.partition)\n    if tp.partition == 3:\n        for marker in markers:\n            marker.order.listener.marked(marker.order, tp, MarkerResult.DONE)\n        return",
+        ),
+    ),
+    _mutant(
+        "quarantine-keeps-nothing",
+        "T20",
+        "home lost",
+        "UNLISTED",
+        (
+            "region_broker.region.failover.log_surgery:_cut_one",
+            "moved = await quarantine.move_in(msgspec.structs.replace(provenance, first_offset=first), read)",
+            "moved = provenance",
+        ),
+    ),
+    _mutant(
+        "a-commit-is-answered-before-it-is-durable",
+        "C20",
+        "power goes",
+        "gone without a word",
+        (
+            "txn_coordinator.core:TxnCoordinatorCore._end",
+            "entry.answers.append(Answer(request.request_id, TxnVerdict.OK, *pair))\n    elif",
+            "self._answer(request, TxnVerdict.OK, *pair)\n    elif",
+        ),
+    ),
+    _mutant(
+        "every-marker-aborts",
+        "C28",
+        "power goes",
+        "gone without a word",
+        (
+            "region_broker.ledgers.marker_channel:_batch",
+            "ControlType.COMMIT if order.commit else ControlType.ABORT",
+            "ControlType.ABORT",
+        ),
+    ),
+)

@@ -1,0 +1,222 @@
+"""Short directed scenes, played on the swarm's stage by its clients and read by its judges.
+
+INV-SCN1  a scene is clean on the product as it is, and one run: nothing but its name decides
+INV-SCN2  what is wrong first ends it: a scene that a mutant breaks waits for nothing
+
+A scene is what random seeds meet too seldom: load, a fault in the middle of it, and an operator who acts at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from chaos.shuffle.plan import Action, Kind, Part
+from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.swarm.life import Life, Outcome
+from tests.simulation.swarm.plan import Plan
+from tests.simulation.swarm.stage import NAMES
+from tests.simulation.trace import Trace
+from tests.simulation.view_audit import LOOK_S
+
+LOAD_S: Final = 0.4
+PACE_S: Final = 0.05
+BURST_S: Final = 0.12
+STAYS_S: Final = 0.7
+PATIENCE_S: Final = 25.0
+EU, US, AP = "eu", "us", "ap"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """`play` is its trouble; the rest are the rates that make its window wide."""
+
+    name: str
+    play: Callable[[Life], Coroutine[Any, Any, None]]
+    regions: int = 2
+    tidemark_interval_ms: int = 40
+    delay_ms_max: float = 0.5
+    job_s_max: float = 0.002
+    cold_chance: float = 0.0
+
+
+def play_scene(scene: Scene, say: Callable[[str], None] | None = None) -> Outcome:
+    """Play it and return what it came to."""
+    plan = Plan(0, NAMES[: scene.regions])
+    plan.rates = replace(
+        plan.rates, power_share=0.0, late_share=0.0, pace_s=PACE_S, cold_chance=scene.cold_chance,
+        tidemark_interval_ms=scene.tidemark_interval_ms, delay_ms_max=scene.delay_ms_max,
+        job_s_max=scene.job_s_max,
+    )  # fmt: skip
+
+    async def trouble(life: Life) -> bool:
+        await scene.play(life)
+        return await life.settled()
+
+    life = Life(plan, scene.regions, trouble, say=say, trace=Trace())
+    life.progress_s = life.stage.settle_s = PATIENCE_S
+    life.stage.hasty, life.stage.stays_s = True, STAYS_S
+    return run_simulated(life.run(), scene.name)
+
+
+async def _load(life: Life, duration_s: float = LOAD_S) -> None:
+    await asyncio.sleep(life.stage.chance.uniform(0.5, 1.5) * duration_s)
+
+
+async def _burst(life: Life) -> None:
+    """Let all write and look as fast as they can for a moment: what follows strikes in the middle of it."""
+    await _load(life)
+    _hurry(life, 0.002)
+    await asyncio.sleep(life.stage.chance.uniform(0.5, 1.5) * BURST_S)
+    _hurry(life, None)
+
+
+def _hurry(life: Life, rest_s: float | None) -> None:
+    pace_s = PACE_S if rest_s is None else rest_s
+    for writer in life.clients.writers:
+        writer.producer.pace_s = writer.pace_s = pace_s
+    for bank in life.clients.banks:
+        bank.teller.think_s = pace_s
+    for auditor in life.auditors:
+        auditor.rest_s = LOOK_S if rest_s is None else rest_s
+
+
+async def _fail_over(life: Life, target: str) -> None:
+    refused = await life.stage.order("failover", target)
+    assert not refused, refused
+
+
+async def power_goes(life: Life) -> None:
+    """The only region, and its disk is slow: it loses power under load, three times, and is killed once."""
+    for power in (True, False, True, True):
+        await _burst(life)
+        await life.stage.kill(EU, power=power)
+        await life.stage.start(EU)
+
+
+async def home_lost(life: Life) -> None:
+    """Home is killed under load and the mirror told to act at once; then the same the other way round."""
+    for lost, taker in ((EU, US), (US, EU)):
+        await _burst(life)
+        await life.stage.kill(lost)
+        await _fail_over(life, taker)
+        await _load(life)
+        await life.settled()
+
+
+async def cut_off(life: Life) -> None:
+    """Home cannot be reached and goes on, the mirror takes over: both act, until they meet."""
+    for cut, taker in ((EU, US), (US, EU)):
+        await _load(life)
+        life.stage.part(EU, US, silent=cut == EU)
+        await _burst(life)
+        await _fail_over(life, taker)
+        await _load(life)
+        life.stage.heal(EU, US)
+        await _load(life)
+        await life.settled()
+
+
+async def switches(life: Life) -> None:
+    """Planned switches under load, there and back: nobody may lose anything."""
+    for taker in (US, EU):
+        await _load(life)
+        refused = await life.stage.order("switch", taker)
+        assert not refused, refused
+        await _load(life)
+
+
+async def mirror_restarts(life: Life) -> None:
+    """The mirror is killed, loses power and its link breaks, under load: nothing is lost by that."""
+    for power in (False, True):
+        await _load(life)
+        await life.stage.kill(US, power=power)
+        await _load(life)
+        await life.stage.start(US)
+        await _load(life)
+        life.stage.fabric.drop(EU, US)
+    life.stage.part(EU, US, silent=False)
+    await _load(life)
+    life.stage.heal(EU, US)
+    await _load(life)
+
+
+async def both_restart(life: Life) -> None:
+    """Home loses power and returns, nobody takes over: what was acknowledged or shown anywhere is there."""
+    for power in (True, False):
+        await _load(life)
+        await life.stage.kill(EU, power=power)
+        await life.stage.start(EU)
+        await _load(life)
+        await life.stage.kill(US, power=power)
+        await life.stage.kill(EU, power=power)
+        await life.stage.start(EU)
+        await life.stage.start(US)
+    await _load(life)
+
+
+def _action(kind: Kind, region: str, other: str) -> Action:
+    return Action(kind, region, other, LOAD_S, Part.LOGS, put_back=False)
+
+
+async def older_home(life: Life) -> None:
+    """Home is wound back to an older copy of its folder."""
+    await _load(life)
+    await life.stage.play(_action(Kind.COPY, EU, US))
+    await _load(life, 1.0)
+    await life.stage.kill(EU)
+    await life.stage.play(_action(Kind.RESTORE, EU, US))
+    await _load(life)
+
+
+async def empty_home(life: Life) -> None:
+    """Home's folder is emptied; then half of the mirror's."""
+    await _load(life, 1.0)
+    await life.stage.play(_action(Kind.WIPE, EU, US))
+    await _load(life)
+    await life.settled()
+    await life.stage.play(_action(Kind.HALF, US, EU))
+
+
+async def behind(life: Life) -> None:
+    """Three regions: one is behind when home goes, and takes over; then that one goes, too, in the middle of it."""
+    stage = life.stage
+    for other in (EU, US):
+        stage.part(other, AP, silent=False)
+    await _load(life)
+    await stage.kill(EU)
+    stage.heal(US, AP)
+    await _fail_over(life, AP)
+    await _load(life)
+    stage.heal(EU, AP)
+    await stage.start(EU)
+    await life.settled()
+    await _load(life)
+    await stage.kill(AP)
+    order = life.spawn(_order(life, US))
+    await asyncio.sleep(0.02)
+    await stage.kill(US)
+    order.cancel()
+    await stage.start(US)
+    await _fail_over(life, EU)
+    await _load(life)
+
+
+async def _order(life: Life, target: str) -> None:
+    await life.stage.order("failover", target)
+
+
+SCENES: Final = {
+    scene.name: scene
+    for scene in (
+        Scene("power goes", power_goes, regions=1, job_s_max=0.05),
+        Scene("home lost", home_lost, tidemark_interval_ms=300, job_s_max=0.01),
+        Scene("cut off", cut_off, tidemark_interval_ms=100),
+        Scene("switches", switches),
+        Scene("mirror restarts", mirror_restarts, cold_chance=0.2),
+        Scene("both restart", both_restart, job_s_max=0.02),
+        Scene("older home", older_home),
+        Scene("empty home", empty_home),
+        Scene("behind", behind, regions=3, tidemark_interval_ms=100),
+    )
+}

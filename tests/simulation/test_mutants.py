@@ -1,0 +1,33 @@
+"""Do the simulated runs bite? A product that leaves out one rule must be noticed, and for that rule."""
+
+import pytest
+
+from tests.simulation.teeth.mutants import MUTANTS, Mutant, caught, clean, played
+from tests.simulation.teeth.patch import DoesNotApply, Edit, edited
+from tests.simulation.teeth.scenes import SCENES
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_INV_SCN1_a_scene_is_clean_without_an_edit(scene: str) -> None:
+    assert clean(scene) == ()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
+def test_INV_MUT1_a_product_without_a_rule_is_noticed(mutant: Mutant) -> None:
+    said = played(mutant)
+    assert caught(mutant, said), (mutant.expected, said)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Edit("idempotency.window:BatchWindow.find", "no such text", ""),
+        Edit("idempotency.window:BatchWindow.find", "batch", ""),
+        Edit("idempotency.window:BatchWindow.lost", "batch", ""),
+    ],
+)
+def test_INV_TPA1_an_edit_that_does_not_apply_fails(edit: Edit) -> None:
+    with pytest.raises(DoesNotApply), edited([edit]):
+        pass
