@@ -4,8 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from region_broker.wire.codec.guard import ManyElements
-from region_broker.wire.codec.messages import DecodeRefused
+from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.pieces import drained
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

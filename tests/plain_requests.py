@@ -1,18 +1,29 @@
-"""What a request says, as plain values: as kio read it, and as it was read by hand. One pair of functions for each API
+"""What a request says, as plain values: as kio's class has it, and as it was read by hand. One pair of functions for each API
 that is read by hand; equal values mean that both readers agree.
 """
 
 from typing import Any
 
+from kio.serial import entity_reader
+from kio.static.constants import EntityType
+
 from idempotency.identity import TopicName, TopicPartition
 from region_broker.wire.codec.fast_paths.fetch import FetchRequest
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
+from tests.wire_world import schema
 
 _HAS_REPLICA, _BY_ID = range(4, 15), range(13, 19)
 
 
+def read_by_kio(key: int, version: int, body: memoryview | bytes) -> Any:
+    """Return what kio's own reader reads in a sound body; a hostile one may abort the process."""
+    request, size_bytes = entity_reader(schema(key, version, EntityType.request))(body, 0)
+    assert size_bytes == len(body)
+    return request
+
+
 def produce_of_kio(request: Any) -> Any:
-    """Return a Produce that kio read."""
+    """Return a Produce in kio's class."""
     return (
         request.transactional_id,
         int(request.acks),
@@ -43,7 +54,7 @@ def produce_by_hand(request: ProduceRequest) -> Any:
 
 
 def fetch_of_kio(version: int, request: Any) -> Any:
-    """Return a Fetch that kio read."""
+    """Return a Fetch in kio's class."""
     key = "topic_id" if version in _BY_ID else "topic"
     replica = request.replica_id if version in _HAS_REPLICA else request.replica_state.replica_id
     return (
@@ -76,7 +87,7 @@ def fetch_by_hand(request: FetchRequest) -> Any:
 
 
 def end_of_kio(request: Any) -> Any:
-    """Return an EndTxn that kio read."""
+    """Return an EndTxn in kio's class."""
     return (
         request.transactional_id,
         request.producer_id,
@@ -86,7 +97,7 @@ def end_of_kio(request: Any) -> Any:
 
 
 def add_of_kio(request: Any) -> Any:
-    """Return an AddPartitionsToTxn of one producer (v0-3) that kio read."""
+    """Return an AddPartitionsToTxn of one producer (v0-3) in kio's class."""
     partitions = [
         TopicPartition(TopicName(topic.name), int(number))
         for topic in request.v3_and_below_topics

@@ -2,13 +2,14 @@
 
 INV-WH1  the correlation id is read before anything that may be wrong, so that a refusal can be answered
 Source: RequestHeader.json, KIP-482. The client id is a legacy string in every header version.
-Not here: bodies (`wire.codec.messages`).
+Not here: bodies (`wire.codec.requests`).
 """
 
 import struct
 from typing import Final, NamedTuple
 
-from region_broker.wire.codec.guard import GuardError, skip_unknown_tags
+from region_broker.wire.codec.bounded import DecodeRefused
+from region_broker.wire.codec.guard import pass_tags
 
 _PREFIX: Final = struct.Struct(">hhih")
 _MIN_BYTES: Final = 8
@@ -59,7 +60,7 @@ def read_header(frame: memoryview, *, flexible: bool) -> RequestHeader:
         position += 1
     elif flexible:
         try:
-            position = skip_unknown_tags(frame, position)
-        except GuardError as error:
+            position = pass_tags(frame, position, len(frame))
+        except DecodeRefused as error:
             raise HeaderError(f"the header's tagged fields are damaged: {error}") from error
     return RequestHeader(api_key, version, correlation_id, client_id, position)

@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
+from region_broker.wire.codec.answers import encode_response
+from region_broker.wire.codec.bounded import DecodeRefused
+from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch
 from region_broker.wire.codec.fast_paths.fetch import Endpoint, FetchAnswer, FetchedRow
-from region_broker.wire.codec.messages import (
-    DecodeRefused,
-    decode_request,
-    encode_response,
-    request_pieces,
-)
 from region_broker.wire.codec.pieces import drained
 from tests.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
-from tests.plain_requests import fetch_by_hand, fetch_of_kio
+from tests.plain_requests import fetch_by_hand, fetch_of_kio, read_by_kio
 from tests.wire_world import answer_body_of, body_of
 
 VERSIONS = st.sampled_from(list(fetch.VERSIONS))
@@ -71,29 +68,34 @@ def test_INV_BFE1_a_whole_request_is_read_as_kio_reads_it(
     data: st.DataObject, version: int
 ) -> None:
     body = memoryview(data.draw(bodies(version)))
-    expected = fetch_of_kio(version, decode_request(1, version, body))
+    expected = fetch_of_kio(version, read_by_kio(1, version, body))
+    assert fetch_of_kio(version, read_entity(1, version, body)) == expected
     assert fetch_by_hand(fetch.read_request(version, body)) == expected
 
 
 @given(st.data(), VERSIONS)
-def test_INV_BFE1_a_plain_request_needs_no_kio(data: st.DataObject, version: int) -> None:
+def test_INV_BFE1_a_plain_request_needs_no_general_reader(
+    data: st.DataObject, version: int
+) -> None:
     body = memoryview(data.draw(bodies(version, tagged=False)))
     found = fetch._plain(version, body)
     assert found is not None
-    assert fetch_by_hand(found) == fetch_of_kio(version, decode_request(1, version, body))
+    assert fetch_by_hand(found) == fetch_of_kio(version, read_entity(1, version, body))
 
 
 @given(st.data(), VERSIONS)
-def test_INV_BFE1_what_guard_and_kio_refuse_is_refused(data: st.DataObject, version: int) -> None:
+def test_INV_BFE1_what_the_general_reader_refuses_is_refused(
+    data: st.DataObject, version: int
+) -> None:
     body = memoryview(data.draw(st.composite(mutated)(data.draw(bodies(version)))))
     expected = outcome(
-        lambda: decode_request(1, version, body),
-        lambda: request_pieces(1, version, body),
+        lambda: read_entity(1, version, body),
+        lambda: entity_pieces(1, version, body),
         lambda request: fetch_of_kio(version, request),
     )
     found = outcome(
         lambda: fetch.read_request(version, body),
-        lambda: fetch.pieces_of_request(version, body),
+        lambda: fetch.request_pieces(version, body),
         fetch_by_hand,
     )
     assert found == expected
@@ -121,7 +123,7 @@ def test_INV_BFE1_many_partitions_are_read_in_pieces(version: int) -> None:
     body = memoryview(body_of(1, version, values))
     request = outcome(
         lambda: fetch.read_request(version, body),
-        lambda: fetch.pieces_of_request(version, body),
+        lambda: fetch.request_pieces(version, body),
         fetch_by_hand,
     )
     assert request[7][0][1] == [(7, -1, 1, 2)] * (ELEMENTS_AT_ONCE_MAX + 1)

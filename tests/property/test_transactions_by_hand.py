@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idempotency.identity import TopicName, TopicPartition
+from region_broker.wire.codec.answers import encode_response
+from region_broker.wire.codec.bounded import DecodeRefused
+from region_broker.wire.codec.entities import read_entity
 from region_broker.wire.codec.fast_paths import transactions
-from region_broker.wire.codec.messages import DecodeRefused, decode_request, encode_response
 from tests.drawn_bodies import INT32, INT64, TEXT, mutated
-from tests.plain_requests import add_of_kio, end_of_kio
+from tests.plain_requests import add_of_kio, end_of_kio, read_by_kio
 from tests.wire_world import body_of
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
@@ -38,27 +40,29 @@ def adds(version: int) -> st.SearchStrategy[bytes]:
 
 
 def read_end(version: int, body: bytes) -> Any:
-    return end_of_kio(decode_request(26, version, memoryview(body)))
+    return end_of_kio(read_entity(26, version, memoryview(body)))
 
 
 def read_add(version: int, body: bytes) -> Any:
-    return add_of_kio(decode_request(24, version, memoryview(body)))
+    return add_of_kio(read_entity(24, version, memoryview(body)))
 
 
 @given(st.data(), st.integers(0, 5))
 def test_INV_BT3_an_end_is_read_as_kio_reads_it(data: st.DataObject, version: int) -> None:
     body = data.draw(ends(version))
-    expected = read_end(version, body)
+    expected = end_of_kio(read_by_kio(26, version, body))
+    assert read_end(version, body) == expected
     short = version < 3 or len(expected[0].encode()) < 127
-    assert transactions.read_end(version, memoryview(body)) == (expected if short else None)
+    assert transactions.plain_end(version, memoryview(body)) == (expected if short else None)
 
 
 @given(st.data(), st.integers(0, 2))
 def test_INV_BT3_a_plain_add_is_read_as_kio_reads_it(data: st.DataObject, version: int) -> None:
     body = data.draw(adds(version))
-    found = transactions.read_add(version, memoryview(body))
-    expected = read_add(version, body)
-    topics = decode_request(24, version, memoryview(body)).v3_and_below_topics
+    found = transactions.plain_add(version, memoryview(body))
+    expected = add_of_kio(read_by_kio(24, version, body))
+    assert read_add(version, body) == expected
+    topics = read_entity(24, version, memoryview(body)).v3_and_below_topics
     if topics and all(topic.partitions for topic in topics):
         assert found == expected
     else:
@@ -66,12 +70,12 @@ def test_INV_BT3_a_plain_add_is_read_as_kio_reads_it(data: st.DataObject, versio
 
 
 @given(st.data(), st.integers(0, 5))
-def test_INV_BT3_what_kio_refuses_or_reads_otherwise_is_never_read_by_hand(
+def test_INV_BT3_what_is_refused_or_read_otherwise_is_never_read_by_hand(
     data: st.DataObject, version: int
 ) -> None:
     for strategy, newest, read, of_kio in (
-        (ends, 5, transactions.read_end, read_end),
-        (adds, 3, transactions.read_add, read_add),
+        (ends, 5, transactions.plain_end, read_end),
+        (adds, 3, transactions.plain_add, read_add),
     ):
         written = data.draw(strategy(min(version, newest)))
         body = data.draw(st.composite(mutated)(written))

@@ -11,17 +11,13 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
+from region_broker.wire.codec.answers import encode_response
+from region_broker.wire.codec.bounded import DecodeRefused, ManyElements, write_uvarint
+from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import produce
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest
-from region_broker.wire.codec.guard import ManyElements, write_uvarint
-from region_broker.wire.codec.messages import (
-    DecodeRefused,
-    decode_request,
-    encode_response,
-    request_pieces,
-)
 from tests.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
-from tests.plain_requests import produce_by_hand, produce_of_kio
+from tests.plain_requests import produce_by_hand, produce_of_kio, read_by_kio
 from tests.wire_world import answer_body_of, body_of
 
 PRODUCE_VERSIONS = st.sampled_from(list(produce.VERSIONS))
@@ -70,17 +66,20 @@ def test_INV_BP1_a_whole_produce_request_is_read_as_kio_reads_it(
     data: st.DataObject, version: int
 ) -> None:
     body = memoryview(data.draw(produce_bodies(version)))
-    expected = produce_of_kio(decode_request(0, version, body))
+    expected = produce_of_kio(read_by_kio(0, version, body))
+    assert produce_of_kio(read_entity(0, version, body)) == expected
     assert produce_by_hand(produce.read_request(version, body)) == expected
 
 
 @given(st.data(), PRODUCE_VERSIONS)
-def test_INV_BP1_what_guard_and_kio_refuse_is_refused(data: st.DataObject, version: int) -> None:
+def test_INV_BP1_what_the_general_reader_refuses_is_refused(
+    data: st.DataObject, version: int
+) -> None:
     body = data.draw(st.composite(mutated)(data.draw(produce_bodies(version))))
     view = memoryview(body)
     expected = outcome(
-        lambda: decode_request(0, version, view),
-        lambda: request_pieces(0, version, view),
+        lambda: read_entity(0, version, view),
+        lambda: entity_pieces(0, version, view),
         produce_of_kio,
     )
     found = outcome(

@@ -1,9 +1,10 @@
-"""Mutated requests through the guard and kio, to be run in a process of its own: kio may abort it.
+"""Mutated requests through the codec and kio, to be run in a process of its own: kio may abort it.
 
     python -m tests.property.wire_fuzz --frames 100000 [--api NAME ...] [--socket 2000] [--seed 7]
 
 Each API gets `--frames` frames, spread over its versions: random requests written by kio, then mutated. Each is read
-at once and in pieces, which must agree, and by hand, where that is a way, which must say the same. With `--socket`, that many of each API also go to a live node, over its
+at once and in pieces, which must agree, by kio itself if it was accepted, and by hand, where that is a way: all must say the
+same. kio may refuse what the codec accepts (it takes no unknown tags); it never reads anything else. With `--socket`, that many of each API also go to a live node, over its
 socket, while a good client beside it writes and reads (`wire_fuzz_node`). Any exception but DecodeRefused, a
 disagreement, an abort, or memory that grows ends the process with another code than 0.
 """
@@ -22,13 +23,14 @@ from typing import Any, get_args, get_origin
 from uuid import UUID
 
 from kio.serial import entity_writer
+from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.registry import Api
+from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
+from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch, produce, transactions
-from region_broker.wire.codec.guard import ManyElements
-from region_broker.wire.codec.messages import DecodeRefused, decode_request, request_pieces
 from tests.drawn_bodies import outcome
 from tests.memory_census import resident_bytes
 from tests.plain_requests import (
@@ -38,11 +40,12 @@ from tests.plain_requests import (
     fetch_of_kio,
     produce_by_hand,
     produce_of_kio,
+    read_by_kio,
 )
 from tests.property.wire_fuzz_node import send_to_node
 from tests.wire_world import schema
 
-_PRODUCE_KEY, _ADD_PARTITIONS_KEY, _END_TXN_KEY = 0, 24, 26
+_PRODUCE_KEY, _METADATA_KEY, _ADD_PARTITIONS_KEY, _END_TXN_KEY = 0, 3, 24, 26
 MEMORY_BYTES_MAX = 2 << 30
 GROWTH_BYTES_MAX = 64 << 20
 SOUND_PER_VERSION = 40
@@ -128,7 +131,7 @@ def sound_requests(chance: random.Random, key: int, version: int) -> list[tuple[
 def read_both_ways(key: int, version: int, body: bytes) -> Any:
     """Return the request in `body`, None if it is refused; reading at once and in pieces must agree."""
     try:
-        at_once = decode_request(key, version, memoryview(body))
+        at_once = read_entity(key, version, memoryview(body))
     except DecodeRefused:
         at_once = None
     except ManyElements:
@@ -136,6 +139,17 @@ def read_both_ways(key: int, version: int, body: bytes) -> Any:
     in_pieces = read_in_pieces(key, version, body)
     assert in_pieces == at_once, (at_once, in_pieces)
     return at_once
+
+
+def agree_with_kio(key: int, version: int, body: bytes, found: Any) -> None:
+    """Raise AssertionError if kio reads anything else in an accepted body; what was refused is not shown to it."""
+    if found is None or key == _METADATA_KEY:  # which may have spare bytes behind it
+        return
+    try:
+        of_kio = read_by_kio(key, version, body)
+    except (SerialError, ValueError, LookupError, TypeError, OverflowError, AssertionError):
+        return
+    assert of_kio == found, (of_kio, found)
 
 
 def agree_by_hand(key: int, version: int, body: bytes, of_kio: Any) -> None:
@@ -153,15 +167,15 @@ def agree_by_hand(key: int, version: int, body: bytes, of_kio: Any) -> None:
     elif key == fetch.KEY:
         found = outcome(
             lambda: fetch.read_request(version, view),
-            lambda: fetch.pieces_of_request(version, view),
+            lambda: fetch.request_pieces(version, view),
             fetch_by_hand,
         )
         expected = of_kio and fetch_of_kio(version, of_kio)
     elif key == _END_TXN_KEY:
-        found = transactions.read_end(version, view)  # None: left to kio
+        found = transactions.plain_end(version, view)  # None: left to kio
         expected = found and of_kio and end_of_kio(of_kio)
     elif key == _ADD_PARTITIONS_KEY:
-        found = transactions.read_add(version, view)
+        found = transactions.plain_add(version, view)
         expected = found and of_kio and add_of_kio(of_kio)
     else:
         return
@@ -170,7 +184,7 @@ def agree_by_hand(key: int, version: int, body: bytes, of_kio: Any) -> None:
 
 def read_in_pieces(key: int, version: int, body: bytes) -> Any:
     """Return the request in `body`, None if it is refused."""
-    pieces = request_pieces(key, version, memoryview(body))
+    pieces = entity_pieces(key, version, memoryview(body))
     try:
         while True:
             next(pieces)
@@ -200,6 +214,7 @@ def fuzz(api: Api, chance: random.Random, frame_count: int) -> Outcome:
             data = mutated(chance, sound[index % len(sound)][1])
             try:
                 request = read_both_ways(api.key, version, data)
+                agree_with_kio(api.key, version, data, request)
                 agree_by_hand(api.key, version, data, request)
                 found.refused += request is None
             except BaseException:

@@ -3,7 +3,7 @@
 INV-H4  FinalizedFeatures holds transaction.version = 2 and FinalizedFeaturesEpoch >= 0: otherwise Java and
         franz-go clients stay on TV1 (C21)
 The answer to an unsupported version is version 0 with UNSUPPORTED_VERSION and the table (KIP-511): see
-`dispatch`. Header v0 always: `wire.codec.messages`.
+`dispatch`. Header v0 always: `wire.codec.answers`.
 """
 
 from collections.abc import Iterable

@@ -3,7 +3,7 @@
 INV-HD1  a request is decoded and its handler begun without an await in between, so that the order in which
         requests start is the order in which they take effect (C7); one that is decoded in pieces holds up those
         behind it on its connection, until it is answered if it writes (INV-HW1)
-INV-HD2  a request that this region must not execute is forwarded whole, after the guard has passed it
+INV-HD2  a request that this region must not execute is forwarded whole, once it is known to be sound
 INV-HD3  what cannot be answered closes the connection, with a text that says why and what to do
 INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
 INV-HD5  a request is served without a task, or it was not begun: then `answer` serves it
@@ -23,7 +23,7 @@ from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
 from region_broker.handlers.dispatch.error_log import ErrorLog
-from region_broker.handlers.dispatch.registry import Api, ApiTable, ByHand, Fields, Finish, Written
+from region_broker.handlers.dispatch.registry import Api, ApiTable, Begin, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import (
     ORDER_BROKEN,
     ForwardingFailed,
@@ -31,21 +31,18 @@ from region_broker.handlers.dispatch.services import (
     Services,
 )
 from region_broker.handlers.dispatch.turns import order_of_starts
-from region_broker.wire.codec.guard import ManyElements
-from region_broker.wire.codec.messages import (
+from region_broker.wire.codec.answers import (
     AnswerTooLarge,
-    DecodeRefused,
-    decode_request,
     encode_response,
-    guard_request,
     has_many_rows,
-    has_schema,
-    request_codec,
-    request_pieces,
     response_pieces,
     top_level_error,
 )
-from region_broker.wire.codec.pieces import Pieces, in_turns
+from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
+from region_broker.wire.codec.entities import request_schema
+from region_broker.wire.codec.pieces import in_turns
+from region_broker.wire.codec.requests import decode_request, request_pieces
+from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.connection import Buffer, Incoming
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.request_trace import trace_of
@@ -76,7 +73,7 @@ class Dispatcher:
         self._table = table
         self._error_log = ErrorLog(services.clock)
         self._clock: Callable[[], float] | None = None
-        self._by_hand = {key: api for key, api in table.by_key.items() if api.by_hand is not None}
+        self._without_task = {key: api for key, api in table.by_key.items() if api.begin}
 
     async def answer(self, incoming: Incoming) -> Buffer | None:
         """Return header and body of the answer, or None when none is due (Produce with acks=0).
@@ -108,32 +105,32 @@ class Dispatcher:
 
         False: it is of another kind, nothing was done, use `answer`. Raises `CloseConnection`.
         """
-        api = self._by_hand.get(incoming.api_key)
+        api = self._without_task.get(incoming.api_key)
         if api is None or incoming.version not in api.versions:
             return False
         if api.forward and not self._services.region.acting:
             return False
         if order_of_starts(incoming.peer.state) is not None:
             return False
-        assert api.by_hand is not None
+        assert api.begin is not None
         try:
-            return self._begin(api, api.by_hand, incoming, self._finishing(api, incoming, finish))
+            return self._begin(api, api.begin, incoming, self._finishing(api, incoming, finish))
         except BaseException:
             self._services.metrics.api(api.name).failed()
             raise
 
-    def _begin(self, api: Api, by_hand: ByHand, incoming: Incoming, finish: Finish) -> bool:
+    def _begin(self, api: Api, begin: Begin, incoming: Incoming, finish: Finish) -> bool:
         header = _header(incoming)
         ctx = self._context(incoming, header.client_id)
         try:
-            request = by_hand.read(incoming.version, incoming.frame[header.body_start :])
+            request = decode_request(api.key, incoming.version, incoming.frame[header.body_start :])
         except ManyElements:
             return False
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
         if api.key != _PRODUCE_KEY:
-            return by_hand.begin(ctx, request, finish)
-        return _begin_in_order(by_hand, ctx, request, finish)
+            return begin(ctx, request, finish)
+        return _begin_in_order(begin, ctx, request, finish)
 
     def _finishing(self, api: Api, incoming: Incoming, finish: FinishSlot) -> Finish:
         """Return what counts a request when it is answered, then hands the answer on."""
@@ -221,16 +218,13 @@ class Dispatcher:
         try:
             forwards = api.forward and not self._services.region.acting
             try:
-                if forwards:
-                    guard_request(api.key, ctx.version, body)
-                    return _Begun(forwards=True, request=None)
-                return _Begun(forwards=False, request=_read(api, ctx.version, body))
+                return _Begun(forwards, decode_request(api.key, ctx.version, body))
             except ManyElements:
                 if order is None:
                     order = order_of_starts(ctx.connection_state, make=True)
                     assert order is not None
                     await order.acquire()
-                request = await in_turns(_pieces(api, ctx.version, body))
+                request = await in_turns(request_pieces(api.key, ctx.version, body))
             held = order if api.forward else None
             forwards = api.forward and not self._services.region.acting
             return _Begun(forwards, request, held)
@@ -322,20 +316,8 @@ async def _encoded(asked: Incoming | RequestContext, fields: Fields | bytes) -> 
         raise CloseConnection(str(error)) from error
 
 
-def _read(api: Api, version: int, body: memoryview) -> Any:
-    if api.by_hand is not None:
-        return api.by_hand.read(version, body)
-    return decode_request(api.key, version, body)
-
-
-def _pieces(api: Api, version: int, body: memoryview) -> Pieces[Any]:
-    if api.by_hand is not None:
-        return api.by_hand.read_pieces(version, body)
-    return request_pieces(api.key, version, body)
-
-
 def _header(incoming: Incoming) -> RequestHeader:
-    flexible = request_codec(incoming.api_key, incoming.version).flexible
+    flexible = request_schema(incoming.api_key, incoming.version).flexible
     try:
         return read_header(incoming.frame, flexible=flexible)
     except HeaderError as error:
@@ -388,7 +370,7 @@ def _check_order(state: dict[str, Any], other: str) -> None:
         )
 
 
-def _begin_in_order(by_hand: ByHand, ctx: RequestContext, request: Any, finish: Finish) -> bool:
+def _begin_in_order(begin: Begin, ctx: RequestContext, request: Any, finish: Finish) -> bool:
     """Begin a produce request in its order (see `_in_order`), which it leaves when it is answered."""
     state = ctx.connection_state
     _check_order(state, _FORWARDED)
@@ -401,7 +383,7 @@ def _begin_in_order(by_hand: ByHand, ctx: RequestContext, request: Any, finish: 
         finish(written)
 
     try:
-        begun = by_hand.begin(ctx, request, done)
+        begun = begin(ctx, request, done)
     finally:
         if not begun:
             state[_EXECUTED] -= 1

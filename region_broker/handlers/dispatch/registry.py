@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.wire.codec.messages import has_schema
-from region_broker.wire.codec.pieces import Pieces
+from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.connection import Buffer
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -24,24 +23,16 @@ class Written(NamedTuple):
     errors: Sequence[str] = ()
 
 
-# `request` is the kio request entity of the API and version; the answer is a version-neutral dict keyed by
+# `request` is what `wire.codec.requests` makes of the body; the answer is a version-neutral dict keyed by
 # kio field names, or an already encoded body, or None when no answer is due (Produce with acks=0).
 Handle: TypeAlias = Callable[[RequestContext, Any], Awaitable[Fields | bytes | Written | None]]
 Finish: TypeAlias = Callable[[Written | Exception | None], None]
 """Takes the answer, None when none is due, or what went wrong; called once, on the event loop."""
 
 
-class ByHand(NamedTuple):
-    """An API that is read and written by hand, not by kio; then `Api.handle` returns `Written`.
-
-    `read` raises `DecodeRefused` or `ManyElements`; `read_pieces` reads what has many elements. `begin` serves a
-    request without a task: it hands the answer to `finish`, perhaps before it returns, or returns False and has done
-    nothing: then `Api.handle` serves it.
-    """
-
-    read: Callable[[int, memoryview], Any]
-    read_pieces: Callable[[int, memoryview], Pieces[Any]]
-    begin: Callable[[RequestContext, Any, Finish], bool]
+Begin: TypeAlias = Callable[[RequestContext, Any, Finish], bool]
+"""Serves a request without a task: it hands the answer to `Finish`, perhaps before it returns; or it returns False and
+has done nothing: then `Api.handle` serves the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +53,7 @@ class Api:
     forward: bool = False
     waits: bool = False
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
-    by_hand: ByHand | None = None
+    begin: Begin | None = None
 
 
 @dataclass(frozen=True, slots=True)

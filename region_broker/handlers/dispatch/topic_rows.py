@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.wire.codec.messages import RowPath, encode_row
+from region_broker.wire.codec.answers import RowPath, encode_row
 from region_broker.wire.codec.struct_writers import EncodedRow
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ INV-HW1  while a request of a connection is decoded in pieces, none behind it on
 INV-HW2  a handler whose work grows with its request gives way after every TURN_ROWS rows (`Turns.row`); what must
          not be torn (a judgement and its write) is done between two turns, never across them. Before a write only
          requests give way that are too large to be read at once: they hold their connection's order (INV-HW1)
-Not here: the pieces themselves (`wire.codec.pieces`, `wire.codec.messages`).
+Not here: the pieces themselves (`wire.codec.pieces`, `wire.codec.requests`).
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.partitions import find_partition, isolation_of
-from region_broker.handlers.dispatch.registry import Api, ByHand, Finish, Written
+from region_broker.handlers.dispatch.registry import Api, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.fetch.reading import Read, Reading
 from region_broker.limits import (
@@ -49,8 +49,6 @@ from region_broker.wire.codec.fast_paths.fetch import (
     FetchRequest,
     TopicKey,
     pieces_of_answer,
-    pieces_of_request,
-    read_request,
 )
 from region_broker.wire.codec.pieces import Pieces, drained, in_turns
 
@@ -309,5 +307,5 @@ API: Final = Api(
     "Fetch",
     VERSIONS,
     handle_fetch,
-    by_hand=ByHand(read_request, pieces_of_request, begin_fetch),
+    begin=begin_fetch,
 )

@@ -8,9 +8,9 @@ durable (`produce.wait`), error numbers (`produce.errors`), bytes (`wire.codec.f
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
-from region_broker.handlers.dispatch.registry import Api, ByHand, Fields, Finish, Written
+from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.batches import (
     ORDER_KEY,
@@ -31,7 +31,7 @@ from region_broker.handlers.produce.batches import (
 from region_broker.handlers.produce.many import produce_many
 from region_broker.handlers.produce.wait import ProduceWait, written
 from region_broker.limits import TURN_ROWS
-from region_broker.wire.codec.fast_paths.produce import ProduceRequest, read_request, request_pieces
+from region_broker.wire.codec.fast_paths.produce import KEY, VERSIONS, ProduceRequest
 
 _TOPIC_IDS_SINCE: Final = 13
 
@@ -88,26 +88,25 @@ def _is_many(request: ProduceRequest) -> bool:
     return sum(len(topic.batches) for topic in request.topics) > TURN_ROWS
 
 
-def error_answer(ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    """Return the answer that gives every batch of a request, read by kio, the same error."""
+def error_answer(ctx: RequestContext, request: ProduceRequest, error_code: int) -> Fields:
+    """Return the answer that gives every batch of a request the same error."""
     responses: list[Fields] = []
-    for topic in request.topic_data:
+    by_id = ctx.version >= _TOPIC_IDS_SINCE
+    for topic in request.topics:
         rows = [
-            {"index": part.index, "error_code": error_code, "base_offset": -1}
-            for part in topic.partition_data
+            {"index": batch.partition, "error_code": error_code, "base_offset": -1}
+            for batch in topic.batches
         ]
-        by_id = ctx.version >= _TOPIC_IDS_SINCE
-        key = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
-        responses.append({**key, "partition_responses": rows})
+        responses.append({"topic_id" if by_id else "name": topic.key, "partition_responses": rows})
     return {"responses": responses}
 
 
 API: Final = Api(
-    0,
+    KEY,
     "Produce",
-    range(3, 14),
+    VERSIONS,
     handle_produce,
     forward=True,
     on_error=error_answer,
-    by_hand=ByHand(read_request, request_pieces, begin_produce),
+    begin=begin_produce,
 )

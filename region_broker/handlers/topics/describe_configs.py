@@ -24,7 +24,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 from region_broker.handlers.topics.config_resources import ResourceType
 from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX, TURN_ROWS
-from region_broker.wire.codec.messages import RowPath, encode_response, encode_row
+from region_broker.wire.codec.answers import RowPath, encode_response, encode_row
 from region_broker.wire.codec.struct_writers import EncodedRow
 
 _SOURCE_TOPIC: Final = 1

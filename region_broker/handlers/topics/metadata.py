@@ -24,7 +24,7 @@ from region_broker.handlers.dispatch.partitions import leader_row
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.handlers.dispatch.turns import Turns
-from region_broker.wire.codec.messages import encode_body
+from region_broker.wire.codec.answers import encode_body
 from region_broker.wire.codec.struct_writers import EncodedRow
 
 _log: Final = logging.getLogger("tidemark.topics")

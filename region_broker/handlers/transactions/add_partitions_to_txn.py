@@ -9,14 +9,13 @@ Source: KafkaApis.scala `handleAddPartitionsToTxnRequest`, TransactionCoordinato
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
 from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
-from region_broker.handlers.dispatch.registry import Api, ByHand, Fields, Finish, Written
+from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.transactions.errors import (
@@ -27,13 +26,11 @@ from region_broker.handlers.transactions.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorVersions,
 )
-from region_broker.wire.codec.fast_paths.transactions import AddRequest, add_answer, read_add
-from region_broker.wire.codec.messages import decode_request, request_pieces
+from region_broker.wire.codec.fast_paths.transactions import ADD_KEY, AddRequest, add_answer
 from txn_coordinator.verdicts import TxnVerdict
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=5)
 _BATCHED_SINCE: Final = 4
-_KEY: Final = 24
 _UNBATCHED: Final = "results_by_topic_v3_and_below"
 
 
@@ -46,11 +43,6 @@ class _Asked:
     producer_epoch: int
     partitions: Sequence[TopicPartition]
     verify_only: bool = False
-
-
-def _read(version: int, body: memoryview) -> Any:
-    """Return a plain request, or what kio reads."""
-    return read_add(version, body) or decode_request(_KEY, version, body)
 
 
 def begin_add_partitions_to_txn(ctx: RequestContext, request: Any, finish: Finish) -> bool:
@@ -180,11 +172,11 @@ def _on_error(ctx: RequestContext, request: Any, error_code: int) -> Fields:
 
 
 API: Final = Api(
-    key=_KEY,
+    key=ADD_KEY,
     name="AddPartitionsToTxn",
     versions=range(6),
     handle=handle_add_partitions_to_txn,
     forward=True,
     on_error=_on_error,
-    by_hand=ByHand(_read, partial(request_pieces, _KEY), begin_add_partitions_to_txn),
+    begin=begin_add_partitions_to_txn,
 )

@@ -3,26 +3,18 @@
 v2: PRODUCER_FENCED.  v4: TRANSACTION_ABORTABLE.  v5: TV2, the epoch is bumped and returned (KIP-890, C20).
 """
 
-from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.registry import Api, ByHand, Fields, Finish, Written
+from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import ErrorVersions
-from region_broker.wire.codec.fast_paths.transactions import EndRequest, end_answer, read_end
-from region_broker.wire.codec.messages import decode_request, request_pieces
+from region_broker.wire.codec.fast_paths.transactions import END_KEY, EndRequest, end_answer
 from txn_coordinator.verdicts import EndOutcome
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=4)
 _TV2_SINCE: Final = 5
-_KEY: Final = 26
-
-
-def _read(version: int, body: memoryview) -> Any:
-    """Return a plain request, or what kio reads."""
-    return read_end(version, body) or decode_request(_KEY, version, body)
 
 
 def begin_end_txn(ctx: RequestContext, request: Any, finish: Finish) -> bool:
@@ -68,11 +60,11 @@ def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
 
 
 API: Final = Api(
-    key=_KEY,
+    key=END_KEY,
     name="EndTxn",
     versions=range(6),
     handle=handle_end_txn,
     forward=True,
     on_error=_on_error,
-    by_hand=ByHand(_read, partial(request_pieces, _KEY), begin_end_txn),
+    begin=begin_end_txn,
 )

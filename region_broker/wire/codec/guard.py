@@ -13,29 +13,26 @@ Not here: values (kio checks booleans and UTF-8, handlers check meaning).
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Final, TypeAlias, Union, get_args, get_origin
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX
+from region_broker.wire.codec.bounded import (
+    DecodeRefused,
+    ManyElements,
+    read_uvarint,
+    write_uvarint,
+)
+from region_broker.wire.codec.schemas import FieldShape, field_shapes
 
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
-_VARINT_BYTES_MAX: Final = 5
 
 FIXED_BYTES: Final = {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4,
     "uint32": 4, "timedelta_i32": 4, "int64": 8, "uint64": 8, "float64": 8, "timedelta_i64": 8,
     "datetime_i64": 8, "uuid": 16,
 }  # fmt: skip
-
-
-class GuardError(Exception):
-    """The body breaks its own schema: a length too large, a tag twice, bytes left over."""
-
-
-class ManyElements(Exception):
-    """The body may be sound, but holds more elements than are read at once: read it in pieces."""
 
 
 @dataclass(slots=True)
@@ -63,70 +60,15 @@ class _Piece:
     fixed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FieldShape:
-    """How a kio field is laid out: kafka type of primitives, entity of structs, array, nullable, tag."""
-
-    name: str
-    kafka_type: str | None
-    entity: type | None
-    is_array: bool
-    nullable: bool
-    tag: int | None
-
-
-def field_shapes(entity: type) -> list[FieldShape]:
-    """Return the shapes of an entity's fields in wire order (tagged ones included)."""
-    return [_field_shape(item.name, item.type, item.metadata) for item in fields(entity)]
-
-
-def _field_shape(name: str, annotation: Any, metadata: Any) -> FieldShape:
-    nullable = False
-    if get_origin(annotation) in (UnionType, Union):
-        inner = [option for option in get_args(annotation) if option is not NoneType]
-        assert len(inner) == 1, annotation
-        nullable, annotation = True, inner[0]
-    is_array = get_origin(annotation) is tuple
-    if is_array:
-        annotation = get_args(annotation)[0]
-    entity = annotation if is_dataclass(annotation) else None
-    assert entity is None or isinstance(entity, type)
-    return FieldShape(
-        name, metadata.get("kafka_type"), entity, is_array, nullable, metadata.get("tag")
-    )
-
-
-def read_uvarint(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
-    """Return (value, next position) of an unsigned varint of at most five bytes."""
-    value = shift = 0
-    stop = min(end, position + _VARINT_BYTES_MAX)
-    while position < stop:
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise GuardError(f"a varint before byte {position} has no end")
-
-
-def write_uvarint(value: int) -> bytes:
-    """Return `value` (>= 0) as an unsigned varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def skip_unknown_tags(buffer: memoryview, position: int) -> int:
-    """Return the position behind a tag section none of whose tags is known; raises `GuardError`."""
-    return _tags({})(buffer, position, GuardState(len(buffer)))
+def pass_tags(body: memoryview, position: int, end: int) -> int:
+    """Return the position behind a section of tagged fields none of which is known; raises `DecodeRefused`."""
+    if position < end and body[position] == 0:
+        return position + 1
+    return _read_tags({}, body, position, GuardState(end))
 
 
 def check(plan: Op, body: memoryview, *, trailing_bytes_max: int = 0) -> memoryview:
-    """Return `body`, or a copy without unknown tagged fields; raises `GuardError` or `ManyElements`.
+    """Return `body`, or a copy without unknown tagged fields; raises `DecodeRefused` or `ManyElements`.
 
     Up to `trailing_bytes_max` bytes behind the last field are cut off, more are refused.
     """
@@ -139,9 +81,9 @@ def check(plan: Op, body: memoryview, *, trailing_bytes_max: int = 0) -> memoryv
 
 
 def check_rest(state: GuardState, position: int, trailing_bytes_max: int) -> None:
-    """Refuse more than `trailing_bytes_max` bytes behind the last field; raises `GuardError`."""
+    """Refuse more than `trailing_bytes_max` bytes behind the last field; raises `DecodeRefused`."""
     if state.end - position > trailing_bytes_max:
-        raise GuardError(f"{state.end - position} bytes follow the last field")
+        raise DecodeRefused(f"{state.end - position} bytes follow the last field")
 
 
 def edited(
@@ -237,7 +179,7 @@ def _fixed(size_bytes: int) -> _Piece:
     def skip(_buffer: memoryview, position: int, state: GuardState) -> int:
         position += size_bytes
         if position > state.end:
-            raise GuardError(f"the body ends inside the field before byte {position}")
+            raise DecodeRefused(f"the body ends inside the field before byte {position}")
         return position
 
     return _Piece(skip, size_bytes, fixed=True)
@@ -259,10 +201,10 @@ def _legacy_bytes(length: struct.Struct, *, nullable: bool) -> Op:
     def skip(buffer: memoryview, position: int, state: GuardState) -> int:
         start = position + prefix_bytes
         if start > state.end:
-            raise GuardError(f"the body ends inside a length at byte {position}")
+            raise DecodeRefused(f"the body ends inside a length at byte {position}")
         (size_bytes,) = unpack_from(buffer, position)
         if size_bytes < size_bytes_min or start + size_bytes > state.end:
-            raise GuardError(f"length {size_bytes} at byte {position}, {state.end - start} left")
+            raise DecodeRefused(f"length {size_bytes} at byte {position}, {state.end - start} left")
         return start + size_bytes if size_bytes > 0 else start
 
     return skip
@@ -278,11 +220,11 @@ def _compact_bytes(*, nullable: bool) -> Op:
             claimed, start = read_uvarint(buffer, position, end)
         if claimed == 0:
             if not nullable:
-                raise GuardError(f"null at byte {position} where a value is required")
+                raise DecodeRefused(f"null at byte {position} where a value is required")
             return start
         stop = start + claimed - 1
         if stop > end:
-            raise GuardError(f"length {claimed - 1} at byte {position}, {end - start} left")
+            raise DecodeRefused(f"length {claimed - 1} at byte {position}, {end - start} left")
         return stop
 
     return skip
@@ -293,7 +235,7 @@ def _nullable_struct(piece: _Piece) -> _Piece:
 
     def run(buffer: memoryview, position: int, state: GuardState) -> int:
         if position >= state.end:
-            raise GuardError(f"the body ends before the struct at byte {position}")
+            raise DecodeRefused(f"the body ends before the struct at byte {position}")
         marker = buffer[position]
         if marker == 0xFF:  # KIP-893: -1 is null
             return position + 1
@@ -337,16 +279,16 @@ def array_count_reader(size_bytes_min: int, *, flexible: bool, nullable: bool) -
         else:
             start = position + 4
             if start > state.end:
-                raise GuardError(f"the body ends inside an array length at byte {position}")
+                raise DecodeRefused(f"the body ends inside an array length at byte {position}")
             (count,) = _I32.unpack_from(buffer, position)
         if count < 0:
             if count == -1 and nullable:
                 return count, start
-            raise GuardError(f"array length {count} at byte {position}")
+            raise DecodeRefused(f"array length {count} at byte {position}")
         state.elements += count
         left_bytes = state.end - start
         if count * size_bytes_min > left_bytes or state.elements > ARRAY_ELEMENTS_MAX:
-            raise GuardError(f"array of {count} at byte {position}, {left_bytes} bytes left")
+            raise DecodeRefused(f"array of {count} at byte {position}, {left_bytes} bytes left")
         if state.elements > state.at_once_max:
             raise ManyElements
         return count, start
@@ -368,7 +310,7 @@ def _read_tags(known: dict[int, Op], buffer: memoryview, position: int, state: G
     count, position = read_uvarint(buffer, position, state.end)
     count_stop = position
     if count * 2 > state.end - position:
-        raise GuardError(f"{count} tagged fields at byte {section_start}")
+        raise DecodeRefused(f"{count} tagged fields at byte {section_start}")
     seen: set[int] = set()
     unknown_count = 0
     for _ in range(count):
@@ -378,9 +320,9 @@ def _read_tags(known: dict[int, Op], buffer: memoryview, position: int, state: G
         size_bytes, position = read_uvarint(buffer, position, state.end)
         stop = position + size_bytes
         if stop > state.end:
-            raise GuardError(f"tag {tag} claims {size_bytes} bytes, {state.end - position} left")
+            raise DecodeRefused(f"tag {tag} claims {size_bytes} bytes, {state.end - position} left")
         if tag in seen:
-            raise GuardError(f"tag {tag} is there twice")
+            raise DecodeRefused(f"tag {tag} is there twice")
         seen.add(tag)
         if tag in known:
             _check_known_tag(known[tag], buffer, (size_start, position, stop), state)
@@ -401,7 +343,7 @@ def _check_known_tag(
     outer_end, edit_count = state.end, len(state.edits)
     state.end = stop
     if op(buffer, start, state) != stop:
-        raise GuardError(f"the tagged field at byte {start} does not fill its size")
+        raise DecodeRefused(f"the tagged field at byte {start} does not fill its size")
     state.end = outer_end
     cut_bytes = sum(end - begin - len(by) for begin, end, by in state.edits[edit_count:])
     if cut_bytes:

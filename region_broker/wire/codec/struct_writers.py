@@ -3,16 +3,17 @@
 INV-WK3  an answer is refused (`MissingField`) rather than sent with an offset, id or count nobody gave:
         only nulls, empty strings and arrays, false, no error and no throttling are filled in (B11)
 What has many rows is written in pieces: by generators that yield after each, so that others are served in between.
-Not here: single values (`wire.codec.value_writers`), headers, and how long an answer may be (`wire.codec.messages`).
+Not here: single values (`wire.codec.value_writers`), headers, and how long an answer may be (`answers`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from region_broker.wire.codec.guard import FieldShape, field_shapes, write_uvarint
+from region_broker.wire.codec.bounded import write_uvarint
 from region_broker.wire.codec.pieces import Pieces, Progress
+from region_broker.wire.codec.schemas import NO_DEFAULT, FieldShape, field_shapes
 from region_broker.wire.codec.value_writers import (
     Writer,
     array_writer,
@@ -77,13 +78,13 @@ def names_without_default(entity: Any) -> Iterator[str]:
 
 def _defaults(entity: Any) -> Iterator[tuple[FieldShape, Any]]:
     """Yield the fields of a class, and what stands for each if it was not given (`_NO_GUESS`: nothing)."""
-    for item, shape in zip(fields(entity), field_shapes(entity), strict=True):
+    for shape in field_shapes(entity):
         if shape.is_array:
             yield shape, None if shape.nullable else ()
         elif shape.entity is not None:
             yield shape, None if shape.nullable else {}
-        elif item.default is not MISSING:
-            yield shape, item.default
+        elif shape.default is not NO_DEFAULT:
+            yield shape, shape.default
         elif shape.nullable:
             yield shape, None
         else:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from region_broker.wire.codec.guard import write_uvarint
+from region_broker.wire.codec.bounded import write_uvarint
 
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 _NIL_UUID: Final = bytes(16)

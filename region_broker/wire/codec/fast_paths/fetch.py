@@ -1,8 +1,8 @@
 """Fetch (1), versions 4-18, read and written by hand.
 
-INV-BFE1  a request without tags, with names and counts of a usual size, is read here, as guard and kio read it; any other
-         is left to them: the reader here refuses nothing by itself
-INV-BFE2  what is written is what the general writer (`codec.messages`) writes, byte for byte, in every version
+INV-BFE1  a request without tags, with names and counts of a usual size, is read here, as the general reader reads it; any other
+         is left to that: the reader here refuses nothing by itself
+INV-BFE2  what is written is what the general writer (`codec.answers`) writes, byte for byte, in every version
 v5: log start.  v7: sessions.  v9: leader epoch.  v11: rack.  v12: flexible.  v13: topic ids.  v15: the replica moved to
 a tag.  v16: who leads now.
 Source: FetchRequest.json, FetchResponse.json.
@@ -16,9 +16,18 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
-from region_broker.wire.codec.fast_paths.fields import compact_size, long_size, short_size, text
-from region_broker.wire.codec.guard import GuardError, write_uvarint
-from region_broker.wire.codec.messages import decode_request, request_pieces
+from region_broker.wire.codec.bounded import (
+    MALFORMED,
+    NIL_UUID,
+    UUID_BYTES,
+    DecodeRefused,
+    compact_size,
+    long_size,
+    short_size,
+    text,
+    write_uvarint,
+)
+from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.pieces import Pieces, drained
 from region_broker.wire.connection import Buffer
 
@@ -62,21 +71,21 @@ class FetchRequest(NamedTuple):
 
 
 def read_request(version: int, body: memoryview) -> FetchRequest:
-    """Return the request in `body`; raises `DecodeRefused`, or `ManyElements`: then `pieces_of_request` reads it."""
+    """Return the request in `body`; raises `DecodeRefused`, or `ManyElements`: then `request_pieces` reads it."""
     try:
         plain = _plain(version, body)
-    except (GuardError, struct.error, UnicodeDecodeError, IndexError):
+    except (IndexError, DecodeRefused, *MALFORMED):
         plain = None
-    return plain or drained(_of_kio(version, decode_request(KEY, version, body)))
+    return plain or drained(_of_entity(version, read_entity(KEY, version, body)))
 
 
-def pieces_of_request(version: int, body: memoryview) -> Pieces[FetchRequest]:
+def request_pieces(version: int, body: memoryview) -> Pieces[FetchRequest]:
     """Read the request in `body` in pieces; raises `DecodeRefused`."""
-    request = yield from request_pieces(KEY, version, body)
-    return (yield from _of_kio(version, request))
+    request = yield from entity_pieces(KEY, version, body)
+    return (yield from _of_entity(version, request))
 
 
-def _of_kio(version: int, request: Any) -> Pieces[FetchRequest]:
+def _of_entity(version: int, request: Any) -> Pieces[FetchRequest]:
     replica_state = getattr(request, "replica_state", None)
     by_id = version >= _TOPIC_IDS_SINCE
     topics: list[tuple[TopicKey, list[AskedPartition]]] = []
@@ -121,8 +130,6 @@ _PARTITION_WITH_START: Final = struct.Struct(">iqqi")
 _PARTITION_WITH_EPOCH: Final = struct.Struct(">iiqqi")
 _PARTITION_WITH_TAGS: Final = struct.Struct(">iiqiqiB")
 _I32: Final = struct.Struct(">i")
-_UUID_BYTES: Final = 16
-_NIL_UUID: Final = bytes(_UUID_BYTES)
 
 
 def _plain(version: int, body: memoryview) -> FetchRequest | None:
@@ -204,22 +211,22 @@ class _Reader:
         size = compact_size if self._flexible else long_size
         count, self._at = size(self._body, self._at, self._end)
         if not 0 <= count <= ELEMENTS_AT_ONCE_MAX:
-            raise GuardError(f"an array of {count}")
+            raise DecodeRefused(f"an array of {count}")
         return count
 
     def _key(self) -> TopicKey:
         if self._version >= _TOPIC_IDS_SINCE:
             start = self._at
-            self._at = start + _UUID_BYTES
+            self._at = start + UUID_BYTES
             if self._at > self._end:
-                raise GuardError("the body ends inside a topic id")
+                raise DecodeRefused("the body ends inside a topic id")
             raw = bytes(self._body[start : self._at])
-            return None if raw == _NIL_UUID else UUID(bytes=raw)
+            return None if raw == NIL_UUID else UUID(bytes=raw)
         size = compact_size if self._flexible else short_size
         size_bytes, at = size(self._body, self._at, self._end)
         name, self._at = text(self._body, at, size_bytes, self._end)
         if name is None:
-            raise GuardError("a topic without name")
+            raise DecodeRefused("a topic without name")
         return name
 
     def _partitions(self, count: int) -> list[AskedPartition] | None:
@@ -375,7 +382,7 @@ def _legacy_row(parts: list[Buffer], version: int, row: FetchedRow) -> None:
 def _topic(version: int, key: TopicKey) -> bytes:
     if version >= _TOPIC_IDS_SINCE:
         assert not isinstance(key, str), key
-        return _NIL_UUID if key is None else key.bytes
+        return NIL_UUID if key is None else key.bytes
     assert isinstance(key, str), key
     name = key.encode()
     if version >= _FLEXIBLE_SINCE:

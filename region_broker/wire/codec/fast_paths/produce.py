@@ -1,7 +1,7 @@
 """Produce (0), versions 3-13, read and written by hand.
 
-INV-BP1  what is accepted, and as what, is what guard and kio accept; what is written is what the general writer
-         (`codec.messages`) writes, byte for byte, in every version
+INV-BP1  what is accepted, and as what, is what the general reader accepts; what is written is what the general writer
+         (`codec.answers`) writes, byte for byte, in every version
 INV-BP2  batches are not copied: they are slices of the frame, which must not be changed
 v5: log start.  v8: error texts.  v9: flexible.  v13: topic ids.
 Source: ProduceRequest.json, ProduceResponse.json.
@@ -15,19 +15,24 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
-from region_broker.wire.codec.fast_paths.fields import (
+from region_broker.wire.codec.bounded import (
+    MALFORMED,
+    NIL_UUID,
+    UUID_BYTES,
+    DecodeRefused,
     Elements,
     blob,
     compact_size,
     long_size,
+    malformed,
     short_size,
-    tags,
     text,
+    write_uvarint,
 )
-from region_broker.wire.codec.guard import GuardError, write_uvarint
-from region_broker.wire.codec.messages import DecodeRefused
+from region_broker.wire.codec.guard import pass_tags
 from region_broker.wire.codec.pieces import Pieces, drained
 
+KEY: Final = 0
 VERSIONS: Final = range(3, 14)
 _LOG_START_SINCE: Final = 5
 _TEXT_SINCE: Final = 8
@@ -40,8 +45,6 @@ _BATCHES_AND_PARTITION: Final = struct.Struct(">Bi")
 _ONE: Final = 2  # the count of a compact array with one element
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
-_UUID_BYTES: Final = 16
-_NIL_UUID: Final = bytes(_UUID_BYTES)
 
 TopicKey: TypeAlias = str | UUID | None
 
@@ -116,7 +119,7 @@ def _single(body: memoryview, *, by_id: bool) -> ProduceRequest | None:
         stop = at + size
         if size < 0 or stop + 3 != len(body) or body[stop] or body[stop + 1] or body[stop + 2]:
             return None
-    except (IndexError, struct.error, UnicodeDecodeError, GuardError):
+    except (IndexError, DecodeRefused, *MALFORMED):
         return None
     return ProduceRequest(
         transactional_id, acks, timeout_ms, [SentTopic(key, [SentBatch(partition, body[at:stop])])]
@@ -135,8 +138,8 @@ def _pieces(version: int, body: memoryview, at_once_max: int) -> Pieces[ProduceR
         if version >= _FLEXIBLE_SINCE:
             return (yield from _flexible(body, elements, by_id=version >= _TOPIC_IDS_SINCE))
         return (yield from _legacy(body, elements))
-    except (GuardError, struct.error, UnicodeDecodeError) as error:
-        raise DecodeRefused(f"{type(error).__name__}: {error}") from error
+    except MALFORMED as error:
+        raise malformed(error) from error
 
 
 def _flexible(body: memoryview, elements: Elements, *, by_id: bool) -> Pieces[ProduceRequest]:
@@ -162,17 +165,17 @@ def _flexible(body: memoryview, elements: Elements, *, by_id: bool) -> Pieces[Pr
             (number,) = _I32.unpack_from(body, at)
             size, at = compact_size(body, at + 4, end)
             data, at = blob(body, at, size, end)
-            at = tags(body, at, end)
+            at = pass_tags(body, at, end)
             batches.append(SentBatch(number, data))
             done += 1
             if done % PIECE_ELEMENTS == 0:
                 yield
-        at = tags(body, at, end)
+        at = pass_tags(body, at, end)
         topics.append(SentTopic(key, batches))
         done += 1
         if done % PIECE_ELEMENTS == 0:
             yield
-    _check_end(tags(body, at, end), end)
+    _check_end(pass_tags(body, at, end), end)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
@@ -208,22 +211,22 @@ def _legacy(body: memoryview, elements: Elements) -> Pieces[ProduceRequest]:
 
 
 def _topic_id(body: memoryview, at: int, end: int) -> tuple[UUID | None, int]:
-    stop = at + _UUID_BYTES
+    stop = at + UUID_BYTES
     if stop > end:
-        raise GuardError(f"the body ends inside the topic id at byte {at}")
+        raise DecodeRefused(f"the body ends inside the topic id at byte {at}")
     raw = bytes(body[at:stop])
-    return (None if raw == _NIL_UUID else UUID(bytes=raw)), stop
+    return (None if raw == NIL_UUID else UUID(bytes=raw)), stop
 
 
 def _name(name: str | None, at: int) -> tuple[str, int]:
     if name is None:
-        raise GuardError(f"a topic without name before byte {at}")
+        raise DecodeRefused(f"a topic without name before byte {at}")
     return name, at
 
 
 def _check_end(at: int, end: int) -> None:
     if at != end:
-        raise GuardError(f"{end - at} bytes follow the last field")
+        raise DecodeRefused(f"{end - at} bytes follow the last field")
 
 
 # --- the answer ----------------------------------------------------------------------------------
@@ -259,7 +262,7 @@ def _front_of_one(version: int, key: TopicKey) -> bytes:
     """Return what stands between the correlation id and the row of an answer with one row."""
     if version >= _TOPIC_IDS_SINCE:
         assert not isinstance(key, str), key
-        return b"".join((b"\0\2", _NIL_UUID if key is None else key.bytes, b"\2"))
+        return b"".join((b"\0\2", NIL_UUID if key is None else key.bytes, b"\2"))
     assert isinstance(key, str), key
     return b"".join((b"\0\2", *_compact_text(key), b"\2"))
 
@@ -272,7 +275,7 @@ def _write_flexible(
     for key, rows in topics:
         if version >= _TOPIC_IDS_SINCE:
             assert not isinstance(key, str), key
-            parts.append(_NIL_UUID if key is None else key.bytes)
+            parts.append(NIL_UUID if key is None else key.bytes)
         else:
             assert isinstance(key, str), key
             parts += _compact_text(key)

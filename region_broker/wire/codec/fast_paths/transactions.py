@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (24) and EndTxn (26) as one producer sends them, read and written by hand.
 
-INV-BT3  what is not of that plain form (a batch of transactions, a long name, tags, a wrong length) is left to guard and
-         kio: a reader here returns None, and refuses nothing by itself
-INV-BT4  what is written is what the general writer (`codec.messages`) writes, byte for byte
+INV-BT3  what is not of that plain form (a batch of transactions, a long name, tags, a wrong length) is left to the
+         general reader: a `plain_` reader returns None, and refuses nothing by itself
+INV-BT4  what is written is what the general writer (`codec.answers`) writes, byte for byte
 AddPartitionsToTxn v0-2 (v3 is flexible, v4 a batch); EndTxn v0-5 (v3 is flexible, v5 is TV2).
 Source: AddPartitionsToTxnRequest.json, AddPartitionsToTxnResponse.json, EndTxnRequest.json, EndTxnResponse.json.
 Not here: what the fields mean (`handlers`).
@@ -10,10 +10,13 @@ Not here: what the fields mean (`handlers`).
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from idempotency.identity import TopicName, TopicPartition
+from region_broker.wire.codec.entities import read_entity
 
+ADD_KEY: Final = 24
+END_KEY: Final = 26
 PLAIN_BELOW: Final = 3
 _PAIR_SINCE: Final = 5
 _ONE_BYTE_BELOW: Final = 0x80  # a compact size of one byte
@@ -48,7 +51,7 @@ class AddRequest(NamedTuple):
     partitions: list[TopicPartition]
 
 
-def read_end(version: int, body: memoryview) -> EndRequest | None:
+def plain_end(version: int, body: memoryview) -> EndRequest | None:
     """Return a plain EndTxn, None for any other."""
     flexible = version >= PLAIN_BELOW
     try:
@@ -62,7 +65,7 @@ def read_end(version: int, body: memoryview) -> EndRequest | None:
     return EndRequest(name, producer_id, producer_epoch, committed == 1)
 
 
-def read_add(version: int, body: memoryview) -> AddRequest | None:
+def plain_add(version: int, body: memoryview) -> AddRequest | None:
     """Return a plain AddPartitionsToTxn, None for any other."""
     if version >= PLAIN_BELOW:
         return None
@@ -85,6 +88,16 @@ def read_add(version: int, body: memoryview) -> AddRequest | None:
     if at != len(body) or topic_count < 1:
         return None
     return AddRequest(name, producer_id, producer_epoch, partitions)
+
+
+def read_end(version: int, body: memoryview) -> Any:
+    """Return a plain EndTxn, or what its schema says; raises `DecodeRefused`."""
+    return plain_end(version, body) or read_entity(END_KEY, version, body)
+
+
+def read_add(version: int, body: memoryview) -> Any:
+    """Return a plain AddPartitionsToTxn, or what its schema says; raises `DecodeRefused` or `ManyElements`."""
+    return plain_add(version, body) or read_entity(ADD_KEY, version, body)
 
 
 def end_answer(

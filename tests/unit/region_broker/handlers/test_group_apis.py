@@ -30,7 +30,8 @@ from region_broker.handlers.groups import (
     sync_group,
 )
 from region_broker.handlers.transactions import txn_offset_commit
-from region_broker.wire.codec.messages import decode_request, encode_response
+from region_broker.wire.codec.answers import encode_response
+from region_broker.wire.codec.requests import decode_request
 from region_broker.wire.memory_budget import MemoryBudget
 from tests.unit.region_broker.groups.fakes import World, running
 from txn_coordinator.connection_order import Arrival

@@ -19,7 +19,7 @@ from region_broker.handlers.groups import (
     offset_fetch,
 )
 from region_broker.handlers.transactions import txn_offset_commit
-from region_broker.wire.codec.messages import encode_response
+from region_broker.wire.codec.answers import encode_response
 from tests.unit.region_broker.groups.fakes import World, running
 from tests.unit.region_broker.handlers.test_group_apis import ORDERS, Client, fill, named
 

@@ -1,24 +1,41 @@
-"""The guard on hand-written bytes: layouts are those of the Kafka protocol guide and KIP-482."""
+"""The guarded readers on hand-written bytes: layouts are those of the Kafka protocol guide and KIP-482."""
+
+from datetime import timedelta
+from typing import Any
 
 import pytest
-from kio.static.constants import EntityType
 
-from region_broker.wire.codec.guard import GuardError, check, compile_plan, write_uvarint
-from region_broker.wire.codec.messages import DecodeRefused, decode_request
-from tests.wire_world import schema
-
-METADATA_12 = compile_plan(schema(3, 12, EntityType.request))
-METADATA_4 = compile_plan(schema(3, 4, EntityType.request))
-FETCH_12 = compile_plan(schema(1, 12, EntityType.request))
+from region_broker.wire.codec.bounded import DecodeRefused, write_uvarint
+from region_broker.wire.codec.entities import entity_pieces, read_entity
+from region_broker.wire.codec.pieces import drained
 
 # One topic: nil id, name "t", no tags; auto creation, no authorised operations, no tags.
 TOPIC = bytes(16) + b"\x02t\x00"
 METADATA_BODY = b"\x02" + TOPIC + b"\x01\x00\x00"
+# Fetch v12 up to its tags: replica 0, waits, bytes, session of 0, no topics, nothing forgotten, rack "".
+FETCH_BODY = bytes(25) + b"\x01\x01\x01"
 
 
-def test_sound_body_is_returned_as_it_is() -> None:
-    body = memoryview(METADATA_BODY)
-    assert check(METADATA_12, body) is body
+def read(key: int, version: int, body: bytes) -> Any:
+    """Return what both readers read in `body`."""
+    request = read_entity(key, version, memoryview(body))
+    assert drained(entity_pieces(key, version, memoryview(body))) == request  # INV-WP1
+    return request
+
+
+def refuse(key: int, version: int, body: bytes, match: str | None = None) -> None:
+    """Let both readers refuse `body`."""
+    with pytest.raises(DecodeRefused, match=match):
+        read_entity(key, version, memoryview(body))
+    with pytest.raises(DecodeRefused, match=match):
+        drained(entity_pieces(key, version, memoryview(body)))
+
+
+def test_a_body_is_read_as_the_protocol_guide_lays_it_out() -> None:
+    request = read(3, 12, METADATA_BODY)
+    assert [(topic.topic_id, topic.name) for topic in request.topics] == [(None, "t")]
+    assert request.allow_auto_topic_creation
+    assert not request.include_topic_authorized_operations
 
 
 @pytest.mark.parametrize(
@@ -28,6 +45,8 @@ def test_sound_body_is_returned_as_it_is() -> None:
         pytest.param(b"\x80\x80\x80\x80\x80\x00\x01\x00\x00", id="overlong varint"),
         pytest.param(b"\x03" + TOPIC + b"\x01\x00\x00", id="array longer than the body"),
         pytest.param(b"\x02" + bytes(16) + b"\x7ft\x00\x01\x00\x00", id="string past the end"),
+        pytest.param(b"\x02" + bytes(16) + b"\x02\xff\x00\x01\x00\x00", id="string of no text"),
+        pytest.param(b"\x02" + TOPIC + b"\x02\x00\x00", id="boolean of 2"),
         pytest.param(METADATA_BODY[:-1], id="cut off"),
         pytest.param(METADATA_BODY + bytes(4), id="more than librdkafka's three spare bytes"),
         pytest.param(METADATA_BODY[:-1] + b"\x01\x63\x05abc", id="tag past the end"),
@@ -37,10 +56,7 @@ def test_sound_body_is_returned_as_it_is() -> None:
     ],
 )
 def test_hostile_flexible_body_is_refused(body: bytes) -> None:
-    with pytest.raises(GuardError):
-        check(METADATA_12, memoryview(body))
-    with pytest.raises(DecodeRefused):
-        decode_request(3, 12, memoryview(body))
+    refuse(3, 12, body)
 
 
 @pytest.mark.parametrize(
@@ -54,28 +70,39 @@ def test_hostile_flexible_body_is_refused(body: bytes) -> None:
     ],
 )
 def test_hostile_legacy_body_is_refused(body: bytes) -> None:
-    with pytest.raises(GuardError):
-        check(METADATA_4, memoryview(body))
+    refuse(3, 4, body)
 
 
-def test_unknown_tags_are_cut_out_at_every_level() -> None:
+def test_librdkafkas_spare_bytes_are_passed_over() -> None:
+    assert read(3, 12, METADATA_BODY + bytes(3)) == read(3, 12, METADATA_BODY)
+
+
+def test_INV_WG2_unknown_tags_are_passed_over_at_every_level() -> None:
     tagged_topic = bytes(16) + b"\x02t\x01\x63\x02hi"
     body = b"\x02" + tagged_topic + b"\x01\x00\x02\x63\x00\x64\x01!"
-    assert bytes(check(METADATA_12, memoryview(body))) == METADATA_BODY
+    assert read(3, 12, body) == read(3, 12, METADATA_BODY)
 
 
-def test_known_tag_keeps_its_value_beside_unknown_ones() -> None:
-    # Fetch v12: tag 0 is the cluster id.
-    rest = bytes(4) * 2 + bytes(4) + bytes(4) + b"\x00" + bytes(8) + b"\x01\x01\x01"
-    known = b"\x00\x03\x03ab"
-    body = rest + b"\x02" + known + b"\x63\x01!"
-    assert bytes(check(FETCH_12, memoryview(body))) == rest + b"\x01" + known
+def test_INV_WG2_known_tag_keeps_its_value_beside_unknown_ones() -> None:
+    cluster_id = b"\x00\x03\x03ab"  # tag 0 of Fetch v12
+    assert read(1, 12, FETCH_BODY + b"\x02" + cluster_id + b"\x63\x01!").cluster_id == "ab"
+    assert read(1, 12, FETCH_BODY + b"\x00").cluster_id is None
 
 
-def test_known_tag_that_does_not_fill_its_size_is_refused() -> None:
-    rest = bytes(4) * 2 + bytes(4) + bytes(4) + b"\x00" + bytes(8) + b"\x01\x01\x01"
-    with pytest.raises(GuardError, match="fill"):
-        check(FETCH_12, memoryview(rest + b"\x01\x00\x04\x03abX"))
+def test_INV_WG2_known_tag_that_does_not_fill_its_size_is_refused() -> None:
+    refuse(1, 12, FETCH_BODY + b"\x01\x00\x04\x03abX", "fill")
+
+
+def test_INV_WG1_a_known_tag_ends_where_it_says() -> None:
+    refuse(1, 12, FETCH_BODY + b"\x01\x00\x02\x03ab", "left")
+
+
+def test_a_request_is_kios_frozen_class() -> None:
+    request = read(1, 12, FETCH_BODY + b"\x00")
+    assert request.max_wait == timedelta(0)
+    with pytest.raises(AttributeError):
+        request.max_bytes = 1
+    assert type(request)(**{name: getattr(request, name) for name in request.__slots__}) == request
 
 
 @pytest.mark.parametrize(

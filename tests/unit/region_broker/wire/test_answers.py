@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.wire.codec.messages import encode_response, top_level_error
+from region_broker.wire.codec.answers import encode_response, top_level_error
 from region_broker.wire.codec.struct_writers import MissingField
 from tests.wire_world import parse_answer
 

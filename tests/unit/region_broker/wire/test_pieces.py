@@ -8,18 +8,16 @@ import pytest
 from kio.static.constants import EntityType
 
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
-from region_broker.wire.codec import messages
-from region_broker.wire.codec.guard import ManyElements
-from region_broker.wire.codec.messages import (
+from region_broker.wire.codec import answers
+from region_broker.wire.codec.answers import (
     AnswerTooLarge,
-    DecodeRefused,
-    decode_request,
     encode_response,
     has_many_rows,
-    request_pieces,
     response_pieces,
 )
+from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.pieces import Pieces
+from region_broker.wire.codec.requests import decode_request, request_pieces
 from tests.wire_world import body_of, build, parse_answer, schema
 
 MANY = 2 * ELEMENTS_AT_ONCE_MAX
@@ -106,7 +104,7 @@ def test_an_answer_in_pieces_is_the_answer(version: int) -> None:
 
 
 def test_INV_WK4_an_answer_beyond_the_limit_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "RESPONSE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(answers, "RESPONSE_BYTES_MAX", 20_000)
     with pytest.raises(AnswerTooLarge):
         encode_response(2, 7, 9, large_answer())
     pieces = response_pieces(2, 7, 9, large_answer())
