@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.model import takeover
 from tests.model.explore import Instance
 from tests.model.home import Home
 from tests.model.home_states import Size, Txn
@@ -42,6 +43,10 @@ class Mutant:
 
 def _home(size: Size) -> Made:
     return lambda mutants: Home(size, mutants)
+
+
+def _takeover(size: takeover.Size) -> Made:
+    return lambda mutants: takeover.Takeover(size, mutants)
 
 
 ONE_LOG: Final = (Txn(0, (0,)), Txn(1, (0,)))
@@ -84,6 +89,18 @@ INSTANCES: Final = {
             _home(Size(txns=(Txn(0),), elections=1, lags=True, grows=True)),
             _home(Size(txns=(Txn(0), Txn(1, (0,))), elections=1, lags=True, grows=True)),
         ),
+        Named(
+            "takeover",
+            "three regions, two records, one takeover by any of them, slow and unheard ones, returns",
+            _takeover(takeover.Size(writes=2, takeovers=1)),
+            _takeover(takeover.Size(writes=3, takeovers=1)),
+        ),
+        Named(
+            "two takers",
+            "three regions, one record, two takeovers that may cross each other",
+            _takeover(takeover.Size(writes=1, takeovers=2)),
+            _takeover(takeover.Size(writes=2, takeovers=2)),
+        ),
     )
 }
 
@@ -111,4 +128,12 @@ MUTANTS: Final = (
     Mutant("T9 a lagging leader answers", "partition leaders", "torn", "H5"),
     Mutant("T9 a deposed leader answers", "partition leaders", "torn", "H5b"),
     Mutant("T9 metadata before the round", "partition leaders", "torn", "H6"),
+    Mutant("T19 epochs are counted", "two takers", "one epoch twice", "H18"),
+    Mutant("T20 tidemarks are not cut", "takeover", "foreign tail", "H17"),
+    Mutant("T23 lengths are compared", "takeover", "foreign tail", "H16"),
+    Mutant("T24 nobody is asked", "takeover", "sync lost", "H13"),
+    Mutant("T24 answers promise nothing", "takeover", "sync lost", "H14"),
+    Mutant("T24 a lower epoch than promised is followed", "two takers", "sync lost", "H14"),
+    Mutant("T25 the directory takes any entry", "two takers", "taken back", "H15"),
+    Mutant("T25 nothing is void", "two takers", "taken back", "H15"),
 )

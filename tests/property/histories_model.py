@@ -428,7 +428,12 @@ class World:
         unseen = tuple(
             EntryRecord.of(entry) for entry in region.known_lineage().since(state.region_epoch)
         )
-        if unseen and unseen[-1].acting_region != region.name:
+        bound = unseen and unseen[-1].region_epoch < state.promise.region_epoch
+        if (
+            unseen
+            and unseen[-1].acting_region != region.name
+            and not (bound and self._is_bound(state))
+        ):
             region.record(ReturnBegun(unseen))
             return
         if state.promise.region_epoch <= state.region_epoch:
@@ -436,6 +441,14 @@ class World:
                 if peer.is_home and peer.metadata.region_epoch == state.region_epoch:
                     region.record(FollowResumed(peer.name))
                     return
+
+    def _is_bound(self, state: failover.State) -> bool:
+        """Until the taker says that it gave up (T24); a region of its own promise knows that it did."""
+        promise = state.promise
+        if promise.taker == state.region:
+            return False
+        takers = [peer.now for peer in self.peers(state.region) if peer.name == promise.taker]
+        return all(taker.abandoned_epoch < promise.region_epoch for taker in takers)
 
     # A link session, from hello to the last byte.
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import HigherEpochLearned, PromiseGiven
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
@@ -174,6 +176,36 @@ async def test_T24_only_the_operators_word_takes_back_what_another_region_has_sh
         assert f"region ap has reached {claimed}" in operation.statement.open_bound
         await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap follows us")
         assert await values_at(pair, ap) == await values_at(pair, pair.us) == [VALUES[0]]
+
+
+@pytest.mark.parametrize("gave_up", [False, True], ids=["may act", "gave up"])
+async def test_T24_a_region_that_promised_a_higher_epoch_does_not_follow_who_acts_below_it(
+    tmp_path: Path, *, gave_up: bool
+) -> None:
+    """It would reach, and report to sync commits, what the one that it promised may be about to take back."""
+    async with region_pair(tmp_path, 8, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await pair.create_topic(TOPIC, 1)
+        pair.fabric.cut("us", "ap")
+        pair.fabric.cut("us", "eu")
+        await pair.fail_over()
+        promised = next_region_epoch([pair.us.node.failover.state.region_epoch], 0)
+        await ap.node.failover.record(PromiseGiven(promised, "eu"))
+        pair.fabric.heal("us", "ap")
+        pair.fabric.heal("us", "eu")
+        await write(pair.us, VALUES[0])
+        await pair.until(lambda: shown(pair.eu) == 1, "eu follows us")
+        role = ap.node.role
+        await pair.until(lambda: "eu was promised the higher" in role.reason_not_acting, "it waits")
+        assert ap.phase is Phase.FENCED
+        if gave_up:
+            eu = pair.eu.node.failover
+            eu._state = replace(eu.state, abandoned_epoch=promised)
+            await pair.until(lambda: shown(ap) == 1, "ap follows us, too")
+        else:
+            operation = await ended(pair, ap.node.operations.begin_failover(confirmed=True))
+            assert operation.status == "succeeded", operation
+            await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows ap")
 
 
 async def test_T31_a_silent_region_does_not_keep_a_fenced_one_from_what_the_living_know(

@@ -198,6 +198,7 @@ class FailoverDriver:
             acting_region=domain.acting_region,
             lineage=domain.lineage,
             folder=Shown.of(self.parts.folder.identity, aside=bool(self.outlook.lives.aside())),
+            abandoned_epoch=0 if self._state is None else self._state.abandoned_epoch,
         )
 
     def learn(self, hello: Hello) -> None:

@@ -95,6 +95,8 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
     folder: Shown | None = None
     answers: bool = False
     """It answers a greeting, so its node is to be met where its region is."""
+    abandoned_epoch: int = 0
+    """It acts under no region epoch up to this one that it was promised: it gave them up (T24)."""
 
     @property
     def without_history(self) -> bool:

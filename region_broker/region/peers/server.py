@@ -220,6 +220,7 @@ def _refused(ours: Hello, code: str, reason: str) -> Hello:
         refused=reason,
         refused_code=code,
         answers=True,
+        abandoned_epoch=ours.abandoned_epoch,
     )
 
 

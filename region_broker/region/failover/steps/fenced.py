@@ -4,6 +4,7 @@ INV-FS5  a region acts again by itself only if every site says that nobody acts 
          acknowledged here lies beyond the last tidemark
 INV-FS6  what is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and
          none acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so
+INV-FS7  nothing is followed under an epoch below the one that was promised, until that taker says that it gave up (T24)
 
 Not here: cutting the logs on the way back (`region.failover.steps.effects`).
 """
@@ -57,13 +58,28 @@ def _whom_to_follow(
     outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]
 ) -> Event | None:
     unseen = _unseen_entries(outlook, state)
-    if unseen and unseen[-1].acting_region != outlook.region:
+    another = unseen and unseen[-1].acting_region != outlook.region
+    if another and not is_bound(outlook, state, unseen[-1].region_epoch):
         return ReturnBegun(unseen)
     if state.promise.region_epoch <= state.region_epoch:
         for name, status in statuses.items():
             if status.is_home and status.region_epoch == state.region_epoch:
                 return FollowResumed(name)
     return None
+
+
+def is_bound(outlook: Outlook, state: State, region_epoch: int) -> bool:
+    """Return True where a promise forbids to follow who acts under `region_epoch` (INV-FS7).
+
+    1. One region is promised 17, another one 24, and neither knows of the other. 2. The one of 17 acts. 3. A region that
+    promised 24 follows it, and reaches its tidemarks: sync commits are answered. 4. The one of 24 acts, from a cut that
+    was chosen by the promise, and takes them back. A taker that gave up never uses that epoch again.
+    """
+    promise = state.promise
+    if region_epoch >= promise.region_epoch or promise.taker == state.region:
+        return False
+    taker = outlook.hellos.get(promise.taker)
+    return taker is None or taker.abandoned_epoch < promise.region_epoch
 
 
 class _Awaited:
@@ -79,6 +95,11 @@ class _Awaited:
     async def tell(self, statuses: Mapping[str, SiteStatus]) -> None:
         """Name what an operator can do: with one region gone for good, no region acts again by itself (INV-FS5)."""
         outlook, before = self._outlook, self._found
+        unseen = _unseen_entries(outlook, self._state)
+        if unseen and is_bound(outlook, self._state, unseen[-1].region_epoch):
+            outlook.parts.role.close_gate(self._bound_by(unseen[-1].acting_region))
+            outlook.nobody_acts = False
+            return
         if any(status.is_home for status in statuses.values()):
             self._found, outlook.nobody_acts = "", False
             return
@@ -93,6 +114,14 @@ class _Awaited:
         if lasts and reason not in self._logged:
             self._logged.add(reason)
             _log.warning("%s", reason)
+
+    def _bound_by(self, acting_region: str) -> str:
+        promise = self._state.promise
+        return (
+            f"region {acting_region} acts, but region {promise.taker} was promised the higher region epoch"
+            f" {promise.region_epoch}: this region goes on by itself, when {promise.taker} acts or gives up. If"
+            f" {promise.taker} is lost, or has lost its memory of it: tidemark region failover --to {self._outlook.region}"
+        )
 
     async def _who_knows_the_later_life(self) -> Iterable[str]:
         """Return who refuses this region's questions because its folder was wound back: they answer, and tell who acts."""
