@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -46,6 +47,7 @@ from txn_coordinator.verdicts import TxnVerdict
 LEADER_EPOCH = 8 << 16 | 1
 
 
+@cache
 def schema(key: int, version: int, kind: EntityType) -> Any:
     """Return the kio class of a request or response."""
     path = schema_name_map[api_key_map[key]][version][kind]  # type: ignore[index]

@@ -137,13 +137,19 @@ class Folder:
             else:
                 yield path / name
 
-    def inodes(self) -> Iterator["Inode"]:
-        """Yield the files, those below as well, also those whose removal is not durable yet."""
-        for held in [*self.cached.values(), *self.durable.values()]:
-            if isinstance(held, Folder):
-                yield from held.inodes()
-            else:
-                yield held
+    def inodes(self) -> list["Inode"]:
+        """Return each file once, those below as well, also those whose removal is not durable yet."""
+        found: dict[Inode | Folder, None] = {self: None}
+        todo: list[Folder] = [self]
+        while todo:
+            folder = todo.pop()
+            for names in (folder.cached, folder.durable):
+                for held in names.values():
+                    if held not in found:
+                        found[held] = None
+                        if isinstance(held, Folder):
+                            todo.append(held)
+        return [held for held in found if isinstance(held, Inode)]
 
     def write_out(self) -> None:
         """Make everything durable, below as well."""
@@ -332,7 +338,7 @@ class SimulatedDisk:
     @property
     def held_bytes(self) -> int:
         """Return what all files take of the memory, also those whose removal is not durable yet."""
-        return sum(inode.held_bytes() for inode in dict.fromkeys(self._root.inodes()))
+        return sum(inode.held_bytes() for inode in self._root.inodes())
 
     def _find(self, path: Path) -> Inode | Folder | None:
         """Return what has that name; None if there is nothing."""
@@ -520,7 +526,7 @@ class SimulatedDisk:
     def volume_bytes(self, path: Path) -> tuple[int, int]:
         """See `Disk`."""
         self.step("volume_bytes", path)
-        used_bytes = sum(len(inode.cached) for inode in dict.fromkeys(self._root.inodes()))
+        used_bytes = sum(len(inode.cached) for inode in self._root.inodes())
         free_bytes = VOLUME_BYTES - used_bytes if self.room_bytes is None else self.room_bytes
         return VOLUME_BYTES, free_bytes
 
@@ -541,9 +547,8 @@ class SimulatedDisk:
         self.take_room(path, len(data))  # of its journal
         self.step("fdatasync", path)
         inode = self._inode(path)
-        inode.truncate(0)
-        inode.write(0, data)
-        inode.sync()
+        inode.cached, inode.durable = bytearray(data), bytearray(data)
+        inode.unsynced.clear()
         inode.changed_ms = self.wall_ms()
 
     def write_file_atomic(self, path: Path, data: Buffer) -> None:
@@ -551,8 +556,7 @@ class SimulatedDisk:
         self.step("write_file_atomic", path)
         self.take_room(path, len(bytes(data)))
         inode = Inode()
-        inode.write(0, bytes(data))
-        inode.sync()
+        inode.cached, inode.durable = bytearray(data), bytearray(data)
         inode.changed_ms = self.wall_ms()
         self._folder(path.parent).cached[path.name] = inode
         self.fsync_dir(path.parent)

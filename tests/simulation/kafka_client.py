@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from idempotency.record_batch import ControlType, iter_headers, read_marker
@@ -53,12 +54,14 @@ class Connection:
 
     def send(self, key: int, version: int, values: Mapping[str, Any]) -> None:
         """Write a request and wait for nothing."""
-        frame = frame_of(key, version, values)
+        self._write(frame_of(key, version, values))
+
+    def _write(self, frame: bytes) -> None:
         self._stream.write(struct.pack(">i", len(frame)) + frame)
 
     async def receive(self, key: int, version: int) -> Any:
         """Return the next answer; raises OSError when the connection ends first."""
-        return parse_answer(key, version, await self._frame())[1]
+        return _parsed(key, version, await self._frame())
 
     async def _frame(self) -> bytes:
         (size,) = struct.unpack(">i", await self._exactly(4))
@@ -135,18 +138,9 @@ class Connection:
         self, topic: str, positions: Mapping[int, int], *, committed: bool, wait_ms: int = 0
     ) -> Sequence[Any]:
         """Return the answered rows, all partitions in one reading."""
-        rows = [
-            {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 24,
-             "current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
-            for number, offset in positions.items()
-        ]  # fmt: skip
-        answer = await self.call(
-            FETCH, 12,
-            {"replica_id": -1, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 26,
-             "isolation_level": int(committed), "session_id": 0, "session_epoch": -1,
-             "topics": [{"topic": topic, "partitions": rows}],
-             "forgotten_topics_data": [], "rack_id": ""},
-        )  # fmt: skip
+        self._write(_fetch_frame(topic, tuple(positions.items()), committed, wait_ms))
+        await self._stream.drain()
+        answer = await self.receive(FETCH, 12)
         if answer.error_code.value:
             raise Refused("Fetch", answer.error_code)
         return [row for each in answer.responses for row in each.partitions]
@@ -167,6 +161,31 @@ class Connection:
                     raise Refused(f"ListOffsets of {row.partition_index}", row.error_code)
                 ends[row.partition_index] = row.offset
         return ends
+
+
+@lru_cache(maxsize=256)
+def _parsed(key: int, version: int, frame: bytes) -> Any:
+    """Return what kio reads in an answer; many are alike, byte for byte."""
+    return parse_answer(key, version, frame)[1]
+
+
+@lru_cache(maxsize=256)
+def _fetch_frame(
+    topic: str, positions: tuple[tuple[int, int], ...], committed: bool, wait_ms: int
+) -> bytes:
+    """Return a whole Fetch; readers ask the same again and again, and kio takes its time to write it."""
+    rows = [
+        {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 24,
+         "current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
+        for number, offset in positions
+    ]  # fmt: skip
+    return frame_of(
+        FETCH, 12,
+        {"replica_id": -1, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 26,
+         "isolation_level": int(committed), "session_id": 0, "session_epoch": -1,
+         "topics": [{"topic": topic, "partitions": rows}],
+         "forgotten_topics_data": [], "rack_id": ""},
+    )  # fmt: skip
 
 
 async def patiently(call: Callable[[], Awaitable[T]], *, rest_s: float = 0.005) -> T:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
-MINUTES = 0.05
+MINUTES = 0.02
 OTHER_PLACES = "held = [bytearray(size % 700) for size in range(1, 40_000)]; del held[::3];"
 """What makes objects of a process lie elsewhere than those of another one."""
 

@@ -144,7 +144,8 @@ class Stage:
 
     def acting(self) -> list[str]:
         """Return who acts."""
-        return [name for name in self.names if (view := self.view(name)) and view["acting"]]
+        nodes = {name: self.regions[name].node for name in self.names if self.up(name)}
+        return [name for name, node in nodes.items() if node.failover.parts.role.acting]
 
     def note_played(self, label: str, kind: str) -> None:
         """Note that something that has a number is done."""
