@@ -114,7 +114,7 @@ class LedgerWriter:
 
     def _append(self, shard: int, key: bytes, value: bytes) -> int:
         batch = build_batch([Record(key, value)])
-        return self.shard(shard).append_ledger(batch).base_offset
+        return self.shard(shard).writer.append_ledger(batch).base_offset
 
     async def enter_round(self, r: int, /) -> Mapping[int, Entered]:
         """Write ROUND to every shard."""
@@ -374,7 +374,7 @@ class Site:
         partition = self.partition(number, topic)
         origin = Origin(producer_id, 0 if producer_id >= 0 else -1, sequence)
         batch = build_batch([Record(None, value.encode())], origin=origin)
-        outcome = partition.append(batch)
+        outcome = partition.writer.append(batch)
         assert outcome.base_offset >= 0, outcome
         await partition.wait_committed(outcome.next_offset)
         return outcome.base_offset
@@ -433,7 +433,7 @@ class Site:
     def values(self, number: int = 0) -> bytes:
         """Return the visible bytes of a partition."""
         partition = self.partition(number)
-        return self._bytes(partition, partition.visible_end)
+        return self._bytes(partition, partition.sight.visible_end)
 
     def raw(self, number: int = 0) -> bytes:
         """Return all durable bytes of a partition."""
@@ -443,7 +443,7 @@ class Site:
     def _bytes(self, partition: Partition, end: int) -> bytes:
         found, offset = b"", partition.log_start_offset
         while offset < end:
-            part = partition.read_raw(offset, 1 << 20, end)
+            part = partition.reader.read_raw(offset, 1 << 20, end)
             offset = list(iter_headers(part))[-1][1].next_offset
             found += part
         return found

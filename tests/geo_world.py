@@ -282,7 +282,7 @@ class Site:
     async def produce(self, name: str, *values: bytes, number: int = 0) -> int:
         """Append a plain batch; return its base offset once it is below HW."""
         batch = build_batch([Record(None, value, timestamp_ms=1) for value in values])
-        outcome = self.partition(name, number).append(batch)
+        outcome = self.partition(name, number).writer.append(batch)
         assert outcome.verdict is AppendVerdict.APPENDED, outcome
         await self.partition(name, number).wait_committed(outcome.next_offset)
         return outcome.base_offset
@@ -319,7 +319,7 @@ def values_in(partition: Partition, end: int) -> list[bytes]:
     values = []
     position = 0
     while position < end:
-        data = partition.read_raw(position, 1 << 20, end)
+        data = partition.reader.read_raw(position, 1 << 20, end)
         for start, header in iter_headers(data):
             position = header.next_offset
             if not header.is_control:

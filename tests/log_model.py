@@ -28,7 +28,7 @@ from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.segment import LOG_SUFFIX
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
 from tests.kernel_batches import stamp
 from tests.log_world import (
@@ -76,7 +76,7 @@ class LogModel:
     def append_plain(self, count: int, size_bytes: int) -> None:
         data = batch(count, size_bytes=size_bytes)
         self._note(data)
-        self._took(self.world.partition.append(data))
+        self._took(self.world.partition.writer.append(data))
 
     def append_in_transaction(self, producer: int, count: int, size_bytes: int) -> None:
         before = self.world.partition.log_end_offset
@@ -85,9 +85,9 @@ class LogModel:
         data = batch(count, size_bytes=size_bytes, origin=origin)
         self._note(data)
         self.sequences[producer] = sequence + count
-        if not self._took(self.world.partition.append(data)):
+        if not self._took(self.world.partition.writer.append(data)):
             return
-        again = self.world.partition.append(data)
+        again = self.world.partition.writer.append(data)
         assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, before)
         assert again.next_offset == before + count
 
@@ -204,9 +204,11 @@ class LogModel:
         expected = {item.header.base_offset: item for item in self.written}
         offset = partition.log_start_offset
         try:
-            while offset < partition.last_stable_offset:
+            while offset < partition.sight.last_stable_offset:
                 found = run_now(
-                    cold_reads.read(partial(partition.fetch, offset, 1, Isolation.READ_COMMITTED))
+                    cold_reads.read(
+                        partial(partition.reader.fetch, offset, 1, Isolation.READ_COMMITTED)
+                    )
                 )
                 item = expected[offset]
                 assert (found.data, found.next_offset) == (item.data, item.header.next_offset)
@@ -321,7 +323,7 @@ class LogModel:
         while offset < partition.high_watermark:
             item = expected[offset]
             try:
-                found = partition.fetch(offset, 1, Isolation.READ_UNCOMMITTED)
+                found = partition.reader.fetch(offset, 1, Isolation.READ_UNCOMMITTED)
             except CorruptRange:
                 offset = item.header.next_offset
                 continue
@@ -362,12 +364,12 @@ class LogModel:
         partition = self.world.partition
         offset = partition.log_start_offset
         while True:
-            found = partition.fetch(offset, 1, Isolation.READ_COMMITTED)
+            found = partition.reader.fetch(offset, 1, Isolation.READ_COMMITTED)
             if not found.data:
                 break
             assert found.next_offset > offset
             offset = found.next_offset
-        assert offset == partition.last_stable_offset
+        assert offset == partition.sight.last_stable_offset
 
     def check_files(self) -> None:
         names = self.world.disk.list_dir(self.world.folder)

@@ -227,7 +227,7 @@ def all_bytes(partition: Partition) -> bytes:
     """Return the whole durable log, read in small steps."""
     parts = []
     offset = partition.log_start_offset
-    while data := partition.read_raw(offset, 700):
+    while data := partition.reader.read_raw(offset, 700):
         parts.append(data)
         offset = [header.next_offset for _, header in iter_headers(data)][-1]
     return b"".join(parts)
@@ -256,4 +256,4 @@ def append_marker(
     facts = MarkerFacts(
         producer_id, producer_epoch, control_type, coordinator_epoch, decision, timestamp_ms
     )
-    return partition.append_markers([MarkerBatch(facts, tv2=tv2)])[0]
+    return partition.writer.append_markers([MarkerBatch(facts, tv2=tv2)])[0]

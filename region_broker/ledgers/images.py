@@ -232,7 +232,7 @@ def _is_true_of(partition: Partition, head: ImageHead) -> bool:
     if not whole_from < head.end_offset <= partition.high_watermark:
         return False
     try:
-        data = partition.read_raw(head.end_offset - 1, 1, head.end_offset)
+        data = partition.reader.read_raw(head.end_offset - 1, 1, head.end_offset)
     except LogError as error:
         logger.warning("%s: the image at %d is not used: %s", partition.tp, head.end_offset, error)
         return False

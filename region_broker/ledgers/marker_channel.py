@@ -101,7 +101,7 @@ class PartitionMarkerChannel:
             for marker in markers:
                 marker.order.listener.marked(marker.order, tp, result)
             return
-        outcomes = partition.append_markers([marker.batch for marker in markers])
+        outcomes = partition.writer.append_markers([marker.batch for marker in markers])
         if tp.topic == OFFSETS_LEDGER:
             self._tell_groups(tp.partition, markers, outcomes)
         written: list[MarkerOrder] = []

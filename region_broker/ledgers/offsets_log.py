@@ -84,7 +84,7 @@ class PartitionOffsetsLog:
         origin = NO_ORIGIN
         if producer is not None:
             origin = Origin(producer.producer_id, producer.producer_epoch, transactional=True)
-        outcome = self._partition(shard).append_ledger(batch.built(origin))
+        outcome = self._partition(shard).writer.append_ledger(batch.built(origin))
         if outcome.verdict is not AppendVerdict.APPENDED:
             raise LedgerFailed(
                 f"{OFFSETS_LEDGER}-{shard} took no record ({outcome.verdict.name}): "
@@ -110,7 +110,7 @@ class PartitionOffsetsLog:
         while offset < partition.high_watermark:
             try:
                 next_offset = offset
-                for part in _slices(partition.read_raw(offset, REPLAY_BYTES), offset):
+                for part in _slices(partition.reader.read_raw(offset, REPLAY_BYTES), offset):
                     yield part
                     next_offset = part.next_offset
             except (PartitionFailed, OffsetOutOfRange) as error:
@@ -128,7 +128,9 @@ class PartitionOffsetsLog:
         partition = self._partitions.get(tp.topic, tp.partition)
         if partition is None or not partition.is_leader:
             return None
-        first = region_number_of(region_epoch_of(partition.leader_epoch)) <= FIRST_REGION_NUMBER
+        first = (
+            region_number_of(region_epoch_of(partition.sight.leader_epoch)) <= FIRST_REGION_NUMBER
+        )
         return None if first else partition.log_end_offset
 
     def end_of_epoch(self, tp: TopicPartition, leader_epoch: int) -> int | None:

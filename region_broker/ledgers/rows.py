@@ -29,7 +29,7 @@ def read_slices(
     """Yield what lies in [offset, end), both batch boundaries, in slices of about `max_bytes`; raises LedgerFailed."""
     while offset < end_offset:
         try:
-            data = partition.read_raw(offset, max_bytes, end_offset)
+            data = partition.reader.read_raw(offset, max_bytes, end_offset)
         except (PartitionFailed, OffsetOutOfRange, CorruptRange) as error:
             raise LedgerFailed(f"{partition.tp} cannot be read at {offset}: {error}") from error
         found = _read(partition, data, offset)

@@ -58,13 +58,13 @@ class PartitionTransactionLog:
         wall_ms = self._clock.wall_ms()
         rows = [Record(key, value, timestamp_ms=wall_ms) for key, value in records]
         partition = self._partition(shard)
-        outcome = partition.append_ledger(build_batch(rows))
+        outcome = partition.writer.append_ledger(build_batch(rows))
         if outcome.verdict is not AppendVerdict.APPENDED:
             raise LedgerFailed(
                 f"{partition.tp} took no record ({outcome.verdict.name}): "
                 f"{outcome.detail or 'see the log of this node'}"
             )
-        return LedgerPosition(partition.leader_epoch, outcome.base_offset)
+        return LedgerPosition(partition.sight.leader_epoch, outcome.base_offset)
 
     def tell_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
         """Tell `listener` once the record at `offset` is below the high watermark, or can no longer be waited for."""

@@ -68,9 +68,9 @@ class NodeCollector(Collector):
         for partition in self._sources.partitions:
             count += 1
             failed += partition.failed is not None
-            corrupt += partition.corrupt_reads
+            corrupt += partition.reader.corrupt_reads
             size_bytes += partition.log.size_bytes
-            unstable += partition.visible_end - partition.last_stable_offset
+            unstable += partition.sight.visible_end - partition.sight.last_stable_offset
             lost += sum(gap.lost_records for gap in partition.state.accepted_gaps)
         yield _gauge("partitions", "Partitions of this node", count)
         yield _gauge("partitions_failed", "Partitions that have stopped", failed)

@@ -106,8 +106,8 @@ class NameCollector(Collector):
         for partition in there:
             counts = topics[self._topics.label(partition.tp.topic)]
             counts.records += partition.high_watermark
-            counts.written_bytes += partition.written_bytes
-            counts.read_bytes += partition.read_bytes
+            counts.written_bytes += partition.writer.written_bytes
+            counts.read_bytes += partition.reader.read_bytes
             counts.log_bytes += partition.log.size_bytes
         return topics
 
@@ -138,6 +138,6 @@ class NameCollector(Collector):
         lags: dict[str, int] = defaultdict(int)
         for tp, place in places.items():
             partition = self._partitions.get(tp.topic, tp.partition)
-            end = place.committed_offset if partition is None else partition.visible_end
+            end = place.committed_offset if partition is None else partition.sight.visible_end
             lags[self._topics.label(tp.topic)] += max(end - place.committed_offset, 0)
         return lags

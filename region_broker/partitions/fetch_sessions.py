@@ -29,7 +29,8 @@ from region_broker.limits import (
     FETCH_SESSION_STALE_MS,
     FETCH_SESSIONS_MAX,
 )
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.codec.fast_paths.fetch import FINAL_EPOCH, NO_SESSION, TopicKey
 
 PartitionKey: TypeAlias = tuple[TopicKey, int]

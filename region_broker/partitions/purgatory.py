@@ -11,7 +11,8 @@ Not here: reading, and until when a fetch waits (the fetch handler: C38).
 from collections.abc import Callable
 
 from region_broker.log.failures import ColdRange
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 
 
 class _Target:
@@ -32,7 +33,7 @@ class _Target:
     def look(self, enough_bytes: int) -> int:
         """Return how many bytes more are readable than at the last look; may stop counting at `enough_bytes`."""
         try:
-            found_bytes = self.partition.readable_bytes(
+            found_bytes = self.partition.reader.readable_bytes(
                 self._offset, self._isolation, enough_bytes, wait=False
             )
         except ColdRange:

@@ -472,7 +472,7 @@ class PartitionTable:
         deleted = 0
         for partition in self:
             try:
-                deleted += partition.maintain(
+                deleted += partition.retention.maintain(
                     now_ms=now_ms,
                     monotonic_ms=monotonic_ms,
                     producer_expiration_ms=self._config.producer_id_expiration_ms,

@@ -34,6 +34,14 @@ OrphanCandidate = tuple[TopicPartition, OpenTxn]
 """A transaction that a partition knows as open: aborted unless a ledger decided it (T21)."""
 
 
+class RawReader(Protocol):
+    """Reads one partition as it is (`region_broker.partitions.parts.reader`)."""
+
+    def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes | bytearray:
+        """Return whole verbatim batches from `offset` on, below `limit`."""
+        ...
+
+
 class RegionLog(Protocol):
     """One partition (`region_broker.partitions.partition.Partition`), as fail-over uses it."""
 
@@ -114,8 +122,9 @@ class RegionLog(Protocol):
         """Show readers nothing at or beyond `cut_offset` (T25: the one way down)."""
         ...
 
-    def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes | bytearray:
-        """Return whole verbatim batches from `offset` on, below `limit`."""
+    @property
+    def reader(self) -> RawReader:
+        """Return what reads it."""
         ...
 
     def start_at(self, offset: int) -> None:

@@ -27,7 +27,8 @@ from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry
 from region_broker.handlers.dispatch.services import RegionView
 from region_broker.limits import KIB, MIB
 from region_broker.log.failures import LogError, OffsetOutOfRange
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.ports import MetadataSide
 
@@ -178,7 +179,7 @@ class VerdictService:
     async def _decided(
         self, partition: Partition, header: BatchHeader, offset: int
     ) -> GivenVerdict:
-        if offset < partition.last_stable_offset:
+        if offset < partition.sight.last_stable_offset:
             return await self._by_aborted_index(partition, header, offset)
         if any(
             open_.producer_id == header.producer_id and open_.first_offset <= header.base_offset
@@ -202,8 +203,8 @@ class VerdictService:
                     f"looked through {self._scan_bytes_max} bytes, up to offset {position}, and found"
                     " no marker; ask again when older transactions of the partition are decided",
                 )
-            data = await partition.cold_reads.read(
-                partial(partition.read_raw, position, _STEP_BYTES)
+            data = await partition.reader.cold_reads.read(
+                partial(partition.reader.read_raw, position, _STEP_BYTES)
             )
             left_bytes -= len(data)
             for start, each in iter_headers(data):
@@ -219,8 +220,8 @@ class VerdictService:
         return GivenVerdict("open", "the marker is written but not durable yet")
 
     async def _batch_at(self, partition: Partition, offset: int) -> tuple[BatchHeader, Buffer]:
-        one_batch = partial(partition.read_raw, offset, 1)
-        data = await partition.cold_reads.read(one_batch)
+        one_batch = partial(partition.reader.read_raw, offset, 1)
+        data = await partition.reader.cold_reads.read(one_batch)
         self.check_acting()  # a failover may have cut the log meanwhile
         compacted = VerdictRefused(
             410,
@@ -239,8 +240,8 @@ class VerdictService:
         self, partition: Partition, header: BatchHeader, offset: int
     ) -> GivenVerdict:
         """Answer below the last stable offset, as read-committed consumers are answered (C38)."""
-        found = await partition.cold_reads.read(
-            partial(partition.fetch, offset, 1, Isolation.READ_COMMITTED)
+        found = await partition.reader.cold_reads.read(
+            partial(partition.reader.fetch, offset, 1, Isolation.READ_COMMITTED)
         )
         self.check_acting()
         for each in found.aborted:

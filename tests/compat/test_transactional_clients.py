@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from tests.txn_wire_world import REGION_EPOCH, txn_broker
 from tests.wire_world import LEADER_EPOCH
 
@@ -78,7 +78,9 @@ async def test_librdkafka_commits_aborts_and_is_fenced(tmp_path: Path) -> None:
         for index in range(3):
             partition = world.partition("orders", index)
             assert partition.state.open_transactions() == []
-            assert partition.readable_end(Isolation.READ_COMMITTED) == partition.high_watermark
+            assert (
+                partition.sight.readable_end(Isolation.READ_COMMITTED) == partition.high_watermark
+            )
 
 
 async def test_aiokafka_commits_and_aborts(tmp_path: Path) -> None:

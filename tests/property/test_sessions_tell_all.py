@@ -64,7 +64,9 @@ async def change(partition: Partition, chance: random.Random) -> None:
     producer_id = chance.randrange(3)
     match chance.randrange(7):
         case 0 | 1 | 2 if partition.is_leader:
-            outcome = partition.append(build_batch([Record(None, bytes(chance.randrange(400)))]))
+            outcome = partition.writer.append(
+                build_batch([Record(None, bytes(chance.randrange(400)))])
+            )
             await partition.wait_committed(outcome.next_offset)
         case 3 if partition.is_leader:
             known = [
@@ -72,7 +74,7 @@ async def change(partition: Partition, chance: random.Random) -> None:
             ]
             sequence = known[0].last_sequence + 1 if known else 0
             origin = Origin(producer_id, 0, max(0, sequence), transactional=True)
-            outcome = partition.append(
+            outcome = partition.writer.append(
                 build_batch([Record(None, b"in a transaction")], origin=origin)
             )
             await partition.wait_committed(max(0, outcome.next_offset))
@@ -83,7 +85,7 @@ async def change(partition: Partition, chance: random.Random) -> None:
             )  # fmt: skip
             await partition.wait_committed(max(0, outcome.next_offset))
         case 5 if partition.is_leader:
-            await partition.delete_records(chance.randint(0, partition.high_watermark))
+            await partition.retention.delete_records(chance.randint(0, partition.high_watermark))
         case 6:
             if partition.is_leader:
                 partition.become_mirror()
@@ -97,7 +99,11 @@ async def change(partition: Partition, chance: random.Random) -> None:
 
 
 def truth(partition: Partition) -> tuple[int, int, int]:
-    return (partition.visible_end, partition.last_stable_offset, partition.log_start_offset)
+    return (
+        partition.sight.visible_end,
+        partition.sight.last_stable_offset,
+        partition.log_start_offset,
+    )
 
 
 async def read_all(world: WireWorld, reader: Reader) -> None:

@@ -51,7 +51,7 @@ class Decided:
 def whole(partition: Partition, start: int, end: int | None = None) -> bytes:
     """Return the bytes of a log from `start` to `end` (default: all that is durable)."""
     data, offset = b"", start
-    while piece := partition.read_raw(offset, ALL_BYTES, end):
+    while piece := partition.reader.read_raw(offset, ALL_BYTES, end):
         data += piece
         offset = max(header.next_offset for _, header in iter_headers(piece))
     return data

@@ -69,7 +69,7 @@ class Left:
             tasks=len(asyncio.all_tasks()),
             held_bytes=node.memory.held_bytes,
             open_transactions=sum(
-                1 for p in partitions if p.last_stable_offset < p.high_watermark
+                1 for p in partitions if p.sight.last_stable_offset < p.high_watermark
             ),
             members=sum(
                 len(group.roster.members) for shard in shards for group in shard.groups.values()

@@ -43,7 +43,7 @@ class EndsAtEachShow:
 
         def noting(cuts: Mapping[object, int]) -> int:
             again_ms = show(cuts)  # type: ignore[arg-type]
-            self.noted[tuple(each.last_stable_offset for each in self._partitions())] = None
+            self.noted[tuple(each.sight.last_stable_offset for each in self._partitions())] = None
             return again_ms
 
         view.show = noting  # type: ignore[method-assign,assignment]

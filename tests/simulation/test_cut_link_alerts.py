@@ -117,7 +117,7 @@ async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: P
 
         records, lag_ms = exports("lag_records"), exports("lag_ms")
         await write(1)
-        await pair.until(lambda: pair.us.partition("orders", 0).visible_end == 1, "shown")
+        await pair.until(lambda: pair.us.partition("orders", 0).sight.visible_end == 1, "shown")
         await pair.until(lambda: records() == lag_ms() == 0, "all is taken and reached")
         assert not firing(pair.eu) | firing(pair.us)
         assert view_of(pair.us)["reason_not_acting"] == "region eu acts; this one mirrors it"

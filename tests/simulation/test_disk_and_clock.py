@@ -275,7 +275,7 @@ async def one_is_shown(pair: Pair) -> None:
     """Make the topic, and commit a transaction that the mirror shows."""
     await pair.create_topic("t", 1)
     await commit(await connect(pair.eu), "before")
-    await pair.until(lambda: pair.us.partition("t", 0).last_stable_offset == 2, "it is shown")
+    await pair.until(lambda: pair.us.partition("t", 0).sight.last_stable_offset == 2, "it is shown")
 
 
 async def test_T4_a_start_without_readable_tidemarks_holds_no_marker_and_tells_the_way_out(
@@ -338,7 +338,9 @@ async def test_T16_an_old_home_without_readable_tidemarks_returns_and_copies_the
         pair.eu.disk.fault = None
         lose_log(pair.eu, "__tidemarks", 0)
         await pair.eu.start()
-        await pair.until(lambda: pair.eu.partition("t", 0).last_stable_offset == 4, "it shows all")
+        await pair.until(
+            lambda: pair.eu.partition("t", 0).sight.last_stable_offset == 4, "it shows all"
+        )
 
 
 async def test_INV_RCSD1_a_full_segment_gets_its_digests_on_the_nodes_own_disk(

@@ -22,14 +22,14 @@ TOPIC = "orders"
 
 async def write(region: Region, value: bytes) -> None:
     """Append one record as an acknowledged write."""
-    outcome = region.partition(TOPIC, 0).append(build_batch([Record(None, value)]))
+    outcome = region.partition(TOPIC, 0).writer.append(build_batch([Record(None, value)]))
     await region.partition(TOPIC, 0).wait_committed(outcome.next_offset)
 
 
 def shown(region: Region) -> int:
     """Return how many records of the topic this region shows."""
     found = region.node.storage.partitions.get(TOPIC, 0)
-    return 0 if found is None else found.visible_end
+    return 0 if found is None else found.sight.visible_end
 
 
 async def waits(region: Region) -> str:

@@ -80,7 +80,9 @@ class Result:
 
 async def result_of(region: Region) -> Result:
     logs = [region.partition(TOPIC, index) for index in (0, 1)]
-    await until(lambda: all(log.visible_end == log.high_watermark for log in logs), "none is open")
+    await until(
+        lambda: all(log.sight.visible_end == log.high_watermark for log in logs), "none is open"
+    )
     client = await connect(region)
     values = await committed_values(client, logs[0].log_start_offset)
     domain = region.node.storage.metadata.image.main_domain

@@ -247,7 +247,7 @@ async def test_T36_a_lost_log_is_given_up_beside_a_region_that_was_emptied_itsel
         )
         await pair.until(lambda: "where its tidemark is 0" in reason(pair.eu), "home warns of it")
         copied = pair.us.partition("other", 0)
-        copied.append_mirrored(build_batch([Record(None, b"copied, and not shown yet")]))
+        copied.writer.append_mirrored(build_batch([Record(None, b"copied, and not shown yet")]))
         with pytest.raises(OperationRefused, match="may hold what is lost here"):
             await pair.eu.node.operations.loss_to_accept()
         await copied.wait_committed(1)
@@ -352,13 +352,13 @@ async def test_T36_a_region_without_others_gives_up_a_lost_log_by_name_and_keeps
         for turn in (1, 2):
             await until(lambda: region.node.role.acting, "it acts")
             lost, kept = region.partition(TOPIC, 0), region.partition(TOPIC, 1)
-            await until(lambda: kept.visible_end == kept.high_watermark, "nothing is open")  # noqa: B023
+            await until(lambda: kept.sight.visible_end == kept.high_watermark, "nothing is open")  # noqa: B023
             assert lost.log_start_offset == 7
             assert kept.log_start_offset == 0
             client = await connect(region)
             end = lost.log_end_offset
             await commit(client, "after", TOPIC, (0, 1))
-            await until(lambda: lost.visible_end == end + 2, "it is written behind what was lost")  # noqa: B023
+            await until(lambda: lost.sight.visible_end == end + 2, "written behind what was lost")  # noqa: B023
             values = await committed_values(client, lost.log_start_offset)
             assert values == {
                 0: [b"after"] * turn,

@@ -19,7 +19,7 @@ TOPIC = "orders"
 
 async def write(region: Region, value: bytes) -> None:
     """Append one record as an acknowledged write."""
-    outcome = region.partition(TOPIC, 0).append(build_batch([Record(None, value)]))
+    outcome = region.partition(TOPIC, 0).writer.append(build_batch([Record(None, value)]))
     await region.partition(TOPIC, 0).wait_committed(outcome.next_offset)
 
 
@@ -27,8 +27,8 @@ def shown(region: Region, since: int = 0) -> bytes:
     """Return the bytes of the topic that this region shows, from an offset on; what retention took is not there."""
     found = region.node.storage.partitions.get(TOPIC, 0)
     data, offset = b"", 0 if found is None else max(since, found.kept_from)
-    while found is not None and offset < found.visible_end:
-        part = found.read_raw(offset, 1 << 20, found.visible_end)
+    while found is not None and offset < found.sight.visible_end:
+        part = found.reader.read_raw(offset, 1 << 20, found.sight.visible_end)
         offset = list(iter_headers(part))[-1][1].next_offset
         data += part
     return data

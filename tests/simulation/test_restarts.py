@@ -152,6 +152,8 @@ async def test_T14_retention_waits_for_a_mirror_that_was_away_when_home_restarte
         assert home.kept_from <= 1
         pair.regions["us"] = pair.us
         await pair.us.start()
-        await pair.until(lambda: pair.us.partition("stream", 0).visible_end == 6, "all is copied")
+        await pair.until(
+            lambda: pair.us.partition("stream", 0).sight.visible_end == 6, "all is copied"
+        )
         # Maintenance runs all the time here; it lets go once it sees that the mirror has reached a tidemark over all.
         await pair.until(lambda: home.kept_from >= 5, "retention goes on")

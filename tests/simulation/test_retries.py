@@ -28,7 +28,8 @@ async def send(connection: Connection, producer: tuple[int, int], sequence: int)
 async def mirrored(pair: Pair, end: int) -> None:
     """Wait until a tidemark over everything below `end` is reached."""
     await pair.until(
-        lambda: pair.us.partition(TOPIC, 0).visible_end >= end, f"{end} records are shown in us"
+        lambda: pair.us.partition(TOPIC, 0).sight.visible_end >= end,
+        f"{end} records are shown in us",
     )
 
 
@@ -120,7 +121,7 @@ async def test_T22_a_commit_repeated_at_the_new_region_is_never_answered_wrongly
         if covered:
             await pair.until(
                 lambda: all(
-                    pair.us.partition(TOPIC, n).last_stable_offset >= 2 for n in (0, 1)
+                    pair.us.partition(TOPIC, n).sight.last_stable_offset >= 2 for n in (0, 1)
                 ),
                 "the transaction is shown in us",
             )  # fmt: skip
@@ -158,7 +159,9 @@ async def test_T22_a_TV2_client_goes_on_with_the_pair_that_its_abort_answers(
             transactional_id="app", tv2=True,
         )  # fmt: skip
         producer = await home.end_txn("app", producer, commit=True, tv2=True)
-        await pair.until(lambda: pair.us.partition(TOPIC, 0).last_stable_offset >= 2, "it is shown")
+        await pair.until(
+            lambda: pair.us.partition(TOPIC, 0).sight.last_stable_offset >= 2, "it is shown"
+        )
         if not mirrored_first:
             pair.fabric.cut("eu", "us")
         half = batch_of(b"half", producer, 0, transactional=True)

@@ -80,7 +80,9 @@ async def transfers_cut_short(pair: Pair) -> None:
             tasks.create_task(Teller(bank, f"teller-{n}", random.Random(n)).run()) for n in range(4)
         ]
         await pair.until(lambda: bank.committed(0) >= COMMITS, "commits")
-        await pair.until(lambda: pair.us.partition(TOPIC, 0).last_stable_offset > 0, "a tidemark")
+        await pair.until(
+            lambda: pair.us.partition(TOPIC, 0).sight.last_stable_offset > 0, "a tidemark"
+        )
         before = bank.committed(0)
         await pair.until(lambda: bank.committed(0) > before, "one more commit")
         await pair.until(lambda: mirror_is_past_the_last_tidemark(pair), "a tail for quarantine")
@@ -232,4 +234,4 @@ async def shows_the_same(pair: Pair) -> None:
     for number in range(ACCOUNTS):
         ours, theirs = (pair.regions[name].partition(TOPIC, number) for name in ("eu", "us"))
         assert whole(ours, ours.log_start_offset) == whole(theirs, theirs.log_start_offset)
-        assert ours.last_stable_offset == theirs.last_stable_offset
+        assert ours.sight.last_stable_offset == theirs.sight.last_stable_offset

@@ -22,7 +22,7 @@ from region_broker.handlers.dispatch import dispatcher as dispatch
 from region_broker.handlers.dispatch.services import ORDER_BROKEN
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.log.parts.durability import LogDurability
-from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Sight
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.failover.steps import effects as failover_steps
 from region_broker.wire.server import CloseConnection
@@ -85,9 +85,7 @@ def a_cut_is_where_the_logs_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mirror_shows_all_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Partition, "visible_end", property(lambda self: self.log.durability.stable_offset)
-    )
+    monkeypatch.setattr(Sight, "visible_end", property(lambda self: self.high_watermark))
 
 
 def taker_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

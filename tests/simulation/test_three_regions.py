@@ -33,19 +33,19 @@ VALUES = (b"one", b"two", b"three")
 
 async def write(region: Region, value: bytes, topic: str = TOPIC) -> None:
     """Append one record as an acknowledged write."""
-    outcome = region.partition(topic, 0).append(build_batch([Record(None, value)]))
+    outcome = region.partition(topic, 0).writer.append(build_batch([Record(None, value)]))
     await region.partition(topic, 0).wait_committed(outcome.next_offset)
 
 
 def shown(region: Region, topic: str = TOPIC) -> int:
     """Return how many records of the topic this region shows, -1 where there is no such topic."""
     found = region.node.storage.partitions.get(topic, 0)
-    return -1 if found is None else found.visible_end
+    return -1 if found is None else found.sight.visible_end
 
 
 def shown_whole(region: Region) -> int:
     """Return how many of them a read-committed reader gets."""
-    return region.partition(TOPIC, 0).last_stable_offset
+    return region.partition(TOPIC, 0).sight.last_stable_offset
 
 
 async def values_at(pair: Pair, region: Region) -> list[bytes]:

@@ -194,7 +194,9 @@ class Life:
             (eu.partition(TOPIC, number), us.partition(TOPIC, number)) for number in range(ACCOUNTS)
         ]
         await self.pair.until(
-            lambda: all(a.last_stable_offset == b.last_stable_offset for a, b in accounts),
+            lambda: all(
+                a.sight.last_stable_offset == b.sight.last_stable_offset for a, b in accounts
+            ),
             "home shows all that us shows",
         )
 
@@ -258,7 +260,7 @@ class Life:
             assert _bytes(ours, start, end) == _bytes(theirs, start, end), theirs.tp
             if theirs.tp.topic == TOPIC:
                 assert ours.high_watermark == theirs.high_watermark
-                assert ours.last_stable_offset == theirs.last_stable_offset == end
+                assert ours.sight.last_stable_offset == theirs.sight.last_stable_offset == end
 
     def judge_quarantine(self) -> None:
         """Quarantine holds exactly what the old home had beyond the base."""

@@ -8,7 +8,7 @@ from geo_replicator.lineage import TidemarkPoint
 from idempotency.partition_state import PartitionState
 from idempotency.producer_state import ProducerEntry
 from idempotency.window import BatchWindow, SentBatch
-from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Sight
 from region_broker.wire.batches import Origin
 from tests.log_world import batch, world
 from tests.simulation.swarm.invariants.rules import (
@@ -98,7 +98,7 @@ def test_INV_IVA4_what_is_shown_beyond_the_tidemark_is_seen() -> None:
 def test_INV_IVE5_a_state_that_is_not_its_logs_is_seen() -> None:
     some = world()
     for number in range(3):
-        some.partition.append(batch(origin=Origin(7, 0, number, transactional=True)))
+        some.partition.writer.append(batch(origin=Origin(7, 0, number, transactional=True)))
     [segment] = some.partition.log.segments.segments
     data = bytes(some.disk.content(segment.path))
     live, one = some.partition.state, len(data) // 3
@@ -112,6 +112,6 @@ def test_INV_IVE5_a_state_that_is_not_its_logs_is_seen() -> None:
 def test_INV_IVA4_a_life_whose_mirrors_show_all_they_have_is_blamed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Partition, "visible_end", property(lambda self: self.log.stable_offset))
+    monkeypatch.setattr(Sight, "visible_end", property(lambda self: self.high_watermark))
     outcome = play(1, minutes=0.02, choice=Choice(only=()))
     assert any(text.startswith("INV-IVA4") for text in outcome.violations), outcome.violations

@@ -151,9 +151,9 @@ def unstable(region: Region, topics: Mapping[str, int]) -> list[str]:
     for topic, count in topics.items():
         for number in range(count):
             each = region.partition(topic, number)
-            if each.last_stable_offset != each.log_end_offset:
+            if each.sight.last_stable_offset != each.log_end_offset:
                 found.append(
-                    f"{topic}-{number} of {region.name}: {each.last_stable_offset} of {each.log_end_offset}"
+                    f"{topic}-{number} of {region.name}: {each.sight.last_stable_offset} of {each.log_end_offset}"
                 )
     return found
 

@@ -129,7 +129,7 @@ async def test_INV_AL3_what_cannot_be_named_is_told_and_the_rest_is_named(pair: 
 async def write_as_one(pair: Pair, *values: str) -> None:
     """Append all of `values` as one batch at home."""
     log = pair.eu.partition()
-    outcome = log.append(build_batch([Record(None, value.encode()) for value in values]))
+    outcome = log.writer.append(build_batch([Record(None, value.encode()) for value in values]))
     await log.wait_committed(outcome.next_offset)
 
 
@@ -176,7 +176,10 @@ async def test_INV_SH3_histories_that_part_within_a_batch_of_the_other_come_toge
         for tail in lost.quarantine.tails()
         if tail.topic == ORDERS
     } == {(1, len(cut_off))}
-    assert (lost.partition().corrupt_reads, keeper.partition().corrupt_reads) == (0, 0)
+    assert (lost.partition().reader.corrupt_reads, keeper.partition().reader.corrupt_reads) == (
+        0,
+        0,
+    )
     losses = await lost.operations.losses()
     assert [found.unexplained for found in losses] == [()] * len(losses)
 

@@ -41,11 +41,11 @@ async def filled(world: WireWorld, count: int) -> list[bytes]:
     parts = [world.partition("t", index) for index in range(count)]
     for number in range(BATCHES):
         for part in parts[:WITHOUT_A_TASK]:
-            part.append(build_batch([Record(None, bytes([number]) * 9000)]))
+            part.writer.append(build_batch([Record(None, bytes([number]) * 9000)]))
     for part in parts:
         await part.wait_committed(part.log_end_offset)
         part.log.durability.sync_now()
-    return [bytes(part.read_raw(0, 1 << 20)) for part in parts]
+    return [bytes(part.reader.read_raw(0, 1 << 20)) for part in parts]
 
 
 def records_of(answer: Any) -> list[bytes]:

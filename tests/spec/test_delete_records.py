@@ -58,7 +58,7 @@ async def write(world: WireWorld, *times_ms: int) -> None:
     """Append one batch with a record for each time."""
     records = [Record(None, b"v", timestamp_ms=time_ms) for time_ms in times_ms]
     partition = world.partition("t")
-    await partition.wait_committed(partition.append(build_batch(records)).next_offset)
+    await partition.wait_committed(partition.writer.append(build_batch(records)).next_offset)
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -126,7 +126,7 @@ def numbers(site: Site) -> list[int]:
 async def test_KIP107_deletion_survives_a_restart(pair: Pair) -> None:
     for text in ("a", "b", "c"):
         await pair.eu.write(text)
-    assert await pair.eu.partition().delete_records(2) == 2
+    assert await pair.eu.partition().retention.delete_records(2) == 2
     await pair.us.kill()
     await pair.eu.kill()
     await pair.eu.start()
@@ -138,7 +138,7 @@ async def test_T14_a_mirror_follows_the_log_start_of_its_reached_tidemark(pair: 
     for text in ("a", "b", "c"):
         await pair.eu.write(text)
     await pair.reached("c")
-    assert await pair.eu.partition().delete_records(2) == 2
+    assert await pair.eu.partition().retention.delete_records(2) == 2
     # Nothing more is written: the moved log start is news by itself.
     await until(lambda: pair.us.partition().log_start_offset == 2)
     assert numbers(pair.us) == [2]
@@ -157,7 +157,7 @@ async def test_T14_a_mirror_that_is_behind_copies_on_through_what_home_deleted(p
     await pair.us.kill()
     for text in ("b", "c", "d"):
         await pair.eu.write(text)
-    assert await pair.eu.partition().delete_records(3) == 3
+    assert await pair.eu.partition().retention.delete_records(3) == 3
     await pair.us.start()
     await until(lambda: pair.us.partition().log_start_offset == 3)
     assert pair.us.raw() == pair.eu.raw()
@@ -170,7 +170,7 @@ async def test_T14_an_order_beyond_the_cut_is_void_after_a_takeover(pair: Pair) 
     await pair.reached("b")
     await pair.us.kill()
     await pair.eu.write("c")
-    assert await pair.eu.partition().delete_records(HIGH := 3) == HIGH
+    assert await pair.eu.partition().retention.delete_records(HIGH := 3) == HIGH
     await pair.eu.kill()
     await pair.us.start()
     await fail_over(pair.us)
@@ -189,11 +189,11 @@ async def test_T14_a_cut_takes_back_the_order_beyond_it_and_not_those_that_tidem
     for text in ("a", "b", "c"):
         await pair.eu.write(text)
     await pair.reached("c")
-    assert await pair.eu.partition().delete_records(2) == 2
+    assert await pair.eu.partition().retention.delete_records(2) == 2
     await until(lambda: pair.us.partition().log_start_offset == 2)
     await pair.us.kill()
     await pair.eu.write("d")
-    assert await pair.eu.partition().delete_records(4) == 4
+    assert await pair.eu.partition().retention.delete_records(4) == 4
     await pair.eu.kill()
     await pair.us.start()
     await fail_over(pair.us)

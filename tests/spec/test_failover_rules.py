@@ -243,7 +243,7 @@ async def test_T21_writes_open_after_ledgers_groups_and_the_first_tidemark(pair:
 async def test_T21_transactions_open_in_partitions_are_handed_to_adoption(pair: Pair) -> None:
     origin = Origin(4711, 0, 0, transactional=True)
     batch = build_batch([Record(None, b"half")], origin=origin)
-    outcome = pair.eu.partition().append(batch)
+    outcome = pair.eu.partition().writer.append(batch)
     await pair.eu.partition().wait_committed(outcome.next_offset)
     await pair.eu.write("first")
     await pair.reached("first")
@@ -260,13 +260,13 @@ async def test_T22_a_plain_idempotent_producer_may_leave_one_gap_below_the_cut(p
     await pair.eu.kill()
     await fail_over(pair.us)
     first_again = build_batch([Record(None, b"first")], origin=Origin(4711, 0, 0))
-    assert pair.us.partition().append(first_again).verdict is AppendVerdict.DUPLICATE
-    assert pair.us.partition().append(first_again).base_offset == 0
+    assert pair.us.partition().writer.append(first_again).verdict is AppendVerdict.DUPLICATE
+    assert pair.us.partition().writer.append(first_again).base_offset == 0
     # Sequence 1 was acknowledged at home and never arrived: the gap is taken once.
     third = build_batch([Record(None, b"third")], origin=Origin(4711, 0, 2))
-    assert pair.us.partition().append(third).verdict is AppendVerdict.APPENDED
+    assert pair.us.partition().writer.append(third).verdict is AppendVerdict.APPENDED
     fifth = build_batch([Record(None, b"fifth")], origin=Origin(4711, 0, 4))
-    assert pair.us.partition().append(fifth).verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE
+    assert pair.us.partition().writer.append(fifth).verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE
 
 
 async def test_T23_a_returning_region_keeps_nothing_beyond_the_base(pair: Pair) -> None:
@@ -377,7 +377,7 @@ async def test_T31_writes_under_way_when_a_region_is_fenced_are_not_acknowledged
     await pair.eu.until(Phase.FENCED)
     await until(lambda: not pair.eu.partition().is_leader, "it is fenced: it stands still")
     late = build_batch([Record(None, b"late")])
-    assert pair.eu.partition().append(late).verdict is AppendVerdict.NOT_LEADER
+    assert pair.eu.partition().writer.append(late).verdict is AppendVerdict.NOT_LEADER
     assert b"first" in pair.eu.values()
 
 
@@ -430,7 +430,7 @@ async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_f
         DivergedLogs(lambda: pair.eu.table, store, pair.eu._cut_reason, lambda: EMPTY_CUT)
         for store in (pair.eu.quarantine, killed)
     )
-    parted = Diverged(key_of(log), log.leader_epoch, 1, log.log_end_offset)
+    parted = Diverged(key_of(log), log.sight.leader_epoch, 1, log.log_end_offset)
     with monkeypatch.context() as patched:
         patched.setattr(log, "truncate_to", _is_killed)
         with pytest.raises(LogHalted, match="killed"):

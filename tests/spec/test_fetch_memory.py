@@ -15,7 +15,7 @@ SIZE_BYTES = 100_000
 async def written(world: WireWorld, count: int) -> RawClient:
     await world.topic("t")
     for _ in range(count):
-        world.partition("t").append(build_batch([Record(b"k", bytes(SIZE_BYTES))]))
+        world.partition("t").writer.append(build_batch([Record(b"k", bytes(SIZE_BYTES))]))
     await world.partition("t").wait_committed(count)
     return await world.connect()
 

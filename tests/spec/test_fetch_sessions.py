@@ -15,7 +15,8 @@ from region_broker.handlers.fetch import reading as fetch_reading
 from region_broker.handlers.fetch.fetch import Fetching
 from region_broker.handlers.fetch.reading import Read
 from region_broker.partitions.fetch_sessions import FetchSession, SessionRequest, Wanted
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.parts.reader import PartitionReader
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Record, build_batch, iter_records
 from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, watched_by, wire_world
 
@@ -65,7 +66,7 @@ def row_of(answer: Any, index: int) -> Any:
 
 async def write(world: WireWorld, index: int, text: str) -> None:
     partition = world.partition("t", index)
-    outcome = partition.append(build_batch([Record(None, text.encode())]))
+    outcome = partition.writer.append(build_batch([Record(None, text.encode())]))
     await partition.wait_committed(outcome.next_offset)
 
 
@@ -290,18 +291,18 @@ async def test_INV_FE6_a_fetch_that_waits_is_told_of_what_changes_and_looks_at_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[int] = []
-    readable_bytes = Partition.readable_bytes
+    readable_bytes = PartitionReader.readable_bytes
 
-    def counted(partition: Partition, *args: Any, **more: Any) -> Any:
-        looked_at.append(partition.tp.partition)
-        return readable_bytes(partition, *args, **more)
+    def counted(reader: PartitionReader, *args: Any, **more: Any) -> Any:
+        looked_at.append(reader._reads._tp.partition)
+        return readable_bytes(reader, *args, **more)
 
     async with wire_world(tmp_path) as world:
         await world.topic("t", 50)
         client = await world.connect()
         session = Session(client)
         await session.fetch(dict.fromkeys(range(50), 0))
-        monkeypatch.setattr(Partition, "readable_bytes", counted)
+        monkeypatch.setattr(PartitionReader, "readable_bytes", counted)
         for epoch, index in ((1, 7), (2, 9)):
             client.send(1, VERSION, {
                 "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
@@ -375,13 +376,13 @@ async def test_INV_FE6_only_partitions_that_changed_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[int] = []
-    read = Partition.fetch
+    read = PartitionReader.fetch
 
-    def counted(partition: Partition, *args: Any, **more: Any) -> Any:
-        looked_at.append(partition.tp.partition)
-        return read(partition, *args, **more)
+    def counted(reader: PartitionReader, *args: Any, **more: Any) -> Any:
+        looked_at.append(reader._reads._tp.partition)
+        return read(reader, *args, **more)
 
-    monkeypatch.setattr(Partition, "fetch", counted)
+    monkeypatch.setattr(PartitionReader, "fetch", counted)
     async with wire_world(tmp_path) as world:
         await world.topic("t", 5)
         await write(world, 1, "first")

@@ -38,7 +38,7 @@ async def test_INV_TL1_compressed_records_are_not_looked_at_on_the_event_loop(
     async with wire_world(tmp_path) as world:
         await world.topic("t")
         records = [Record(None, bytes(1000), (), 1_000 + index) for index in range(1_001)]
-        world.partition("t").append(build_batch(records, codec=Codec.ZSTD))
+        world.partition("t").writer.append(build_batch(records, codec=Codec.ZSTD))
         await world.partition("t").wait_committed(1_001)
         client = await world.connect()
         (row,) = (await client.call(2, 7, asked(1, timestamp))).topics[0].partitions
@@ -55,7 +55,7 @@ async def test_INV_WB3_a_lookup_answers_no_offset_or_time_that_only_a_producers_
 ) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t")
-        world.partition("t").append(UNREADABLE[name])
+        world.partition("t").writer.append(UNREADABLE[name])
         await world.partition("t").wait_committed(1)
         client = await world.connect()
         (row,) = (await client.call(2, 7, asked(1, NOW_MS))).topics[0].partitions

@@ -16,7 +16,7 @@ import pytest
 from idempotency.record_batch import BatchHeader, read_header
 from region_broker.log.failures import UnsupportedConfig
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec, compress
 from tests.log_world import Topic, World, batch, world
@@ -42,7 +42,7 @@ RECORDS = [Record(b"k%d" % n, b"value " * 40, (("h", b"x"),), NOW_MS + n) for n 
 
 def stored(some: World, offset: int = 0) -> tuple[BatchHeader, bytes]:
     some.sync()
-    data = some.partition.fetch(offset, 1 << 20, Isolation.READ_UNCOMMITTED).data
+    data = some.partition.reader.fetch(offset, 1 << 20, Isolation.READ_UNCOMMITTED).data
     header = read_header(data)
     whole = bytes(data[: header.size_bytes])
     assert google_crc32c.value(whole[21:]) == header.crc
@@ -53,9 +53,9 @@ def stored(some: World, offset: int = 0) -> tuple[BatchHeader, bytes]:
 @pytest.mark.parametrize("source", CODECS)
 def test_C2_recompressed_batch_keeps_records_offsets_and_sequence(source: str, target: str) -> None:
     some = world({"compression.type": target})
-    some.partition.append(batch(3))
+    some.partition.writer.append(batch(3))
     sent = build_batch(RECORDS, origin=Origin(7, 0, 0), codec=CODECS[source])
-    outcome = some.partition.append(sent)
+    outcome = some.partition.writer.append(sent)
     assert (outcome.verdict, outcome.base_offset, outcome.next_offset) == (
         AppendVerdict.APPENDED, 3, 8,
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_C2_recompressed_batch_keeps_records_offsets_and_sequence(source: str, t
     assert [(r.key, r.value, r.headers, r.timestamp_ms, r.offset) for r in iter_records(data)] == [
         (r.key, r.value, r.headers, r.timestamp_ms, 3 + n) for n, r in enumerate(RECORDS)
     ]
-    again = some.partition.append(sent)
+    again = some.partition.writer.append(sent)
     assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, 3)
 
 
@@ -76,7 +76,7 @@ def test_producer_codec_is_kept_byte_for_byte() -> None:
     for codec in Codec:
         some = world({"compression.type": "producer"})
         sent = build_batch(RECORDS, codec=codec)
-        some.partition.append(sent)
+        some.partition.writer.append(sent)
         assert stored(some)[1][16:] == sent[16:]
 
 
@@ -85,7 +85,7 @@ def test_the_level_is_used() -> None:
     sizes = {}
     for level in ("1", "9"):
         some = world({"compression.type": "gzip", "compression.gzip.level": level})
-        some.partition.append(plain)
+        some.partition.writer.append(plain)
         sizes[level] = stored(some)[0].size_bytes
     assert sizes["9"] < sizes["1"]
 
@@ -110,10 +110,10 @@ def test_records_that_cannot_be_decompressed_are_refused_where_they_would_have_t
     damaged = bytearray(build_batch(RECORDS, codec=Codec.GZIP))
     damaged[61] ^= 0xFF
     struct.pack_into(">I", damaged, 17, google_crc32c.value(bytes(damaged[21:])))
-    assert world().partition.append(damaged).verdict is AppendVerdict.APPENDED
+    assert world().partition.writer.append(damaged).verdict is AppendVerdict.APPENDED
     some = world({"compression.type": "zstd"})
-    assert some.partition.append(damaged).verdict is AppendVerdict.INVALID_RECORD
-    ahead = some.partition.prepared(damaged).made
+    assert some.partition.writer.append(damaged).verdict is AppendVerdict.INVALID_RECORD
+    ahead = some.partition.writer.prepared(damaged).made
     assert isinstance(ahead, AppendOutcome)
     assert ahead.verdict is AppendVerdict.INVALID_RECORD
 
@@ -127,17 +127,20 @@ def test_KIP467_records_without_a_key_are_named_where_a_compacted_topic_refuses_
 ) -> None:
     some = world({"cleanup.policy": "compact"})
     batch = build_batch(KEYED, codec=codec)
-    for refused in (some.partition.append(batch), some.partition.prepared(batch).made):
+    for refused in (
+        some.partition.writer.append(batch),
+        some.partition.writer.prepared(batch).made,
+    ):
         assert isinstance(refused, AppendOutcome)
         assert refused.verdict is AppendVerdict.INVALID_RECORD
         assert refused.bad_records == (1, 3)
     whole = build_batch(KEYED[::2], codec=codec)
-    assert some.partition.append(whole).verdict is AppendVerdict.APPENDED
+    assert some.partition.writer.append(whole).verdict is AppendVerdict.APPENDED
 
 
 def test_KIP467_so_many_records_are_named_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("region_broker.partitions.record_rules.RECORD_ERRORS_MAX", 3)
-    refused = world({"cleanup.policy": "compact"}).partition.append(
+    refused = world({"cleanup.policy": "compact"}).partition.writer.append(
         build_batch([Record(None, b"v")] * 5)
     )
     assert refused.bad_records == (0, 1, 2)
@@ -152,8 +155,8 @@ def test_a_bomb_is_not_unpacked() -> None:
     struct.pack_into(">i", header, 8, 49 + len(body))
     struct.pack_into(">I", header, 17, google_crc32c.value(bytes(header[21:]) + body))
     bomb = bytes(header) + body
-    assert some.partition.is_heavy(bomb)
-    refused = some.partition.prepared(bomb).made
+    assert some.partition.writer.is_heavy(bomb)
+    refused = some.partition.writer.prepared(bomb).made
     assert isinstance(refused, AppendOutcome)
     assert refused.verdict is AppendVerdict.INVALID_RECORD
     assert "more than" in refused.detail
@@ -163,7 +166,7 @@ def test_KIP32_log_append_time_is_the_brokers_and_set_once() -> None:
     some = world({"message.timestamp.type": "LogAppendTime"})
     some.clock.now_ms = 5_000_000
     sent = build_batch(RECORDS, origin=Origin(7, 0, 0))
-    outcome = some.partition.append(sent)
+    outcome = some.partition.writer.append(sent)
     assert outcome.log_append_time_ms == 5_000_000
     header, data = stored(some)
     assert header.attributes & 0x08
@@ -171,20 +174,20 @@ def test_KIP32_log_append_time_is_the_brokers_and_set_once() -> None:
     assert data[61:] == sent[61:]
     assert {record.timestamp_ms for record in iter_records(data)} == {5_000_000}
     some.clock.now_ms = 6_000_000
-    again = some.partition.append(sent)
+    again = some.partition.writer.append(sent)
     assert (again.verdict, again.log_append_time_ms) == (AppendVerdict.DUPLICATE, 5_000_000)
-    assert asyncio.run(some.partition.lookup(Isolation.READ_UNCOMMITTED).first(4_000_000)) == (
+    assert asyncio.run(some.partition.reader.lookup(Isolation.READ_UNCOMMITTED).first(4_000_000)) == (
         0, 5_000_000, header.leader_epoch,
     )  # fmt: skip
 
 
 def test_create_time_answers_no_append_time() -> None:
-    assert world().partition.append(batch()).log_append_time_ms == -1
+    assert world().partition.writer.append(batch()).log_append_time_ms == -1
 
 
 def test_log_append_time_with_another_codec() -> None:
     some = world({"message.timestamp.type": "LogAppendTime", "compression.type": "lz4"})
-    some.partition.append(build_batch(RECORDS))
+    some.partition.writer.append(build_batch(RECORDS))
     header, data = stored(some)
     assert (header.codec, header.attributes & 0x08) == (Codec.LZ4, 8)
     assert len(list(iter_records(data))) == 5
@@ -211,17 +214,17 @@ def test_log_append_time_with_another_codec() -> None:
 def test_KIP937_times_are_held_against_the_clock(
     configs: dict[str, str], at_ms: int, verdict: AppendVerdict
 ) -> None:
-    assert world(configs).partition.append(batch(at_ms=at_ms)).verdict is verdict
+    assert world(configs).partition.writer.append(batch(at_ms=at_ms)).verdict is verdict
 
 
 def test_C2_a_duplicate_is_a_duplicate_however_late() -> None:
     some = world({"message.timestamp.before.max.ms": "10"})
     sent = batch(origin=Origin(7, 0, 0))
-    some.partition.append(sent)
+    some.partition.writer.append(sent)
     some.clock.now_ms += 1_000
-    assert some.partition.append(sent).verdict is AppendVerdict.DUPLICATE
+    assert some.partition.writer.append(sent).verdict is AppendVerdict.DUPLICATE
     late = batch(origin=Origin(7, 0, 1))
-    assert some.partition.append(late).verdict is AppendVerdict.INVALID_TIMESTAMP
+    assert some.partition.writer.append(late).verdict is AppendVerdict.INVALID_TIMESTAMP
 
 
 def test_a_producer_must_not_claim_append_time() -> None:
@@ -229,43 +232,47 @@ def test_a_producer_must_not_claim_append_time() -> None:
         data = bytearray(batch())
         struct.pack_into(">h", data, 21, 0x08)
         struct.pack_into(">I", data, 17, google_crc32c.value(bytes(data[21:])))
-        assert world(configs).partition.append(data).verdict is AppendVerdict.INVALID_TIMESTAMP
+        assert (
+            world(configs).partition.writer.append(data).verdict is AppendVerdict.INVALID_TIMESTAMP
+        )
 
 
 def test_a_batch_that_no_segment_holds_is_refused() -> None:
     some = world({"segment.bytes": "4096"})
-    assert some.partition.append(batch(size_bytes=4_096)).verdict is (
+    assert some.partition.writer.append(batch(size_bytes=4_096)).verdict is (
         AppendVerdict.LARGER_THAN_SEGMENT
     )
-    assert some.partition.append(batch(size_bytes=3_900)).verdict is AppendVerdict.APPENDED
+    assert some.partition.writer.append(batch(size_bytes=3_900)).verdict is AppendVerdict.APPENDED
 
 
 def test_max_message_bytes_holds_for_what_is_kept() -> None:
     big = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)])
     small = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)], codec=Codec.ZSTD)
     limit = {"max.message.bytes": "1000"}
-    assert world(limit).partition.append(big).verdict is AppendVerdict.TOO_LARGE
-    assert world(limit).partition.append(small).verdict is AppendVerdict.APPENDED
+    assert world(limit).partition.writer.append(big).verdict is AppendVerdict.TOO_LARGE
+    assert world(limit).partition.writer.append(small).verdict is AppendVerdict.APPENDED
     opened = world(limit | {"compression.type": "uncompressed"})
-    assert opened.partition.append(small).verdict is AppendVerdict.TOO_LARGE
+    assert opened.partition.writer.append(small).verdict is AppendVerdict.TOO_LARGE
 
 
 def test_max_message_bytes_holds_for_what_a_thread_has_recompressed() -> None:
     small = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)], codec=Codec.ZSTD)
     some = world({"max.message.bytes": "1000", "compression.type": "uncompressed"})
-    ahead = some.partition.prepared(small)
-    assert some.partition.append(small, ahead=ahead).verdict is AppendVerdict.TOO_LARGE
+    ahead = some.partition.writer.prepared(small)
+    assert some.partition.writer.append(small, ahead=ahead).verdict is AppendVerdict.TOO_LARGE
 
 
 def test_INV_FIT2_what_was_prepared_under_other_rules_is_looked_at_again() -> None:
     """A thread has changed the codec; meanwhile the topic is set to compact, which takes no record without a key."""
     keyless = build_batch([Record(None, b"v", timestamp_ms=NOW_MS)])
-    before = world({"compression.type": "zstd"}).partition.prepared(keyless)
+    before = world({"compression.type": "zstd"}).partition.writer.prepared(keyless)
     some = world({"compression.type": "gzip", "cleanup.policy": "compact"})
-    assert some.partition.append(keyless, ahead=before).verdict is AppendVerdict.INVALID_RECORD
+    assert (
+        some.partition.writer.append(keyless, ahead=before).verdict is AppendVerdict.INVALID_RECORD
+    )
     keyed = build_batch([Record(b"k", b"v", timestamp_ms=NOW_MS)])
-    before = world({"compression.type": "zstd"}).partition.prepared(keyed)
-    assert some.partition.append(keyed, ahead=before).verdict is AppendVerdict.APPENDED
+    before = world({"compression.type": "zstd"}).partition.writer.prepared(keyed)
+    assert some.partition.writer.append(keyed, ahead=before).verdict is AppendVerdict.APPENDED
     assert stored(some)[0].codec == Codec.GZIP
 
 
@@ -273,11 +280,11 @@ def test_INV_FIT2_what_was_prepared_under_other_rules_is_looked_at_again() -> No
 def test_C2_a_retry_of_what_the_log_has_is_a_duplicate_by_whatever_rules(codec: Codec) -> None:
     some = world()
     sent = build_batch([Record(None, b"v" * 99)], origin=Origin(7, 0, 0), codec=codec)
-    assert some.partition.append(sent).verdict is AppendVerdict.APPENDED
+    assert some.partition.writer.append(sent).verdict is AppendVerdict.APPENDED
     some.sync()
     some.topic = Topic(configs={"cleanup.policy": "compact", "compression.type": "gzip"})
     some.close_and_reopen()
-    again = some.partition.append(sent, ahead=some.partition.prepared(sent))
+    again = some.partition.writer.append(sent, ahead=some.partition.writer.prepared(sent))
     assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, 0)
 
 
@@ -291,7 +298,7 @@ def test_a_recompressed_batch_has_the_records_of_all_members_of_its_stream(sourc
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">I", batch, 17, google_crc32c.value(bytes(batch[21:])))
     some = world({"compression.type": "uncompressed"})
-    assert some.partition.append(batch).verdict is AppendVerdict.APPENDED
+    assert some.partition.writer.append(batch).verdict is AppendVerdict.APPENDED
     assert stored(some)[1][61:] == plain[61:]
 
 
@@ -319,7 +326,7 @@ def claimed(**fields: int) -> bytes:
     ],
 )
 def test_what_a_header_claims_is_held_against_itself(data: bytes, verdict: AppendVerdict) -> None:
-    assert world().partition.append(data).verdict is verdict
+    assert world().partition.writer.append(data).verdict is verdict
 
 
 async def _produce(client: RawClient, data: bytes) -> Any:

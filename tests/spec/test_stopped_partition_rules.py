@@ -25,7 +25,8 @@ async def tail_behind_the_last_tidemark(pair: Pair) -> None:
         await pair.eu.write("shown", number=number)
     await pair.reached("shown")
     await until(
-        lambda: all(pair.us.partition(number).visible_end == 1 for number in range(2)), "shown"
+        lambda: all(pair.us.partition(number).sight.visible_end == 1 for number in range(2)),
+        "shown",
     )
     leader = pair.eu.tidemarks.cut_leader
     assert leader is not None
@@ -74,7 +75,7 @@ async def test_T20_what_a_stopped_partition_holds_beyond_the_cut_is_cut_off_befo
 async def test_T14_a_returning_log_that_starts_above_the_base_is_copied_anew(pair: Pair) -> None:
     """Its first records are gone, all of it is void, and the acting region has what it lacks."""
     await tail_behind_the_last_tidemark(pair)
-    await pair.eu.partition(0).delete_records(2)
+    await pair.eu.partition(0).retention.delete_records(2)
     assert pair.eu.partition(0).log.trimmer.delete_segments_below(2) > 0
     assert pair.eu.partition(0).kept_from == 2
     await pair.eu.kill()

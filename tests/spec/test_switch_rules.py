@@ -48,7 +48,9 @@ async def test_T18_a_change_under_way_when_a_drain_begins_is_below_the_last_tide
         assert late.value.code == NOT_ACTING
         # Something that was under way, too: a tidemark over it comes, and it is not the last one.
         batch = build_batch([Record(None, b"late")])
-        await pair.eu.partition().wait_committed(pair.eu.partition().append(batch).next_offset)
+        await pair.eu.partition().wait_committed(
+            pair.eu.partition().writer.append(batch).next_offset
+        )
         await pair.reached("late")
         held.set()
     await pair.us.ended(operation)

@@ -35,8 +35,10 @@ async def test_PT8_a_mirror_tells_the_leader_epoch_of_the_term_of_an_idle_log_to
     await pair.us.until(Phase.ACTING)
     await pair.eu.until(Phase.MIRRORING)
     at_us, at_eu = pair.us.partition(), pair.eu.partition()
-    assert at_us.leader_epoch == 17 << 16 | 1
-    await until(lambda: at_eu.leader_epoch == at_us.leader_epoch, "the mirror knows the term")
+    assert at_us.sight.leader_epoch == 17 << 16 | 1
+    await until(
+        lambda: at_eu.sight.leader_epoch == at_us.sight.leader_epoch, "the mirror knows the term"
+    )
     assert (
         at_eu.epoch_end_offset(17 << 16 | 1)
         == at_us.epoch_end_offset(17 << 16 | 1)
@@ -46,7 +48,8 @@ async def test_PT8_a_mirror_tells_the_leader_epoch_of_the_term_of_an_idle_log_to
     await pair.eu.start()
     at_eu = pair.eu.partition()
     await until(
-        lambda: at_eu.leader_epoch == at_us.leader_epoch, "a restarted mirror knows it, too"
+        lambda: at_eu.sight.leader_epoch == at_us.sight.leader_epoch,
+        "a restarted mirror knows it, too",
     )
 
 
@@ -56,20 +59,20 @@ async def test_T19_the_counter_grows_only_when_a_region_acts_and_begins_anew_wit
     """A crash loop of a mirror uses nothing up, and neither does a long life."""
     await pair.eu.write("first")
     await pair.reached("first")
-    assert pair.eu.partition().leader_epoch == 8 << 16 | 1
+    assert pair.eu.partition().sight.leader_epoch == 8 << 16 | 1
     for _ in range(2):
         await pair.us.kill()
         await pair.us.start()
     assert pair.us.metadata.image.last_leader_epoch == -1
     await pair.eu.kill()
     await fail_over(pair.us)
-    assert pair.us.partition().leader_epoch == 17 << 16 | 1
+    assert pair.us.partition().sight.leader_epoch == 17 << 16 | 1
     # Taken durably before anything is written under it: a start that wrote nothing has used it up, too (T1).
     assert pair.us.metadata.image.last_leader_epoch == 17 << 16 | 1
     await pair.us.kill()
     await pair.us.start()
     await until(lambda: pair.us.role.acting, "us acts again")
-    assert pair.us.partition().leader_epoch == 17 << 16 | 2
+    assert pair.us.partition().sight.leader_epoch == 17 << 16 | 2
     assert pair.us.metadata.image.last_leader_epoch == 17 << 16 | 2
 
 

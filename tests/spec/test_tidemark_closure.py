@@ -59,7 +59,7 @@ async def write_half(
     sequences[number] = sequence + 1
     origin = Origin(producer_id, epoch, sequence, transactional=True)
     batch = build_batch([Record(None, b"1", timestamp_ms=1)], origin=origin)
-    outcome = site.partition("accounts", number).append(batch)
+    outcome = site.partition("accounts", number).writer.append(batch)
     assert outcome.verdict is AppendVerdict.APPENDED, outcome
     await site.partition("accounts", number).wait_committed(outcome.next_offset)
 
@@ -107,7 +107,7 @@ def judge(site: Site, tidemark: Tidemark, cut: Cut) -> int:
     for number in range(ACCOUNTS):
         open_data: dict[int, list[int]] = {}
         cut_offset = cut.position_of(LogKey(topic_id, number))
-        data = site.partition("accounts", number).read_raw(0, 1 << 26)
+        data = site.partition("accounts", number).reader.read_raw(0, 1 << 26)
         for start, header in iter_headers(data):
             if not header.is_control:
                 open_data.setdefault(header.producer_id, []).append(header.base_offset)
@@ -158,8 +158,8 @@ async def test_T2_T9_every_tidemark_holds_each_transfer_whole_or_not_at_all(tmp_
         assert mirror.tidemarks.claim() == home.tidemarks.claim()
         for number in range(ACCOUNTS):
             ours, theirs = mirror.partition("accounts", number), home.partition("accounts", number)
-            assert ours.read_raw(0, 1 << 26) == theirs.read_raw(0, 1 << 26)
-            assert ours.last_stable_offset == theirs.last_stable_offset
+            assert ours.reader.read_raw(0, 1 << 26) == theirs.reader.read_raw(0, 1 << 26)
+            assert ours.sight.last_stable_offset == theirs.sight.last_stable_offset
 
 
 async def test_T10_a_new_cut_leader_goes_on_where_the_log_ends(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ async def write_one(site: Site, transactional_id: str, number: int = 0) -> tuple
         transactional_id, made.producer_id, made.producer_epoch, [orders], implicit=False
     )
     origin = Origin(made.producer_id, made.producer_epoch, 0, transactional=True)
-    outcome = site.partition("orders", number).append(
+    outcome = site.partition("orders", number).writer.append(
         build_batch([Record(None, b"x", timestamp_ms=1)], origin=origin)
     )
     assert outcome.verdict is AppendVerdict.APPENDED
@@ -266,7 +266,7 @@ async def write_one(site: Site, transactional_id: str, number: int = 0) -> tuple
 
 def markers_in(partition: Partition) -> list[tuple[int, ControlType, int]]:
     """Return (offset, type, stamp) of all markers below HW."""
-    data = partition.read_raw(partition.log_start_offset, 1 << 20)
+    data = partition.reader.read_raw(partition.log_start_offset, 1 << 20)
     found = []
     for start, header in iter_headers(data):
         if header.is_control:
@@ -330,7 +330,7 @@ async def test_T3_commit_markers_of_the_round_wait_for_its_release(tmp_path: Pat
         for _ in range(200):
             await asyncio.sleep(0)
         assert markers_in(site.partition("orders")) == []
-        assert site.partition("orders").last_stable_offset == 0
+        assert site.partition("orders").sight.last_stable_offset == 0
         site.coordinator.rounds.release(number)
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
         assert markers_in(site.partition("orders")) == [(1, ControlType.COMMIT, number)]
@@ -451,14 +451,14 @@ async def test_T17_lso_and_aborted_list_know_only_markers_below_D(tmp_path: Path
         mirror = Site(tmp_path / "mirror", "mirror")
         (first, _) = mirror.partitions.open_topic(home.metadata.image.topics["orders"])
         first.become_mirror()
-        first.append_mirrored(source.read_raw(0, 1 << 20))
+        first.writer.append_mirrored(source.reader.read_raw(0, 1 << 20))
         await mirror.group_commit.sync_group()
         assert first.high_watermark == 2
         first.show_up_to(1, 1)
-        assert (first.visible_end, first.last_stable_offset) == (1, 0)
-        assert first.log.aborted_in(0, 1, first.visible_end) == []
+        assert (first.sight.visible_end, first.sight.last_stable_offset) == (1, 0)
+        assert first.log.aborted_in(0, 1, first.sight.visible_end) == []
         first.show_up_to(2, 2)
-        assert (first.visible_end, first.last_stable_offset) == (2, 2)
+        assert (first.sight.visible_end, first.sight.last_stable_offset) == (2, 2)
         assert [txn.producer_id for txn in first.log.aborted_in(0, 2, 2)] == [producer_id]
 
 
@@ -469,4 +469,4 @@ async def test_T17_showing_never_goes_down(tmp_path: Path) -> None:
         partition.become_mirror()
         partition.show_up_to(2, 2)
         partition.show_up_to(1, 1)
-        assert partition.visible_end == 2
+        assert partition.sight.visible_end == 2

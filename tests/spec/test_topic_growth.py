@@ -130,7 +130,7 @@ async def grow_without_a_tidemark(pair: Pair) -> None:
     await pair.eu.grow(3)
     await pair.eu.write("young", number=2)
     await until(lambda: (p := pair.us.table.get(ORDERS, 2)) is not None and p.high_watermark == 1)
-    assert pair.us.partition(2).visible_end == 0
+    assert pair.us.partition(2).sight.visible_end == 0
     assert pair.us.partition_count == 2
 
 
@@ -167,7 +167,7 @@ async def test_T15_growth_is_durable_before_the_tidemark_counts_as_reached(pair:
     await pair.eu.grow(3)
     await pair.eu.write("young", number=2)
     await until(lambda: pair.us.table.get("orders", 2) is not None)
-    await until(lambda: b"young" in pair.us.raw(2) and pair.us.partition(2).visible_end == 1)
+    await until(lambda: b"young" in pair.us.raw(2) and pair.us.partition(2).sight.visible_end == 1)
     assert counts
     assert set(counts) == {3}
 
@@ -207,7 +207,7 @@ async def test_INV_LO1_a_statement_names_offset_commits_and_topic_changes_beyond
     for at in (7, 9):
         value = encode_offset_value(OffsetValue(at, -1, "", 0))
         batch = build_batch([Record(encode_offset_key(place), value)])
-        pair.eu.partition(0, OFFSETS_LEDGER).append_ledger(batch)
+        pair.eu.partition(0, OFFSETS_LEDGER).writer.append_ledger(batch)
     await until(lambda: pair.us.partition(0, OFFSETS_LEDGER).high_watermark == 2)
     await pair.eu.kill()
     stated = await pair.us.operations.statement()

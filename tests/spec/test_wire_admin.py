@@ -161,7 +161,7 @@ async def test_list_offsets_by_end_and_by_time(tmp_path: Path) -> None:
         await world.topic("t")
         partition = world.partition("t")
         for timestamp_ms in (1000, 3000, 2000):
-            partition.append(build_batch([Record(None, b"v", (), timestamp_ms)]))
+            partition.writer.append(build_batch([Record(None, b"v", (), timestamp_ms)]))
         await partition.wait_committed(3)
         client = await world.connect()
 
@@ -219,7 +219,7 @@ async def test_KIP101_end_of_a_leader_epoch(tmp_path: Path) -> None:
         await world.topic("t")
         partition = world.partition("t")
         await partition.wait_committed(
-            partition.append(build_batch([Record(None, b"v")])).next_offset
+            partition.writer.append(build_batch([Record(None, b"v")])).next_offset
         )
         partition.become_leader(LEADER_EPOCH + 1)
         client = await world.connect()
@@ -275,7 +275,7 @@ async def test_T18_no_change_is_acknowledged_once_writes_were_stopped_for_a_swit
         await world.topic("orders")
         client = await world.connect()
         records = build_batch([Record(None, b"first")])
-        assert world.partition("orders").append(records).base_offset == 0
+        assert world.partition("orders").writer.append(records).base_offset == 0
         await world.partition("orders").wait_committed(1)
         world.region.drained = True
         image = world.services.metadata.image

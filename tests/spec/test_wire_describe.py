@@ -97,7 +97,7 @@ async def test_KIP113_log_dirs_tell_sizes(tmp_path: Path, version: int) -> None:
             await world.topic(name, 2)
         batch = build_batch([Record(None, b"v" * 100)])
         partition = world.partition("a", 1)
-        await partition.wait_committed(partition.append(batch).next_offset)
+        await partition.wait_committed(partition.writer.append(batch).next_offset)
         client = await world.connect()
         (every,) = (await client.call(35, version, {"topics": None})).results
         assert every.error_code == 0
@@ -183,7 +183,7 @@ async def test_KIP405_special_times_as_kafka_without_tiers(tmp_path: Path) -> No
 
         assert await at(MAX_TIMESTAMP, 10) == (0, -1, -1, -1)
         partition = world.partition("t")
-        outcome = partition.append(build_batch([Record(None, b"v", (), 1000)]))
+        outcome = partition.writer.append(build_batch([Record(None, b"v", (), 1000)]))
         await partition.wait_committed(outcome.next_offset)
         unsupported = (35, -1, -1, -1)
         assert await at(EARLIEST, 10) == (0, 0, -1, LEADER_EPOCH)

@@ -13,7 +13,7 @@ import pytest
 
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.handlers.dispatch.services import ForwardingFailed
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from tests.txn_wire_world import batch_of, begin, end, init, join, mirror_of, produce, txn_broker
 from tests.wire_world import LEADER_EPOCH, RawClient, wire_world
 
@@ -239,7 +239,7 @@ async def test_B13_an_administrators_abort_ends_the_transaction_at_the_coordinat
         ):  # INV-TN2, and all partitions of the transaction, not only the one named
             partition = world.partition("orders", index)
             assert partition.state.open_transactions() == []
-            assert partition.readable_end(Isolation.READ_COMMITTED) == 2
+            assert partition.sight.readable_end(Isolation.READ_COMMITTED) == 2
             (aborted,) = partition.state.aborted_in(0, 2, 2)
             assert aborted.producer_id == pair[0]
         (state,) = await describe(client, "t")
@@ -257,7 +257,7 @@ async def test_B13_a_transaction_that_no_transactional_id_knows_is_aborted(tmp_p
     async with txn_broker(tmp_path) as (world, _txn):
         client = await world.connect()
         orphan = (4711, 3)
-        world.partition("orders").append(batch_of(orphan, b"lost"))
+        world.partition("orders").writer.append(batch_of(orphan, b"lost"))
         assert await marker(client, orphan, 0) == [0]
         partition = world.partition("orders")
         assert partition.state.open_transactions() == []
@@ -275,7 +275,7 @@ async def test_B13_data_that_the_ledger_does_not_know_of_is_aborted_with_its_tra
         pair = await begin(client, 0)
         assert (await end(client, pair, commit=True)).error_code == 0
         await world.partition("orders").wait_committed(1)
-        world.partition("orders", 2).append(batch_of(pair, b"hanging"))
+        world.partition("orders", 2).writer.append(batch_of(pair, b"hanging"))
         assert await marker(client, pair, 2) == [0]
         assert world.partition("orders", 2).state.open_transactions() == []
         (state,) = await describe(client, "t")

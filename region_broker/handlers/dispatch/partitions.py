@@ -12,7 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.handlers.dispatch.services import Services
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 
 
 def find_partition(
@@ -56,9 +57,13 @@ def leader_epoch_error(partition: Partition, leader_epoch: int) -> ErrorCode | N
     An empty mirror knows no epoch, so there is nothing to compare: librdkafka sends 0 where Metadata said
     -1, and would ask for ever.
     """
-    if leader_epoch < 0 or partition.leader_epoch < 0 or leader_epoch == partition.leader_epoch:
+    if (
+        leader_epoch < 0
+        or partition.sight.leader_epoch < 0
+        or leader_epoch == partition.sight.leader_epoch
+    ):
         return None
-    if leader_epoch < partition.leader_epoch:
+    if leader_epoch < partition.sight.leader_epoch:
         return ErrorCode.fenced_leader_epoch
     return ErrorCode.unknown_leader_epoch
 
@@ -83,7 +88,7 @@ def leader_row(services: Services, topic: TopicImage, index: int) -> dict[str, A
         "error_code": ErrorCode.none if usable else ErrorCode.leader_not_available,
         "partition_index": index,
         "leader_id": node_id if usable else -1,
-        "leader_epoch": partition.leader_epoch if partition is not None else -1,
+        "leader_epoch": partition.sight.leader_epoch if partition is not None else -1,
         "replica_nodes": [node_id],
         "isr_nodes": [node_id] if usable else [],
         "offline_replicas": [] if usable else [node_id],

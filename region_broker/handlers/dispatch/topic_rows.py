@@ -82,5 +82,5 @@ def _leader_epochs(topic: TopicImage, partitions: "PartitionTable") -> tuple[int
         partition = partitions.get(topic.name, number)
         if partition is None or partition.log.failed is not None:
             return None
-        found.append(partition.leader_epoch)
+        found.append(partition.sight.leader_epoch)
     return tuple(found)

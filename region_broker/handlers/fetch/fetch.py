@@ -6,7 +6,7 @@ INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links
 INV-H17 while the memory budget is full nothing is read: the request waits for room, then is answered empty; else
         an answer takes half of what is left at most
 A request that need not wait for memory, and names no more than a turn's partitions, has no task (`begin_fetch`).
-On a mirror "the end" is what the last tidemark reached shows: `Partition.readable_end`.
+On a mirror "the end" is what the last tidemark reached shows: `Sight.readable_end`.
 Not here: looking, waiting and reading (`fetch.reading`), what a session remembers (`partitions.fetch_sessions`), bytes
 (`wire.codec.fast_paths.fetch`).
 """
@@ -38,7 +38,8 @@ from region_broker.partitions.fetch_sessions import (
     next_epoch,
     remember,
 )
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.codec.fast_paths.fetch import (
     KEY,
     NO_SESSION,
@@ -299,7 +300,7 @@ def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> F
 
 def _leader_epoch(ctx: RequestContext, item: Wanted) -> int:
     partition = find_partition(ctx.services, item.topic, item.index)
-    return partition.leader_epoch if isinstance(partition, Partition) else -1
+    return partition.sight.leader_epoch if isinstance(partition, Partition) else -1
 
 
 API: Final = Api(

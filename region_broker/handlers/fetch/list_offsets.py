@@ -19,7 +19,8 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.dispatch.turns import Turns
 from region_broker.limits import LOOKUPS_MAX
 from region_broker.log.failures import CorruptRange, PartitionFailed
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.server import CloseConnection
 
 LATEST: Final = -1
@@ -47,7 +48,7 @@ async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
         found[name, index] = ErrorCode.invalid_request if twice else _found(ctx, name, items[0])
     # The ends of all partitions as of one moment: a mirror ends them at one whole cut.
     ends: dict[tuple[str, int], int] = {
-        place: partition.readable_end(isolation)
+        place: partition.sight.readable_end(isolation)
         for place, partition in found.items()
         if isolation is not None and not isinstance(partition, ErrorCode)
     }
@@ -113,7 +114,7 @@ async def _position(
 ) -> tuple[int, int, int]:
     """Return (offset, timestamp in ms, leader epoch); -1 for what there is none of."""
     if timestamp == LATEST:
-        return end_offset, -1, partition.leader_epoch
+        return end_offset, -1, partition.sight.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return (
             partition.log_start_offset,
@@ -122,7 +123,7 @@ async def _position(
         )
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
-    lookup = partition.lookup(isolation)
+    lookup = partition.reader.lookup(isolation)
     found = await (lookup.latest() if timestamp == MAX_TIMESTAMP else lookup.first(timestamp))
     return (-1, -1, -1) if found is None else found
 

@@ -20,7 +20,8 @@ from region_broker.handlers.dispatch.services import Services
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, TURN_ROWS
 from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange, PartitionFailed
 from region_broker.partitions.fetch_sessions import FetchSession, Wanted
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
 from region_broker.wire.codec.fast_paths.fetch import FetchedRow
 from region_broker.wire.codec.pieces import Pieces
@@ -172,8 +173,12 @@ class Reading:
         if isinstance(partition, ErrorCode):
             return None
         told = (row.high_watermark, row.last_stable_offset, row.log_start_offset)
-        ends = (partition.visible_end, partition.last_stable_offset, partition.log_start_offset)
-        if told != ends or partition.readable_bytes(item.offset, self._isolation, 1):
+        ends = (
+            partition.sight.visible_end,
+            partition.sight.last_stable_offset,
+            partition.log_start_offset,
+        )
+        if told != ends or partition.reader.readable_bytes(item.offset, self._isolation, 1):
             return None
         return partition
 
@@ -185,7 +190,7 @@ class Reading:
         # Bytes that are used up still tell offsets: an empty reading at the end of what is readable.
         bytes_max = max(0, min(left_bytes, item.max_bytes))
         try:
-            found = partition.fetch(
+            found = partition.reader.fetch(
                 item.offset, bytes_max, self._isolation, first_batch_always=first, wait=wait
             )
         except OffsetOutOfRange:

@@ -122,7 +122,9 @@ def _find(ctx: RequestContext, item: Item) -> None:
 def heavy_of(items: Sequence[Item]) -> list[Item]:
     """Return the batches that a thread should look at before they are appended."""
     return [
-        item for item in items if item.partition is not None and item.partition.is_heavy(item.data)
+        item
+        for item in items
+        if item.partition is not None and item.partition.writer.is_heavy(item.data)
     ]
 
 
@@ -274,7 +276,7 @@ async def turn(ctx: RequestContext) -> AsyncIterator[None]:
 async def prepare(item: Item) -> None:
     """Let a thread do what takes long with a batch (codec, keys), in the order of the connection."""
     assert item.partition is not None
-    item.ahead = await asyncio.to_thread(item.partition.prepared, item.data)
+    item.ahead = await asyncio.to_thread(item.partition.writer.prepared, item.data)
 
 
 def append(ctx: RequestContext, items: Sequence[Item]) -> None:
@@ -284,7 +286,9 @@ def append(ctx: RequestContext, items: Sequence[Item]) -> None:
         if not item.open:
             continue
         assert item.partition is not None
-        outcome = item.partition.append(item.data, tv2=tv2 and item.transactional, ahead=item.ahead)
+        outcome = item.partition.writer.append(
+            item.data, tv2=tv2 and item.transactional, ahead=item.ahead
+        )
         if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
             item.outcome = outcome
         else:

@@ -49,7 +49,7 @@ async def _delete(ctx: RequestContext, name: str, index: int, offset: int) -> Fi
         offset = partition.high_watermark
     try:
         with ctx.services.region.change():
-            return _row(index, ErrorCode.none, await partition.delete_records(offset))
+            return _row(index, ErrorCode.none, await partition.retention.delete_records(offset))
     except OffsetOutOfRange:
         return _row(index, ErrorCode.offset_out_of_range)
     except (NotLeader, CommandRefused):

@@ -237,7 +237,7 @@ def _provenance(step: LogCut, cut: Cut, reason: CutReason, cause: CutCause) -> P
 
 def _reader(log: RegionLog) -> ReadBatches:
     end = log.log_end_offset
-    return lambda offset: log.read_raw(offset, CHUNK_BYTES, end)
+    return lambda offset: log.reader.read_raw(offset, CHUNK_BYTES, end)
 
 
 def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
@@ -280,7 +280,7 @@ async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
 async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytearray]:
     end = log.log_end_offset
     while offset < end:
-        chunk = log.read_raw(offset, CHUNK_BYTES, end)
+        chunk = log.reader.read_raw(offset, CHUNK_BYTES, end)
         last: BatchHeader | None = None
         for _, header in iter_headers(chunk):
             last = header

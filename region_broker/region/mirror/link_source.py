@@ -34,7 +34,8 @@ from idempotency.ports import Clock
 from idempotency.record_batch import Buffer, iter_headers
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
 from region_broker.log.failures import LogError, OffsetOutOfRange
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.mirror.mirror_lag import COUNTED_BYTES_MAX, MirrorLags, Taken
 from region_broker.region.mirror.shown_history import ShownHistory
@@ -377,7 +378,7 @@ class _FetchSession:
         self.positions[key] = position
         if key not in self._unsubscribe:
             hurries = partition.tp.topic == TIDEMARK_LEDGER
-            self._unsubscribe[key] = partition.on_readable(
+            self._unsubscribe[key] = partition.watchers.add(
                 partial(self._mark, key, hurries=hurries)
             )
         self._mark(key, hurries=True)
@@ -471,7 +472,7 @@ class _FetchSession:
         if position >= high_watermark and position >= partition.kept_from:
             return None
         try:
-            data = partition.read_raw(position, bytes_max, high_watermark, wait=wait)
+            data = partition.reader.read_raw(position, bytes_max, high_watermark, wait=wait)
         except OffsetOutOfRange as error:
             # Its next session begins with a check of all logs, and this one waits.
             raise PeerRefused("out-of-range", f"{key.encode()}: {error}") from error
@@ -481,7 +482,7 @@ class _FetchSession:
         position_after = _end_of(data, position)
         unsent_bytes = 0
         if position_after < high_watermark:
-            unsent_bytes = partition.readable_bytes(
+            unsent_bytes = partition.reader.readable_bytes(
                 position_after, Isolation.DURABLE, COUNTED_BYTES_MAX, wait=wait
             )
         self.positions[key] = position_after

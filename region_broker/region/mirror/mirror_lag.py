@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.core import FETCHES_IN_FLIGHT
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 
 COUNTED_BYTES_MAX: Final = 1 << 40
 TIDEMARKS_REMEMBERED: Final = 4_096
@@ -163,5 +164,7 @@ def _behind(
         start = max(positions.get(key, 0), partition.log_start_offset)
         if start < partition.high_watermark:
             records += partition.high_watermark - start
-            size_bytes += partition.readable_bytes(start, Isolation.DURABLE, COUNTED_BYTES_MAX)
+            size_bytes += partition.reader.readable_bytes(
+                start, Isolation.DURABLE, COUNTED_BYTES_MAX
+            )
     return records, size_bytes

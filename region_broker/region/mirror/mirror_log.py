@@ -78,7 +78,7 @@ class TidemarkLog:
         position = max(start_offset, partition.log_start_offset)
         while position < partition.high_watermark:
             try:
-                data = partition.read_raw(position, READ_BYTES)
+                data = partition.reader.read_raw(position, READ_BYTES)
                 batches = [(start, header) for start, header in iter_headers(data)]
                 if not batches:
                     return
@@ -152,7 +152,7 @@ class MirrorPartitions(TidemarkLog):
         if full is not None:
             raise LinkFailed(full)
         try:
-            end_offset = self._of(key).append_mirrored(data)
+            end_offset = self._of(key).writer.append_mirrored(data)
         except (LogError, BatchError) as error:
             raise LogHalted(f"{key.encode()} does not take what home sent: {error}") from error
         if key == self._key:
@@ -162,8 +162,8 @@ class MirrorPartitions(TidemarkLog):
     def _follow_term(self) -> None:
         """Tell every log the term that home writes under: the first record of each is in `__tidemarks` (T1)."""
         records = self.partition
-        if records is not None and records.leader_epoch > self._term_followed:
-            self._term_followed = records.leader_epoch
+        if records is not None and records.sight.leader_epoch > self._term_followed:
+            self._term_followed = records.sight.leader_epoch
             for partition in self._partitions:
                 partition.follow_term(self._term_followed)
 
@@ -188,7 +188,7 @@ class MirrorPartitions(TidemarkLog):
         """Note how far home has cleaned the log (T13)."""
         partition = self._partitions.by_id(key.topic_id, key.partition)
         if partition is not None:
-            partition.cleaned_at_home = max(partition.cleaned_at_home, cleaned_below)
+            partition.writer.cleaned_at_home = max(partition.writer.cleaned_at_home, cleaned_below)
 
     def start_at(self, key: LogKey, offset: int) -> None:
         """Let an empty log begin at `offset`, where home's begins; raises `LinkFailed`."""
@@ -210,7 +210,7 @@ class MirrorPartitions(TidemarkLog):
         if partition is None or partition.log_start_offset >= offset:
             return
         try:
-            partition.forget_below(offset)
+            partition.retention.forget_below(offset)
         except LogError as error:
             _log.warning("%s keeps old segments: %s", partition.tp, error)
 
@@ -225,7 +225,7 @@ class MirrorPartitions(TidemarkLog):
         partition.follow_term(self._term_followed)
         on_durable, key = self._on_durable, key_of(partition)
         if on_durable is not None and key not in self._watched:
-            self._watched[key] = partition.on_readable(lambda: on_durable(key))
+            self._watched[key] = partition.watchers.add(lambda: on_durable(key))
             on_durable(key)
 
     def dropped(self, topic_id: UUID, first: int = 0) -> None:

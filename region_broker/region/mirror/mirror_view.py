@@ -77,7 +77,7 @@ class MirrorView:
                 self._looked_at.pop(key, None)
                 self._held.pop(key, None)
                 continue
-            bounds[key] = max(cuts.get(key, 0), partition.shown_cut_offset)
+            bounds[key] = max(cuts.get(key, 0), partition.sight.shown_cut_offset)
             if not _is_internal(partition):
                 self._looked_at[key] = None
         return bounds
@@ -136,12 +136,12 @@ def _transactions(partition: Partition, cut_offset: int) -> LogTransactions:
     bound = min(cut_offset, partition.high_watermark)
     if bound < state.forgotten_below:
         # A region just back as a mirror, before it knows its cut.
-        return LogTransactions(partition.whole_end, [], [])
+        return LogTransactions(partition.sight.whole_end, [], [])
     # A marker lies behind all data of its transaction: what has one below the whole end is shown. Thousands of those
     # are remembered until maintenance forgets them, and this is asked at every tidemark.
     committed = [
         txn
-        for txn in state.committed_below(bound, partition.whole_end)
-        if txn.last_offset >= partition.whole_end
+        for txn in state.committed_below(bound, partition.sight.whole_end)
+        if txn.last_offset >= partition.sight.whole_end
     ]
     return LogTransactions(state.last_stable_offset(bound), committed, state.unended_at(bound))

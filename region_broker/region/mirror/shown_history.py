@@ -114,7 +114,7 @@ class ShownHistory:
 
 
 def _extent_at(partition: Partition, offset: int, *, wait: bool) -> tuple[int, int] | None:
-    data = partition.read_raw(offset, _ONE_BATCH, wait=wait)
+    data = partition.reader.read_raw(offset, _ONE_BATCH, wait=wait)
     for _, header in iter_headers(data):
         return header.base_offset, header.next_offset
     return None
@@ -122,7 +122,7 @@ def _extent_at(partition: Partition, offset: int, *, wait: bool) -> tuple[int, i
 
 def _batch_before(partition: Partition, end: int, *, wait: bool) -> LastBatch | None:
     # Not read with `end` as the limit: it is another region's offset, and may lie within a batch of this log.
-    data = partition.read_raw(end - 1, _ONE_BATCH, wait=wait)
+    data = partition.reader.read_raw(end - 1, _ONE_BATCH, wait=wait)
     last = None
     for _, header in iter_headers(data):
         if header.next_offset <= end:

@@ -57,11 +57,11 @@ class CleanBounds:
             # Home cleans below a cut that this mirror has reached, or copied holes up to (`Frontier.seeded`): it is
             # never cut below. No reader is shown decisions, so there what is durable takes the place of what is shown.
             unread = partition.tp.topic == TRANSACTION_LEDGER
-            here = partition.high_watermark if unread else partition.last_stable_offset
-            return min(partition.cleaned_at_home, here)
+            here = partition.high_watermark if unread else partition.sight.last_stable_offset
+            return min(partition.writer.cleaned_at_home, here)
         mirrors = list(self._parts.mirrors())
         if not mirrors:
-            return partition.last_stable_offset
+            return partition.sight.last_stable_offset
         self._look(mirrors)
         if not self._all_reached(mirrors, self._confirmed.point):
             return NOWHERE

@@ -322,11 +322,11 @@ class CutLeader:
         asked = self._moved.take()
         self._collected_at_ms = self._parts.clock.monotonic_ms()
         collection = Collection(
-            number, {key: partition.leader_epoch for key, partition in asked.items()}
+            number, {key: partition.sight.leader_epoch for key, partition in asked.items()}
         )
         for key, partition in asked.items():
             if collection.take(_answer_of(key, partition, number)) is AnswerVerdict.NOT_READY:
-                await partition.wait_committed(partition.leader_epoch_start_offset)
+                await partition.wait_committed(partition.sight.leader_epoch_start_offset)
                 verdict = collection.take(_answer_of(key, partition, number))
                 assert verdict is AnswerVerdict.TAKEN, (key, verdict)
         assert not collection.missing, collection.missing
@@ -409,7 +409,7 @@ class CutLeader:
         """Append one record; return (offset, bytes). Raises `LogError` when the log takes none."""
         key, value = encode(record)
         batch = build_batch([Record(key=key, value=value, timestamp_ms=wall_ms)])
-        outcome = self._tidemarks().append_ledger(batch)
+        outcome = self._tidemarks().writer.append_ledger(batch)
         if outcome.verdict is not AppendVerdict.APPENDED:
             raise LogError(f"__tidemarks takes no record: {outcome.verdict.name} {outcome.detail}")
         return outcome.base_offset, len(batch)
@@ -430,8 +430,8 @@ class CutLeader:
 def _answer_of(key: LogKey, partition: Partition, number: int) -> LogAnswer:
     return LogAnswer(
         key=key,
-        leader_epoch=partition.leader_epoch,
-        leader_epoch_start_offset=partition.leader_epoch_start_offset,
+        leader_epoch=partition.sight.leader_epoch,
+        leader_epoch_start_offset=partition.sight.leader_epoch_start_offset,
         high_watermark=partition.high_watermark,
         log_start_offset=partition.log_start_offset,
         first_commit_marker=partition.state.first_commit_marker(number),

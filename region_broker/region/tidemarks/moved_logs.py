@@ -65,7 +65,7 @@ class MovedLogs:
             seen.add(key)
             if key == self._ledgers.tidemark_key or key in self._unsubscribe:
                 continue
-            self._unsubscribe[key] = partition.on_readable(partial(self._look_at, key, partition))
+            self._unsubscribe[key] = partition.watchers.add(partial(self._look_at, key, partition))
             self._look_at(key, partition)
         for key in [key for key in self._unsubscribe if key not in seen]:
             self._unsubscribe.pop(key)()

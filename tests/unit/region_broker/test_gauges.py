@@ -21,8 +21,8 @@ def rendered(
     home: World | None = None,
 ) -> str:
     home = home or world()
-    home.partition.append(batch())
-    home.partition.append(batch(origin=Origin(9, 0, 0, transactional=True)))
+    home.partition.writer.append(batch())
+    home.partition.writer.append(batch(origin=Origin(9, 0, 0, transactional=True)))
     home.sync()
     registry = CollectorRegistry()
     sources = GaugeSources(
@@ -64,13 +64,15 @@ def test_partitions_and_their_bytes_are_counted() -> None:
 
 def test_T22_records_that_a_plain_producer_lost_in_a_failover_are_counted() -> None:
     home = world()
-    home.partition.append(batch(origin=Origin(7, 0, 0)))
+    home.partition.writer.append(batch(origin=Origin(7, 0, 0)))
     home.partition.become_leader(
-        leader_epoch(next_region_epoch(home.partition.leader_epoch >> 16, 1), 0)
+        leader_epoch(next_region_epoch(home.partition.sight.leader_epoch >> 16, 1), 0)
     )
     home.partition.state.allow_gap_once()
     assert "tidemark_gap_records 0.0" in rendered(home=home)
-    home.partition.append(batch(origin=Origin(7, 0, 5)))  # 1 to 4 were lost with the old region
+    home.partition.writer.append(
+        batch(origin=Origin(7, 0, 5))
+    )  # 1 to 4 were lost with the old region
     assert "tidemark_gap_records 4.0" in rendered(home=home)
 
 

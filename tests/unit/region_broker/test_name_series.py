@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.offsets import CommittedOffset, Places
 from region_broker.node.name_series import OTHERS, NameCollector, Named
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from tests.log_world import batch, world
 
 
@@ -22,9 +22,9 @@ def committed(topic: str, offset: int) -> Places:
 
 def test_a_topic_s_records_and_bytes_are_counted() -> None:
     home = world()
-    home.partition.append(batch(3))
+    home.partition.writer.append(batch(3))
     home.sync()
-    found = home.partition.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED)
+    found = home.partition.reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED)
     name = home.partition.tp.topic
     lines = rendered(NameCollector(home.table, tuple, names_max=5))
     assert f'tidemark_topic_records_total{{topic="{name}"}} 3.0' in lines
@@ -36,7 +36,7 @@ def test_a_topic_s_records_and_bytes_are_counted() -> None:
 
 def test_a_group_s_lag_is_what_it_has_not_committed_of_what_readers_see() -> None:
     home = world()
-    home.partition.append(batch(3))
+    home.partition.writer.append(batch(3))
     home.sync()
     name = str(home.partition.tp.topic)
     offsets = {
@@ -53,7 +53,7 @@ def test_a_group_s_lag_is_what_it_has_not_committed_of_what_readers_see() -> Non
 
 def test_INV_NSR1_beyond_the_bound_topics_are_summed_up_and_groups_counted() -> None:
     home = world()
-    home.partition.append(batch(3))
+    home.partition.writer.append(batch(3))
     home.sync()
     name = str(home.partition.tp.topic)
     offsets = {f"g{number}": committed(name, 0) for number in range(10)}

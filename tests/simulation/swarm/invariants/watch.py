@@ -94,7 +94,7 @@ class Watch:
                 before = now
 
         changed()
-        partition.on_readable(changed)
+        partition.watchers.add(changed)
 
     def _look_at_quarantine(self, name: str, region: Region) -> None:
         folder, disk, damages = region.folder / QUARANTINE, region.disk, self._damages(name)
@@ -108,7 +108,11 @@ class Watch:
     def _look_at_mirror(self, name: str, region: Region, partitions: Iterable[Partition]) -> None:
         newest = deque(tidemarks_of(region), maxlen=1)
         for _, cut in newest:
-            shown = {p: p.visible_end for p in partitions if p.visible_end > p.log_start_offset}
+            shown = {
+                p: p.sight.visible_end
+                for p in partitions
+                if p.sight.visible_end > p.log_start_offset
+            }
             says = {str(p.tp): cut.position_of(LogKey(p.topic_id, p.tp.partition)) for p in shown}
             self._blame(name, wrong_shown({str(p.tp): end for p, end in shown.items()}, says))
 
@@ -126,11 +130,11 @@ class Watch:
 def _ends_of(partition: Partition) -> Ends:
     return Ends(
         partition.log_start_offset,
-        partition.last_stable_offset,
-        partition.visible_end,
+        partition.sight.last_stable_offset,
+        partition.sight.visible_end,
         partition.high_watermark,
         partition.log_end_offset,
-        partition.leader_epoch if partition.is_leader else None,
+        partition.sight.leader_epoch if partition.is_leader else None,
     )
 
 

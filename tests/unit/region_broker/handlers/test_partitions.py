@@ -17,5 +17,5 @@ def test_R4_the_epoch_that_a_client_knows_is_compared_with_the_leaders() -> None
 def test_R4_an_empty_mirror_has_no_epoch_to_compare_with() -> None:
     """librdkafka sends 0 for an epoch of -1 to brokers of Fetch 12 and later."""
     mirror = world(leads=False).partition
-    assert mirror.leader_epoch == -1
+    assert mirror.sight.leader_epoch == -1
     assert leader_epoch_error(mirror, 0) is None

@@ -83,7 +83,7 @@ async def test_B13_abort_by_name_ends_all_partitions_and_fences(tmp_path: Path) 
 
 async def test_B13_abort_by_place_ends_what_nobody_knows_of(tmp_path: Path) -> None:
     async with served(tmp_path) as (world, _client, http, _acting):
-        world.partition("orders", 2).append(batch_of((4711, 0), b"lost"))
+        world.partition("orders", 2).writer.append(batch_of((4711, 0), b"lost"))
         (row,) = await opened(http)
         assert (row["transactional_id"], row["producer_id"]) == ("", 4711)
         place = {key: row[key] for key in ("topic", "partition", "start_offset")}
@@ -96,7 +96,7 @@ async def test_B13_abort_by_place_ends_what_nobody_knows_of(tmp_path: Path) -> N
 async def test_a_partition_that_is_not_in_its_transaction_counts_as_unknown(tmp_path: Path) -> None:
     async with served(tmp_path) as (world, client, http, _acting):
         pair = await begin(client, 0)
-        world.partition("orders", 1).append(batch_of(pair, b"hanging"))
+        world.partition("orders", 1).writer.append(batch_of(pair, b"hanging"))
         (row,) = await opened(http)
         assert (row["partition"], row["transactional_id"]) == (1, "")
         assert await join(client, pair, 1) == [0]

@@ -88,7 +88,7 @@ class Bench:
 
     def send(self, producer_id: int = 1, epoch: int = 0, sequence: int = 0) -> int:
         data = batch(origin=Origin(producer_id, epoch, sequence, transactional=True))
-        outcome = self.log.partition.append(data)
+        outcome = self.log.partition.writer.append(data)
         self.log.sync()
         return outcome.base_offset
 
@@ -144,7 +144,7 @@ async def test_T29_marker_is_found_above_the_last_stable_offset() -> None:
     aborted = bench.send(producer_id=2)
     bench.end(ControlType.ABORT, producer_id=2)
     again = bench.send(producer_id=2, sequence=1)
-    assert bench.log.partition.last_stable_offset == 0
+    assert bench.log.partition.sight.last_stable_offset == 0
     assert await bench.ask(committed) == "committed"
     assert await bench.ask(aborted) == "aborted"
     assert await bench.ask(again) == "open"
@@ -165,7 +165,7 @@ async def test_T29_marker_offset_itself_and_plain_records() -> None:
     bench = Bench()
     bench.send()
     marker = bench.end(ControlType.ABORT)
-    plain = bench.log.partition.append(batch()).base_offset
+    plain = bench.log.partition.writer.append(batch()).base_offset
     assert await bench.ask(plain) == "open"  # written, not durable
     bench.log.sync()
     assert await bench.ask(marker) == "aborted"
@@ -175,7 +175,7 @@ async def test_T29_marker_offset_itself_and_plain_records() -> None:
 async def test_T29_any_record_of_a_batch_names_its_transaction() -> None:
     bench = Bench()
     data = batch(3, origin=Origin(1, 0, 0, transactional=True))
-    bench.log.partition.append(data)
+    bench.log.partition.writer.append(data)
     bench.end(ControlType.ABORT)
     assert [await bench.ask(offset) for offset in range(3)] == ["aborted"] * 3
 
@@ -215,11 +215,11 @@ async def test_T29_a_lost_record_stays_lost_when_its_place_is_trimmed() -> None:
 
 async def test_T29_a_lost_record_stays_lost_when_its_place_is_compacted() -> None:
     bench = Bench(log=world(COMPACT))
-    lost = bench.log.partition.append(build_batch([Record(b"k", b"lost")])).base_offset
+    lost = bench.log.partition.writer.append(build_batch([Record(b"k", b"lost")])).base_offset
     bench.log.sync()
     bench.fail_over(lost)
     for _ in range(40):
-        bench.log.partition.append(build_batch([Record(b"k", b"v" * 100)]))
+        bench.log.partition.writer.append(build_batch([Record(b"k", b"v" * 100)]))
     bench.log.sync()
     assert clean(bench.log)
     assert await bench.refused(lost) == (410, "compacted")
@@ -277,7 +277,7 @@ async def test_one_question_reads_a_bounded_part_of_the_log() -> None:
     bench.send(producer_id=9)
     asked = bench.send(producer_id=1)
     for _ in range(300):
-        bench.log.partition.append(batch(size_bytes=900))
+        bench.log.partition.writer.append(batch(size_bytes=900))
     bench.end(ControlType.COMMIT, producer_id=1)
     given = await bench.service.verdict("orders", 0, asked, None)
     assert given.verdict == "open"

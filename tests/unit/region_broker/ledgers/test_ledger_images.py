@@ -108,7 +108,7 @@ class Ledger:
     def append(self, records: list[Record]) -> int:
         """Append a batch durably; return its size in bytes."""
         batch = build_batch(records)
-        assert self.shard.append_ledger(batch).base_offset >= 0
+        assert self.shard.writer.append_ledger(batch).base_offset >= 0
         self.world.sync()
         return len(batch)
 
@@ -330,7 +330,7 @@ def test_INV_LIG2_a_mirror_has_images_too_whatever_it_shows() -> None:
     ledger = Ledger()
     ledger.transact(20)
     ledger.shard.become_mirror()
-    assert ledger.shard.visible_end == 0
+    assert ledger.shard.sight.visible_end == 0
     assert ledger.renew()
     assert ledger.ends == [ledger.shard.high_watermark]
     ledger.expect_true()

@@ -79,7 +79,7 @@ def with_open_transactions(count: int) -> World:
     some = world(partition_count=2)
     for producer_id in range(count):
         for partition in some.partitions:
-            partition.append(batch(1, origin=Origin(producer_id, 0, 0, transactional=True)))
+            partition.writer.append(batch(1, origin=Origin(producer_id, 0, 0, transactional=True)))
     some.sync()
     return some
 
@@ -116,7 +116,7 @@ async def test_AM3_markers_of_many_transactions_are_one_write_for_each_partition
         assert markers_in(some, partition) == [
             (5 + n, n, ControlType.ABORT if n == 3 else ControlType.COMMIT, n) for n in range(5)
         ]
-        assert some.partitions[partition].last_stable_offset == 10
+        assert some.partitions[partition].sight.last_stable_offset == 10
 
 
 # Holds INV-TP2.

@@ -126,7 +126,7 @@ async def test_transactional_append_holds_the_last_stable_offset(tmp_path: Path)
         partition = made.table.get(OFFSETS_LEDGER, 0)
         assert partition is not None
         assert partition.high_watermark == 1
-        assert partition.last_stable_offset == 0
+        assert partition.sight.last_stable_offset == 0
         made.end_transaction(0, TxnProducer(5, 0), commit=False)
 
 

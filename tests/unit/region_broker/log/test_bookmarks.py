@@ -15,7 +15,7 @@ from region_broker.log.failures import CorruptRange
 from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.segment import file_name
 from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
 from tests.log_world import World, all_bytes, batch, with_markers, world
 from tests.simulation.disk import Crashed
@@ -27,7 +27,9 @@ def fill(some: World, batch_count: int, *, size_bytes: int = 300, producer_id: i
     for _ in range(batch_count):
         known = log.state.producer(producer_id)
         sequence = 0 if known is None else known.last_sequence + 1
-        outcome = log.append(batch(size_bytes=size_bytes, origin=Origin(producer_id, 0, sequence)))
+        outcome = log.writer.append(
+            batch(size_bytes=size_bytes, origin=Origin(producer_id, 0, sequence))
+        )
         assert outcome.base_offset >= 0, outcome
 
 
@@ -107,7 +109,7 @@ def test_a_wrong_byte_below_the_bookmark_stops_no_start_and_is_never_given_out()
     offset = 0
     while offset < 103:
         try:
-            found = some.partition.fetch(offset, 1, Isolation.READ_UNCOMMITTED)
+            found = some.partition.reader.fetch(offset, 1, Isolation.READ_UNCOMMITTED)
         except CorruptRange:
             assert offset == 2
             offset += 1
@@ -315,7 +317,7 @@ def test_bookmarks_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) 
     due = some.table.bookmarks
     for number, count in enumerate((60, 100, 3)):
         for _ in range(count):
-            some.partitions[number].append(batch(size_bytes=300))
+            some.partitions[number].writer.append(batch(size_bytes=300))
     some.sync()
     assert due.due() == [some.partitions[1].log.durability]
     job = some.partitions[1].log.durability.begin_bookmark()
@@ -325,7 +327,7 @@ def test_bookmarks_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) 
     assert due.due() == []
     some.kill_and_reopen()  # a start knows what is unread, as what was appended before it
     for _ in range(40):
-        some.partitions[0].append(batch(size_bytes=300))
+        some.partitions[0].writer.append(batch(size_bytes=300))
     some.sync()
     assert some.table.bookmarks.due() == [some.partitions[0].log.durability]
 

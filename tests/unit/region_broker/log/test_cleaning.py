@@ -12,7 +12,7 @@ import pytest
 from idempotency.record_batch import ControlType, iter_headers
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec
 from tests.log_world import World, append_marker, world
@@ -88,7 +88,7 @@ def put(
         )
         for key, value in items
     ]
-    outcome = some.partition.append(build_batch(records, origin=origin, codec=codec))
+    outcome = some.partition.writer.append(build_batch(records, origin=origin, codec=codec))
     assert outcome.verdict is AppendVerdict.APPENDED, outcome
     return outcome.base_offset
 
@@ -114,7 +114,7 @@ def left(
     found: list[tuple[int, str, str | None]] = []
     offset = some.partition.log_start_offset
     while True:
-        got = some.partition.fetch(offset, 1 << 20, isolation)
+        got = some.partition.reader.fetch(offset, 1 << 20, isolation)
         if not got.data:
             return found
         gone = {(t.producer_id, t.first_offset): t.last_offset for t in got.aborted}
@@ -136,7 +136,7 @@ def left(
 def markers(some: World) -> list[int]:
     data = b""
     offset = some.partition.log_start_offset
-    while part := some.partition.read_raw(offset, 1 << 20):
+    while part := some.partition.reader.read_raw(offset, 1 << 20):
         data += part
         offset = list(iter_headers(part))[-1][1].next_offset
     return [header.base_offset for _, header in iter_headers(data) if header.is_control]
@@ -207,7 +207,7 @@ def test_KIP534_record_times_survive_the_delete_horizon() -> None:
     put(some, ("a", None), ("b", "1"))
     roll(some)
     assert clean(some)
-    data = some.partition.fetch(0, 1, Isolation.READ_UNCOMMITTED).data
+    data = some.partition.reader.fetch(0, 1, Isolation.READ_UNCOMMITTED).data
     _, header = next(iter_headers(data))
     assert header.attributes & 0x40
     assert header.base_timestamp_ms == some.clock.now_ms + 1000
@@ -273,11 +273,11 @@ def test_C2_sequences_survive_an_emptied_batch() -> None:
             some.disk.remove(some.folder / name)
     some.kill_and_reopen()  # the replay of the cleaned log alone
     again = build_batch([Record(b"a", b"2", timestamp_ms=1_000_000)], origin=Origin(9, 0, 1))
-    outcome = some.partition.append(again)
+    outcome = some.partition.writer.append(again)
     assert (outcome.verdict, outcome.base_offset) == (AppendVerdict.DUPLICATE, 1)
     assert put(some, ("a", "4"), origin=Origin(9, 0, 2)) > 0
     gap = build_batch([Record(b"a", b"x", timestamp_ms=1_000_000)], origin=Origin(9, 0, 5))
-    assert some.partition.append(gap).verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE
+    assert some.partition.writer.append(gap).verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE
 
 
 def test_small_segments_become_one_and_offsets_stay() -> None:
@@ -341,7 +341,7 @@ def test_records_without_a_key_are_refused() -> None:
             ],
             codec=codec,
         )
-        assert some.partition.append(data).verdict is AppendVerdict.INVALID_RECORD
+        assert some.partition.writer.append(data).verdict is AppendVerdict.INVALID_RECORD
 
 
 def test_a_damaged_log_is_not_rewritten() -> None:

@@ -86,7 +86,9 @@ def test_INV_CLN2_the_state_of_a_history_that_was_cut_off_is_not_kept() -> None:
     some.sync()
     some.partition.truncate_to(3)
     batch = build_batch([Record(b"b", b"2", timestamp_ms=some.clock.now_ms)], origin=VOID)
-    assert some.partition.append(batch).verdict is AppendVerdict.APPENDED  # it stands nowhere
+    assert (
+        some.partition.writer.append(batch).verdict is AppendVerdict.APPENDED
+    )  # it stands nowhere
 
 
 def test_INV_CLN2_a_closed_log_is_left_alone() -> None:

@@ -56,7 +56,7 @@ def appended_before_the_policy(batches: Sequence[bytes]) -> World:
     """Return a compacted log that was none when these batches came: nothing has looked into them."""
     some = world({"cleanup.policy": "delete", "segment.bytes": COMPACT["segment.bytes"]})
     for batch in batches:
-        assert some.partition.append(batch).verdict is AppendVerdict.APPENDED
+        assert some.partition.writer.append(batch).verdict is AppendVerdict.APPENDED
     some.sync()
     some.topic = Topic(configs=COMPACT)
     some.close_and_reopen()
@@ -81,7 +81,7 @@ def test_a_batch_that_nobody_can_read_stays_as_it_is_and_the_rest_is_cleaned(nam
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_compacted_topic_takes_no_batch_that_its_cleaner_could_not_read(name: str) -> None:
     some = world(COMPACT)
-    assert some.partition.append(UNREADABLE[name]).verdict is AppendVerdict.INVALID_RECORD
+    assert some.partition.writer.append(UNREADABLE[name]).verdict is AppendVerdict.INVALID_RECORD
 
 
 def test_a_tombstone_behind_a_batch_that_nobody_can_read_stays() -> None:
@@ -102,7 +102,7 @@ def test_a_tombstone_as_old_as_times_can_be_does_not_end_the_cleaner() -> None:
     """Its distance from the delete horizon does not fit 64 bits: it stays, as if it could not be read."""
     some = world(COMPACT)
     tombstone = odd(record(0, b"a", None), count=1, at_ms=NOW_MS - INT64_MAX)
-    assert some.partition.append(tombstone).verdict is AppendVerdict.APPENDED
+    assert some.partition.writer.append(tombstone).verdict is AppendVerdict.APPENDED
     put(some, ("b", "1"))
     put(some, ("b", "2"))
     roll(some)
@@ -130,7 +130,7 @@ def test_C2_a_mirror_seeded_from_a_cleaned_log_knows_who_wrote_below_its_cut() -
     """The producer's newest batch lies above what was cleaned; the mirror takes over below that batch."""
     some = world(COMPACT)
     mine = build_batch([Record(b"a", b"mine", timestamp_ms=NOW_MS)], origin=Origin(9, 0, 0))
-    assert some.partition.append(mine).verdict is AppendVerdict.APPENDED
+    assert some.partition.writer.append(mine).verdict is AppendVerdict.APPENDED
     put(some, ("a", "newer"))
     roll(some)
     put(some, ("z", "1"), origin=Origin(9, 0, 1))
@@ -140,13 +140,13 @@ def test_C2_a_mirror_seeded_from_a_cleaned_log_knows_who_wrote_below_its_cut() -
     assert (1, "a", "newer") in left(some)
     mirror = world(COMPACT, leads=False)
     mirror.partition.become_mirror()
-    mirror.partition.cleaned_at_home = cleaned_to
+    mirror.partition.writer.cleaned_at_home = cleaned_to
     data = all_bytes(some.partition)
     below = next(at for at, header in iter_headers(data) if header.base_offset >= cleaned_to)
-    mirror.partition.append_mirrored(data[:below])
+    mirror.partition.writer.append_mirrored(data[:below])
     mirror.sync()
     mirror.partition.become_leader(LEADER_EPOCH + 1)
-    again = mirror.partition.append(mine)
+    again = mirror.partition.writer.append(mine)
     assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, 0)
 
 

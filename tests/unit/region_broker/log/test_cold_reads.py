@@ -15,7 +15,7 @@ from region_broker.log.cold_reads import WARM_THREADS, WARM_TRIES_MAX, ColdReads
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import NodeLogConfig
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.disk import RealDisk
 from tests.log_world import (
@@ -54,7 +54,7 @@ def filled() -> World:
     """A log of several segments that was opened again: no index is in memory."""
     some = world(SEGMENTS)
     for number in range(BATCHES):
-        some.partition.append(batch(3, size_bytes=100, at_ms=1_000_000 + 10 * number))
+        some.partition.writer.append(batch(3, size_bytes=100, at_ms=1_000_000 + 10 * number))
     some.sync()
     some.close_and_reopen()
     return some
@@ -109,16 +109,16 @@ async def test_INV_CO1_a_cold_log_on_a_real_disk_is_read_in_by_a_thread(tmp_path
     (partition,) = table.open_topic(Topic(configs={"segment.bytes": "65536"}))
     partition.become_leader(LEADER_EPOCH)
     for _ in range(40):
-        partition.append(batch(size_bytes=8000))
+        partition.writer.append(batch(size_bytes=8000))
     await commit.sync_group()
-    expected = partition.read_raw(0, ALL)
+    expected = partition.reader.read_raw(0, ALL)
     can_tell = tells_cached(tmp_path)
     drop_pages(tmp_path)
-    found = await partition.cold_reads.read(partial(partition.read_raw, 0, ALL))
+    found = await partition.reader.cold_reads.read(partial(partition.reader.read_raw, 0, ALL))
     assert found == expected
     assert all(name.startswith("cold-read") for name in disk.warmed_in)
     assert bool(disk.warmed_in) is can_tell
-    assert partition.cold_reads.waited_count == 0
+    assert partition.reader.cold_reads.waited_count == 0
     table.close()
 
 
@@ -128,9 +128,9 @@ async def test_INV_CO1_a_cold_log_on_a_real_disk_is_read_in_by_a_thread(tmp_path
 def read_through(some: World, cold_reads: ColdReads) -> list[bytes]:
     """Read the log as fetches do, a few batches at a time."""
     partition, found, offset = some.partition, [], 0
-    while offset < partition.last_stable_offset:
+    while offset < partition.sight.last_stable_offset:
         part = run_now(
-            cold_reads.read(partial(partition.fetch, offset, 1500, Isolation.READ_COMMITTED))
+            cold_reads.read(partial(partition.reader.fetch, offset, 1500, Isolation.READ_COMMITTED))
         )
         found.append(bytes(part.data))
         offset = part.next_offset
@@ -161,8 +161,8 @@ def test_INV_SG4_a_fetch_waits_for_no_file_of_the_log() -> None:
 def test_INV_SG4_a_lookup_by_time_waits_for_no_file_of_the_log() -> None:
     some = filled()
     lacks_all(some)
-    some.partition.cold_reads = patient(some)
-    lookup = some.partition.lookup(Isolation.READ_UNCOMMITTED)
+    some.partition.reader.cold_reads = patient(some)
+    lookup = some.partition.reader.lookup(Isolation.READ_UNCOMMITTED)
     at_ms = 1_000_000 + 10 * (BATCHES - 20)
     assert run_now(lookup.first(at_ms)) == (3 * (BATCHES - 20), at_ms, LEADER_EPOCH)
     assert some.disk.warmed
@@ -175,8 +175,8 @@ def test_INV_CO2_a_memory_that_keeps_nothing_ends_in_one_read_that_waits() -> No
     some = filled()
     some.disk.cold = lambda _path, _size_bytes: 0
     cold_reads = patient(some)
-    found = run_now(cold_reads.read(partial(some.partition.read_raw, 0, 1)))
-    assert found == some.partition.read_raw(0, 1)
+    found = run_now(cold_reads.read(partial(some.partition.reader.read_raw, 0, 1)))
+    assert found == some.partition.reader.read_raw(0, 1)
     assert (cold_reads.warmed_count, cold_reads.waited_count) == (WARM_TRIES_MAX, 1)
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_read_in_is_an_error_of_the_read() -> None:
 
     some.disk.cold, some.disk.fault = (lambda _path, _size_bytes: 0), broken
     with pytest.raises(PartitionFailed):
-        run_now(patient(some).read(partial(some.partition.read_raw, 0, 1)))
+        run_now(patient(some).read(partial(some.partition.reader.read_raw, 0, 1)))
     assert some.partition.failed is not None
 
 
@@ -206,7 +206,7 @@ def test_INV_CO1_what_was_cut_meanwhile_is_not_read() -> None:
             some.partition.truncate_to(3)
 
     cold_reads = ColdReads(some.disk, cut)
-    found = run_now(cold_reads.read(partial(some.partition.read_raw, 0, ALL)))
+    found = run_now(cold_reads.read(partial(some.partition.reader.read_raw, 0, ALL)))
     assert len(found) == len(batch(3, size_bytes=100))
 
 
@@ -227,7 +227,7 @@ async def test_INV_CO3_a_bounded_number_is_read_in_at_a_time() -> None:
     cold_reads = ColdReads(some.disk)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(2 * WARM_THREADS):
-            tasks.create_task(cold_reads.read(partial(some.partition.read_raw, 0, 1)))
+            tasks.create_task(cold_reads.read(partial(some.partition.reader.read_raw, 0, 1)))
         for _ in range(WARM_THREADS):
             assert await asyncio.to_thread(begun.acquire, timeout=30)
         for _ in range(100):  # one more would show up by now

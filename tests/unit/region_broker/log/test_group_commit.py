@@ -7,7 +7,7 @@ from pathlib import Path
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.journal.replay import MANY_LOGS
 from region_broker.log.log_config import NodeLogConfig
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
@@ -26,7 +26,7 @@ async def test_many_partitions_commit_together_and_come_back(tmp_path: Path) -> 
         partition.become_leader(LEADER_EPOCH)
     running = asyncio.gather(commit.run())
     for _ in range(20):
-        outcomes = [partition.append(batch(2, size_bytes=400)) for partition in partitions]
+        outcomes = [partition.writer.append(batch(2, size_bytes=400)) for partition in partitions]
         for partition, outcome in zip(partitions, outcomes, strict=True):
             await partition.wait_committed(outcome.next_offset)
     running.cancel()
@@ -42,7 +42,7 @@ async def test_many_partitions_commit_together_and_come_back(tmp_path: Path) -> 
         assert partition.log.recovered_clean
         assert partition.log_end_offset == 40
         partition.become_leader(LEADER_EPOCH + 1)
-        read = partition.fetch(39, 10_000, Isolation.READ_UNCOMMITTED)
+        read = partition.reader.fetch(39, 10_000, Isolation.READ_UNCOMMITTED)
         assert read.next_offset == 40
     table.close()
     again.close()
@@ -64,10 +64,10 @@ async def test_a_slow_or_failing_digest_stops_nothing(tmp_path: Path) -> None:
     partition.become_leader(LEADER_EPOCH)
     running = asyncio.gather(commit.run())
     for _ in range(12):
-        outcome = partition.append(batch(1, size_bytes=900))
+        outcome = partition.writer.append(batch(1, size_bytes=900))
         await partition.wait_committed(outcome.next_offset)
     await called.wait()
-    outcome = partition.append(batch())
+    outcome = partition.writer.append(batch())
     await partition.wait_committed(outcome.next_offset)
     assert not running.done()
     running.cancel()
@@ -83,7 +83,7 @@ async def test_a_journal_of_many_logs_gives_each_what_it_lacks(tmp_path: Path) -
     partitions = table.open_topic(Topic(partition_count=count))
     for partition in partitions:
         partition.become_leader(LEADER_EPOCH)
-        partition.append(batch(1 + partition.tp.partition % 3))
+        partition.writer.append(batch(1 + partition.tp.partition % 3))
     await commit.sync_group()
     assert all(p.high_watermark == 1 + p.tp.partition % 3 for p in partitions)
     for (

@@ -69,7 +69,7 @@ def failing(some: World, name: str, *, operation: str = "fdatasync") -> None:
 def test_INV_JN1_one_sync_makes_the_small_appends_of_all_partitions_durable() -> None:
     some = world(partition_count=5)
     for partition in some.partitions:
-        partition.append(batch(2))
+        partition.writer.append(batch(2))
     assert syncs_during(some, some.sync) == [JOURNAL_NAME]
     assert [partition.high_watermark for partition in some.partitions] == [2] * 5
     before = [all_bytes(partition) for partition in some.partitions]
@@ -88,7 +88,7 @@ async def test_INV_CM7_what_is_appended_a_few_turns_later_is_in_the_same_block()
     async def append_after(turns: int, partition: Partition) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
-        await partition.wait_committed(partition.append(batch()).next_offset)
+        await partition.wait_committed(partition.writer.append(batch()).next_offset)
 
     some.disk.fault = note
     running = asyncio.gather(some.group_commit.run())
@@ -100,9 +100,9 @@ async def test_INV_CM7_what_is_appended_a_few_turns_later_is_in_the_same_block()
 
 def test_what_was_not_synced_does_not_come_back_from_the_journal() -> None:
     some = world()
-    some.partition.append(batch(2))
+    some.partition.writer.append(batch(2))
     some.sync()
-    some.partition.append(batch(3))
+    some.partition.writer.append(batch(3))
     lose_everything(some)
     assert some.partition.log_end_offset == 2
 
@@ -110,7 +110,7 @@ def test_what_was_not_synced_does_not_come_back_from_the_journal() -> None:
 def test_a_second_power_loss_right_after_the_replay_loses_nothing() -> None:
     some = world()
     for _ in range(3):
-        some.partition.append(batch())
+        some.partition.writer.append(batch())
         some.sync()
     before = all_bytes(some.partition)
     lose_everything(some)
@@ -122,9 +122,9 @@ def test_a_second_power_loss_right_after_the_replay_loses_nothing() -> None:
 def test_too_much_for_the_journal_is_synced_in_the_log_itself(size_bytes: int) -> None:
     some = world(journal_bytes=4 * BLOCK_BYTES_MAX)
     for _ in range(4):
-        some.partition.append(batch(size_bytes=size_bytes))
+        some.partition.writer.append(batch(size_bytes=size_bytes))
     assert JOURNAL_NAME not in syncs_during(some, some.sync)
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     assert syncs_during(some, some.sync) == [JOURNAL_NAME]
     before = all_bytes(some.partition)
     lose_everything(some)
@@ -135,7 +135,7 @@ def test_INV_JN2_a_half_is_written_over_only_after_its_logs_caught_up() -> None:
     some = world(partition_count=2, journal_bytes=4 * ALIGN_BYTES)
     seen = []
     for number in range(7):
-        some.partitions[number % 2].append(batch())
+        some.partitions[number % 2].writer.append(batch())
         seen += syncs_during(some, some.sync)
         if number == 4:  # both halves are full, the logs' files lag: this one was synced by itself
             assert seen[:4] == [JOURNAL_NAME] * 4
@@ -154,15 +154,15 @@ def test_INV_JN2_a_half_is_written_over_only_after_its_logs_caught_up() -> None:
 @pytest.mark.parametrize("in_files", [True, False])
 def test_INV_K4_journaled_bytes_of_a_cut_log_never_come_back(how: str, in_files: bool) -> None:
     some = world()
-    some.partition.append(batch(size_bytes=30))
+    some.partition.writer.append(batch(size_bytes=30))
     for size_bytes in (40, 50, 60):
-        some.partition.append(batch(size_bytes=size_bytes))
+        some.partition.writer.append(batch(size_bytes=size_bytes))
         some.sync()
     if how == "cut":
         some.partition.truncate_to(1)
     else:
         some.partition.start_at(1)
-    some.partition.append(batch(size_bytes=77))
+    some.partition.writer.append(batch(size_bytes=77))
     if in_files:
         some.sync_files()
     else:
@@ -178,11 +178,11 @@ def test_INV_K4_journaled_bytes_of_a_cut_log_never_come_back(how: str, in_files:
 def test_INV_JB3_blocks_of_an_earlier_life_never_come_back() -> None:
     some = world()
     for size_bytes in (40, 50, 60):
-        some.partition.append(batch(size_bytes=size_bytes))
+        some.partition.writer.append(batch(size_bytes=size_bytes))
         some.sync()
     some.kill_and_reopen()
     some.partition.truncate_to(0)
-    some.partition.append(batch(size_bytes=77))
+    some.partition.writer.append(batch(size_bytes=77))
     some.sync()
     before = all_bytes(some.partition)
     for _ in range(2):
@@ -192,16 +192,16 @@ def test_INV_JB3_blocks_of_an_earlier_life_never_come_back() -> None:
 
 def test_INV_JN3_a_failed_journal_stops_what_was_in_it_and_is_not_tried_again() -> None:
     some = world(partition_count=3)
-    some.partitions[2].append(batch())
+    some.partitions[2].writer.append(batch())
     some.sync()
     for partition in some.partitions[:2]:
-        partition.append(batch())
+        partition.writer.append(batch())
     failing(some, JOURNAL_NAME)
     some.sync()
     assert sorted(some.table.failures()) == ["orders-0", "orders-1"]
     assert [partition.high_watermark for partition in some.partitions] == [0, 0, 1]
     some.disk.fault = None
-    some.partitions[2].append(batch())
+    some.partitions[2].writer.append(batch())
     assert syncs_during(some, some.sync) == ["00000000000000000000.log"]
     assert some.partitions[2].high_watermark == 2
     lose_everything(some)
@@ -211,9 +211,9 @@ def test_INV_JN3_a_failed_journal_stops_what_was_in_it_and_is_not_tried_again() 
 
 def test_after_the_journal_failed_the_logs_in_it_are_brought_into_their_own_files() -> None:
     some = world(partition_count=2)
-    some.partitions[1].append(batch())
+    some.partitions[1].writer.append(batch())
     some.sync()
-    some.partitions[0].append(batch())
+    some.partitions[0].writer.append(batch())
     failing(some, JOURNAL_NAME)
     some.sync()
     some.disk.fault = None
@@ -224,17 +224,17 @@ def test_after_the_journal_failed_the_logs_in_it_are_brought_into_their_own_file
 
 def test_a_log_that_cannot_catch_up_stops_and_its_half_is_kept() -> None:
     some = world(partition_count=2, journal_bytes=2 * ALIGN_BYTES)
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     before = all_bytes(some.partition)
-    some.partitions[1].append(batch())
+    some.partitions[1].writer.append(batch())
     some.sync()
     failing(some, "0")
     some.catch_up()
     some.disk.fault = None
     assert list(some.table.failures()) == ["orders-0"]
     for _ in range(5):
-        some.partitions[1].append(batch())
+        some.partitions[1].writer.append(batch())
         some.sync()
         some.catch_up()
     assert some.partitions[1].high_watermark == 6
@@ -245,7 +245,7 @@ def test_a_log_that_cannot_catch_up_stops_and_its_half_is_kept() -> None:
 def test_INV_JR3_a_log_that_cannot_take_its_bytes_is_not_opened_and_loses_nothing() -> None:
     some = world(partition_count=2)
     for partition in some.partitions:
-        partition.append(batch())
+        partition.writer.append(batch())
     some.sync()
     before = [all_bytes(partition) for partition in some.partitions]
     some.disk.power_loss(KeepsNothing())
@@ -255,7 +255,7 @@ def test_INV_JR3_a_log_that_cannot_take_its_bytes_is_not_opened_and_loses_nothin
     assert list(some.table.failures()) == ["orders-0"]
     assert all_bytes(some.partitions[1]) == before[1]
     some.partitions[1].truncate_to(0)
-    some.partitions[1].append(batch(size_bytes=99))
+    some.partitions[1].writer.append(batch(size_bytes=99))
     assert JOURNAL_NAME not in syncs_during(some, some.sync)
     other = all_bytes(some.partitions[1])
     some.kill_and_reopen()
@@ -265,7 +265,7 @@ def test_INV_JR3_a_log_that_cannot_take_its_bytes_is_not_opened_and_loses_nothin
 
 def test_a_deleted_topic_stays_deleted() -> None:
     some = world()
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     some.table.drop_topic(some.topic.topic_id)
     some.kill_and_reopen()
@@ -280,13 +280,13 @@ def test_a_folder_of_format_1_is_taken_over() -> None:
     some.disk.write_file_atomic(DATA_DIR / FORMAT_NAME, b"tidemark-log 1\n")
     some.open()
     assert some.disk.read_file(DATA_DIR / FORMAT_NAME) == b"tidemark-log 2\n"
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     assert syncs_during(some, some.sync) == [JOURNAL_NAME]
 
 
 def test_a_damaged_head_is_said_and_nothing_is_changed() -> None:
     some = world()
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     for position in (15, 2048 + 15):
         some.disk.damage(JOURNAL, position)
@@ -298,7 +298,7 @@ def test_a_damaged_head_is_said_and_nothing_is_changed() -> None:
 def test_INV_JB4_a_head_that_is_lost_is_noticed() -> None:
     some = world()
     some.kill_and_reopen()
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     newest = max((0, 2048), key=lambda at: some.disk.content(JOURNAL)[at + 12 : at + 20])
     some.disk.damage(JOURNAL, newest + 15)
@@ -309,7 +309,7 @@ def test_INV_JB4_a_head_that_is_lost_is_noticed() -> None:
 
 def test_INV_JB4_a_head_that_was_torn_changes_nothing() -> None:
     some = world()
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     before = all_bytes(some.partition)
     some.disk.power_loss(KeepsNothing())
@@ -323,7 +323,7 @@ def test_INV_JB4_a_head_that_was_torn_changes_nothing() -> None:
 
 def test_the_size_may_change_between_two_starts() -> None:
     some = world(journal_bytes=16 * ALIGN_BYTES)
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     before = all_bytes(some.partition)
     some.disk.power_loss(KeepsNothing())
@@ -426,7 +426,9 @@ def test_INV_JB5_a_client_cannot_write_what_a_start_takes_for_a_block(whole_bloc
         forged += bytes(4)  # so that copies begin at every fourth byte of a page
     for pad in range(4):  # one of four places fits the pages
         value = forged * (60_000 // len(forged))
-        some.partition.append(build_batch([Record(None, b"p" * pad + value, timestamp_ms=1)]))
+        some.partition.writer.append(
+            build_batch([Record(None, b"p" * pad + value, timestamp_ms=1)])
+        )
         some.sync()
     acknowledged = all_bytes(some.partition)
     some.disk.process_killed()

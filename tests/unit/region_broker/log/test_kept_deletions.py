@@ -27,7 +27,7 @@ def keeping(partition_count: int = 1, kept_ms: int = DAY_MS) -> World:
 
 
 def delete_with_records(some: World) -> None:
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     some.table.mark_topic(TOPIC_ID, WHY)
     some.table.drop_topic(TOPIC_ID)
@@ -164,7 +164,7 @@ def test_INV_KD1_what_was_counted_for_an_earlier_deletion_of_that_id_counts_for_
 @pytest.mark.parametrize("operation", ["rename", "fsync_dir"])
 def test_T34_a_deletion_that_a_crash_interrupted_is_kept_too(operation: str) -> None:
     some = keeping()
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()  # in the journal only
     some.table.mark_topic(TOPIC_ID, WHY)
 
@@ -200,7 +200,7 @@ def test_INV_KD3_what_was_removed_by_hand_is_forgotten() -> None:
 
 def test_T34_a_stopped_partition_that_its_topic_loses_is_kept() -> None:
     some = keeping(partition_count=2)
-    some.partitions[1].append(batch())
+    some.partitions[1].writer.append(batch())
     some.sync()
     some.partitions[1].log.fail("the disk failed")
     some.table.drop_beyond(TOPIC_ID, 1)

@@ -15,7 +15,7 @@ BATCH_BYTES = 1_000_000
 
 def written_in_bulk(some: World, count: int) -> None:
     for _ in range(count):
-        some.partition.append(batch(size_bytes=BATCH_BYTES))
+        some.partition.writer.append(batch(size_bytes=BATCH_BYTES))
         some.sync()
 
 
@@ -44,7 +44,7 @@ def test_nothing_is_given_back_of_a_tail_that_is_long_or_the_systems(tail_bytes:
 def test_nothing_is_given_back_of_a_log_that_is_written_slowly() -> None:
     some = world(cached_tail_bytes=1)
     for _ in range(100):
-        some.partition.append(batch(size_bytes=BULK_BYTES_MIN // 2))
+        some.partition.writer.append(batch(size_bytes=BULK_BYTES_MIN // 2))
         some.sync()
     assert some.disk.dropped == []
 
@@ -57,7 +57,7 @@ def test_INV_LF4_nothing_is_given_back_before_it_is_synced() -> None:
             raise OSError(5, "for the test")
 
     for _ in range(20):
-        some.partition.append(batch(size_bytes=BATCH_BYTES))
+        some.partition.writer.append(batch(size_bytes=BATCH_BYTES))
     some.disk.fault = broken
     some.sync()
     assert some.partition.failed is not None

@@ -55,7 +55,7 @@ def test_INV_DK5_what_a_log_acknowledges_survives_a_kill_at_any_step_of_its_maki
     some.table.drop_topic(TOPIC_ID)
     kill_at(some, step, lambda: some.table.open_topic(some.topic))
     some.kill_and_reopen()
-    some.partition.append(batch(size_bytes=70_000))  # too large for the journal
+    some.partition.writer.append(batch(size_bytes=70_000))  # too large for the journal
     some.sync()
     assert some.partition.high_watermark == 1
     acknowledged = all_bytes(some.partition)
@@ -71,7 +71,7 @@ def test_INV_R6_a_segment_that_a_cut_removed_stays_away_though_the_cut_was_kille
 ) -> None:
     some = world(SMALL_SEGMENTS)
     for _ in range(15):
-        some.partition.append(batch(size_bytes=300))
+        some.partition.writer.append(batch(size_bytes=300))
     some.sync()
     some.sync_files()
     second = some.partition.log.segments.bases[1]
@@ -80,7 +80,7 @@ def test_INV_R6_a_segment_that_a_cut_removed_stays_away_though_the_cut_was_kille
     if some.partition.log_end_offset != second - 2:
         some.partition.truncate_to(second - 2)
     for _ in range(2):  # up to where the removed segment began
-        some.partition.append(batch(size_bytes=300, at_ms=2_000_000))
+        some.partition.writer.append(batch(size_bytes=300, at_ms=2_000_000))
     some.sync()
     some.sync_files()
     acknowledged = all_bytes(some.partition)
@@ -130,7 +130,7 @@ def closed_with_two_epochs() -> tuple[World, int]:
         some.partition.become_leader(leader_epoch)
         began = some.partition.log_end_offset
         for _ in range(count):
-            some.partition.append(batch(size_bytes=300))
+            some.partition.writer.append(batch(size_bytes=300))
     some.sync()
     some.table.close()
     return some, began
@@ -160,7 +160,7 @@ def test_INV_BKM3_a_closed_log_without_its_bookmark_is_read_and_knows_its_leader
 def test_INV_R3_a_sealed_segment_that_lost_whole_batches_and_its_index_is_damaged() -> None:
     some = world(SMALL_SEGMENTS)
     for _ in range(30):
-        some.partition.append(batch(size_bytes=300))
+        some.partition.writer.append(batch(size_bytes=300))
     some.sync()
     some.sync_files()
     size_bytes = len(batch(size_bytes=300))
@@ -175,7 +175,7 @@ def test_INV_R3_a_sealed_segment_that_lost_whole_batches_and_its_index_is_damage
 def test_INV_X3_so_it_is_when_its_index_is_built_again_while_it_is_read() -> None:
     some = world(SMALL_SEGMENTS)
     for _ in range(30):
-        some.partition.append(batch(size_bytes=300))
+        some.partition.writer.append(batch(size_bytes=300))
     some.sync()
     some.close_and_reopen()
     size_bytes = len(batch(size_bytes=300))

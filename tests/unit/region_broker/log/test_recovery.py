@@ -12,7 +12,7 @@ from region_broker.log.segment import file_name
 from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
 from region_broker.log.side_files.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
 from region_broker.partitions.admission import AppendVerdict
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
 from tests.log_world import DATA_DIR, World, all_bytes, batch, with_markers, world
 from tests.simulation.disk import Crashed
@@ -22,7 +22,10 @@ SMALL_SEGMENTS = {"segment.bytes": "4096"}
 
 def fill(some: World, batch_count: int, *, size_bytes: int = 300) -> None:
     for _ in range(batch_count):
-        assert some.partition.append(batch(size_bytes=size_bytes)).verdict is AppendVerdict.APPENDED
+        assert (
+            some.partition.writer.append(batch(size_bytes=size_bytes)).verdict
+            is AppendVerdict.APPENDED
+        )
 
 
 def last_segment(some: World) -> Path:
@@ -169,11 +172,11 @@ def test_bit_flip_in_the_synced_part_fails_the_partition_and_changes_nothing() -
     assert some.partition.failed is not None
     assert "wrong CRC" in some.partition.failed
     assert some.disk.file_size(path) == size_bytes
-    assert some.partition.append(batch()).verdict is AppendVerdict.STORAGE_FAILED
+    assert some.partition.writer.append(batch()).verdict is AppendVerdict.STORAGE_FAILED
     with pytest.raises(PartitionFailed):
-        some.partition.fetch(0, 100, Isolation.READ_UNCOMMITTED)
+        some.partition.reader.fetch(0, 100, Isolation.READ_UNCOMMITTED)
     assert some.partitions[1].failed is None
-    assert some.partitions[1].append(batch()).verdict is AppendVerdict.APPENDED
+    assert some.partitions[1].writer.append(batch()).verdict is AppendVerdict.APPENDED
     assert list(some.table.failures()) == ["orders-0"]
 
 
@@ -413,12 +416,12 @@ def test_crash_at_every_step_of_opening_can_be_repeated() -> None:
 def test_C9_no_snapshot_outlives_the_records_it_was_made_of() -> None:
     some = world()
     for sequence in range(4):
-        some.partition.append(batch(origin=Origin(7, 0, sequence)))
+        some.partition.writer.append(batch(origin=Origin(7, 0, sequence)))
     some.close_and_reopen()  # a snapshot at 4
     some.partition.truncate_to(1)
     for sequence in range(1, 6):
-        some.partition.append(batch(origin=Origin(7, 0, sequence)))
-    some.partition.append(batch(origin=Origin(8, 0, 0)))
+        some.partition.writer.append(batch(origin=Origin(7, 0, sequence)))
+    some.partition.writer.append(batch(origin=Origin(8, 0, 0)))
     some.sync()
     some.partition.truncate_to(6)
     replayed = PartitionState()

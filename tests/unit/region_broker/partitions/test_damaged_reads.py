@@ -9,7 +9,8 @@ import pytest
 from idempotency.record_batch import ControlType
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.partitions.admission import AppendVerdict
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from tests.log_world import World, append_marker, batch, world
 
 SIZE_BYTES = len(batch())
@@ -19,7 +20,7 @@ COUNT = 12
 def filled(**configs: str) -> World:
     some = world({"segment.bytes": "4096"} | configs)
     for number in range(COUNT):
-        some.partition.append(batch(at_ms=1_000_000 + number))
+        some.partition.writer.append(batch(at_ms=1_000_000 + number))
     some.sync()
     return some
 
@@ -36,7 +37,9 @@ def offsets_read(partition: Partition, start: int, max_bytes: int) -> list[int]:
         if offset >= partition.high_watermark:
             break
         try:
-            offset = partition.fetch(offset, max_bytes, Isolation.READ_UNCOMMITTED).next_offset
+            offset = partition.reader.fetch(
+                offset, max_bytes, Isolation.READ_UNCOMMITTED
+            ).next_offset
         except CorruptRange:
             return [*found, -1]
         found.append(offset)
@@ -53,8 +56,8 @@ def test_a_flipped_bit_is_an_error_for_its_batch_alone(byte: int, max_bytes: int
     assert before[-1] == -1
     assert before[-2] == 5
     assert partition.failed is None
-    assert partition.corrupt_reads == 1
-    assert partition.append(batch()).base_offset == COUNT
+    assert partition.reader.corrupt_reads == 1
+    assert partition.writer.append(batch()).base_offset == COUNT
 
 
 def test_what_lies_behind_is_served() -> None:
@@ -66,19 +69,20 @@ def test_what_lies_behind_is_served() -> None:
 def test_links_get_no_damaged_bytes() -> None:
     some = filled()
     flip(some, 5, 70)
-    assert len(some.partition.read_raw(0, 1 << 20)) == 5 * SIZE_BYTES
+    assert len(some.partition.reader.read_raw(0, 1 << 20)) == 5 * SIZE_BYTES
     with pytest.raises(CorruptRange):
-        some.partition.read_raw(5, 1 << 20)
+        some.partition.reader.read_raw(5, 1 << 20)
 
 
 def test_a_lookup_by_time_trusts_no_damaged_batch() -> None:
     some = filled()
     flip(some, 5, 70)
     assert (
-        asyncio.run(some.partition.lookup(Isolation.READ_UNCOMMITTED).first(1_000_004)) is not None
+        asyncio.run(some.partition.reader.lookup(Isolation.READ_UNCOMMITTED).first(1_000_004))
+        is not None
     )
     with pytest.raises(CorruptRange):
-        asyncio.run(some.partition.lookup(Isolation.READ_UNCOMMITTED).first(1_000_005))
+        asyncio.run(some.partition.reader.lookup(Isolation.READ_UNCOMMITTED).first(1_000_005))
 
 
 def test_each_place_is_named_once_and_each_read_is_counted(
@@ -88,8 +92,8 @@ def test_each_place_is_named_once_and_each_read_is_counted(
     flip(some, 5, 70)
     for _ in range(3):
         with pytest.raises(CorruptRange):
-            some.partition.fetch(5, 1, Isolation.READ_UNCOMMITTED)
-    assert some.partition.corrupt_reads == 3
+            some.partition.reader.fetch(5, 1, Isolation.READ_UNCOMMITTED)
+    assert some.partition.reader.corrupt_reads == 3
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
@@ -97,7 +101,7 @@ def of_two_segments() -> World:
     some = world({"segment.bytes": "4096", "retention.ms": "1000"}, partition_count=2)
     for partition in some.partitions:
         for _ in range(30):
-            partition.append(batch(size_bytes=300))
+            partition.writer.append(batch(size_bytes=300))
     some.sync()
     some.close_and_reopen()
     return some
@@ -117,7 +121,7 @@ def test_INV_X3_a_reader_of_committed_records_gets_them_without_the_aborted_inde
             raise OSError(errno.ENOSPC, "full")
 
     some.disk.fault = fail
-    assert some.partition.fetch(0, 10_000, Isolation.READ_COMMITTED).data
+    assert some.partition.reader.fetch(0, 10_000, Isolation.READ_COMMITTED).data
     assert some.partition.failed is None
 
 
@@ -131,7 +135,7 @@ def test_a_reader_is_told_of_a_disk_that_fails_beside_the_log(suffix: str) -> No
 
     some.disk.fault = fail
     with pytest.raises(PartitionFailed):
-        some.partition.fetch(0, 10_000, Isolation.READ_COMMITTED)
+        some.partition.reader.fetch(0, 10_000, Isolation.READ_COMMITTED)
     assert some.partition.failed is not None
 
 
@@ -139,7 +143,7 @@ def test_a_reader_that_waits_for_much_is_told_of_damage_at_once() -> None:
     some = of_two_segments()
     del some.disk.content(some.folder / f"{0:020d}.log")[-400:]  # more than a batch
     some.disk.remove(some.folder / f"{0:020d}.index")
-    assert some.partition.readable_bytes(1, Isolation.READ_UNCOMMITTED, 1 << 20) == 1 << 20
+    assert some.partition.reader.readable_bytes(1, Isolation.READ_UNCOMMITTED, 1 << 20) == 1 << 20
 
 
 def test_a_disk_that_fails_as_bytes_are_counted_stops_the_partition_and_not_whoever_counts() -> (
@@ -153,7 +157,7 @@ def test_a_disk_that_fails_as_bytes_are_counted_stops_the_partition_and_not_whoe
             raise OSError(errno.EIO, "a bad sector")
 
     some.disk.fault = fail
-    assert some.partition.readable_bytes(1, Isolation.READ_UNCOMMITTED, 1 << 20) == 1 << 20
+    assert some.partition.reader.readable_bytes(1, Isolation.READ_UNCOMMITTED, 1 << 20) == 1 << 20
     assert some.partition.failed is not None
 
 
@@ -177,7 +181,7 @@ def test_INV_T3_a_damaged_marker_that_a_state_is_built_from_concerns_its_partiti
         )  # fmt: skip
     for partition in some.partitions:
         for _ in range(30):
-            partition.append(batch(size_bytes=300))
+            partition.writer.append(batch(size_bytes=300))
     some.sync()
     some.close_and_reopen()
     damaged = some.partition.log.folder
@@ -198,7 +202,7 @@ def test_INV_T3_offsets_that_cannot_be_are_damage_and_no_fault_of_ours(byte: int
     some.disk.damage(some.folder / f"{0:020d}.log", 3 * size_bytes + byte)
     some.disk.remove(some.folder / f"{0:020d}.index")
     with pytest.raises(CorruptRange):
-        some.partition.fetch(3, 1, Isolation.READ_UNCOMMITTED)
+        some.partition.reader.fetch(3, 1, Isolation.READ_UNCOMMITTED)
     assert some.partition.failed is None
 
 
@@ -212,18 +216,18 @@ def test_a_process_without_free_descriptors_stops_no_partition() -> None:
 
     some.disk.fault = none_left
     for _ in range(30):  # more than a segment takes
-        assert partition.append(batch(size_bytes=300)).verdict is AppendVerdict.APPENDED
+        assert partition.writer.append(batch(size_bytes=300)).verdict is AppendVerdict.APPENDED
     some.sync()
     assert partition.high_watermark == 60
     with pytest.raises(PartitionFailed, match="when files can be opened"):
-        partition.fetch(0, 100, Isolation.READ_UNCOMMITTED)
+        partition.reader.fetch(0, 100, Isolation.READ_UNCOMMITTED)
     assert partition.failed is None
     some.disk.fault = None
     segments = len(partition.log.segments.segments)
-    partition.append(batch(size_bytes=300))
+    partition.writer.append(batch(size_bytes=300))
     some.sync()
     assert len(partition.log.segments.segments) == segments + 1
-    assert partition.fetch(0, 100, Isolation.READ_UNCOMMITTED).data
+    assert partition.reader.fetch(0, 100, Isolation.READ_UNCOMMITTED).data
     some.kill_and_reopen()
     assert some.partition.log_end_offset == 61
 
@@ -231,9 +235,9 @@ def test_a_process_without_free_descriptors_stops_no_partition() -> None:
 def test_INV_TL2_the_largest_time_is_found_up_to_the_largest_there_is() -> None:
     some = filled(**{"message.timestamp.after.max.ms": str((1 << 63) - 1)})
     for at_ms in ((1 << 62) - 1, 1 << 62, (1 << 63) - 1, 5):
-        some.partition.append(batch(at_ms=at_ms))
+        some.partition.writer.append(batch(at_ms=at_ms))
     some.sync()
-    lookup = some.partition.lookup(Isolation.READ_UNCOMMITTED)
+    lookup = some.partition.reader.lookup(Isolation.READ_UNCOMMITTED)
     found = asyncio.run(lookup.latest())
     assert found is not None
     assert found[:2] == (COUNT + 2, (1 << 63) - 1)

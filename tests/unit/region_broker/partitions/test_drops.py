@@ -19,7 +19,7 @@ FOLDER = DATA_DIR / TOPIC_ID.hex
 
 def write(some: World, partition: Partition, *sizes_bytes: int) -> None:
     for size_bytes in sizes_bytes:
-        partition.append(batch(size_bytes=size_bytes))
+        partition.writer.append(batch(size_bytes=size_bytes))
         some.sync()
 
 

@@ -19,7 +19,8 @@ from region_broker.log.failures import (
 )
 from region_broker.log.log_config import FlushPolicy
 from region_broker.partitions.admission import AppendVerdict
-from region_broker.partitions.partition import Isolation, Partition
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
 from region_broker.wire.batches import Origin
 from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, append_marker, batch, world
@@ -45,7 +46,7 @@ def in_transaction(producer_id: int, sequence: int = 0, count: int = 1) -> bytes
 
 async def test_append_is_committed_by_the_sync_and_not_before() -> None:
     some = world()
-    outcome = some.partition.append(batch(3))
+    outcome = some.partition.writer.append(batch(3))
     assert (outcome.verdict, outcome.base_offset, outcome.next_offset) == (
         AppendVerdict.APPENDED,
         0,
@@ -63,9 +64,9 @@ async def test_append_is_committed_by_the_sync_and_not_before() -> None:
 async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> None:
     some = world()
     data = batch(2, origin=Origin(7, 0, 0))
-    some.partition.append(batch(1))
-    first = some.partition.append(data)
-    again = some.partition.append(data)
+    some.partition.writer.append(batch(1))
+    first = some.partition.writer.append(data)
+    again = some.partition.writer.append(data)
     assert again.verdict is AppendVerdict.DUPLICATE
     assert (
         (again.base_offset, again.next_offset) == (first.base_offset, first.next_offset) == (1, 3)
@@ -77,15 +78,15 @@ async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> Non
 async def test_C2_duplicate_is_answered_with_the_original_timestamp() -> None:
     some = world()
     data = batch(2, origin=Origin(7, 0, 0))
-    some.partition.append(data)
-    again = some.partition.append(data)
+    some.partition.writer.append(data)
+    again = some.partition.writer.append(data)
     assert again.log_append_time_ms == read_header(data).max_timestamp_ms
 
 
 @pytest.mark.parametrize("policy", [FlushPolicy.INTERVAL, FlushPolicy.OS])
 async def test_other_policies_acknowledge_at_once(policy: FlushPolicy) -> None:
     some = world(flush_policy=policy)
-    outcome = some.partition.append(batch(2))
+    outcome = some.partition.writer.append(batch(2))
     await some.partition.wait_committed(outcome.next_offset)
     assert some.partition.high_watermark == 2
 
@@ -110,7 +111,7 @@ def test_client_batches_that_are_refused() -> None:
         (batch(1, size_bytes=600), AppendVerdict.TOO_LARGE),
         (b"", AppendVerdict.CORRUPT),
     ]:
-        outcome = partition.append(data)
+        outcome = partition.writer.append(data)
         assert (outcome.verdict, outcome.base_offset) == (verdict, -1), outcome
         assert outcome.detail
     assert partition.log_end_offset == 0
@@ -118,16 +119,16 @@ def test_client_batches_that_are_refused() -> None:
 
 def test_mirror_takes_no_client_batch_and_leader_no_mirrored_one() -> None:
     mirror = world(leads=False).partition
-    assert mirror.append(batch()).verdict is AppendVerdict.NOT_LEADER
+    assert mirror.writer.append(batch()).verdict is AppendVerdict.NOT_LEADER
     with pytest.raises(NotLeader):
-        world().partition.append_mirrored(batch())
+        world().partition.writer.append_mirrored(batch())
 
 
 async def test_full_disk_stops_one_partition_loudly() -> None:
     some = world(partition_count=2)
-    first = some.partition.append(batch())
+    first = some.partition.writer.append(batch())
     some.sync()
-    waiting = some.partition.append(batch())
+    waiting = some.partition.writer.append(batch())
 
     def full(operation: str, path: Path) -> None:
         if operation == "pwrite" and path.parent.name == "0":
@@ -136,13 +137,13 @@ async def test_full_disk_stops_one_partition_loudly() -> None:
     wait = asyncio.gather(some.partition.wait_committed(waiting.next_offset))
     await asyncio.sleep(0)
     some.disk.fault = full
-    assert some.partition.append(batch()).verdict is AppendVerdict.STORAGE_FAILED
+    assert some.partition.writer.append(batch()).verdict is AppendVerdict.STORAGE_FAILED
     with pytest.raises(PartitionFailed, match="No space left"):
         await wait
     assert "No space left" in str(some.partition.failed)
     with pytest.raises(PartitionFailed):
         await some.partition.wait_committed(waiting.next_offset)
-    assert some.partitions[1].append(batch()).verdict is AppendVerdict.APPENDED
+    assert some.partitions[1].writer.append(batch()).verdict is AppendVerdict.APPENDED
     some.sync()
     assert some.partitions[1].high_watermark == 1
     some.kill_and_reopen()
@@ -152,8 +153,8 @@ async def test_full_disk_stops_one_partition_loudly() -> None:
 
 async def test_failed_sync_is_never_repeated_and_acknowledges_nothing() -> None:
     some = world(partition_count=2, journal_bytes=0)
-    outcome = some.partition.append(batch())
-    some.partitions[1].append(batch())
+    outcome = some.partition.writer.append(batch())
+    some.partitions[1].writer.append(batch())
     syncs: list[Path] = []
 
     def broken(operation: str, path: Path) -> None:
@@ -177,78 +178,78 @@ async def test_failed_sync_is_never_repeated_and_acknowledges_nothing() -> None:
 def test_C36_C38_read_committed_stops_at_the_open_transaction_and_names_the_aborted() -> None:
     some = world(SMALL_SEGMENTS)
     partition = some.partition
-    partition.append(in_transaction(1))
-    partition.append(batch(1, size_bytes=3000))
-    partition.append(in_transaction(2))
+    partition.writer.append(in_transaction(1))
+    partition.writer.append(batch(1, size_bytes=3000))
+    partition.writer.append(in_transaction(2))
     assert commit(partition, 1, aborted=True) is AppendVerdict.APPENDED
     for _ in range(5):
-        partition.append(batch(1, size_bytes=3000))
+        partition.writer.append(batch(1, size_bytes=3000))
     some.sync()
-    assert partition.last_stable_offset == 2
-    assert partition.readable_end(Isolation.READ_COMMITTED) == 2
-    assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 9
+    assert partition.sight.last_stable_offset == 2
+    assert partition.sight.readable_end(Isolation.READ_COMMITTED) == 2
+    assert partition.sight.readable_end(Isolation.READ_UNCOMMITTED) == 9
     commit(partition, 2)
     some.sync()
-    assert partition.last_stable_offset == 10
+    assert partition.sight.last_stable_offset == 10
     for _ in range(2):
-        slice_ = partition.fetch(0, 100, Isolation.READ_COMMITTED)
+        slice_ = partition.reader.fetch(0, 100, Isolation.READ_COMMITTED)
         assert [tuple(txn) for txn in slice_.aborted] == [(1, 0, 3)]
-        assert partition.fetch(4, 100, Isolation.READ_COMMITTED).aborted == []
+        assert partition.reader.fetch(4, 100, Isolation.READ_COMMITTED).aborted == []
         some.close_and_reopen()
         partition = some.partition
 
 
 def test_T17_mirror_shows_up_to_the_cut_only() -> None:
     home = world()
-    home.partition.append(in_transaction(1))
-    home.partition.append(batch())
+    home.partition.writer.append(in_transaction(1))
+    home.partition.writer.append(batch())
     commit(home.partition, 1)
-    home.partition.append(batch())
+    home.partition.writer.append(batch())
     home.sync()
     mirror = world(leads=False)
-    assert mirror.partition.append_mirrored(all_bytes(home.partition)) == 4
+    assert mirror.partition.writer.append_mirrored(all_bytes(home.partition)) == 4
     mirror.sync()
     partition = mirror.partition
     assert partition.high_watermark == 4
-    assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 0
+    assert partition.sight.readable_end(Isolation.READ_UNCOMMITTED) == 0
     partition.show_up_to(2, 2)  # the marker at 2 is copied but lies behind the cut
-    assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 2
-    assert partition.readable_end(Isolation.READ_COMMITTED) == 0
-    assert partition.readable_end(Isolation.DURABLE) == 4
+    assert partition.sight.readable_end(Isolation.READ_UNCOMMITTED) == 2
+    assert partition.sight.readable_end(Isolation.READ_COMMITTED) == 0
+    assert partition.sight.readable_end(Isolation.DURABLE) == 4
     partition.show_up_to(3, 3)
-    assert partition.readable_end(Isolation.READ_COMMITTED) == 3
+    assert partition.sight.readable_end(Isolation.READ_COMMITTED) == 3
     partition.show_up_to(1, 1)
-    assert partition.readable_end(Isolation.READ_UNCOMMITTED) == 3
+    assert partition.sight.readable_end(Isolation.READ_UNCOMMITTED) == 3
     assert all_bytes(partition) == all_bytes(home.partition)
 
 
 def test_mirrored_batches_must_continue_the_log() -> None:
     home = world()
     for _ in range(3):
-        home.partition.append(batch())
+        home.partition.writer.append(batch())
     home.sync()
     data = all_bytes(home.partition)
     size_bytes = len(data) // 3
     partition = world(leads=False).partition
     for wrong in (data[size_bytes:], data[:-1], data[:-1] + b"\1"):
         with pytest.raises(MirrorGap):
-            partition.append_mirrored(wrong)
+            partition.writer.append_mirrored(wrong)
     assert partition.log_end_offset == 0
-    assert partition.append_mirrored(data) == 3
+    assert partition.writer.append_mirrored(data) == 3
     with pytest.raises(MirrorGap):
-        partition.append_mirrored(data)
+        partition.writer.append_mirrored(data)
 
 
 @pytest.mark.parametrize("how", ["become_mirror", "close_and_reopen", "kill_and_reopen"])
 def test_INV_E3_a_term_without_records_ends_with_the_leadership(how: str) -> None:
     """An older copy of home acts for a moment, under a newer leader epoch, and then follows what its first term wrote."""
     home = world()
-    home.partition.append(batch())
-    home.partition.append(batch())
+    home.partition.writer.append(batch())
+    home.partition.writer.append(batch())
     home.sync()
     data = all_bytes(home.partition)
     older = world(leads=False)
-    older.partition.append_mirrored(data[: len(data) // 2])
+    older.partition.writer.append_mirrored(data[: len(data) // 2])
     older.sync()
     older.partition.become_leader(LEADER_EPOCH + 1)
     if how == "become_mirror":
@@ -256,7 +257,7 @@ def test_INV_E3_a_term_without_records_ends_with_the_leadership(how: str) -> Non
     else:
         older.sync_files()
         getattr(older, how)()
-    assert older.partition.append_mirrored(data[len(data) // 2 :]) == 2
+    assert older.partition.writer.append_mirrored(data[len(data) // 2 :]) == 2
     older.sync()
     assert older.partition.log.epochs.entries() == [(LEADER_EPOCH, 0)]
     older.kill_and_reopen()
@@ -265,8 +266,8 @@ def test_INV_E3_a_term_without_records_ends_with_the_leadership(how: str) -> Non
 
 async def test_cut_ends_waits_and_forgets_what_lay_above() -> None:
     some = world()
-    some.partition.append(batch(2))
-    some.partition.append(in_transaction(5, count=2))
+    some.partition.writer.append(batch(2))
+    some.partition.writer.append(in_transaction(5, count=2))
     some.sync()
     with pytest.raises(NotABatchBoundary):
         some.partition.truncate_to(3)
@@ -277,19 +278,19 @@ async def test_cut_ends_waits_and_forgets_what_lay_above() -> None:
         await later
     assert some.partition.log_end_offset == some.partition.high_watermark == 2
     assert some.partition.state.open_transactions() == []
-    again = some.partition.append(in_transaction(5, count=2))
+    again = some.partition.writer.append(in_transaction(5, count=2))
     assert (again.verdict, again.base_offset) == (AppendVerdict.APPENDED, 2)
 
 
 async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_them() -> None:
     some = world(SMALL_SEGMENTS)
     for _ in range(30):
-        some.partition.append(batch(1, size_bytes=500))
+        some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
-    assert await some.partition.delete_records(20) == 20
+    assert await some.partition.retention.delete_records(20) == 20
     assert (some.partition.log_start_offset, some.partition.kept_from) == (20, 0)
     assert some.table.maintain(lambda _: 3) == 0
-    assert some.partition.read_raw(0, 1), "a mirror that is behind may still copy"
+    assert some.partition.reader.read_raw(0, 1), "a mirror that is behind may still copy"
     assert some.table.maintain(lambda _: None) > 0
     assert 0 < some.partition.kept_from <= 20 == some.partition.log_start_offset
     some.close_and_reopen()
@@ -301,46 +302,50 @@ async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_t
 @pytest.mark.parametrize("damage", [False, True])
 def test_KIP107_a_lost_end_and_a_damaged_start_file_hide_nothing_new(damage: bool) -> None:
     some = world(flush_policy=FlushPolicy.OS)
-    some.partition.append(batch(5))
+    some.partition.writer.append(batch(5))
     some.partition._start.raise_to(5, 0)
     if damage:
         some.disk.damage(some.folder / "log-start", 20)
     some.disk.power_loss(random.Random(1))
     some.open()
     assert some.partition.log_start_offset == some.partition.log_end_offset * (not damage)
-    some.partition.append(batch(1))
-    assert some.partition.fetch(
+    some.partition.writer.append(batch(1))
+    assert some.partition.reader.fetch(
         some.partition.log_end_offset - 1, 100, Isolation.READ_UNCOMMITTED
     ).data
 
 
 def test_offsets_out_of_range() -> None:
     some = world()
-    some.partition.append(batch(2))
+    some.partition.writer.append(batch(2))
     some.sync()
-    assert some.partition.fetch(2, 100, Isolation.READ_UNCOMMITTED).data == b""
+    assert some.partition.reader.fetch(2, 100, Isolation.READ_UNCOMMITTED).data == b""
     for offset in (-1, 3):
         with pytest.raises(OffsetOutOfRange):
-            some.partition.fetch(offset, 100, Isolation.READ_UNCOMMITTED)
+            some.partition.reader.fetch(offset, 100, Isolation.READ_UNCOMMITTED)
 
 
 def test_C39_first_batch_is_returned_even_if_it_is_too_large() -> None:
     some = world()
-    some.partition.append(batch(1, size_bytes=5000))
+    some.partition.writer.append(batch(1, size_bytes=5000))
     some.sync()
-    assert len(some.partition.fetch(0, 10, Isolation.READ_UNCOMMITTED).data) > 5000
-    slice_ = some.partition.fetch(0, 10, Isolation.READ_UNCOMMITTED, first_batch_always=False)
+    assert len(some.partition.reader.fetch(0, 10, Isolation.READ_UNCOMMITTED).data) > 5000
+    slice_ = some.partition.reader.fetch(
+        0, 10, Isolation.READ_UNCOMMITTED, first_batch_always=False
+    )
     assert (slice_.data, slice_.next_offset) == (b"", 0)
 
 
 def test_lookup_by_time_finds_the_record() -> None:
     some = world(SMALL_SEGMENTS)
     for at_ms in range(1000, 3000, 100):
-        some.partition.append(batch(3, size_bytes=200, at_ms=at_ms))
+        some.partition.writer.append(batch(3, size_bytes=200, at_ms=at_ms))
     some.sync()
 
     def lookup(timestamp_ms: int) -> tuple[int, int, int] | None:
-        return asyncio.run(some.partition.lookup(Isolation.READ_UNCOMMITTED).first(timestamp_ms))
+        return asyncio.run(
+            some.partition.reader.lookup(Isolation.READ_UNCOMMITTED).first(timestamp_ms)
+        )
 
     assert lookup(0) == (0, 1000, LEADER_EPOCH)
     assert lookup(1501) == (16, 1501, LEADER_EPOCH)
@@ -351,7 +356,7 @@ def test_lookup_by_time_finds_the_record() -> None:
 def test_retention_by_time_and_hold() -> None:
     some = world(SMALL_SEGMENTS | {"retention.ms": "5000"})
     for _ in range(30):
-        some.partition.append(batch(1, size_bytes=500))
+        some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
     assert some.table.maintain(lambda _: None) == 0
     some.clock.pass_ms(10_000)
@@ -366,9 +371,9 @@ def test_retention_by_time_and_hold() -> None:
 def test_KIP_101_end_offset_of_an_epoch() -> None:
     some = world()
     partition = some.partition
-    partition.append(batch(3))
+    partition.writer.append(batch(3))
     partition.become_leader(LEADER_EPOCH + 4)
-    partition.append(batch(2))
+    partition.writer.append(batch(2))
     assert partition.epoch_end_offset(LEADER_EPOCH) == (LEADER_EPOCH, 3)
     assert partition.epoch_end_offset(LEADER_EPOCH + 2) == (LEADER_EPOCH, 3)
     assert partition.epoch_end_offset(LEADER_EPOCH + 4) == (LEADER_EPOCH + 4, 5)
@@ -385,7 +390,7 @@ def test_seeded_mirror_starts_empty_at_an_offset() -> None:
 
 async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
     some = world()
-    outcome = some.partition.append(batch())
+    outcome = some.partition.writer.append(batch())
     wait = asyncio.gather(some.partition.wait_committed(outcome.next_offset + 1))
     await asyncio.sleep(0)
     some.table.drop_topic(some.topic.topic_id)
@@ -422,11 +427,11 @@ def waiting(some: World, enough_bytes: int) -> tuple[ReadableWait, list[str]]:
 async def test_INV_PU1_a_wait_ends_when_enough_is_readable_and_tells_it_once() -> None:
     some = world()
     _, told = waiting(some, 2 * len(batch()))
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     assert told == []
     for _ in range(2):
-        some.partition.append(batch())
+        some.partition.writer.append(batch())
         some.sync()
     assert told == ["enough"]
 
@@ -450,7 +455,7 @@ async def test_INV_PU2_a_wait_that_was_ended_leaves_nothing_and_tells_nothing() 
     wait, told = waiting(some, 1)
     assert len(some.partition.watchers) == 1
     wait.end()
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
     assert (len(some.partition.watchers), told) == (0, [])
 
@@ -458,26 +463,26 @@ async def test_INV_PU2_a_wait_that_was_ended_leaves_nothing_and_tells_nothing() 
 def test_T26_a_reader_ahead_of_a_mirror_waits_and_is_not_out_of_range() -> None:
     some = world(leads=False)
     some.partition.become_mirror()
-    found = some.partition.fetch(7, 1000, Isolation.READ_COMMITTED)
+    found = some.partition.reader.fetch(7, 1000, Isolation.READ_COMMITTED)
     assert (found.data, found.next_offset) == (b"", 7)
-    assert some.partition.readable_bytes(7, Isolation.READ_COMMITTED, 1) == 0
+    assert some.partition.reader.readable_bytes(7, Isolation.READ_COMMITTED, 1) == 0
     some.partition.become_leader(LEADER_EPOCH)
     with pytest.raises(OffsetOutOfRange):
-        some.partition.fetch(7, 1000, Isolation.READ_COMMITTED)
+        some.partition.reader.fetch(7, 1000, Isolation.READ_COMMITTED)
 
 
 def test_T26_a_reader_ahead_of_a_log_that_a_takeover_cut_hears_where_the_old_epoch_ended() -> None:
     some = world()
-    some.partition.append(batch())
+    some.partition.writer.append(batch())
     some.sync()
-    old_epoch, end_offset = some.partition.leader_epoch, some.partition.log_end_offset
+    old_epoch, end_offset = some.partition.sight.leader_epoch, some.partition.log_end_offset
     some.partition.become_mirror()
     some.partition.become_leader(leader_epoch(region_epoch(2, 1), 1))
     some.partition.readers_ahead = True
-    found = some.partition.fetch(end_offset + 3, 1000, Isolation.READ_COMMITTED)
+    found = some.partition.reader.fetch(end_offset + 3, 1000, Isolation.READ_COMMITTED)
     assert (found.data, found.next_offset) == (b"", end_offset + 3)
     assert found.diverging == (old_epoch, end_offset)
-    assert some.partition.readable_bytes(end_offset + 3, Isolation.READ_COMMITTED, 1) == 0
+    assert some.partition.reader.readable_bytes(end_offset + 3, Isolation.READ_COMMITTED, 1) == 0
     some.partition.readers_ahead = False
     with pytest.raises(OffsetOutOfRange):
-        some.partition.fetch(end_offset + 3, 1000, Isolation.READ_COMMITTED)
+        some.partition.reader.fetch(end_offset + 3, 1000, Isolation.READ_COMMITTED)

@@ -9,7 +9,7 @@ import pytest
 
 from idempotency.record_batch import iter_headers
 from region_broker.log.failures import MirrorGap, NotLeader
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from tests.kernel_batches import stamp
 from tests.log_world import LEADER_EPOCH, World, batch, world
 
@@ -23,7 +23,7 @@ class SlowOrder:
     def __init__(self) -> None:
         self.world = world()
         for _ in range(10):
-            self.world.partition.append(batch())
+            self.world.partition.writer.append(batch())
         self.world.sync()
         self.world.sync_files()
         self._is_writing, self._may_go_on = threading.Event(), threading.Event()
@@ -36,7 +36,7 @@ class SlowOrder:
             assert self._may_go_on.wait(60)
 
     async def begin(self, tasks: asyncio.TaskGroup) -> "asyncio.Task[int]":
-        order = tasks.create_task(self.world.partition.delete_records(8))
+        order = tasks.create_task(self.world.partition.retention.delete_records(8))
         assert await asyncio.to_thread(self._is_writing.wait, 60)
         return order
 
@@ -58,9 +58,9 @@ async def test_INV_LOS3_a_cut_takes_an_order_to_delete_back_that_is_being_writte
         partition.truncate_to(cut_at)
     assert order.result() == partition.log_start_offset == (8 if cut_at == 9 else 0)
     partition.become_leader(LEADER_EPOCH + 1)
-    partition.append(batch())
+    partition.writer.append(batch())
     slow.world.sync()
-    assert partition.fetch(cut_at, 1000, Isolation.READ_UNCOMMITTED).data
+    assert partition.reader.fetch(cut_at, 1000, Isolation.READ_UNCOMMITTED).data
     slow.world.leads = False
     slow.world.kill_and_reopen()
     assert slow.world.partition.log_start_offset == (8 if cut_at == 9 else 0)
@@ -69,7 +69,7 @@ async def test_INV_LOS3_a_cut_takes_an_order_to_delete_back_that_is_being_writte
 async def test_INV_LOS3_an_order_that_was_begun_before_a_cut_is_void_behind_it() -> None:
     some = world()
     for _ in range(10):
-        some.partition.append(batch())
+        some.partition.writer.append(batch())
     some.sync()
     start = some.partition._start
     cuts = start.cuts
@@ -81,7 +81,7 @@ async def test_INV_LOS3_an_order_that_was_begun_before_a_cut_is_void_behind_it()
 async def test_an_order_that_a_cut_made_void_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     some = world()
     for _ in range(10):
-        some.partition.append(batch())
+        some.partition.writer.append(batch())
     some.sync()
     to_thread = asyncio.to_thread
 
@@ -91,14 +91,14 @@ async def test_an_order_that_a_cut_made_void_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(asyncio, "to_thread", cut_first)
     with pytest.raises(NotLeader, match="was cut"):
-        await some.partition.delete_records(8)
+        await some.partition.retention.delete_records(8)
 
 
 def of_segments(at_ms: int) -> World:
     some = world({"segment.bytes": "4096", "retention.ms": str(WEEK_MS)})
     some.clock.now_ms = 1_700_000_000_000
     for _ in range(30):
-        some.partition.append(batch(size_bytes=300, at_ms=at_ms))
+        some.partition.writer.append(batch(size_bytes=300, at_ms=at_ms))
     some.sync()
     return some
 
@@ -116,7 +116,7 @@ def mirror_of_compacted(*last_offsets: int) -> tuple[World, bytes]:
     """Return a mirror, and what home has left of a compacted log: one batch at each of these offsets."""
     some = world({"cleanup.policy": "compact"}, leads=False)
     some.partition.become_mirror()
-    some.partition.cleaned_at_home = last_offsets[-1]
+    some.partition.writer.cleaned_at_home = last_offsets[-1]
     parts = []
     for offset in last_offsets:
         data = bytearray(batch())
@@ -128,12 +128,12 @@ def mirror_of_compacted(*last_offsets: int) -> tuple[World, bytes]:
 def test_INV_MBT3_one_answer_of_home_may_span_more_offsets_than_a_segment_can() -> None:
     offsets = [n * INT32_MAX - 1 for n in range(1, 6)]
     some, data = mirror_of_compacted(*offsets)
-    assert some.partition.append_mirrored(data) == offsets[-1] + 1
+    assert some.partition.writer.append_mirrored(data) == offsets[-1] + 1
     some.sync()
     for _ in range(2):
         found = b""
         for offset in offsets:
-            found += some.partition.read_raw(offset, 1)
+            found += some.partition.reader.read_raw(offset, 1)
         assert [header.base_offset for _, header in iter_headers(found)] == offsets
         assert some.partition.failed is None
         some.kill_and_reopen()
@@ -142,5 +142,5 @@ def test_INV_MBT3_one_answer_of_home_may_span_more_offsets_than_a_segment_can() 
 def test_INV_MBT3_a_hole_that_no_compaction_leaves_is_refused() -> None:
     some, data = mirror_of_compacted(INT32_MAX + 1)
     with pytest.raises(MirrorGap, match="further"):
-        some.partition.append_mirrored(data)
+        some.partition.writer.append_mirrored(data)
     assert (some.partition.log_end_offset, some.partition.failed) == (0, None)

@@ -13,9 +13,9 @@ async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_wh
     some = world()
     partition = some.partition
     for _ in range(2):
-        partition.append(batch(5))
+        partition.writer.append(batch(5))
     some.sync()
-    tail = partition.read_raw(5, 1 << 20, partition.log_end_offset)
+    tail = partition.reader.read_raw(5, 1 << 20, partition.log_end_offset)
     partition.become_mirror()
     store = QuarantineStore(some.disk, Path("/data/quarantine"))
     cut = Cut(TidemarkPoint(16, 3), {key_of(partition): 7})
@@ -28,7 +28,7 @@ async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_wh
 async def test_INV_LS4_a_tail_that_cannot_be_kept_whole_stops_its_log_and_no_other_one() -> None:
     some = world(partition_count=2)
     for partition in some.partitions:
-        partition.append(batch(5))
+        partition.writer.append(batch(5))
     some.sync()
     for partition in some.partitions:
         partition.become_mirror()

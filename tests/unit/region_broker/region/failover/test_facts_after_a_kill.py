@@ -65,7 +65,7 @@ def test_T16_what_a_start_says_was_reached_stays_so(step: int, first: int) -> No
 def test_INV_PT7_a_log_start_that_a_start_has_shown_does_not_move_back(step: int) -> None:
     some = world()
     for _ in range(10):
-        some.partition.append(batch())
+        some.partition.writer.append(batch())
     some.sync()
     some.close_and_reopen()
     killed_at(some.disk, step, lambda: some.partition._trimming.raise_start(8))

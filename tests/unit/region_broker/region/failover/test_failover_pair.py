@@ -328,7 +328,7 @@ async def test_INV_FS5_home_takes_over_from_itself_only_if_nothing_acknowledged_
     elif work == "a commit":
         pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
     else:
-        pair.eu.partition(0, OFFSETS_LEDGER).append_ledger(build_batch([Record(b"k", b"v")]))
+        pair.eu.partition(0, OFFSETS_LEDGER).writer.append_ledger(build_batch([Record(b"k", b"v")]))
     await pair.eu.driver.record(PromiseGiven(region_epoch=17, taker="us"))
     begun = TakeoverBegun(17, "eu", "op-1", planned=False, forced=False)
     await pair.us.driver.record(begun)

@@ -136,7 +136,7 @@ def test_a_region_without_mirrors_cleans_what_is_decided() -> None:
     some = filled()
     mirrors = Mirrors(some)
     mirrors.names = []
-    assert mirrors.bound() == some.partition.last_stable_offset
+    assert mirrors.bound() == some.partition.sight.last_stable_offset
 
 
 def test_T13_a_mirror_cleans_no_further_than_home() -> None:
@@ -144,10 +144,10 @@ def test_T13_a_mirror_cleans_no_further_than_home() -> None:
     assert clean(home)
     mirror = world(COMPACT, leads=False)
     mirror.partition.become_mirror()
-    mirror.partition.cleaned_at_home = 6
+    mirror.partition.writer.cleaned_at_home = 6
     bounds = Mirrors(mirror)
     assert bounds.bound() == 0  # it shows nothing yet
-    mirror.partition.append_mirrored(all_bytes(filled().partition))
+    mirror.partition.writer.append_mirrored(all_bytes(filled().partition))
     mirror.sync()
     mirror.partition.show_up_to(9, 9)
     assert bounds.bound() == 6
@@ -163,9 +163,9 @@ def test_a_new_mirror_takes_the_holes_of_a_cleaning_and_no_others() -> None:
     mirror = world(COMPACT, leads=False)
     mirror.partition.become_mirror()
     with pytest.raises(MirrorGap):
-        mirror.partition.append_mirrored(data)
-    mirror.partition.cleaned_at_home = cleaned_below
-    assert mirror.partition.append_mirrored(data) == home.partition.log_end_offset
+        mirror.partition.writer.append_mirrored(data)
+    mirror.partition.writer.cleaned_at_home = cleaned_below
+    assert mirror.partition.writer.append_mirrored(data) == home.partition.log_end_offset
     mirror.sync()
     for reopen in (mirror.kill_and_reopen, mirror.close_and_reopen):
         reopen()
@@ -178,7 +178,7 @@ def test_a_new_mirror_takes_the_holes_of_a_cleaning_and_no_others() -> None:
     put(home, ("a", "2"))
     home.sync()
     with pytest.raises(MirrorGap):  # a hole where nothing was cleaned
-        mirror.partition.append_mirrored(home.partition.read_raw(above + 2, 1 << 20))
+        mirror.partition.writer.append_mirrored(home.partition.reader.read_raw(above + 2, 1 << 20))
 
 
 async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside_it(
@@ -190,7 +190,7 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
         ours = home.partition("orders")
         for number in range(20):
             record = Record(b"k%d" % (number % 3), b"%d" % number + b"v" * 900, timestamp_ms=number)
-            outcome = ours.append(build_batch([record]))
+            outcome = ours.writer.append(build_batch([record]))
             await ours.wait_committed(outcome.next_offset)
             await leader.final_round()
         parts = CleanerParts(
@@ -216,9 +216,9 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
         await until(lambda: link.reached >= point, what="the last tidemark is reached")
         theirs = mirror.partition("orders")
         assert all_bytes(theirs) == all_bytes(ours)
-        assert theirs.visible_end == ours.high_watermark == 20
+        assert theirs.sight.visible_end == ours.high_watermark == 20
         assert [cut for cut in shown if 0 < cut < cleaned_below] == []
-        assert theirs.log.cleaning.holes_below == theirs.cleaned_at_home == cleaned_below
+        assert theirs.log.cleaning.holes_below == theirs.writer.cleaned_at_home == cleaned_below
 
 
 class GroupLedger:
@@ -307,11 +307,11 @@ async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_lo
         await until(lambda: bounds.bound_of(ours.partition) > 100)
         assert await here.clean_dirtiest()
         cleaned_below = ours.partition.log.cleaning.holes_below
-        assert 100 < cleaned_below <= ours.partition.last_stable_offset
+        assert 100 < cleaned_below <= ours.partition.sight.last_stable_offset
         theirs = GroupLedger(mirror)
         await ours.commit("g1", 101)
         point = await leader.final_round()
-        await until(lambda: theirs.partition.cleaned_at_home == cleaned_below)
+        await until(lambda: theirs.partition.writer.cleaned_at_home == cleaned_below)
         await until(lambda: link.reached >= point)
         there = cleaner_of(mirror, theirs.partition, Mirrors.none(theirs.partition).bound_of)
         assert await there.clean_dirtiest()
@@ -372,7 +372,7 @@ async def test_T13_a_transaction_ledger_is_compacted_in_both_regions_and_a_takeo
         await until(lambda: link.reached >= cut.point)
         for number in dirty:
             theirs = mirror.partition(TRANSACTION_LEDGER, number)
-            await until(lambda p=theirs: p.cleaned_at_home > 60)  # type: ignore[misc]
+            await until(lambda p=theirs: p.writer.cleaned_at_home > 60)  # type: ignore[misc]
             there = cleaner_of(mirror, theirs, Mirrors.none(theirs).bound_of)
             assert await there.clean_dirtiest()
             below = cut.position_of(key_of(theirs))

@@ -50,7 +50,7 @@ class Mirror:
         """Append to the ledger of tidemarks, durably."""
         partition = self.home.partition(TIDEMARK_LEDGER)
         batch = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
-        await partition.wait_committed(partition.append_ledger(batch).next_offset)
+        await partition.wait_committed(partition.writer.append_ledger(batch).next_offset)
 
 
 @asynccontextmanager

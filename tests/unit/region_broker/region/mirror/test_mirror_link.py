@@ -28,8 +28,8 @@ async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path
         await until(lambda: link.reached >= point, what="the tidemark is reached")
         for number in (0, 1):
             ours, theirs = mirror.partition("orders", number), home.partition("orders", number)
-            assert ours.read_raw(0, 1 << 20) == theirs.read_raw(0, 1 << 20)
-            assert ours.visible_end == theirs.high_watermark
+            assert ours.reader.read_raw(0, 1 << 20) == theirs.reader.read_raw(0, 1 << 20)
+            assert ours.sight.visible_end == theirs.high_watermark
         assert mirror.tidemarks.claim() == home.tidemarks.claim()
         assert mirror.tidemarks.claim().point == point
 
@@ -143,7 +143,7 @@ async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) 
         await home.produce("orders", b"b")
         copy = mirror.partition("orders")
         await until(lambda: copy.high_watermark == 2, what="the bytes are copied")
-        assert copy.visible_end == 1
+        assert copy.sight.visible_end == 1
 
 
 async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_tidemark(
@@ -161,8 +161,8 @@ async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_ti
             for key, position in mirror.tidemarks.claim().positions.items():
                 copy = mirror.partitions.by_id(key.topic_id, key.partition)
                 assert copy is not None
-                assert copy.visible_end == position, copy.tp
-                assert copy.last_stable_offset == position, copy.tp
+                assert copy.sight.visible_end == position, copy.tp
+                assert copy.sight.last_stable_offset == position, copy.tp
 
 
 # Holds INV-LD3.

@@ -8,7 +8,7 @@ import pytest
 from geo_replicator.lineage import LogKey
 from idempotency.decision import DecisionId
 from idempotency.record_batch import ControlType
-from region_broker.partitions.partition import Isolation
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.wire.batches import Origin
 from tests.log_world import TOPIC_ID, ManualClock, World, append_marker, batch, world
@@ -38,14 +38,14 @@ class Mirror:
     def write(self, producer_id: int) -> None:
         """Write the data of a transaction to both, as home would."""
         for partition in self.world.partitions:
-            partition.is_leader = True
-            partition.append(batch(origin=Origin(producer_id, 0, 0, transactional=True)))
-            partition.is_leader = False
+            partition.sight.is_leader = True
+            partition.writer.append(batch(origin=Origin(producer_id, 0, 0, transactional=True)))
+            partition.sight.is_leader = False
 
     def mark(self, number: int, producer_id: int = 7, serial: int = 1) -> None:
         """Write a COMMIT marker."""
         partition = self.world.partitions[number]
-        partition.is_leader = True
+        partition.sight.is_leader = True
         append_marker(
             partition,
             producer_id=producer_id,
@@ -55,7 +55,7 @@ class Mirror:
             decision=DecisionId(0, 1, serial, serial),
             timestamp_ms=1_000_000,
         )
-        partition.is_leader = False
+        partition.sight.is_leader = False
 
     def show(self) -> int:
         """Show a tidemark at the ends of both logs."""
@@ -66,14 +66,14 @@ class Mirror:
     @property
     def shown(self) -> list[int]:
         """What read-committed readers may read up to."""
-        return [p.readable_end(Isolation.READ_COMMITTED) for p in self.world.partitions]
+        return [p.sight.readable_end(Isolation.READ_COMMITTED) for p in self.world.partitions]
 
 
 def test_a_log_waits_for_the_other_half_and_is_asked_again() -> None:
     mirror = Mirror()
     again_ms = mirror.show()
     assert mirror.shown == [0, 0]
-    assert mirror.world.partitions[0].readable_end(Isolation.READ_UNCOMMITTED) == 2
+    assert mirror.world.partitions[0].sight.readable_end(Isolation.READ_UNCOMMITTED) == 2
     assert again_ms > 0
     assert mirror.view.status() == {"logs": 1, "ms": 0, "splits": 0}
     mirror.mark(1)
@@ -169,7 +169,7 @@ def test_INV_MV3_looking_at_many_transactions_is_followed_by_a_rest() -> None:
     rest_ms = mirror.show()
     # What it takes no search to show is shown at once: D, to those who read everything.
     end = mirror.world.partitions[1].log_end_offset
-    assert mirror.world.partitions[1].readable_end(Isolation.READ_UNCOMMITTED) == end
+    assert mirror.world.partitions[1].sight.readable_end(Isolation.READ_UNCOMMITTED) == end
     assert mirror.shown == [0, 0]
     # 201 committed halves and 201 open ones were looked at.
     assert rest_ms == 402 // 64 - 2

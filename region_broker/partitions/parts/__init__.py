@@ -1,0 +1,1 @@
+"""The parts of one partition: `partitions.partition` puts them together."""

@@ -1,0 +1,146 @@
+"""Reading one partition: for consumers as far as they may see, for mirrors as far as it is durable.
+
+Not here: how far that is (`sight`), damaged bytes (`sound_reads`), waiting for more (`readable_watchers`).
+"""
+
+from typing import NamedTuple
+
+from idempotency.fencing import leader_epoch, region_epoch_of
+from idempotency.identity import TopicPartition
+from idempotency.partition_state import AbortedTxn
+from region_broker.log.cold_reads import ColdReads
+from region_broker.log.failures import LogError, OffsetOutOfRange
+from region_broker.log.partition_log import PartitionLog
+from region_broker.partitions.parts.sight import Isolation, Sight
+from region_broker.partitions.sound_reads import SoundReads
+from region_broker.partitions.time_lookup import TimeLookup
+
+
+class FetchSlice(NamedTuple):
+    """Whole batches from one fetch; `next_offset` is where to go on, the fetch offset if `data` is empty.
+
+    `diverging` says to a reader ahead of a log that was cut which leader epoch ends where (T26).
+    """
+
+    data: bytes | bytearray
+    aborted: list[AbortedTxn]
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    next_offset: int
+    diverging: tuple[int, int] | None = None
+
+
+class PartitionReader:
+    """Changes nothing but its counts."""
+
+    def __init__(
+        self, tp: TopicPartition, log: PartitionLog, sight: Sight, cold_reads: ColdReads
+    ) -> None:
+        """Read `log` of `tp`."""
+        self.cold_reads = cold_reads
+        """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
+        self.read_bytes = 0
+        """What was given to readers since the start of the node."""
+        self._content = log.content
+        self._sight = sight
+        self._reads = SoundReads(tp, log)
+
+    @property
+    def corrupt_reads(self) -> int:
+        """How many reads were refused because stored bytes are wrong."""
+        return self._reads.corrupt_count
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation,
+        *,
+        first_batch_always: bool = True,
+        wait: bool = True,
+    ) -> FetchSlice:
+        """Return whole batches from `offset` on (C38, C39); empty if nothing is readable there yet.
+
+        Raises OffsetOutOfRange, PartitionFailed, CorruptRange, and ColdRange unless `wait` (see `cold_reads`).
+        """
+        sight = self._sight
+        data: bytes | bytearray = b""
+        next_offset = offset
+        if sight.is_behind(offset):
+            self._content.check_running()
+        else:
+            self._check_range(offset, sight.log_start_offset)
+            end = sight.readable_end(isolation)
+            data, next_offset = self._reads.read(offset, max_bytes, end, wait=wait)
+        if not first_batch_always and len(data) > max_bytes:
+            data, next_offset = b"", offset
+        self.read_bytes += len(data)
+        is_ahead = sight.is_leader and offset > self._content.end_offset
+        aborted: list[AbortedTxn] = []
+        if data and isolation is Isolation.READ_COMMITTED:
+            aborted = self._reads.aborted_in(offset, next_offset, sight.visible_end, wait=wait)
+        return FetchSlice(
+            data=data,
+            aborted=aborted,
+            high_watermark=sight.visible_end,
+            last_stable_offset=sight.last_stable_offset,
+            log_start_offset=sight.log_start_offset,
+            next_offset=next_offset,
+            diverging=self._end_of_older_regions() if is_ahead else None,
+        )
+
+    def read_raw(
+        self, offset: int, max_bytes: int, limit: int | None = None, *, wait: bool = True
+    ) -> bytes | bytearray:
+        """Return whole batches from `offset` up to `limit` (default and at most HW), byte for byte.
+
+        At least one batch if there is one; also from below the log start, while the bytes are there: a mirror
+        may be behind. Raises OffsetOutOfRange, PartitionFailed, CorruptRange, and ColdRange unless `wait`.
+        """
+        self._check_range(offset, self._content.start_offset)
+        high_watermark = self._sight.high_watermark
+        end = high_watermark if limit is None else min(limit, high_watermark)
+        return self._reads.read(offset, max_bytes, end, wait=wait)[0]
+
+    def readable_bytes(
+        self, offset: int, isolation: Isolation, enough: int, *, wait: bool = True
+    ) -> int:
+        """Return how many bytes a fetch from `offset` could get; stops counting at `enough`.
+
+        An offset out of range, what cannot be read, and a partition that has stopped, or stops at this very look, count as
+        enough: the reader must be told. Raises ColdRange unless `wait`.
+        """
+        sight, content = self._sight, self._content
+        if content.failed is None and sight.is_behind(offset):
+            return 0
+        in_range = sight.log_start_offset <= offset <= content.end_offset
+        if content.failed is not None or not in_range:
+            return enough
+        end = sight.readable_end(isolation)
+        if offset >= end:
+            return 0
+        if enough <= 1:
+            return enough
+        try:
+            return self._reads.bytes_between(offset, end, enough, wait=wait)
+        except LogError:
+            return enough  # said and counted already; whoever reads it hears of it
+
+    def lookup(self, isolation: Isolation) -> TimeLookup:
+        """Return what finds readable records by time. Raises PartitionFailed."""
+        self._content.check_running()
+        sight = self._sight
+        end = sight.readable_end(isolation)
+        return TimeLookup(self._reads, self.cold_reads, sight.log_start_offset, end)
+
+    def _end_of_older_regions(self) -> tuple[int, int] | None:
+        """Return the last leader epoch of the regions that acted before this one, and where it ends here."""
+        before = leader_epoch(region_epoch_of(self._sight.leader_epoch), 0) - 1
+        found = self._sight.epoch_end_offset(before)
+        return found if found[0] >= 0 else None
+
+    def _check_range(self, offset: int, start: int) -> None:
+        self._content.check_running()
+        if not start <= offset <= self._content.end_offset:
+            raise OffsetOutOfRange(offset, start, self._content.end_offset)

@@ -1,0 +1,84 @@
+"""What goes from the beginning of one partition: by order, by age and size, and what nobody needs to know any more.
+
+Not here: the two ends of the log (`trimming`), which time it is.
+"""
+
+from idempotency.identity import TopicPartition
+from region_broker.log.failures import NotLeader, OffsetOutOfRange
+from region_broker.log.partition_log import PartitionLog
+from region_broker.partitions.parts.sight import Sight
+from region_broker.partitions.readable_watchers import ReadableWatchers
+from region_broker.partitions.trimming import Trimming
+
+
+class Retention:
+    """Deletes, and tells those who watch."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        log: PartitionLog,
+        sight: Sight,
+        trimming: Trimming,
+        watchers: ReadableWatchers,
+    ) -> None:
+        """Delete from `log` of `tp`."""
+        self._tp = tp
+        self._log = log
+        self._sight = sight
+        self._trimming = trimming
+        self._watchers = watchers
+
+    async def delete_records(self, offset: int) -> int:
+        """Delete all below `offset`, durably; return the log start. What mirrors still copy stays on disk a while.
+
+        Raises OffsetOutOfRange for an offset beyond HW, NotLeader, PartitionFailed.
+        """
+        sight = self._sight
+        self._log.check_running()
+        if not sight.is_leader:
+            raise NotLeader(f"{self._tp} is a mirror here")
+        if not 0 <= offset <= sight.high_watermark:
+            raise OffsetOutOfRange(offset, sight.log_start_offset, sight.high_watermark)
+        if offset > sight.log_start_offset:
+            if not await self._trimming.raise_start_in_thread(offset):
+                raise NotLeader(f"{self._tp} was cut while its records below {offset} were deleted")
+            self._watchers.tell()
+        return sight.log_start_offset
+
+    def forget_below(self, offset: int) -> None:
+        """Follow home's log start on a mirror, durably; whole segments below it go (T14). Raises PartitionFailed."""
+        if offset > self._sight.log_start_offset:
+            self._trimming.raise_start(offset)
+            self._watchers.tell()
+        self._log.trimmer.delete_segments_below(min(offset, self._sight.log_start_offset))
+
+    def maintain(
+        self,
+        *,
+        now_ms: int,
+        monotonic_ms: int,
+        producer_expiration_ms: int,
+        hold_offset: int | None = None,
+    ) -> int:
+        """Forget what nobody needs: old segments below `hold_offset`, idle producers (C8). Return deletions.
+
+        Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
+        (T14: `forget_below`). `now_ms` is wall time: record times are held against it. Raises LogDamaged, PartitionFailed.
+        """
+        sight = self._sight
+        if self._log.failed is not None:
+            return 0
+        # A mirror's transactions are needed until they are shown (`geo_replicator.whole_cut`).
+        bound = sight.visible_end if sight.is_leader else sight.last_stable_offset
+        state = self._log.state
+        state.forget_completed_below(bound)
+        state.expire(monotonic_ms, producer_expiration_ms)
+        if not sight.is_leader:
+            return 0
+        deleted = self._trimming.retain(
+            now_ms=now_ms, stable_offset=sight.last_stable_offset, hold_offset=hold_offset
+        )
+        if deleted:
+            self._watchers.tell()
+        return deleted

@@ -1,0 +1,144 @@
+"""The role of one partition, and how far its readers may see.
+
+INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark <= log_end_offset; the visible
+        end is HW where the partition leads, D of the last shown tidemark (at most HW) where it is a mirror (T17);
+        the last stable offset of a mirror lies at or below its whole cut
+INV-PT8  the leader epoch that clients are told never goes back, whatever role this has, and a mirror's is that of the
+        acting region's term as soon as it is known here (`follow_term`, KIP-320)
+
+Not here: who is told when it changes (`partition`), the bytes (`reader`).
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from region_broker.log.partition_log import PartitionLog
+from region_broker.log.side_files.log_start import LogStart
+
+NO_EPOCH: Final = -1
+
+
+class Isolation(Enum):
+    """How far a reader sees."""
+
+    READ_UNCOMMITTED = auto()
+    """Up to the visible end."""
+    READ_COMMITTED = auto()
+    """Up to the last stable offset."""
+    DURABLE = auto()
+    """Up to HW, also on a mirror: for links and ledger loaders."""
+
+
+class Sight:
+    """Of one partition; its other parts look here, only `Partition` changes it."""
+
+    def __init__(self, log: PartitionLog, start: LogStart) -> None:
+        """Start as a mirror that shows nothing."""
+        self.is_leader = False
+        self.leader_epoch = NO_EPOCH
+        self.leader_epoch_start_offset = -1
+        self.shown_cut_offset = 0
+        self.whole_end = 0
+        """Where the whole cut of a mirror ends here: no transaction is shown in a part of its logs (T17)."""
+        self.readers_ahead = False
+        """Readers may have read further in a region that was lost: they wait until their groups bring them back."""
+        self._content = log.content
+        self._durability = log.durability
+        self._start = start
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """The durable end of the log: one node per region."""
+        return self._durability.stable_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that readers may ask for: what lies below was deleted, by age, size or order."""
+        return max(self._content.start_offset, self._start.offset)
+
+    @property
+    def visible_end(self) -> int:
+        """What takes HW's place for readers: HW of a leader, D of the last shown tidemark of a mirror."""
+        high_watermark = self._durability.stable_offset
+        if self.is_leader:
+            return high_watermark
+        return max(min(self.shown_cut_offset, high_watermark), self.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is decided, as far as readers here may know (C36, T17)."""
+        state = self._content.state
+        bound = self.visible_end
+        if bound < state.forgotten_below:
+            # A region just back as a mirror, before it knows its cut: show nothing rather than guess.
+            return self.log_start_offset
+        stable = state.last_stable_offset(bound)
+        if not self.is_leader:
+            stable = min(stable, self.whole_end)
+        return max(stable, self.log_start_offset)
+
+    def readable_end(self, isolation: Isolation) -> int:
+        """Return how far a reader sees (C37, T17)."""
+        if isolation is Isolation.DURABLE:
+            return self._durability.stable_offset
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return self.visible_end
+        return self.last_stable_offset
+
+    def is_behind(self, offset: int) -> bool:
+        """Tell whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).
+
+        1. A consumer reads to the end in the acting region. 2. Its next metadata comes from the mirror's
+        node, which is some ms behind. 3. OFFSET_OUT_OF_RANGE would send it to `auto.offset.reset`, and it
+        would read everything again: it has to wait instead. So do those who had read what a takeover cut
+        off: their groups were emptied, and they go on from the offset committed once they have rejoined.
+        """
+        return offset > self._content.end_offset and (not self.is_leader or self.readers_ahead)
+
+    # -- leader epochs ---------------------------------------------------------------------------
+
+    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+        """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""
+        epochs, end_offset = self._content.epochs, self._content.end_offset
+        if epochs.latest < leader_epoch <= self.leader_epoch:
+            return leader_epoch, end_offset  # a mirror's log, idle in this term
+        return epochs.end_offset(leader_epoch, end_offset)
+
+    def end_of_older(self, leader_epoch: int) -> int:
+        """Return where the records of leader epochs below `leader_epoch` end."""
+        if self._content.epochs.latest < leader_epoch:
+            return self._content.end_offset
+        return self.epoch_end_offset(leader_epoch - 1)[1]
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def lead(self, leader_epoch: int) -> None:
+        """Be the leader under an epoch that is newer than all in the log."""
+        epochs, end_offset = self._content.epochs, self._content.end_offset
+        assert leader_epoch >= epochs.latest, (leader_epoch, epochs.latest)
+        self.is_leader = True
+        self.leader_epoch = leader_epoch
+        self.leader_epoch_start_offset = end_offset
+        epochs.note(leader_epoch, end_offset)
+
+    def follow_term(self, leader_epoch: int) -> bool:
+        """Take the leader epoch of the acting region's term over, if this is a mirror and it is newer; tell whether."""
+        if self.is_leader or leader_epoch <= self.leader_epoch:
+            return False
+        self.leader_epoch = leader_epoch
+        return True
+
+    def show_up_to(self, cut_offset: int, whole_end: int) -> bool:
+        """Let a mirror's readers see further; neither goes down (T16). Tell whether something moved."""
+        if cut_offset <= self.shown_cut_offset and whole_end <= self.whole_end:
+            return False
+        self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)
+        self.whole_end = max(self.whole_end, whole_end)
+        return True
+
+    def show_no_more_than(self, offset: int) -> None:
+        """Take a mirror's readers back: what lay above is gone."""
+        self.shown_cut_offset = min(self.shown_cut_offset, offset)
+        self.whole_end = min(self.whole_end, offset)
