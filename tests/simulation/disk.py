@@ -29,6 +29,8 @@ TORN_CHANCE = 0.2
 FIRST_PART_CHANCE = 0.2
 SIZE_FIRST_CHANCE = 0.1
 VOLUME_BYTES = 1 << 40
+REMEMBERED_READS = 256
+"""How many reads what was read in stays in memory."""
 GROWING = ("pwrite", "write_file_atomic")
 
 Fault = Callable[[str, Path], None]
@@ -325,6 +327,7 @@ class SimulatedDisk:
         self.on_sync: Callable[[], None] | None = None
         """Called as the disk works at a sync, which takes its time."""
         self.warmed: list[tuple[Path, int, int]] = []
+        self._reads, self._read_in = 0, dict[Path, int]()
         """What was read in: path, position, size."""
         self.dropped: list[tuple[Path, int, int]] = []
         """What was let go, alike."""
@@ -403,9 +406,16 @@ class SimulatedDisk:
         self.fault = fail
 
     def forget_by_chance(self, rng: random.Random, chance: float) -> None:
-        """Let any read that is not to wait lack something with that chance from now on."""
+        """Let any read that is not to wait lack something with that chance from now on.
 
-        def cold(_path: Path, size_bytes: int) -> int:
+        Of a file that was read in, nothing is lacking for the next `REMEMBERED_READS`: who reads many files for one answer
+        begins again for each that is not in memory, and would come to no end where it forgets the others meanwhile.
+        """
+
+        def cold(path: Path, size_bytes: int) -> int:
+            self._reads += 1
+            if path in self._read_in and self._reads - self._read_in[path] <= REMEMBERED_READS:
+                return size_bytes
             return rng.randrange(size_bytes + 1) if rng.random() < chance else size_bytes
 
         self.cold = cold
@@ -458,6 +468,7 @@ class SimulatedDisk:
         """See `Disk`; whether it is in memory afterwards, `cold` says."""
         self.step("warm", path)
         self.warmed.append((path, position, size_bytes))
+        self._read_in[path] = self._reads
         self._inode(path)
 
     def exists(self, path: Path) -> bool:
