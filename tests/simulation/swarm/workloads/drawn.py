@@ -8,8 +8,14 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.simulation.swarm.workloads.compaction import CompactionLoad
-from tests.simulation.swarm.workloads.groups import ClassicGroupLoad, ModernGroupLoad
+from tests.simulation.swarm.workloads.groups import (
+    ClassicGroupLoad,
+    ExactClassicGroupLoad,
+    ExactModernGroupLoad,
+    ModernGroupLoad,
+)
 from tests.simulation.swarm.workloads.growth import GrowthLoad
+from tests.simulation.swarm.workloads.java import JavaLoad
 from tests.simulation.swarm.workloads.lists import ListsLoad
 from tests.simulation.swarm.workloads.setting import Reach, Setting, Workload
 from tests.simulation.swarm.workloads.trims import TrimsLoad
@@ -21,6 +27,9 @@ LOADS: Final[dict[str, Callable[[Setting], Workload]]] = {
     "lists": ListsLoad,
     "classic groups": ClassicGroupLoad,
     "modern groups": ModernGroupLoad,
+    "exact-classic groups": ExactClassicGroupLoad,
+    "exact-modern groups": ExactModernGroupLoad,
+    "java producers": JavaLoad,
 }
 SHARE: Final = 0.2
 """How many of the seeds have a workload."""

@@ -1,4 +1,7 @@
-"""Groups of both protocols: a member at each region and one that asks all, over a topic that is written to all the while."""
+"""Groups of both protocols: a member at each region and one that asks all, over a topic that is written to all the while.
+
+Members commit plainly, or in the transactions of what they write.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
@@ -6,6 +9,12 @@ from typing import ClassVar, Final
 from chaos.judges.groups import GroupHistory, judge_group
 from tests.simulation.swarm.plain_writer import PlainWriter
 from tests.simulation.swarm.processor import committed_offset
+from tests.simulation.swarm.workloads.exact import (
+    DONE,
+    ExactClassicMember,
+    ExactMember,
+    ExactModernMember,
+)
 from tests.simulation.swarm.workloads.members import SESSION_MS, ClassicMember, Member, ModernMember
 from tests.simulation.swarm.workloads.setting import End, Load, Setting, TopicPlan
 
@@ -20,9 +29,10 @@ class GroupLoad(Load):
 
     def __init__(self, setting: Setting) -> None:
         """Let members that died be missed soon."""
-        super().__init__(TopicPlan(name=f"read-by-{self.name}", partitions=PARTITIONS))
+        topic = TopicPlan(name=f"read-by-{self.name}", partitions=PARTITIONS)
+        output = TopicPlan(name=f"made-by-{self.name}", partitions=PARTITIONS)
+        super().__init__(topic, *([output] if issubclass(self.member, ExactMember) else []))
         names = list(setting.reach.regions)
-        [topic] = self.topics
         for region in setting.reach.regions.values():
             region.settings |= {
                 "group_initial_rebalance_delay_ms": 300,
@@ -34,6 +44,9 @@ class GroupLoad(Load):
             self.member(setting, f"member-{at}", who, f"{self.name}-group", topic.name)
             for at, who in enumerate(asked)
         ]
+        for each in self._members:
+            if isinstance(each, ExactMember):
+                each.output = output.name
         self._writers = [
             PlainWriter(
                 setting.reach.only(name := names[number % len(names)]), name, number,
@@ -71,7 +84,7 @@ class GroupLoad(Load):
 
     async def violations(self, end: End) -> list[str]:
         """See `Workload`."""
-        [topic] = self.topics
+        topic = self.topics[0]
         committed: dict[str, list[int]] = {}
         for region in end.reach.regions:
             connection = await end.connect(region)
@@ -90,11 +103,24 @@ class GroupLoad(Load):
             frozenset(record for each in members for record in each.processed),
             sorted((place.partition, place.offset, place.value) for place in log),
             committed,
+            await self._made(end),
         )
         return judge_group(run, end.excuse)
 
+    async def _made(self, end: End) -> Mapping[int, Sequence[str]] | None:
+        if len(self.topics) == 1:
+            return None
+        made: dict[int, list[str]] = {number: [] for number in range(PARTITIONS)}
+        for number, record in await end.records(end.acting, self.topics[1].name, PARTITIONS):
+            made[number].append((record.value or b"").decode().removeprefix(DONE.decode()))
+        return made
+
 
 class _Classic(ClassicMember):
+    partitions = PARTITIONS
+
+
+class _ExactClassic(ExactClassicMember):
     partitions = PARTITIONS
 
 
@@ -110,3 +136,17 @@ class ModernGroupLoad(GroupLoad):
 
     member: ClassVar[type[Member]] = ModernMember
     name = "modern"
+
+
+class ExactClassicGroupLoad(GroupLoad):
+    """A classic group that processes in transactions."""
+
+    member: ClassVar[type[Member]] = _ExactClassic
+    name = "exact-classic"
+
+
+class ExactModernGroupLoad(GroupLoad):
+    """A group of KIP-848 that processes in transactions."""
+
+    member: ClassVar[type[Member]] = ExactModernMember
+    name = "exact-modern"

@@ -54,6 +54,11 @@ class Appender(Visitor):
         self._positions: dict[tuple[str, int], int] = {}
 
     @override
+    async def run(self) -> None:
+        await super().run()
+        await self.fence()
+
+    @override
     def gave_up(self) -> None:
         self._producer = None
 

@@ -129,10 +129,13 @@ class Member(Visitor):
             self.processed |= {(at, offset, value.decode()) for at, offset, value in taken}
             whole = len(taken) == len(reader.records)
             after = reader.positions[partition] if whole else taken[-1][1] + 1
-            await self._commit(connection, partition, after)
+            await self.finish(connection, partition, [value for *_, value in taken], after)
             self.positions[partition] = after
 
-    async def _commit(self, connection: Connection, partition: int, offset: int) -> None:
+    async def finish(
+        self, connection: Connection, partition: int, _values: Sequence[bytes], offset: int
+    ) -> None:
+        """Commit where it goes on, behind these values."""
         sent_s = now_s()
         row = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1,
                "committed_metadata": ""}  # fmt: skip

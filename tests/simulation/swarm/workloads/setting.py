@@ -219,6 +219,18 @@ class Visitor:
         if connection is not None:
             connection.close()
 
+    async def fence(self) -> None:
+        """End what a transactional id of this name has left open: it would hold the LSO until its time-out."""
+        while True:
+            try:
+                async with asyncio.timeout(CALL_S):
+                    connection = await self._connect()
+                    await connection.init_producer_id(self.name)
+                    return connection.close()
+            except (OSError, Refused) as error:
+                self.last_error = repr(error)
+            await asyncio.sleep(self.chance.uniform(0, 2 * self.rest_s))
+
     async def _connect(self) -> Connection:
         self.region = self.chance.choice(list(self.reach.regions))
         return await Connection.open(self._network, self.reach.regions[self.region].kafka_port)
