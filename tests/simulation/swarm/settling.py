@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from chaos.shuffle.settling import settled
-from tests.simulation.swarm.stage import NEVER, Stage
+from tests.simulation.swarm.stage import NEVER, Stage, stand_of
 
 UNCHANGED_S: Final = 4.0
 ASK_S: Final = 0.25
@@ -63,14 +63,9 @@ async def _give_a_word(stage: Stage, views: Views) -> None:
     if disputed and (not others or stage.chance.random() < 0.5):
         kind, target = "accept-loss", disputed[0]
     elif others:
-        kind, target = "failover", max(others, key=lambda name: _stand(views[name]))
+        kind, target = "failover", max(others, key=lambda name: stand_of(views[name]))
     else:
         return
     stage.tell(f"  the operator's word: {kind} at {target}")
     if refused := await stage.order(kind, target):
         stage.tell(f"  not done: {refused[:200]}")
-
-
-def _stand(view: Mapping[str, Any]) -> tuple[int, int]:
-    mark = view["tidemark"]
-    return mark["region_epoch"], mark["number"]

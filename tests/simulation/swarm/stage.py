@@ -43,6 +43,14 @@ TOPIC_ID_DIGITS: Final = 32
 NEVER: Final = float("inf")
 REFUSALS: Final = (NodeRefused, IdentityDamaged, MetadataUnreadable)
 RETENTION_CHECK_MS: Final = 1_000
+Stand = tuple[int, int]
+"""Region epoch and number of a tidemark."""
+
+
+def stand_of(view: Mapping[str, Any]) -> Stand:
+    """Return the tidemark that a region has reached, or published last."""
+    mark = view["tidemark"]
+    return mark["region_epoch"], mark["number"]
 
 
 class Stage:
@@ -70,7 +78,7 @@ class Stage:
         """How long an operator's patience is; how long all must be well (regions that were just healed have not met
         yet); whether the first anomaly ends all waiting."""
         self._up: set[str] = set()
-        self._copies: dict[str, list[tuple[float, FolderCopy]]] = {}
+        self._copies: dict[str, list[tuple[float, Stand, FolderCopy]]] = {}
         self._cut: set[frozenset[str]] = set()
         self._apart: Counter[frozenset[str]] = Counter()
         self.played: list[tuple[str, str, float]] = []
@@ -266,6 +274,12 @@ class Stage:
             if other != name and other not in self._damaged
         )
 
+    def _stands(self, *, without: str = "") -> list[Stand]:
+        """Return the tidemarks that regions stand at, those that are up and whole."""
+        self.check_ends()
+        names = [each for each in self.names if each != without and each not in self._damaged]
+        return [stand_of(view) for each in names if (view := self.view(each)) is not None]
+
     def _note_who_acts(self, names: Sequence[str]) -> None:
         for name in names:
             view = self.view(name)
@@ -393,11 +407,18 @@ class Stage:
         if action.region in self._missing or self._swapped is not None:
             return
         copy = copy_of(self.regions[action.region])
-        self._copies.setdefault(action.region, []).append((self.now_s(), copy))
+        newest = max(self._stands(), default=(0, 0))
+        self._copies.setdefault(action.region, []).append((self.now_s(), newest, copy))
 
     async def play_restore(self, action: Action) -> None:
+        # Another region has reached a tidemark since: it can tell that the copy is an older one (T33).
         alone_s = self._alone_since_s(action.region)
-        copies = [c for at_s, c in self._copies.get(action.region, ()) if at_s < alone_s]
+        known = max(self._stands(without=action.region), default=(0, 0))
+        copies = [
+            copy
+            for at_s, newest, copy in self._copies.get(action.region, ())
+            if at_s < alone_s and newest < known
+        ]
         if not copies or self._swapped is not None or not self._others_know(action.region):
             return
         await self.kill(action.region)
