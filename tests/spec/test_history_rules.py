@@ -363,6 +363,34 @@ async def test_T15_a_topic_that_was_made_again_is_two_until_a_tidemark_is_past_t
     await pair.us.shows("of the new one")
 
 
+async def test_T15_a_topic_gets_its_name_though_the_old_one_goes_while_it_is_made(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.eu.write("of the old one")
+    await pair.reached("of the old one")
+    old = pair.eu.partition().topic_id
+    deleting, creating = asyncio.Event(), asyncio.Event()
+    apply = MetadataStore.apply
+
+    async def in_this_order(store: MetadataStore, command: Command) -> MetadataImage:
+        if store is pair.us.metadata and isinstance(command, metadata_commands.DeleteTopic):
+            deleting.set()
+            await creating.wait()
+        if store is pair.us.metadata and isinstance(command, metadata_commands.CreateTopic):
+            creating.set()
+            await until(lambda: pair.us.table.by_id(old, 0) is None, "the old one goes")
+        return await apply(store, command)
+
+    monkeypatch.setattr(MetadataStore, "apply", in_this_order)
+    await pair.eu.topics.delete_topic(ORDERS)
+    async with asyncio.timeout(20):
+        await deleting.wait()
+    new = (await pair.eu.topics.create_topic(ORDERS, 2, {})).topic_id
+    await until(lambda: pair.us.table.by_id(new, 0) is not None, "the new one is there")
+    await until(lambda: ORDERS in pair.us.metadata.image.topics, "it has its name")
+    assert pair.us.metadata.image.topics[ORDERS].topic_id == new
+
+
 async def test_T15_a_takeover_before_that_tidemark_has_the_old_topic_again(pair: Pair) -> None:
     old, new = await made_again(pair)
     await pair.eu.kill()

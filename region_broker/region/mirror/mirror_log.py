@@ -7,6 +7,7 @@ INV-ML2  a log that a mirror opens shows nothing until a reached tidemark says s
 Not here: what to append and to show (`geo_replicator.link`).
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -264,6 +265,7 @@ class MirrorTopicStore:
         self._metadata = metadata
         self._partitions = partitions
         self._logs = logs
+        self._naming = asyncio.Lock()
 
     def mirrored(self) -> tuple[MirrorTopic, ...]:
         """Return the domain's topics as they are here."""
@@ -288,6 +290,9 @@ class MirrorTopicStore:
                 image = structs.replace(image, name=waiting)
             await self._apply(CreateTopic(image))
         self.open_logs(topic)
+        # 1. The name is another topic's. 2. This one is being written into the registry, to wait for it. 3. Meanwhile that
+        # other one is dropped, and who waits is looked for: nobody yet. 4. No deletion follows, so nobody looks again.
+        await self.rename({topic.topic_id: topic.name})
 
     def open_logs(self, topic: MirrorTopic) -> None:
         """Open all logs of the topic as mirrors that show nothing, also those that it has not yet here (T15)."""
@@ -305,12 +310,13 @@ class MirrorTopicStore:
     async def rename(self, names: Mapping[UUID, str]) -> bool:
         """Give topics that wait for their name the one that home knows them by, where it is free; tell if any got it."""
         renamed = False
-        for topic in list(self._metadata.image.topics.values()):
-            wanted = names.get(topic.topic_id, topic.name)
-            if wanted != topic.name and wanted not in self._metadata.image.topics:
-                await self._apply(RenameTopic(topic.topic_id, wanted))
-                self._partitions.rename_topic(topic.topic_id, wanted)
-                renamed = True
+        async with self._naming:  # two look for names: at a drop, and at a new topic
+            for topic in list(self._metadata.image.topics.values()):
+                wanted = names.get(topic.topic_id, topic.name)
+                if wanted != topic.name and wanted not in self._metadata.image.topics:
+                    await self._apply(RenameTopic(topic.topic_id, wanted))
+                    self._partitions.rename_topic(topic.topic_id, wanted)
+                    renamed = True
         return renamed
 
     async def grow(self, topic_id: UUID, partition_count: int) -> None:
