@@ -27,6 +27,7 @@ from tests.simulation.swarm.plan import Choice, Plan
 from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
 from tests.simulation.swarm.settling import settle
 from tests.simulation.swarm.stage import NAMES, Stage
+from tests.simulation.swarm.watching import watched
 from tests.simulation.swarm.weather import storm
 from tests.simulation.swarm.workloads.drawn import draw_workloads
 from tests.simulation.swarm.workloads.setting import End, Reach, Workload
@@ -73,7 +74,8 @@ def play(
     life = Life(plan, regions, partial(at_random, minutes=minutes), say=say, trace=Trace(write))
     reach = Reach(life.stage.fabric, life.stage.regions)
     life.clients.workloads = draw_workloads(reach, plan.seed, plan.rates.pace_s)
-    return run_simulated(life.run(), seed)
+    with watched(life.trace):
+        return run_simulated(life.run(), seed)
 
 
 class Life:

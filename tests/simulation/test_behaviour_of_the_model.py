@@ -1,0 +1,114 @@
+"""Runs of the simulator are behaviours of the model, and a run in which one rule was broken is not."""
+
+import ast
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from chaos.shuffle.plan import Kind
+from tests.model.behaviour import Behaviour, Refused
+from tests.simulation.swarm.life import play
+from tests.simulation.swarm.plan import Choice
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+NAMES = ("eu", "us", "ap")
+FOLDERS = frozenset(kind.value for kind in (Kind.WIPE, Kind.RESTORE, Kind.SWAP, Kind.HALF))
+SEED, MINUTES = 3, 0.1
+LEAST_MOVES = 100
+Line = tuple[object, ...]
+
+
+@cache
+def lines_of(seed: int) -> tuple[str, ...]:
+    """Return the events of one life, in which folders stay what they are."""
+    lines: list[str] = []
+    outcome = play(
+        seed, minutes=MINUTES, regions=3, write=lines.append, choice=Choice(without=FOLDERS)
+    )
+    assert not outcome.violations
+    return tuple(lines)
+
+
+def events_of(seed: int) -> list[tuple[object, ...]]:
+    """Return what the model has a word for."""
+    lines = (line.partition(" ")[2] for line in lines_of(seed))
+    return [ast.literal_eval(line)[1:] for line in lines if line.startswith("('model'")]
+
+
+@pytest.mark.usefixtures("silence")
+def test_T1_T4_T16_T24_a_life_is_a_behaviour_of_the_model() -> None:
+    behaviour = Behaviour(NAMES)
+    behaviour.follow(lines_of(SEED))
+    assert behaviour.moves > LEAST_MOVES
+    assert behaviour.tidemarks
+
+
+def first(events: list[Line], kind: str) -> int:
+    return next(at for at, event in enumerate(events) if event[0] == kind)
+
+
+def a_shard_did_not_enter(events: list[Line]) -> None:
+    del events[first(events, "entered")]
+
+
+def a_round_is_driven_again(events: list[Line]) -> None:
+    at = first(events, "enter")
+    events.insert(at + 1, events[at])
+
+
+def what_was_not_closed_is_published(events: list[Line]) -> None:
+    del events[first(events, "close")]
+
+
+def a_number_is_left_out(events: list[Line]) -> None:
+    at = [at for at, event in enumerate(events) if event[0] == "tidemark"][1]
+    kind, epoch, number, *rest = events[at]
+    assert isinstance(number, int)
+    events[at] = (kind, epoch, number + 1, *rest)
+
+
+def it_is_reached_before_it_is_published(events: list[Line]) -> None:
+    events.insert(first(events, "tidemark"), events.pop(first(events, "reached")))
+
+
+def who_promised_goes_on_reaching(events: list[Line]) -> None:
+    at = first(events, "reached")
+    region = events[at][1]
+    taken = '{"type":"TakeoverBegun","region_epoch":%d,"old_region":"eu","operation_id":"","planned":false,"forced":true}'
+    given = '{"type":"PromiseGiven","region_epoch":%d,"taker":"%s"}'
+    taker = next(name for name in ("us", "ap") if name != region)
+    epoch = 16 + NAMES.index(taker)
+    events.insert(at, ("journal", taker, taken % epoch))
+    events.insert(at + 1, ("journal", region, given % (epoch, taker)))
+
+
+def one_epoch_is_promised_to_who_did_not_ask(events: list[Line]) -> None:
+    given = '{"type":"PromiseGiven","region_epoch":17,"taker":"us"}'
+    events.insert(first(events, "enter"), ("journal", "ap", given))
+
+
+def it_acts_without_a_cut(events: list[Line]) -> None:
+    adopted = '{"type":"Adopted","region_epoch":17}'
+    events.insert(first(events, "enter"), ("journal", "us", adopted))
+
+
+PLANTED: dict[str, Callable[[list[Line]], None]] = {
+    "T4: a round is closed when all": a_shard_did_not_enter,
+    "T1: a round is driven once": a_round_is_driven_again,
+    "T4: what is published was closed": what_was_not_closed_is_published,
+    "T10: k is dense": a_number_is_left_out,
+    "T16: what is reached was published": it_is_reached_before_it_is_published,
+    "T24: who promised reaches nothing": who_promised_goes_on_reaching,
+    "T24: who is promised has asked": one_epoch_is_promised_to_who_did_not_ask,
+    "Adopted in phase mirroring": it_acts_without_a_cut,
+}
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("rule", PLANTED)
+def test_a_life_in_which_a_rule_was_broken_is_none(rule: str) -> None:
+    events = events_of(SEED)
+    PLANTED[rule](events)
+    with pytest.raises(Refused, match=rule):
+        Behaviour(NAMES).take_all(events)
