@@ -10,7 +10,9 @@ from typing import Any, Final
 from typing_extensions import override
 
 from chaos.judges.groups import GroupCommit
-from tests.simulation.kafka_client import Connection, Refused, batch_of, patiently
+from region_broker.wire.batches import Origin, Record, build_batch
+from tests.simulation.kafka_client import Connection, Refused, patiently
+from tests.simulation.simulated_loop import LoopClock
 from tests.simulation.swarm.processor import ADD_OFFSETS, TXN_OFFSET_COMMIT
 from tests.simulation.swarm.workloads.members import UNKNOWN, ClassicMember, Member, ModernMember
 from tests.simulation.swarm.workloads.setting import now_s
@@ -68,11 +70,13 @@ class ExactMember(Member):
             lambda: connection.add_partitions(self.name, producer, self.output, [partition]),
             rest_s=REST_S,
         )
-        for value in values:
-            sequence = self._sequences.get(partition, 0)
-            batch = batch_of(DONE + value, producer, sequence, transactional=True)
-            await connection.produce(self.output, {partition: batch}, transactional_id=self.name)
-            self._sequences[partition] = sequence + 1
+        sequence = self._sequences.get(partition, 0)
+        records = [
+            Record(None, DONE + value, timestamp_ms=LoopClock().wall_ms()) for value in values
+        ]
+        batch = build_batch(records, origin=Origin(*producer, sequence, transactional=True))
+        await connection.produce(self.output, {partition: batch}, transactional_id=self.name)
+        self._sequences[partition] = sequence + len(records)
         sent_s = now_s()
         await self._stage(connection, producer, partition, offset)
         await connection.end_txn(self.name, producer, commit=True, tv2=False)

@@ -22,7 +22,7 @@ from tests.simulation.swarm.processor import committed_offset
 from tests.simulation.swarm.workloads.setting import Setting, Visitor, now_s
 
 OFFSET_COMMIT, JOIN, HEARTBEAT, LEAVE, SYNC, MODERN = 8, 11, 12, 13, 14, 68
-SESSION_MS: Final = 6_000
+SESSION_MS: Final = 10_000
 REBALANCE_MS: Final = 5_000
 LEAVE_SHARE: Final = 0.03
 DIE_SHARE: Final = 0.02
@@ -116,7 +116,13 @@ class Member(Visitor):
         return max(0, offset)
 
     async def _work(self, connection: Connection) -> None:
-        for partition in list(self.positions):
+        for at, partition in enumerate(list(self.positions)):
+            if at > 0:
+                await self.beat(
+                    connection
+                )  # a disk may be slow: real clients say so beside their work
+            if partition not in self.positions:
+                continue
             if self.positions[partition] == UNKNOWN:
                 self.positions[partition] = await self.committed(connection, partition)
             position = self.positions[partition]
