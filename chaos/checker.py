@@ -1,9 +1,8 @@
 """The judge of a run of transfers: a pure function from a history to what is wrong with it.
 
-INV-CK1  no answer depends on counters of the broker or of the workload: only on what was tried, what was
-         answered, what was read and what was declared lost
-INV-CK2  each anomaly is found under its own name; `tests/unit/chaos/test_checker.py` breaks a sound history in
-         every way named here and expects exactly that name (its mutation score is its own test)
+No answer depends on counters of the broker or of the workload: only on what was tried, what was answered, what was read
+and what was declared lost. Each anomaly is found under its own name; `tests/unit/chaos/test_checker.py` breaks a sound
+history in every way named here and expects exactly that name (its mutation score is its own test).
 
 Not here: histories (`chaos.history`), how they come about.
 """

@@ -1,10 +1,9 @@
 """Plain idempotent producers that never stop: each message is numbered, each answer is kept.
 
-INV-PP1  a value is produced once by the application; whatever is in the log twice was doubled below it
-INV-PP2  a new epoch that librdkafka takes is noted: it then writes all again that was not answered, though it may
-         be in the log, so the broker must never give it a reason to
-INV-PP3  after a fatal error the producer starts anew under a new name: what it had not been answered may
-         be there or not
+A value is produced once by the application; whatever is in the log twice was doubled below it. A new epoch that
+librdkafka takes is noted: it then writes all again that was not answered, though it may be in the log, so the broker
+must never give it a reason to. After a fatal error the producer starts anew under a new name: what it had not been
+answered may be there or not.
 
 Not here: the judgement (`chaos.soak_judge`).
 """

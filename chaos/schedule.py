@@ -1,7 +1,7 @@
 """What a soak does to two regions, drawn from a seed: a pure function, so that a seed says everything.
 
-INV-SC1  the same seed gives the same rounds; nothing but the seed goes in
-INV-SC2  every kind of round comes before any comes a second time: a short run meets them all it can
+The same seed gives the same rounds; nothing but the seed goes in. Every kind of round comes before any comes a second
+time: a short run meets them all it can.
 
 Not here: how a round is played (`chaos.plays`), how it is judged (`chaos.soak_judge`).
 """

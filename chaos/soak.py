@@ -1,8 +1,8 @@
 """`python -m chaos.soak --seed N --minutes M`: two regions under load, faults by a seed, everything judged.
 
-INV-SK1  after every round both regions are read back whole, read-committed, and judged
-INV-SK2  whatever is wrong ends the run with exit code 1; seed, schedule, data folder and logs are kept
-INV-SK3  clients must get on by themselves after each round: who hangs is an anomaly like any other
+After every round both regions are read back whole, read-committed, and judged. Whatever is wrong ends the run with exit
+code 1; seed, schedule, data folder and logs are kept. Clients must get on by themselves after each round: who hangs is
+an anomaly like any other.
 
 Transactional workers come from the demo; plain producers and readers from this package.
 Not here: what happens when (`chaos.schedule`), what is wrong (`chaos.soak_judge`, the demo's audit).
@@ -154,7 +154,7 @@ class Soak(SoakStage):
             self.tell("  not judged: whoever still writes would look torn, doubled and taken back")
 
     def _settles(self) -> bool:
-        """Let everybody come to rest; whoever does not is an anomaly (INV-SK3), and there is no more to judge."""
+        """Let everybody come to rest; whoever does not is an anomaly, and there is no more to judge."""
         anomalies = len(self.anomalies)
         commits = len(self._journal.acks)
         if not wait_progress(self._plain, 50, PATIENCE_S):

@@ -1,8 +1,7 @@
 """What is wrong with a soak so far: a pure function of what was answered, read back, and declared lost.
 
-INV-SJ1  every acknowledged record is there where its answer said, or lies in a range that losses name
-INV-SJ2  a planned switch loses nothing
-INV-SJ3  a reader is never taken back, but in the region that lost the take-over, and only what it lost
+Every acknowledged record is there where its answer said, or lies in a range that losses name. A planned switch loses
+nothing. A reader is never taken back, but in the region that lost the take-over, and only what it lost.
 
 Not here: torn, doubled and missing transfers (`region_broker.cli.demo.audit`).
 """

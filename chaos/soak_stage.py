@@ -1,7 +1,7 @@
 """The regions of a soak and an operator who does not give up: kill, stop, order, wait, mend.
 
-INV-SS1  only processes of its own cluster are ever signalled
-INV-SS2  what does not come about in time is an anomaly, never an endless wait
+Only processes of its own cluster are ever signalled. What does not come about in time is an anomaly, never an endless
+wait.
 
 Not here: the workload and its judgement (`chaos.soak`).
 """

@@ -23,7 +23,10 @@ def next_region_epoch(known: Iterable[int], ordinal: int) -> int:
 
     Raises `idempotency.fencing.EpochExhausted`.
     """
-    return fencing.next_region_epoch(max(known, default=-1), ordinal)
+    highest = max(known, default=-1)
+    region_epoch = fencing.next_region_epoch(highest, ordinal)
+    assert region_epoch > highest, f"INV-DY1: {region_epoch} is not above {highest}"
+    return region_epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ INV-FA2  an event that the table `TRANSITIONS` does not name for a phase is ille
 INV-FA3  `next_effect` depends on the state only, and every effect may be run again: a process that was
         killed at any step reads its journal and goes on
 INV-FA4  writes open in ACTING and nowhere else; ACTING is entered by `Adopted` (or at birth) only
-INV-FA7  a region without history does nothing but ask for one; what joined a history and never acted since does not act
-        by itself (T32)
 INV-FA8  a region whose history was refuted does not act, also after a restart, until it took over from itself by an
         operator's word, or came back to the history of another one (T33)
 INV-FA5  a promise never goes down, and while it is higher than the region epoch this region does not act
 INV-FA9  a region that does not act says why, and either what it waits for and that it goes on by itself, or what an
          operator can do
+A region without history does nothing but ask for one; what joined a history and never acted since does not act by
+itself (T32).
 
     MIRRORING -> FENCING -> CUTTING -> ADOPTING -> ACTING -> DRAINING -> FENCED -> RETURNING -> MIRRORING
     UNBORN -> FENCED
@@ -160,10 +160,12 @@ def fold(state: State, event: Event) -> State:
     if target is None:
         raise IllegalTransition(f"{type(event).__name__} in phase {state.phase}: {event}")
     changed = msgspec.structs.replace(_remember(state, event), phase=target)
-    assert not changed.may_act or changed.acting_region == changed.region, changed
+    assert not changed.may_act or changed.acting_region == changed.region, f"INV-FA4: {changed}"
+    assert not changed.may_act or changed.refuted is None, f"INV-FA8: {changed}"
     return changed
 
 
+_PROMISED: Final = frozenset({PromiseVerdict.GRANTED, PromiseVerdict.REPEATED})
 TakeoverEvent = TakeoverBegun | TakeoverAbandoned | CutChosen | LogsCut | Adopted
 
 
@@ -179,6 +181,8 @@ def _remember(state: State, event: Event) -> State:
         case DrainRolledBack():
             return msgspec.structs.replace(state, reason="")
         case PromiseGiven(region_epoch=region_epoch, taker=taker):
+            verdict = judge_promise(state.promise, state.region_epoch, Promise(region_epoch, taker))
+            assert verdict in _PROMISED, f"INV-FA5: {verdict} for {event} in {state}"
             fenced = _without_takeover(
                 state, f"region {taker} was promised region epoch {region_epoch}"
             )
@@ -199,7 +203,7 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
         case TakeoverBegun():
             own = Promise(event.region_epoch, state.region)
             verdict = judge_promise(state.promise, state.region_epoch, own)
-            assert verdict in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}, (state, event)
+            assert verdict in _PROMISED, f"INV-DY2: {verdict} for {event} in {state}"
             others = state.promise.taker not in {"", state.region}
             return msgspec.structs.replace(
                 state,
@@ -254,6 +258,8 @@ def _remember_return(
             return msgspec.structs.replace(state, acting_region=acting_region, reason="")
         case ReturnBegun(entries=entries):
             assert entries, "a return follows at least one entry"
+            epochs = [entry.region_epoch for entry in entries]
+            assert epochs == sorted(set(epochs)), f"INV-LN1: {epochs}"
             return msgspec.structs.replace(
                 state, unseen=entries, acting_region=entries[-1].acting_region
             )

@@ -1,8 +1,8 @@
 """Whose a data folder is, which history it copies, and the chain of its starts (T32, T33, T36). Pure.
 
 INV-FX1  a folder has one history for life: the one born in it, or the one that it joined; neither is ever changed
-INV-FX2  each start draws an incarnation at random and links it to the one before: no clock orders them
 INV-FX3  a chain keeps its newest `INCARNATIONS_KEPT` ids, how many there were, and a hash over all of them
+Each start draws an incarnation at random and links it to the one before: no clock orders them.
 
 INV-FX4  a start that speaks again after a later heard one of its region has spoken is alive: two nodes run as that region
 
@@ -48,7 +48,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
         return self.newest[-1] if self.newest else ""
 
     def with_start(self, incarnation: str) -> "Chain":
-        """Return the chain with one more start (INV-FX2)."""
+        """Return the chain with one more start."""
         return Chain(
             newest=(*self.newest, incarnation)[-INCARNATIONS_KEPT:],
             count=self.count + 1,

@@ -73,7 +73,8 @@ class Frontier:
             return
         if tidemark.point <= self.reached:
             return
-        assert not self._pending or self._pending[-1].point < tidemark.point, tidemark.point
+        newest = self._pending[-1].point if self._pending else self.complete
+        assert newest < tidemark.point, f"INV-FR1: {tidemark.point} comes behind {newest}"
         self._give_up(tidemark.removed)
         pending = _Pending(tidemark.point, 0)
         pending.unreachable = self._inside_holes(tidemark)
@@ -203,5 +204,6 @@ class Frontier:
 
     def persisted(self, point: TidemarkPoint) -> None:
         """Note that {region epoch, k} is durable: it may be shown now (INV-FR2)."""
-        assert self.reached <= point <= self.complete, (self.reached, point, self.complete)
+        assert self.reached <= point, f"INV-FR3: {point} is below {self.reached}, which was reached"
+        assert point <= self.complete, f"INV-FR2: {point} is not complete: {self.complete} is"
         self.reached = point

@@ -86,7 +86,7 @@ class Lineage:
     def __post_init__(self) -> None:
         """Check INV-LN1."""
         epochs = [entry.region_epoch for entry in self.entries]
-        assert epochs == sorted(set(epochs)), epochs
+        assert epochs == sorted(set(epochs)), f"INV-LN1: {epochs}"
 
     def since(self, region_epoch: int) -> tuple[LineageEntry, ...]:
         """Return the entries that a region which followed `region_epoch` has not seen."""
@@ -140,4 +140,8 @@ def lowest_base(entries: Iterable[LineageEntry]) -> Cut:
     for entry in unseen[1:]:
         keys &= set(entry.positions)
     positions = {key: min(entry.positions[key] for entry in unseen) for key in sorted(keys)}
-    return Cut(point=point, positions=positions, published_wall_ms=unseen[0].decided_wall_ms)
+    cut = Cut(point=point, positions=positions, published_wall_ms=unseen[0].decided_wall_ms)
+    assert all(cut.point <= entry.base for entry in unseen), (
+        f"INV-LN3: {cut.point} is not the lowest"
+    )
+    return cut

@@ -1,11 +1,11 @@
 """What a region keeps of a tail that the world went on without: keys, provenance, and what to move.
 
-INV-Q1  a quarantined tail is keyed {domain, topic id, partition, lineage entry, first, last offset}, holds
-        whole batches verbatim, and never changes
 INV-Q2  a tail is in quarantine before its log is cut (T20); moving it again changes nothing
 INV-Q3  nothing below the cut is ever moved
 INV-Q4  names prove nothing: offsets are given out again after a cut, under the same epoch too. Only equal bytes are
         the same tail; others that have its name stand beside it, as its next `edition`
+A quarantined tail is keyed {domain, topic id, partition, lineage entry, first, last offset}, holds whole batches
+verbatim, and never changes.
 
 Not here: bytes and files (`region_broker.region.failover.quarantine_store`), what was lost (`loss`).
 """
@@ -29,7 +29,7 @@ class CutCause(StrEnum):
 
 
 class QuarantineKey(NamedTuple):
-    """The name of one quarantined tail (INV-Q1); offsets are inclusive."""
+    """The name of one quarantined tail; offsets are inclusive."""
 
     domain: str
     topic_id: UUID

@@ -1,8 +1,8 @@
 """Reading `__tidemarks` back: from the last full vector that is not above a given tidemark.
 
 INV-TR1  reading starts at a full record and takes every record from there, so vectors are complete
-INV-TR3  a tidemark counts as held only if every log that it names ends at or beyond its position (T16)
-INV-TR2  the walk back costs one record per full vector, not one per tidemark
+A tidemark counts as held only if every log that it names ends at or beyond its position (T16). The walk back costs one
+record per full vector, not one per tidemark.
 
 Not here: the record (`tidemark`), what was reached (`frontier`).
 """
@@ -92,7 +92,7 @@ def shortfalls(cut: Cut, end_of: EndOf) -> list[Shortfall]:
 def held_point(
     records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint, end_of: EndOf
 ) -> TidemarkPoint:
-    """Return the greatest tidemark at or below `floor` that the bytes hold, `BEFORE_ALL` for none (INV-TR3).
+    """Return the greatest tidemark at or below `floor` that the bytes hold, `BEFORE_ALL` for none.
 
     Raises `TidemarkError` where the log is not readable.
     """

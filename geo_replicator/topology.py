@@ -1,6 +1,6 @@
 """The topics of a domain, as the replicator sees them.
 
-INV-GT2  everything that is copied is keyed by topic id; names are for people and for clients
+Everything that is copied is keyed by topic id; names are for people and for clients.
 
 Not here: where regions are met (addresses, the node's configuration), who acts (`lineage`, `directory`).
 """

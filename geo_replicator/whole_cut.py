@@ -65,6 +65,12 @@ class _Search:
             waiting = self._by_last[key]
             while waiting and waiting[-1].last_offset >= self._ends[key]:
                 self._hide(_identity(key, waiting.pop()))
+        for key, log in self._logs.items():
+            assert self._ends[key] <= log.stable_offset, f"INV-WC1: {key.encode()}"
+            waiting = self._by_last[key]
+            assert not waiting or waiting[-1].last_offset < self._ends[key], (
+                f"INV-WC2: {key.encode()}"
+            )
         return self._ends
 
     def _hide(self, identity: Hashable) -> None:

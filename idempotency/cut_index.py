@@ -29,7 +29,9 @@ class CutIndex:
         """Note the COMMIT marker at `offset`, decided in round `stamp`."""
         if self._stamps and stamp <= self._stamps[-1]:
             return
-        assert not self._offsets or offset > self._offsets[-1], (offset, self._offsets[-1])
+        assert not self._offsets or offset > self._offsets[-1], (
+            f"INV-C2: {offset}, {self._offsets[-1]}"
+        )
         self._stamps.append(stamp)
         self._offsets.append(offset)
 

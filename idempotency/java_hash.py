@@ -1,7 +1,7 @@
 """Java's `String.hashCode`, because Kafka picks a ledger shard by it and its tools do the same sum.
 
 INV-J1  the shard of a name is `abs(hashCode) % shard_count`, where abs(-2^31) is 0 (`Utils.abs`)
-INV-J2  a name lands on the same shard in every region, for ever: a domain's shard count is fixed
+A name lands on the same shard in every region, for ever: a domain's shard count is fixed.
 
 Rule C13 (transactional ids), and `partitionFor` of the group coordinator (group ids).
 Not here: how many shards there are (`DomainImage.shard_count`).

@@ -213,7 +213,9 @@ class PartitionState:
         control batch.
         """
         assert (marker is not None) == header.is_control, header
-        assert header.base_offset >= self._end_offset, (header.base_offset, self._end_offset)
+        assert header.base_offset >= self._end_offset, (
+            f"INV-S1: {header}, the end is {self._end_offset}"
+        )
         self._end_offset = header.next_offset
         if marker is not None:
             self._apply_marker(header.base_offset, marker)
@@ -243,6 +245,7 @@ class PartitionState:
             return
         entry = self._producers.get(header.producer_id)
         assert entry is not None
+        assert entry.producer_epoch >= header.producer_epoch, f"INV-P2: {entry}, {header}"
         if not entry.in_transaction:
             entry.txn_first_offset = header.base_offset
             self._visibility.begin(header.producer_id, header.base_offset)

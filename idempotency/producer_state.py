@@ -135,7 +135,8 @@ class ProducerTable:
             elif monotonic_ms - entry.idle_since_ms >= retention_ms:
                 expired.append(entry.producer_id)
         for producer_id in expired:
-            del self._entries[producer_id]
+            gone = self._entries.pop(producer_id)
+            assert not gone.in_transaction, f"INV-P3: {gone}"
         return expired
 
     def _entry_at(self, producer_id: int, producer_epoch: int) -> ProducerEntry:

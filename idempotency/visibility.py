@@ -101,6 +101,8 @@ class Visibility:
     def begin(self, producer_id: int, first_offset: int) -> None:
         """Note the first batch of a transaction."""
         assert producer_id not in self._open, producer_id
+        newest = next(reversed(self._open.values()), -1)
+        assert newest < first_offset, f"INV-V2: {first_offset} begins behind {newest}, and is older"
         self._open[producer_id] = first_offset
         self._cached = None
 
@@ -108,6 +110,8 @@ class Visibility:
         """Note that an open transaction has its marker."""
         first_offset = self._open.pop(ended.producer_id)
         assert first_offset == ended.first_offset <= ended.last_offset < ended.marker_offset, ended
+        newest = self._completed[-1].marker_offset if self._completed else -1
+        assert newest < ended.marker_offset, f"INV-V3: markers come in log order: {newest}, {ended}"
         self._completed.append(ended)
         if not ended.committed:
             stable_offset = next(iter(self._open.values()), ended.marker_offset + 1)
@@ -118,7 +122,9 @@ class Visibility:
 
     def last_stable_offset(self, bound: int) -> int:
         """Return the end of what a read-committed reader may see (C36, T17)."""
-        assert bound >= self._forgotten_below, (bound, self._forgotten_below)
+        assert bound >= self._forgotten_below, (
+            f"INV-V4: {bound}, forgotten below {self._forgotten_below}"
+        )
         if self._cached is not None and self._cached[0] == bound:
             return self._cached[1]
         stable = min(bound, next(iter(self._open.values()), bound))

@@ -48,7 +48,7 @@ class BatchWindow:
     def __init__(self, batches: list[SentBatch] | None = None) -> None:
         """Start empty or with the batches of a snapshot, oldest first."""
         self._batches: list[SentBatch] = batches or []
-        assert len(self._batches) <= BATCHES_TO_RETAIN, len(self._batches)
+        assert len(self._batches) <= BATCHES_TO_RETAIN, f"INV-W1: {len(self._batches)}"
 
     @property
     def batches(self) -> tuple[SentBatch, ...]:
@@ -85,6 +85,10 @@ class BatchWindow:
 
     def push(self, batch: SentBatch) -> None:
         """Retain `batch`, drop the sixth newest."""
+        newest = self.newest
+        assert newest is None or newest.last_offset < batch.base_offset, (
+            f"INV-W1: {newest}, {batch}"
+        )
         self._batches.append(batch)
         if len(self._batches) > BATCHES_TO_RETAIN:
             del self._batches[0]

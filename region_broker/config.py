@@ -2,8 +2,8 @@
 
 INV-CF1  a configuration is complete and consistent or is refused: all problems at once, each with the key, what is
         wrong with it, and what would be right; nothing is guessed
-INV-CF2  a key says beside its type what it may be and why (`config_rules`): checks, texts and the table in
-        docs/reference/config.md come from there
+A key says beside its type what it may be and why (`config_rules`): checks, texts and the table in
+docs/reference/config.md come from there.
 
 `TIDEMARK_<KEY>` (upper case) overlays a top-level key of the file. Every region of the cluster is listed in
 `[[regions]]` in every node's file, itself included: ordinals are part of producer ids and never change.

@@ -1,6 +1,6 @@
 """What the keys of a configuration must be together.
 
-INV-CRL1  a relation is looked at where all of its keys are right by themselves: nothing is told twice
+A relation is looked at where all of its keys are right by themselves: nothing is told twice.
 
 Pure. Each relation takes the values that are right and yields the problems.
 Not here: what one value may be (`config_rules`), which keys there are (`config`).

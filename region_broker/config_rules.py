@@ -1,7 +1,7 @@
 """What a key of the configuration may be, said beside the key: its range and the reason, or its kind of text.
 
-INV-CFR1  a problem names the key, says what is wrong with it, and what would be right
-INV-CFR2  a check looks at one value; what several keys must be together is a relation (`config_relations`)
+A problem names the key, says what is wrong with it, and what would be right. A check looks at one value; what several
+keys must be together is a relation (`config_relations`).
 
 The types of `config.NodeConfig` carry these rules (`Annotated`), and the checks, the texts of errors and the table in
 docs/reference/config.md are all made from them. Pure.

@@ -1,6 +1,6 @@
 """Every limit of the process in one place, related to each other by assertions at import.
 
-INV-LI1  everything that a peer can make grow has a limit here
+Everything that a peer can make grow has a limit here.
 Not here: limits of one topic (`controller.topic_configs`), of sockets (`ports.network`), time-outs of groups
 and transactions (their own packages).
 """

@@ -1,7 +1,7 @@
 """The node's counters: one registry per node, bound label sets, cheap on the request path.
 
-INV-ME2  counting a request takes no lock and makes no object
-INV-ME1  labels come from fixed sets (API names, reasons), never from what a client sends
+Counting a request takes no lock and makes no object. Labels come from fixed sets (API names, reasons), never from what
+a client sends.
 Not here: the HTTP route that shows them (`http_api`), gauges of other parts: they register their own
 collectors with `Metrics.registry`.
 """
@@ -40,7 +40,7 @@ _LATENCY_BUCKETS_S = (
 
 
 class ApiMetrics:
-    """The counts of one API: plain numbers of the event loop, made into samples when they are asked for (INV-ME2)."""
+    """The counts of one API: plain numbers of the event loop, made into samples when they are asked for."""
 
     __slots__ = ("buckets", "failures", "request_bytes", "requests", "response_bytes", "seconds")
 

@@ -4,7 +4,7 @@ INV-TC5  a request that meets a transition under way, or the next transaction's 
          under way, waits here in order of arrival; it is not sent away to back off (P5)
 INV-TC6  pending and PREPARE_* are looked at before producer ids and epochs: over an overflow the
          client may already use the pair that is not in force yet (P6, C26)
-INV-TC8  no clock, no I/O: `now_ms` is monotonic, `wall_ms` only goes into records
+No clock, no I/O: `now_ms` is monotonic, `wall_ms` only goes into records.
 
 What a driver must do, and in which order, stands at the head of the package. The rules are in the parts
 (`txn_coordinator.shard`); none of them knows the core.

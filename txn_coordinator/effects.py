@@ -1,7 +1,7 @@
 """What a coordinator core asks its driver to do.
 
-INV-TE1  effects of one step are carried out in order, and the ledger records among them reach the
-         ledger before those of any later step (T2)
+Effects of one step are carried out in order, and the ledger records among them reach the ledger before those of any
+later step (T2).
 Not here: how (`driver`).
 """
 

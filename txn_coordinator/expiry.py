@@ -3,7 +3,7 @@
 INV-TX1  time-outs run on the monotonic clock and start again at a reload: skewed clocks and slow
          takeovers never abort a transaction early (G7)
 INV-TX2  only EMPTY and COMPLETE_* ids expire, and none with anything under way
-INV-TX3  a new transactional id is made only while there are fewer than the limit; one that is there is served
+A new transactional id is made only while there are fewer than the limit; one that is there is served.
 Not here: the abort itself (`core`), the scan interval (`driver`).
 """
 

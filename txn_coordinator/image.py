@@ -5,7 +5,7 @@ INV-LIM1  for every cut of a history: replay(rows of the image of what is below,
 INV-LIM2  its rows are the ledger's, unchanged, in the ledger's order: the last of each key; the ROUND rows that gave
           the stamps of those decisions that take their id from their position; those that gave the round now and the
           round now released. What a tombstone removed is gone, and the tombstone with it
-INV-LIM3  it looks at last rows only: a row that a later one replaced may have been unreadable
+It looks at last rows only: a row that a later one replaced may have been unreadable.
 
 Why that is enough: an entry is its last record (INV-TC9), and the gate takes no ROUND that is not higher than all before,
 so leaving out some of those in between changes no stamp that is left. A kind of key that is unknown here is left out; the

@@ -1,10 +1,6 @@
 """What the coordinator needs from the process around it: a ledger, a way to partitions, id blocks.
 
-INV-TP1  `TransactionLog.append` is synchronous: the position is assigned before it returns, so that
-         reading the round and appending the decision is one step (T2)
 INV-TP2  `MarkerChannel.write` may be repeated with the same decision; partitions ignore repeats (T6)
-INV-TP4  whoever waits for an append or a marker is told exactly once, on the event loop, perhaps before the call that
-         asked returns; it does not raise, or the process ends
 INV-TP3  a producer id block is returned once, in all lives of all folders of a region (C11)
 Not here: the implementations (`region_broker.ledgers`).
 """
@@ -43,7 +39,7 @@ class LedgerPosition(msgspec.Struct, frozen=True):
 
 
 class DurableListener(Protocol):
-    """One that is told what became of an append (INV-TP4)."""
+    """One that is told what became of an append."""
 
     def committed(self) -> None:
         """It is below the high watermark."""
@@ -123,7 +119,7 @@ class MarkerOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class MarkerListener(Protocol):
-    """One that is told what became of each marker of an order (INV-TP4)."""
+    """One that is told what became of each marker of an order."""
 
     @property
     def closed(self) -> bool:

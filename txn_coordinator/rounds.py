@@ -46,7 +46,7 @@ class RoundGate:
 
     def enter(self, entered_round: int) -> list[str]:
         """Move to a higher round; return the transactional ids that are free now."""
-        assert entered_round > self.current, (entered_round, self.current)
+        assert entered_round > self.current, f"INV-RO1: {entered_round} behind {self.current}"
         self.current = entered_round
         self.current_offset = -1
         if round_number(entered_round) == 0:
@@ -66,7 +66,8 @@ class RoundGate:
 
     def hold(self, transactional_id: str, stamp: int) -> None:
         """Remember that the COMMIT markers of this decision wait."""
-        assert not self.is_free(stamp), (stamp, self.current, self.released)
+        assert not self.is_free(stamp), f"INV-RO2: {stamp}, {self.current}, {self.released}"
+        assert stamp <= self.current, f"INV-RO1: {stamp} was decided in a round to come"
         self._held[transactional_id] = stamp
 
     @property

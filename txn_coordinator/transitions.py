@@ -1,11 +1,11 @@
 """Builds the next value of a transactional id's entry; the value before is never changed.
 
-INV-TT1  each function returns the whole new record (prepare); the caller appends it (persist) and only
-         then applies it (complete)
 INV-TT2  `last_producer_epoch` belongs to `previous_producer_id` if there is one, else to `producer_id`:
          it names the pair that a repeated request may still carry (KIP-360)
 INV-TT3  `region_epoch` is set where (producer id, epoch) is given to a client, and nowhere else (T22)
 INV-TT4  an epoch is bumped at most once per transition, and never past 32767 (C16, P6, P7)
+Each function returns the whole new record (prepare); the caller appends it (persist) and only then applies it
+(complete).
 
 Not here: whether a transition may happen (`states`, `core`).
 """
@@ -119,7 +119,7 @@ def bump_epoch(
     record: TransactionRecord, stamp: Stamp, *, timeout_ms: int, keep_last: bool
 ) -> TransactionRecord:
     """InitProducerId: same producer id, next epoch; `keep_last` lets the same producer retry."""
-    assert not is_exhausted(record.producer_epoch), record.producer_epoch
+    assert not is_exhausted(record.producer_epoch), f"INV-TS3: {record.producer_epoch} is the last"
     return replace(
         record,
         producer_epoch=record.producer_epoch + 1,
@@ -171,6 +171,7 @@ def join_partitions(
     record: TransactionRecord, stamp: Stamp, *, partitions: tuple[TopicPartition, ...], tv: int
 ) -> TransactionRecord:
     """AddPartitions: the transaction begins, or grows by `partitions` (all new to it)."""
+    assert partitions, f"{record.transactional_id} begins, or grows by nothing"
     if record.status is TxnStatus.ONGOING:
         return replace(
             record,
@@ -216,7 +217,7 @@ def prepare_end(record: TransactionRecord, stamp: Stamp, decision: Decision) -> 
     )
     if decision.tv < 2:
         return decided
-    assert record.producer_epoch < EPOCH_FENCE, record.producer_epoch
+    assert record.producer_epoch < EPOCH_FENCE, f"INV-TT4: {record.producer_epoch} is the last"
     assert is_exhausted(record.producer_epoch) == (decision.next_producer_id != NONE)
     return replace(
         decided,
@@ -240,7 +241,8 @@ def prepare_new_producer(
 
     `producer_epoch` is that of the request: if it is repeated, it is recognised by it.
     """
-    assert record.status is not TxnStatus.ONGOING, record.status
+    assert record.status is not TxnStatus.ONGOING, f"INV-TC7: {record.status}"
+    assert next_producer_id >= 0, f"INV-TC7: no new producer id for {record.transactional_id}"
     return replace(
         record,
         status=TxnStatus.PREPARE_ABORT,
@@ -295,6 +297,8 @@ def prepare_orphan(
 ) -> TransactionRecord:
     """The outcome of a transaction that only partitions know: aborted, its `pair` fenced (T21)."""
     producer_id, producer_epoch = pair
+    assert producer_id >= 0, f"INV-TA1: a transaction without a producer: {pair}"
+    assert partitions, f"INV-TA1: {pair} has nothing open"
     return replace(
         record,
         producer_id=producer_id,
@@ -314,6 +318,9 @@ def complete(record: TransactionRecord, decision: DecisionId, wall_ms: int) -> T
     A waiting producer id takes over here; `last_producer_epoch` stays what the client last saw.
     """
     assert record.status in PREPARED, record.status
+    assert record.stamp in {None, decision.stamp}, (
+        f"INV-TC4: decided in {record.stamp}, not {decision}"
+    )
     done = replace(
         record,
         status=(

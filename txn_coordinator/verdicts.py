@@ -1,6 +1,6 @@
 """What the coordinator says: verdict enums and outcomes, without any Kafka number.
 
-INV-TV1  every request gets exactly one outcome, and its verdict is one of `TxnVerdict`
+Every request gets exactly one outcome, and its verdict is one of `TxnVerdict`.
 Not here: Kafka error codes and their downgrade per version (region_broker.handlers).
 """
 

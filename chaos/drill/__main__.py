@@ -1,7 +1,7 @@
 """``python -m chaos.drill --seed N --drills M``: two failovers over three regions, and how long each client stood still.
 
-INV-DRI1  drill i of seed N is the only one of seed N + i: one command replays it
-INV-DRI2  each drill runs in a process of its own, and ends in time: a client that librdkafka never lets go ends with it
+Drill i of seed N is the only one of seed N + i: one command replays it. Each drill runs in a process of its own, and
+ends in time: a client that librdkafka never lets go ends with it.
 
 A standstill of librdkafka can be looked into with `--trace`: `clients.log` keeps what each client logs, beside the nodes' logs.
 """
@@ -95,7 +95,7 @@ def _pairs(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _run(seed: int, folder: Path) -> str:
-    """Play the drill of a seed in a process of its own (INV-DRI2); return how it failed, empty if it did not."""
+    """Play the drill of a seed in a process of its own; return how it failed, empty if it did not."""
     command = [sys.executable, "-m", "chaos.drill", *sys.argv[1:],
                "--seed", str(seed), "--in-this-process", str(folder)]  # fmt: skip
     with (folder / "clients.log").open("wb") as log:

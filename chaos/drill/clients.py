@@ -1,8 +1,8 @@
 """The clients of a drill: transactional producers and consume-process-produce workers that know all regions.
 
-INV-DRC1  every client has all bootstrap addresses and starts anew after an error, as an application does
-INV-DRC2  a journal keeps when each commit was answered, by client
-INV-DRC3  every other producer is patient: it repeats a call as long as librdkafka names its error retriable
+Every client has all bootstrap addresses and starts anew after an error, as an application does. A journal keeps when
+each commit was answered, by client. Every other producer is patient: it repeats a call as long as librdkafka names its
+error retriable.
 
 Not here: what happens to the regions (`chaos.drill.play`), what a standstill is (`chaos.drill.gaps`).
 """
@@ -32,7 +32,7 @@ _ADMIN_S: Final = 20.0
 
 
 class Times:
-    """When each client's commits were answered (INV-DRC2)."""
+    """When each client's commits were answered."""
 
     def __init__(self) -> None:
         """Nothing was answered."""

@@ -1,6 +1,6 @@
 """One drill: home is killed, a second region takes over, and then a second failover with the third region in some state.
 
-INV-DRP1  clients must get on by themselves after each failover: whoever does not within the patience is an anomaly
+Clients must get on by themselves after each failover: whoever does not within the patience is an anomaly.
 
 Not here: the clients (`chaos.drill.clients`), the sums (`chaos.drill.gaps`).
 """

@@ -1,9 +1,8 @@
 """The judge of a compacted topic: of each key the newest value is there, at home and at the mirrors.
 
-INV-JCP1  what is newest of a key was written to that key, and nothing newer of it was acknowledged, but for what a word
-          covers; a key without a record had a tombstone at its end
-INV-JCP2  all regions show the same newest values, whatever each of them has cleaned
-INV-JCP3  in a log the records of a key rise, each is there once
+What is newest of a key was written to that key, and nothing newer of it was acknowledged, but for what a word covers; a
+key without a record had a tombstone at its end. All regions show the same newest values, whatever each of them has
+cleaned. In a log the records of a key rise, each is there once.
 
 Each key has one writer, whose numbers rise; a tombstone's number is known by the offset that was answered only.
 """

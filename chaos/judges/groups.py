@@ -1,11 +1,9 @@
 """The judge of consumer groups, of both protocols: who owned what when, what was committed, and what was processed.
 
-INV-JGR3  in one generation (classic) or member epoch (KIP-848) a partition has one owner
-INV-JGR4  whoever has lost a partition to another member commits it no more: its commit is refused, but for what a word
-          covers (a region that could not have heard of its successor)
-INV-JGR5  a committed offset does not go back, but for what a word covers (T26)
-INV-JGR6  at the end each record below the committed offset was processed; exactly once where the offset was in the
-          transaction of the output
+In one generation (classic) or member epoch (KIP-848) a partition has one owner. Whoever has lost a partition to another
+member commits it no more: its commit is refused, but for what a word covers (a region that could not have heard of its
+successor). A committed offset does not go back, but for what a word covers (T26). At the end each record below the
+committed offset was processed; exactly once where the offset was in the transaction of the output.
 
 Times are those of the clients: an owner has a partition from when it was told until it said that it gave it back.
 """

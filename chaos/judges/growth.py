@@ -1,8 +1,8 @@
 """The judge of topics that grow under load: a growth that was answered holds, and so does what the new partitions took.
 
-INV-JGR1  at the end all regions have the same number of partitions: never more than were asked for, and not fewer than
-          were answered, but for what a word covers (T15)
-INV-JGR2  what was acknowledged in a partition, old or new, is there, but for what a word covers
+At the end all regions have the same number of partitions: never more than were asked for, and not fewer than were
+answered, but for what a word covers (T15). What was acknowledged in a partition, old or new, is there, but for what a
+word covers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

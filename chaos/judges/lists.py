@@ -3,15 +3,14 @@
 Source: Adya's G0, G1a, G1b and G1c (Generalized Isolation Level Definitions, 2000), lists as in Elle (Kingsbury, Alvaro,
 VLDB 2020). Kafka promises less than read committed of a database, so this is what is held against it:
 
-INV-JLI1  G1a: what is shown belongs to a transaction that asked for its commit before, and was not refused it
-INV-JLI2  G1b as far as Kafka has it: a reader passes over no append that is committed below where it stands. That it is
-          shown one append of a transaction and not yet the next is right: an open transaction between them holds the LSO
-INV-JLI3  the appends of a list have one order for all readers and regions: the log's, each at one offset
-INV-JLI4  G0 as far as Kafka has it: a transaction that was answered before another began is before it in every list.
-          Two that are open at once may be in either order, and in another one in the next list
-INV-JLI5  G1c: what transactions were shown of each other (wr) has no circle
-INV-JLI6  a transaction is shown nothing from its own first append on: it holds the LSO itself
-INV-JLI7  a transaction is there whole or not at all; one whose commit was answered is there, but for what a word covers
+G1a: what is shown belongs to a transaction that asked for its commit before, and was not refused it. G1b as far as
+Kafka has it: a reader passes over no append that is committed below where it stands. That it is shown one append of a
+transaction and not yet the next is right: an open transaction between them holds the LSO. The appends of a list have
+one order for all readers and regions: the log's, each at one offset. G0 as far as Kafka has it: a transaction that was
+answered before another began is before it in every list. Two that are open at once may be in either order, and in
+another one in the next list. G1c: what transactions were shown of each other (wr) has no circle. A transaction is shown
+nothing from its own first append on: it holds the LSO itself. A transaction is there whole or not at all; one whose
+commit was answered is there, but for what a word covers.
 
 A read is not part of its transaction: it is as of when it was made, and says nothing about other lists.
 """
@@ -128,7 +127,7 @@ def _dirty(history: ListHistory) -> Iterator[str]:
 
 
 def _passed_over(history: ListHistory, excuse: Excuse) -> Iterator[str]:
-    """Rules INV-JLI2 and INV-JLI3."""
+    """Yield the appends that a reader passed over (G1b)."""
     for read in history.reads:
         entries = history.lists.get(read.key, ())
         between = [entry for entry in entries if read.position <= entry[0] < read.next_position]

@@ -1,8 +1,7 @@
 """The judge of numbered values: "<writer> <number>", each written by one writer in rising order, some never answered.
 
-INV-JNU1  a value is there at most once, and a writer's values rise in each partition
-INV-JNU2  what was acknowledged is there, at the offset that was answered, but for what a word covers
-INV-JNU3  all regions show the same
+A value is there at most once, and a writer's values rise in each partition. What was acknowledged is there, at the
+offset that was answered, but for what a word covers. All regions show the same.
 """
 
 from collections import Counter, defaultdict

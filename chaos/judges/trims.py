@@ -1,9 +1,9 @@
 """The judge of DeleteRecords: readers miss exactly what was deleted, and what was deleted does not come back.
 
-INV-JTR1  a log starts nowhere beyond what was asked before (KIP-107), and a reader is given every record from its
-          position on, or is told OFFSET_OUT_OF_RANGE below the log start
-INV-JTR2  an answered deletion, and a log start that a region showed, hold to the end, but for what a word covers (T14)
-INV-JTR3  at the end all regions start at the same offset, and hold each acknowledged record from there on
+A log starts nowhere beyond what was asked before (KIP-107), and a reader is given every record from its position on, or
+is told OFFSET_OUT_OF_RANGE below the log start. An answered deletion, and a log start that a region showed, hold to the
+end, but for what a word covers (T14). At the end all regions start at the same offset, and hold each acknowledged
+record from there on.
 
 Not here: whose records they are (`chaos.shuffle.judge`). The topic has one record a batch and no transactions.
 """

@@ -1,9 +1,8 @@
 """``python -m chaos.shuffle --seed N --sequences M --regions 2``: random sequences, each judged from what clients saw.
 
-INV-SHM1  sequence i of seed N is the only one of seed N + i: one command replays it
-INV-SHM2  each sequence runs in a process of its own and ends in time; what ends by a memory error of librdkafka
-          (see docs/TESTING.md) is played once more
-INV-SHM3  the folders of a sequence that failed stay, with what the nodes logged; of others only with --keep
+Sequence i of seed N is the only one of seed N + i: one command replays it. Each sequence runs in a process of its own
+and ends in time; what ends by a memory error of librdkafka (see docs/TESTING.md) is played once more. The folders of a
+sequence that failed stay, with what the nodes logged; of others only with --keep.
 """
 
 import contextlib

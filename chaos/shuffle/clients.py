@@ -1,6 +1,6 @@
 """The clients of a sequence: at each region a plain producer, a transactional one and a reader; each notes what it saw.
 
-INV-SHC1  a client knows its own region's address only, so what it saw says which region said it
+A client knows its own region's address only, so what it saw says which region said it.
 
 One more transactional producer knows all addresses, as applications do.
 """

@@ -1,7 +1,7 @@
 """The links between regions, as proxies that can be cut: one per direction of dialling.
 
-INV-SHL1  a region knows every other one by a proxy's port only, so that a cut cuts everything between the two
-INV-SHL2  a link that was silenced delivers what was sent meanwhile when it is healed, as TCP does
+A region knows every other one by a proxy's port only, so that a cut cuts everything between the two. A link that was
+silenced delivers what was sent meanwhile when it is healed, as TCP does.
 
 Runs an event loop in a thread of its own.
 """

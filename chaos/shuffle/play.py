@@ -2,7 +2,7 @@
 
     regions, topics, clients | actions | operator settles | all clients get on | clients end | read back | judge
 
-INV-SHY1  every wait ends; what does not come about in time is an anomaly
+Every wait ends; what does not come about in time is an anomaly.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Asks every region's `/readyz` again and again, and keeps how long each said no, and why.
 
-INV-SHR1  a region that does not answer says nothing: only answers count
+A region that does not answer says nothing: only answers count.
 """
 
 import http.client

@@ -1,7 +1,7 @@
 """The operator at the end of a sequence: heals and starts everything, and gives the word where one is asked for.
 
-INV-SHO1  a word is given only where nobody acts although all run and talk: what mends itself is left alone
-INV-SHO2  a dispute is ended either way, by chance: failover to who has shown more, or the loss accepted by name
+A word is given only where nobody acts although all run and talk: what mends itself is left alone. A dispute is ended
+either way, by chance: failover to who has shown more, or the loss accepted by name.
 
 Else the region with the greatest tidemark is told to take over.
 """

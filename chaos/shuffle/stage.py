@@ -1,12 +1,11 @@
 """The regions of a sequence, the links between them, their folders, and an operator who is asked.
 
-INV-SHS1  only processes of its own cluster are ever signalled
-INV-SHS2  a folder is touched only while its region does not run, or stands still
 INV-SHS3  no folder is emptied or wound back that alone knows what clients saw: nothing can be shown by it. So another region
           must have a folder that is whole, or has become so by mirroring; one that acts is not emptied while another acts
           out of its reach; and one that was alone since before its copy was made is not wound back to it
-INV-SHS5  damage to a folder counts from when the clients of its region have noticed that it is down
-INV-SHS4  every explicit word of the operator is noted, from when it is given; an order that is accepted counts
+Only processes of its own cluster are ever signalled. A folder is touched only while its region does not run, or stands
+still. Damage to a folder counts from when the clients of its region have noticed that it is down. Every explicit word
+of the operator is noted, from when it is given; an order that is accepted counts.
 
 Not here: which actions (`chaos.shuffle.plan`), the operator's choices (`chaos.shuffle.settling`).
 """
@@ -145,9 +144,7 @@ class Stage(ClusterStage):
         self._note_damage(name)
 
     def _note_damage(self, name: str) -> None:
-        time.sleep(
-            QUIET_S
-        )  # INV-SHS5: what a client still had in its buffers is older than the damage
+        time.sleep(QUIET_S)  # What a client still had in its buffers is older than the damage
         self._damage(name, time.monotonic())
 
     def _damage(self, name: str, at_s: float) -> None:

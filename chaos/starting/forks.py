@@ -3,9 +3,8 @@
 One connection per node, with its command line and its three standard files; the answers are its process id, and its exit
 code once there is one.
 
-INV-STF1  a fork has no thread, no signal handler and no open file of another node: nothing but what its own start would
-          import
-INV-STF2  it ends with its standard input, nodes end with theirs
+A fork has no thread, no signal handler and no open file of another node: nothing but what its own start would import.
+It ends with its standard input, nodes end with theirs.
 """
 
 import contextlib
@@ -83,7 +82,7 @@ class _Forks:
         return None
 
     def _become(self, files: Sequence[int]) -> None:
-        """Close all that is not the child's (INV-STF1)."""
+        """Close all that is not the child's."""
         os.setsid()
         self._selector.close()
         self._listener.close()

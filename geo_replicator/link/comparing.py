@@ -1,7 +1,7 @@
 """Where one region's logs leave another's, by bytes: what leader epochs alone cannot tell (T33).
 
-INV-LB1  a log that agrees by leader epochs is reconciled only if its last batch is home's, too
-INV-LB2  where it is not, the end of what both share is found by halving: a question for each doubling of the log
+A log that agrees by leader epochs is reconciled only if its last batch is home's, too. Where it is not, the end of what
+both share is found by halving: a question for each doubling of the log.
 
 1. Home's folder is restored from a copy that was made while it stood still. 2. It starts: its counter of starts goes to
 the number that the life behind the copy had, and with it the leader epoch. 3. It writes other batches at the same
@@ -67,7 +67,7 @@ async def compared(
     answers: Mapping[LogKey, HomeLogEnd],
     proven: Mapping[LogKey, int],
 ) -> Mapping[LogKey, HomeLogEnd]:
-    """Return the answers, with the end that is really shared where the bytes differ (INV-LB1).
+    """Return the answers, with the end that is really shared where the bytes differ.
 
     `proven`: how far home was shown to hold each log in this session.
     """

@@ -6,11 +6,11 @@ INV-LK3  at most `FETCHES_IN_FLIGHT` fetches are under way; each answer is appen
 INV-LK4  a topic that is gone at home is kept until a tidemark past its deletion is reached (T15); without a deletion
          that home names, a log that holds records is kept for good, and the link stands still (T34)
 INV-LK8  a log that cannot go on waits, with the reason, until home's registry is looked at again: all others go on
-INV-LK6  logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15)
 INV-LK7  nothing is asked of home, copied, cut or deleted before home was shown to hold what was reached here under
          this region epoch; where it does not, the mirror stays as it is, and asks again (T33, T35)
 INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX` until an answer is taken whole, and
          then in a fresh session
+Logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15).
 
 Not here: reached tidemarks (`frontier`), I/O (`driver`), what home does (`link_source` in the broker).
 """

@@ -1,9 +1,9 @@
 """A link at work: its sessions with home, and the tasks of one mirror.
 
-INV-LD2  cancelling `run` stops the link: nothing is fetched, reached, shown or reported afterwards, and
-         `reached` is then exactly what is durable
 INV-LD6  what fails at one log, or one topic, halts that and nothing else; it is tried again every `RETRY_HALTED_MS`
 INV-LD3  a failed session ends in back-off and a new session
+Cancelling `run` stops the link: nothing is fetched, reached, shown or reported afterwards, and `reached` is then
+exactly what is durable.
 
 Four tasks: sessions (fetch and append), reaching and showing (`reaching`), reporting.
 Not here: decisions (`core`), sockets and disks (`ports`).
@@ -115,7 +115,7 @@ class Link:
             _log.error("%s", self.reaching.stopped)
 
     async def run(self) -> None:
-        """Follow home until cancelled (INV-LD2)."""
+        """Follow home until cancelled."""
         if not self._restored:
             self.restore()
         if not self._restored:

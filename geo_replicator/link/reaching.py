@@ -3,7 +3,7 @@
 INV-LD1  a reader of this region is shown D(k) only after k is durable here (T16, T17)
 INV-LD5  a claim does not outlive its bytes: after a loss the greatest tidemark that the logs hold counts as reached;
          what was reached, and is stored as that, does not go down by it (T16)
-INV-LD4  a corrupt `__tidemarks` stops reaching, loudly; what was shown stays
+A corrupt `__tidemarks` stops reaching, loudly; what was shown stays.
 
 Durable -> complete -> durable fact -> shown; the topics change in step with it (T15).
 Not here: decisions (`frontier`, `tidemark`, `topic_changes`), fetching (`driver`).
@@ -108,7 +108,7 @@ class Reaching:
         self._moved.set()
 
     async def run(self) -> None:
-        """Reach and show, until cancelled (INV-LD4)."""
+        """Reach and show, until cancelled."""
         while True:
             await self._moved.wait()
             self._moved.clear()

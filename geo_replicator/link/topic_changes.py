@@ -1,8 +1,8 @@
 """Changes of topics that wait on a mirror for a tidemark: growth, shrinking, deletion (T15).
 
-INV-TH1  a topic grows at the first tidemark that names a log which it has not yet, not before
 INV-TH3  what waits to be dropped waits no more once home's registry has it again
 INV-TH2  logs are dropped only at a reached tidemark with M at or past the version of home's registry without them
+A topic grows at the first tidemark that names a log which it has not yet, not before.
 
 Not here: carrying it out (`driver`), what separates two registries (`topology`).
 """
@@ -89,7 +89,7 @@ class TopicChanges:
         )
 
     def grown_at(self, named: Iterable[LogKey]) -> dict[UUID, int]:
-        """Return how many partitions the growing topics have at a tidemark that names these logs (INV-TH1)."""
+        """Return how many partitions the growing topics have at a tidemark that names these logs."""
         limits = {topic.topic_id: topic.partition_count for topic in self.growing}
         counts: dict[UUID, int] = {}
         for key in named:

@@ -1,11 +1,11 @@
 """Two sides of one partition compared: what the mirror lacks, has too much, or has otherwise.
 
-INV-RCDI1  ranges whose digests and counts agree hold the same headers; only the others are compared batch by batch
-INV-RCDI2  source only: behind the end of the mirror and behind the cut it is lag, everywhere else it is missing
-INV-RCDI3  a difference that begins where the regions' epochs part is one fork, not thousands of divergences
 INV-RCDI4  what one fault makes visible in several ways is one root; the others name it (`attribute`)
 INV-RCDI5  what was compacted on a side is not compared here: it counts as not covered unless it was compared by
            key (`compacted.by_key`)
+Ranges whose digests and counts agree hold the same headers; only the others are compared batch by batch. Source only:
+behind the end of the mirror and behind the cut it is lag, everywhere else it is missing. A difference that begins where
+the regions' epochs part is one fork, not thousands of divergences.
 
 Pure. Not here: judging one side alone (`replica`), transactions (`transactions`).
 """
@@ -158,7 +158,7 @@ def _unread_texts(source: Replica, mirror: Replica) -> list[str]:
 def ranges_to_compare(
     differing: Iterable[int], plan: PartitionPlan, *, source_start: int, mirror_end: int
 ) -> list[int]:
-    """Return which differing ranges need a comparison batch by batch (INV-RCDI1).
+    """Return which differing ranges need a comparison batch by batch.
 
     Ranges that lie wholly behind the horizon are lag, those below the source's log start are history.
     """

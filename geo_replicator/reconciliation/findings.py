@@ -3,8 +3,8 @@
 INV-RCR1  the same fault has the same finding id in every run: the id hashes kind, place and both digests,
         never a time, a run or a path
 INV-RCR2  a finding that another one explains names it in `caused_by`; only roots count as faults
-INV-RCR3  severity decides the exit code: corruption over incomplete coverage over lag (`diff(1)` spirit)
 INV-RCR4  no list ends without a word: what is not listed by itself is counted in `more` of the last one that is
+Severity decides the exit code: corruption over incomplete coverage over lag (`diff(1)` spirit).
 
 Not here: the checks (`diff`, `transactions`), how findings are shown (`report`).
 """

@@ -1,9 +1,9 @@
 """Up to where two regions must agree: the last tidemark that the mirror has reached.
 
-INV-RCHO1  a tidemark counts as reached only if it is recorded as reached, or every log of the mirror holds all
-         of it now; so the cut never asks a mirror for what it was never said to have
 INV-RCHO2  reading starts at the first full record and takes every record from there (INV-TR1); where one may be
            lost it starts again, at the next full one
+A tidemark counts as reached only if it is recorded as reached, or every log of the mirror holds all of it now; so the
+cut never asks a mirror for what it was never said to have.
 
 Not here: the record (`geo_replicator.tidemark`), how positions are used (`plan`).
 """

@@ -1,10 +1,10 @@
 """One run: sample both regions, plan, let an engine check, write what was found.
 
-INV-RCJB1  the mirror is sampled before the source, ledgers before data: what is copied or written meanwhile can
-         make the source longer, never the mirror, and a ledger never speaks of data that was not sampled
 INV-RCJB2  a run directory is whole or absent: it is written beside and renamed, `_SUCCESS` last, `LATEST` after
 INV-RCJB3  the same horizon and options give the same run id and the same bytes, apart from `metrics.json`
-INV-RCJB4  reads only; nothing in a region's folder is ever touched
+The mirror is sampled before the source, ledgers before data: what is copied or written meanwhile can make the source
+longer, never the mirror, and a ledger never speaks of data that was not sampled. Reads only; nothing in a region's
+folder is ever touched.
 
 `LocalEngine` runs the checks in this process; `spark_job.SparkEngine` the same checks in Spark.
 Not here: pyspark, the command line, what the metadata database says (handed in).
@@ -158,7 +158,7 @@ def reconcile_all(request: Request, engine: Engine) -> Outcome:
 
 
 def plan_of(request: Request, parallelism: int) -> Plan:
-    """Sample both regions (INV-RCJB1) and return the plan."""
+    """Sample both regions and return the plan."""
     ledgers = (TRANSACTION_LEDGER, TIDEMARK_LEDGER)
     mirror, source = (
         RegionInput(

@@ -1,10 +1,9 @@
 """What a run reads, how far it proves, and how the work is cut into tasks: decided once, before any byte is read.
 
-INV-RCP1  the plan is a pure function of the two listings, the topics, the cut and the options; so is the run id
 INV-RCP2  a task is many segments of about the same total size; a segment is read by exactly one task
-INV-RCP3  a partition is compared in [log start, horizon); with a cut the horizon is the cut, without one it is
-        what both sides hold; what lies behind is lag and never a fault
-INV-RCP4  a topic whose two sides are not the same topic is reported and not compared at all
+The plan is a pure function of the two listings, the topics, the cut and the options; so is the run id. A partition is
+compared in [log start, horizon); with a cut the horizon is the cut, without one it is what both sides hold; what lies
+behind is lag and never a fault. A topic whose two sides are not the same topic is reported and not compared at all.
 
 Not here: listing folders (`scanner`), finding out the cut (`job`).
 """
@@ -168,7 +167,7 @@ def make_plan(
     fork: Fork | None = None,
     parallelism: int = 2,
 ) -> Plan:
-    """Return the plan of comparing `mirror` with `source` (INV-RCP1)."""
+    """Return the plan of comparing `mirror` with `source`."""
     bounded = cut if options.until is Until.CUT else None
     mismatches = _mismatches(source, mirror, options, bounded)
     stopped = {finding.topic for finding in mismatches if finding.partition < 0}

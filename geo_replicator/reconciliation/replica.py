@@ -1,11 +1,10 @@
 """One side of one partition, judged alone: checksums, order, gaps and sequences.
 
-INV-RCRE1  physical order is judged in the file's own order, never from the join of two sides
-INV-RCRE2  a log may end inside a batch, or with a last batch that fails its CRC, without fault: a crash tears
-         the tail of the active segment. It is a fault below the cut, and where the other side has more
-INV-RCRE3  a compacted topic may have offset gaps; no other may
-INV-RCRE4  after a failover a producer may have a gap in its sequences: what was acknowledged and not mirrored is
-         lost and stated as loss, and the first gap under a newer region epoch is accepted once (T22)
+Physical order is judged in the file's own order, never from the join of two sides. A log may end inside a batch, or
+with a last batch that fails its CRC, without fault: a crash tears the tail of the active segment. It is a fault below
+the cut, and where the other side has more. A compacted topic may have offset gaps; no other may. After a failover a
+producer may have a gap in its sequences: what was acknowledged and not mirrored is lost and stated as loss, and the
+first gap under a newer region epoch is accepted once (T22).
 
 Not here: comparing two sides (`diff`).
 """
@@ -114,7 +113,7 @@ def _expired(segment: SegmentEvidence) -> bool:
 
 
 def judge_alone(replica: Replica, other_end_offset: int) -> None:
-    """Add all findings that `replica` shows by itself; may lower `end_offset` (INV-RCRE2)."""
+    """Add all findings that `replica` shows by itself; may lower `end_offset`."""
     for segment in replica.evidence:
         _judge_segment(replica, segment, other_end_offset)
     _judge_edges(replica)

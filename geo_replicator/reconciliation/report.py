@@ -1,9 +1,8 @@
 """What a run says: verdict, summary and one HTML page. Pure, and byte-stable for the same facts.
 
 INV-RCRP1  coverage is part of the verdict: less than all of the horizon is never "consistent"
-INV-RCRP2  exit codes: 0 consistent and all covered, 1 differences, 3 incomplete coverage, 4 behind the
-         budget or the failover not followed yet; the worst wins: differences, incomplete, behind
-INV-RCRP3  nothing in it depends on when or where the run was made
+Exit codes: 0 consistent and all covered, 1 differences, 3 incomplete coverage, 4 behind the budget or the failover not
+followed yet; the worst wins: differences, incomplete, behind. Nothing in it depends on when or where the run was made.
 
 Not here: writing files (`job`), usage errors (exit 2) and internal ones (70), which have no report.
 """

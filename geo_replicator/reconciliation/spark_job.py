@@ -4,8 +4,8 @@ One scan of both regions feeds everything. Its range digests are compared by one
 sides is 0 and the counts cancel where a range is equal); only ranges that differ are read again as headers; each
 partition is then judged as one group, and each bucket of producer ids as one group.
 
-INV-RCSJ1  only the DataFrame API is used (no RDD, no JVM call), so a remote session works too
-INV-RCSJ2  what comes back to the driver is small: a row per segment, differing ranges, findings
+Only the DataFrame API is used (no RDD, no JVM call), so a remote session works too. What comes back to the driver is
+small: a row per segment, differing ranges, findings.
 
 Not here: the checks (`diff`, `transactions`), reading (`spark_source`), whether this machine has Java (the CLI).
 """

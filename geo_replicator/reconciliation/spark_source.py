@@ -2,10 +2,9 @@
 
     spark.read.format("tidemark_log").option("plan", "/path/plan.msgpack").option("mode", "scan").load()
 
-INV-RCSS1  one input partition is one task of the plan: many segments of together about 1 GiB
-INV-RCSS2  it emits few rows (per range, per segment, per bucket), never one per batch: rows cross to the JVM one
-         by one, and the digest is computed where the bytes are
-INV-RCSS3  modes `scan` and `headers` give the same columns, so both feed the same checks
+One input partition is one task of the plan: many segments of together about 1 GiB. It emits few rows (per range, per
+segment, per bucket), never one per batch: rows cross to the JVM one by one, and the digest is computed where the bytes
+are. Modes `scan` and `headers` give the same columns, so both feed the same checks.
 
 The plan's path, and the segments' paths in it, must be readable where Spark's workers run.
 Not here: what Spark does with the rows (`spark_job`).

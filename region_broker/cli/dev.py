@@ -1,7 +1,7 @@
 """`tidemark dev`: regions as separate processes on loopback, until Ctrl-C or SIGTERM.
 
-INV-CD1  standard output holds the announcement and nothing else; what happens later goes to standard error
-INV-CD2  the command's end ends its regions: a signal stops them cleanly, its sudden death closes their stdin
+Standard output holds the announcement and nothing else; what happens later goes to standard error. The command's end
+ends its regions: a signal stops them cleanly, its sudden death closes their stdin.
 """
 
 import json

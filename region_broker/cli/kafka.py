@@ -1,6 +1,6 @@
 """What the commands that speak Kafka share: where to connect, and errors in words.
 
-INV-KC1  a Kafka error ends a command with its name, what it means and the exit code of `cli.output`
+A Kafka error ends a command with its name, what it means and the exit code of `cli.output`.
 """
 
 import logging

@@ -1,10 +1,10 @@
 """Regions as separate processes on loopback: what `dev`, `demo`, the tests and the chaos suites start.
 
 INV-LC1  only processes started here are ever signalled, and of each region one at a time
-INV-LC2  a region is up when its process has said so on its standard output; nobody polls or guesses
-INV-LC3  a cluster is born once, by who made its folder: before its home region starts for the first time (T32)
 INV-LC4  a port that a region is given is none that the system takes for what it dials: while the region is down, its port
          stays free
+A region is up when its process has said so on its standard output; nobody polls or guesses. A cluster is born once, by
+who made its folder: before its home region starts for the first time (T32).
 
 The folder holds one sub-folder per region and `cluster.json` with the cluster id and the ports, so that the
 same folder gives the same cluster again.
@@ -222,7 +222,7 @@ class LocalCluster:
             self._await_ready(name)
 
     def launch(self, name: str) -> None:
-        """Start a region and return at once: one that waits for a peer or an operator is never up (INV-LC2)."""
+        """Start a region and return at once: one that waits for a peer or an operator is never up."""
         self._spawn(name)
 
     def why_ended(self, name: str) -> str | None:

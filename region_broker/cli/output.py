@@ -1,9 +1,8 @@
 """How commands print: tables for people, JSON for programs, progress, and the exit codes.
 
-INV-OU1  what goes to standard output with `-o json` is one JSON document; progress and errors go to stderr
-INV-OU2  a table is never wrapped within a cell: where the terminal is too narrow for it, each row is printed as
-        lines of name and value; beside a pipe there is no width to keep to
-INV-OU3  control characters of data never reach a terminal
+What goes to standard output with `-o json` is one JSON document; progress and errors go to stderr. A table is never
+wrapped within a cell: where the terminal is too narrow for it, each row is printed as lines of name and value; beside a
+pipe there is no width to keep to. Control characters of data never reach a terminal.
 """
 
 import json

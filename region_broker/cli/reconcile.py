@@ -1,9 +1,8 @@
 """`tidemark reconcile`: prove that two regions hold the same, or show where they do not.
 
-INV-RCCR1  exit codes: 0 consistent and all covered, 1 differences, 2 usage, 3 incomplete coverage, 4 behind the
-         budget or a failover not followed yet, 70 internal; the same number is in `summary.json`
-INV-RCCR2  region folders are only read; live ones too
-INV-RCCR3  nothing heavy (numpy, Arrow, Spark) is imported before a command runs
+Exit codes: 0 consistent and all covered, 1 differences, 2 usage, 3 incomplete coverage, 4 behind the budget or a
+failover not followed yet, 70 internal; the same number is in `summary.json`. Region folders are only read; live ones
+too. Nothing heavy (numpy, Arrow, Spark) is imported before a command runs.
 
 Not here: the checks and their outputs (`geo_replicator.reconciliation`).
 """
@@ -115,7 +114,7 @@ def _run(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
 
 
 class _InternalErrors:
-    """Ends the process with 70 on anything unforeseen: 1 would claim that the regions differ (INV-RCCR1)."""
+    """Ends the process with 70 on anything unforeseen: 1 would claim that the regions differ."""
 
     def __enter__(self) -> None:
         """Begin."""

@@ -1,7 +1,7 @@
 """`tidemark region`: status, planned switch, fail-over, losses.
 
-INV-CG1  a fail-over is never begun before the loss statement was printed or --yes was given
-INV-CG2  an order ends with exit code 0 only when the new region takes writes
+A fail-over is never begun before the loss statement was printed or --yes was given. An order ends with exit code 0 only
+when the new region takes writes.
 
 Not here: HTTP (`region_client`), tables (`output`).
 """

@@ -1,8 +1,7 @@
 """The CLI's side of the HTTP API: finds the node of a region through any node that answers.
 
-INV-CR1  a dead address among several is no error; no live one is
-INV-CR2  every request ends within its time-out, and an answer is bounded in size
-INV-CR3  a redirect is followed only to an address that the cluster itself named, and only once
+A dead address among several is no error; no live one is. Every request ends within its time-out, and an answer is
+bounded in size. A redirect is followed only to an address that the cluster itself named, and only once.
 
 http.client rather than aiohttp: a command must start within 150 ms.
 Not here: what is printed (`region`, `admin`).

@@ -1,8 +1,8 @@
 """What can go wrong for a client, in terms that decide what to do next.
 
-INV-CP8  every error says whether the same call may be tried again (`retriable`) and whether the write may have
-        happened all the same (`maybe_written`): what an application must know, and what Kafka's error codes
-        leave to guessing; never are both true
+Every error says whether the same call may be tried again (`retriable`) and whether the write may have happened all the
+same (`maybe_written`): what an application must know, and what Kafka's error codes leave to guessing; never are both
+true.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,12 @@
 """A read-committed consumer for asyncio, with confluent-kafka underneath.
 
-INV-CP4  only records of committed transactions (and plain ones) are handed out, in offset order per partition
 INV-CP5  the position moves only past what was handed out; it is committed by `commit`, or with a transaction
 INV-CP12 records and positions of a partition are forgotten when the group takes it away
 INV-CP15 what librdkafka gave out before a seek or a rewind is dropped in the order in which its thread did both: a poll that
          was given up goes on in that thread, and what it finds is either handed out in its place or not at all
 INV-CP18 where the group has committed nothing yet, it goes back to the first record that it was given, not to the end
 INV-CP16 nobody waits in silence: a start without a broker is an error, a loss of all brokers is logged
+Only records of committed transactions (and plain ones) are handed out, in offset order per partition.
 
 Bootstrap over several regions: reads are served by whichever region answers, up to the tidemark it reached.
 Records are fetched from librdkafka in batches, one thread hop each.

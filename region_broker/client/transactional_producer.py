@@ -7,10 +7,10 @@ INV-CP3  a fence by failover (rule T22: every transactional producer gets a new 
         producer and repeats the transaction, and so does one by the region itself, which aborts what is open for too
         long; a fence by another instance, also one that began after a failover, is an error, and never answered by
         fencing that one
-INV-CP10 the region epoch that a verdict is asked with is the one that the producer id was given out in: it was
-        the same before and after InitProducerId, and is known or None, never assumed
-INV-CP11 a transaction that commits a consumer's position is not repeated here after a failover or a rebalance:
-        what was read before it may have been cut off too, so the consumer goes back and reads again
+The region epoch that a verdict is asked with is the one that the producer id was given out in: it was the same before
+and after InitProducerId, and is known or None, never assumed. A transaction that commits a consumer's position is not
+repeated here after a failover or a rebalance: what was read before it may have been cut off too, so the consumer goes
+back and reads again.
 
 confluent-kafka's calls that wait run in one thread per producer; handing over a record never leaves the loop.
 Not here: the protocol (librdkafka), how its calls are waited for (`waiting_calls`), the decision (`txn_coordinator`), where a verdict is read from
@@ -221,7 +221,7 @@ class TransactionalProducer:
         except KafkaException as error:
             self._condemn(kafka_error(error))
             return
-        # Aborting may have taken a new producer id (KIP-360), in another region epoch (INV-CP10).
+        # Aborting may have taken a new producer id (KIP-360), in another region epoch.
         epoch = await self._verdicts.region_epoch() if self._verdicts.can_ask else None
         self._usable = epoch == self._region_epoch
 
@@ -431,7 +431,7 @@ class TransactionalProducer:
         return epoch
 
     async def _rebuild(self) -> None:
-        """Obtain a producer id and learn the region epoch it belongs to (INV-CP10)."""
+        """Obtain a producer id and learn the region epoch it belongs to."""
         self._usable = False
         for _ in range(ATTEMPT_COUNT_MAX):
             before = await self._verdicts.region_epoch()

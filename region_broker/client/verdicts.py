@@ -1,7 +1,7 @@
 """Ask a region for the final word on a transaction (rule T29).
 
-INV-CP7  only an acting region is believed, and among several the one with the greatest region epoch: an old
-        one that was cut off may not know yet that another took over
+Only an acting region is believed, and among several the one with the greatest region epoch: an old one that was cut off
+may not know yet that another took over.
 
 The question is a record's position and the region epoch under which it was written; the acting region
 answers from its log and the lineage, at any time after. Asked over HTTP, at all addresses at once; addresses

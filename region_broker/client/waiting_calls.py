@@ -1,6 +1,6 @@
 """Calls of confluent-kafka that wait, until librdkafka has an answer; all of them block, in the producer's thread.
 
-INV-CP14 a call is repeated only where librdkafka names its error retriable: it goes on where it was, nothing is doubled
+A call is repeated only where librdkafka names its error retriable: it goes on where it was, nothing is doubled.
 
 Not here: what follows from an error (`transactional_producer`).
 """

@@ -1,7 +1,7 @@
 """Changes of a topic's configs: what a set of operations makes of the configs that are there (KIP-339).
 
-INV-CC1  all operations on a topic take effect together, or none does
-INV-CC2  the domain of a topic never changes: its transactions and its mirrors hang on it
+All operations on a topic take effect together, or none does. The domain of a topic never changes: its transactions and
+its mirrors hang on it.
 Source: Kafka ConfigurationControlManager, ConfigAdminManager.
 Not here: which values are honoured (`topic_configs`), where they are kept (`metadata_commands`).
 """

@@ -1,8 +1,8 @@
 """Commands that change the metadata image, and the one pure function that applies them.
 
-INV-M3  `apply` is deterministic and total: a command that must not take effect raises `CommandRefused`
-        and leaves the image as it was; nothing else is raised
 INV-M4  a domain's region epoch never goes down, and no two lineage entries share one (rule T19)
+`apply` is deterministic and total: a command that must not take effect raises `CommandRefused` and leaves the image as
+it was; nothing else is raised.
 
 Not here: I/O. A replicated state machine will feed the same commands later.
 """

@@ -1,11 +1,11 @@
 """The metadata of one region as one immutable value.
 
-INV-M1  an image is never changed, only replaced; `version` grows by one with each applied command
-INV-M2  an image is a pure function of the commands applied so far (`metadata_commands.apply`)
 INV-M8  a topic that is gone was deleted by a command, and `deleted` names it by id, the last `DELETED_MAX` of them
         (T34: absence alone is no deletion)
 INV-M9  of a topic that is not here it is said that it may have been deleted only where that deletion could have been
         forgotten: one of too many, or one by an older version, which kept none
+An image is never changed, only replaced; `version` grows by one with each applied command. An image is a pure function
+of the commands applied so far (`metadata_commands.apply`).
 
 Topics carry their id, so that a topic deleted and created again is another topic. A domain carries its
 lineage: who acted from which cut (rule T25 of the tidemark protocol).

@@ -2,7 +2,7 @@
 
 INV-M6  `image` equals what the database holds after every `apply`: a command is in memory only once it is
         durable (WAL, synchronous=FULL)
-INV-M7  commands are applied one after the other; one task writes
+Commands are applied one after the other; one task writes.
 
 A later issue feeds the same `apply` from a replicated log. The log path never waits for this store.
 """

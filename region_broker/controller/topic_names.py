@@ -1,6 +1,6 @@
 """Which topic names may be created.
 
-INV-CT1  a name is safe as a folder and as a metric label: [a-zA-Z0-9._-], at most 249 characters
+A name is safe as a folder and as a metric label: [a-zA-Z0-9._-], at most 249 characters.
 Source: Kafka Topic.validate and Topic.hasCollision.
 Not here: internal topics, which the node creates itself.
 """

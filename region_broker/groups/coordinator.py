@@ -1,9 +1,9 @@
 """The group coordinator of a region: whom each request goes to, loading, administrators' orders, time.
 
-INV-GC1  a request is judged and its records appended without an `await` between
 INV-GC2  a commit is answered when its records are durable (B15); a fetch shows durable ones only
-INV-GC3  after every `await` the shard's term is compared before anything is read or changed
 INV-GC4  not ACTIVE: NOT_COORDINATOR, LOADING or NOT_AVAILABLE, never a guess (C23)
+A request is judged and its records appended without an `await` between. After every `await` the shard's term is
+compared before anything is read or changed.
 
 Needs `run()` to be running: timers and the completion of generations live in its task group, so
 that a client that goes away cannot take a rebalance with it.

@@ -1,8 +1,8 @@
 """Deleting groups, and single offsets of them, by an administrator's order: who may, and which records do it.
 
 INV-GD1  a group with members is not deleted; an offset of a topic that a member subscribes to is not deleted either
-INV-GD2  what goes, goes with everything: offsets pending in open transactions too, so that no commit brings them back
-INV-GD3  nothing is changed here: the records do it, once they are written
+What goes, goes with everything: offsets pending in open transactions too, so that no commit brings them back. Nothing
+is changed here: the records do it, once they are written.
 
 Source: Kafka GroupCoordinatorService.deleteGroups and deleteOffsets, ClassicGroup.validateDeleteGroup,
 validateOffsetDelete and isSubscribedToTopic; ConsumerProtocolSubscription.
@@ -42,7 +42,7 @@ def deletion_records(shard: Shard, group_id: str) -> list[KeyValue]:
 
 
 def offset_records(group_id: str, partitions: Iterable[TopicPartition]) -> list[KeyValue]:
-    """Return the records that end these offsets, pending ones too (INV-GO4)."""
+    """Return the records that end these offsets, pending ones too."""
     return [(encode_offset_key(OffsetKey(group_id, tp)), None) for tp in partitions]
 
 

@@ -1,19 +1,18 @@
 """Committed and pending offsets of one ledger shard: the pure replay of its partition.
 
-INV-GO1  the table is a function of the ledger alone: live == replay(log) after every step (B5)
 INV-GO2  an offset of an open transaction is invisible until its marker is applied (C43)
-INV-GO3  at a commit marker the pending offset wins iff its record lies behind the committed one's
-         in the ledger; at an abort marker it is dropped (C44)
-INV-GO4  a tombstone removes the committed offset and every pending one of that partition (C45)
 INV-GO5  nothing with a pending offset expires (C45)
 INV-GO6  an offset belongs to the topic whose id its record carries: one that has its name later has no offset. A topic
          that is not there takes nothing away: only a deletion does, and another topic under the name proves one (T34)
+The table is a function of the ledger alone: live == replay(log) after every step (B5). At a commit marker the pending
+offset wins iff its record lies behind the committed one's in the ledger; at an abort marker it is dropped (C44). A
+tombstone removes the committed offset and every pending one of that partition (C45).
 
 A live write is applied by the very call that replay uses, with the offset that the ledger gave it; offsets that a client
 commits are made ready before (`OffsetsToPut`), so that twenty thousand of them are put in their places in one step.
 A marker may be applied later than it was appended: no record of the same producer can come between
 (the coordinator verifies each commit, and it is in PREPARE_* until the marker is confirmed), and
-records of others commute with it because INV-GO3 compares record offsets, not times.
+records of others commute with it because record offsets are compared, not times.
 Not here: who may commit (`group`), the ledger (`ports`).
 """
 
@@ -173,7 +172,7 @@ class OffsetTable:
         self._places(key.group_id, record.producer_id)[key.tp] = place
 
     def put(self, offsets: OffsetsToPut, base_offset: int, producer_id: int) -> None:
-        """Apply one commit whose records lie at `base_offset`, +1, ..; cheap for many (INV-GO1)."""
+        """Apply one commit whose records lie at `base_offset`, +1, ..; cheap for many."""
         record_offset = base_offset
         for place in offsets.in_order:
             place.record_offset = record_offset

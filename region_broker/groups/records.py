@@ -1,7 +1,7 @@
 """Keys and values of `__consumer_offsets`, in Kafka's own layouts, so that its tools can read them.
 
-INV-GR1  decode(encode(x)) == x for every key and value
 INV-GR2  a record that cannot be understood stops the load of its shard; it is never skipped (C22)
+decode(encode(x)) == x for every key and value.
 
 OffsetCommitKey v1 / OffsetCommitValue v3 and v4, GroupMetadataKey v2 / GroupMetadataValue v3 (group coordinator of
 Kafka, `coordinator-key/value` schemas): big endian, non-flexible strings and arrays. OffsetCommitValue v4 is flexible

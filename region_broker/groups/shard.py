@@ -1,9 +1,9 @@
 """One shard of the offsets ledger as the coordinator holds it: status, table, groups.
 
-INV-GS1  every write is appended and applied in one step, so that the table is the ledger's replay
-INV-GS2  nothing is answered from a shard that is not ACTIVE
 INV-GS3  `term` grows with every load, resign and failure: who awaited compares it before going on (`since`); a shard
          that serves again, in another term, answers nothing that was begun in an earlier one
+Every write is appended and applied in one step, so that the table is the ledger's replay. Nothing is answered from a
+shard that is not ACTIVE.
 
 A marker that is applied while the shard loads is kept and applied after the replay; applying it
 twice is harmless, because no later record of its producer can exist before the shard is ACTIVE.

@@ -1,7 +1,7 @@
 """One deadline per name over the Clock port, without polling.
 
-INV-TI1  `on_due(name)` runs once for each armed deadline, at or after it, never before
-INV-TI2  re-arming later is free: the earlier wake-up finds nothing due and arms the new deadline
+`on_due(name)` runs once for each armed deadline, at or after it, never before. Re-arming later is free: the earlier
+wake-up finds nothing due and arms the new deadline.
 
 A sleeper is spawned only when a deadline lies before every other sleeper's, so their number stays
 small: in a steady state one sleeps and the heap holds the rest.

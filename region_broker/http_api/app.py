@@ -1,8 +1,7 @@
 """The HTTP server of a node: one aiohttp application with limits, and the middleware that all routes share.
 
-INV-HA1  a request is bounded in size (line, headers, body) and in time; beyond it gets an answer that says so
-INV-HA2  every error is problem+json, also those of aiohttp itself (RFC 9457)
-INV-HA3  a failing request harms no other one
+A request is bounded in size (line, headers, body) and in time; beyond it gets an answer that says so. Every error is
+problem+json, also those of aiohttp itself (RFC 9457). A failing request harms no other one.
 
 Not here: what the routes answer (`routes_health`, `routes_regions`).
 """

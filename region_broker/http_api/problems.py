@@ -1,6 +1,6 @@
 """Errors over HTTP: one shape, `application/problem+json` (RFC 9457).
 
-INV-HP1  every error answer has type, title, status and detail; `code` is stable and for programs
+Every error answer has type, title, status and detail; `code` is stable and for programs.
 Not here: which errors there are.
 """
 

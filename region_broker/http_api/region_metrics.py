@@ -1,6 +1,6 @@
 """Gauges of a region for Prometheus, read when they are asked for.
 
-INV-HM1  nothing is counted twice: a gauge is what `describe` says at the moment of the scrape
+Nothing is counted twice: a gauge is what `describe` says at the moment of the scrape.
 
 Not here: counters of requests and bytes (`region_broker.metrics`).
 """

@@ -1,7 +1,7 @@
 """`/livez`, `/readyz`, `/metrics`: for supervisors, load balancers and Prometheus.
 
-INV-HH1  `/livez` says that the event loop turns, and nothing else: a region that may not act is alive
-INV-HH2  `/readyz` names every check, with the reason of each that fails
+`/livez` says that the event loop turns, and nothing else: a region that may not act is alive. `/readyz` names every
+check, with the reason of each that fails.
 
 Not here: what a check looks at.
 """

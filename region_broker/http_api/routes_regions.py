@@ -1,8 +1,8 @@
 """`/v1/region`, `/v1/operations`: how a region stands, switch and fail-over, and what they cost.
 
-INV-HO1  an order is served by the node of the region that is to act; any other answers where to go (307)
-INV-HO2  orders must be sent as application/json, so no web page can give one by a plain form
-INV-HO3  a fail-over, or a loss accepted, without `confirm: true` changes nothing
+An order is served by the node of the region that is to act; any other answers where to go (307). Orders must be sent as
+application/json, so no web page can give one by a plain form. A fail-over, or a loss accepted, without `confirm: true`
+changes nothing.
 
     GET  /v1/region                        role, region epoch, tidemark, lag, link, peers, topics
     GET  /v1/region/loss-statement?to=us   what acting in `us` now would lose at most

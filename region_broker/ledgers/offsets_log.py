@@ -1,9 +1,9 @@
 """The offsets ledger over partitions: `groups.ports.OffsetsLog` and `PartitionEnds`.
 
-INV-OL1  one append is one record batch, so its offsets are consecutive and it is there or not
 INV-OL2  a transactional append is a transactional batch of that producer: the partition's last
          stable offset waits for its marker, and adoption finds it open (T21)
 INV-OL3  replay reads every batch; a damaged one raises, it is never skipped (C22)
+One append is one record batch, so its offsets are consecutive and it is there or not.
 Not here: what the records mean (`groups.offsets`), markers (the marker channel).
 """
 

@@ -1,6 +1,6 @@
 """The transaction ledger over partitions: `txn_coordinator.ports.TransactionLog`.
 
-INV-AT1  one append is one record batch: its offsets are consecutive, and it is there or not
+One append is one record batch: its offsets are consecutive, and it is there or not.
 Not here: reading (`ledgers.rows`, `ledgers.images`), what the records mean (`idempotency.ledger_records`).
 """
 

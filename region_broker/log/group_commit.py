@@ -6,14 +6,14 @@ journal.
 INV-CM1  while a group is synced the next one gathers; a log is in at most one running group
 INV-CM2  a log hears of each job once, on the loop, with its own outcome: a bad log file stops one partition, a bad
         journal all that were in that block
-INV-CM3  a job is never run again after an error
 INV-CM4  nothing large and nothing with a full segment is synced on the loop, and nothing at all for a while
         after syncs there have become slow: the while doubles each time, so a slow disk is rarely tried
 INV-CM5  all files of a group begin to be written out before the first is waited for
+A job is never run again after an error.
 
 INV-CM7  a group begins once a few turns of the loop brought nothing new, at the latest after `GATHER_TURNS_MAX`: what
         has arrived in the sockets joins it, and no clock makes a lone request wait
-INV-CM6  as soon as one half of the journal is full, the files of the logs in it are synced in the background
+As soon as one half of the journal is full, the files of the logs in it are synced in the background.
 
 Policies: `commit` starts a group as soon as anything is dirty; `interval` each `flush_interval_ms`; `os` syncs only
 segments that are full; neither uses the journal. Full segments are handed to `on_sealed` in a thread of its own, so that a slow digest
@@ -278,7 +278,7 @@ class GroupCommit:
         return self._journal is not None and not self._catching_up and bool(self._journal.lagging())
 
     async def catch_up(self) -> None:
-        """Sync the files of the logs that keep the journal from going on (INV-CM6)."""
+        """Sync the files of the logs that keep the journal from going on."""
         assert self._journal is not None
         found = [log.begin_file_sync() for log in self._journal.lagging()]
         jobs = [job for job in found if job is not None]

@@ -1,7 +1,7 @@
 """Reading a log's batches back into what they stand for: index, leader epochs, and the state of producers.
 
-INV-RY1  state == replay(log), whichever snapshot it started from
-INV-RY2  `read_on` looks at each byte once: CRC, index, leader epochs and state come from the same pass
+State == replay(log), whichever snapshot it started from. `read_on` looks at each byte once: CRC, index, leader epochs
+and state come from the same pass.
 
 Not here: what is cut, what is durable (`recovery`).
 """

@@ -1,9 +1,8 @@
 """One segment: a file of whole record batches as they travel on the wire, and where to find them in it.
 
-INV-SG1  the file holds whole batches back to back; offsets grow; the first one is not below `base_offset`
-INV-SG2  a sealed segment never changes
-INV-SG3  what is read is whole batches, byte for byte as written
 INV-SG4  with `wait=False` nothing waits for the device: what is not in memory is ColdRange, and nothing has changed
+The file holds whole batches back to back; offsets grow; the first one is not below `base_offset`. A sealed segment
+never changes. What is read is whole batches, byte for byte as written.
 
 Not here: which segment holds an offset, appending, syncing (`partition_log`).
 """

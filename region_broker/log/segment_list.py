@@ -1,8 +1,7 @@
 """The segments of one log in order, and reading over them.
 
-INV-SL1  segments are contiguous: each begins where the one before ends; the last one is active. Cleaned ones have
-         holes inside, never at their end
-INV-SL2  a remembered position is the start of the batch at that offset, or the end of its segment
+Segments are contiguous: each begins where the one before ends; the last one is active. Cleaned ones have holes inside,
+never at their end. A remembered position is the start of the batch at that offset, or the end of its segment.
 
 Not here: writing, syncing, deleting (`partition_log`).
 """

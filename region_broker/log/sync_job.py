@@ -1,10 +1,9 @@
 """What is to be made durable for one log, fixed on the event loop and done in a thread.
 
-INV-LF1  a log's files are worked on under its `FileSync.lock`; a job of an older generation does nothing
 INV-LF2  after the first error every later job of the log ends with it (INV-DK3)
 INV-LF4  memory is given back only of what is synced, of the open segment of a log that is written in bulk, and in steps
-INV-LF3  what is written for a bookmark is written without the lock: only the sync of what is left, and the rename, hold
-         up a group commit
+A log's files are worked on under its `FileSync.lock`; a job of an older generation does nothing. What is written for a
+bookmark is written without the lock: only the sync of what is left, and the rename, hold up a group commit.
 
 Not here: when (`group_commit`), what comes of it (`parts.durability`).
 """

@@ -1,9 +1,9 @@
 """`tidemark init`: the birth of a cluster, once, at its home region (T32).
 
-INV-BI1  a folder that has a history keeps it: a second birth changes nothing
-INV-BI2  no birth where another region of the configuration answers that it has history of this cluster, whatever the
-         operator says; nor where one cannot be asked, unless the operator says that there is none
 INV-BI3  a birth that is refused leaves no folder that was not there
+A folder that has a history keeps it: a second birth changes nothing. No birth where another region of the configuration
+answers that it has history of this cluster, whatever the operator says; nor where one cannot be asked, unless the
+operator says that there is none.
 
 Not here: what a born folder does at its start (`storage`, `failover.driver`).
 """

@@ -1,6 +1,6 @@
 """What fails in a callback of the event loop, where asyncio would write a line and go on.
 
-INV-NCB1 a callback of ours that raises ends the node, as a task that raises does (INV-NO2): what it would have gone on
+INV-NCB1 a callback of ours that raises ends the node, as a task that raises does: what it would have gone on
          with (markers of a transaction, records of a ledger, answers) is gone, and nobody would come back for it
 
 What fails in foreign callbacks is logged, as asyncio does: servers of HTTP and sockets close what it concerned.

@@ -1,6 +1,6 @@
 """Gauges of a node for Prometheus, read when they are asked for, and the event loop's lag.
 
-INV-GA1  labels come from fixed sets (states, roles): a cluster of 2,000 topics has no more series than one of 2
+Labels come from fixed sets (states, roles): a cluster of 2,000 topics has no more series than one of 2.
 Not here: counters of requests (`region_broker.metrics`), the region's role and tidemark (`http_api`).
 """
 

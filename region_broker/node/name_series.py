@@ -3,7 +3,7 @@
 INV-NSR1  at most `names_max` topics and as many groups have series of their own; a name keeps its place as long as it is
          there, so that no rate jumps. All other topics are summed up under `OTHERS`, which is no legal name; other groups
          are only counted: to look at tens of thousands of groups would hold the event loop
-INV-NSR2  the counts are kept where batches pass, one addition each; nothing is counted per record
+The counts are kept where batches pass, one addition each; nothing is counted per record.
 
 Not here: gauges of the node as a whole (`gauges`).
 """

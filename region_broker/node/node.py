@@ -1,9 +1,8 @@
 """One node: the composition root. Everything is joined here, once, and nothing is decided.
 
-INV-NO1  the four ports (clock, chance, disk, network) enter here and nowhere else
-INV-NO2  whatever task of the node fails, the node ends, loudly; it never limps on with a part of itself gone
-         (callbacks of the loop: INV-NCB1)
-INV-NO4  a clean stop closes writes first, then answers what is under way, then closes the logs
+The four ports (clock, chance, disk, network) enter here and nowhere else. Whatever task of the node fails, the node
+ends, loudly; it never limps on with a part of itself gone (callbacks of the loop: INV-NCB1). A clean stop closes writes
+first, then answers what is under way, then closes the logs.
 
 Not here: what a role does (`region.role`), when it changes (`region.failover.driver`).
 """
@@ -287,7 +286,7 @@ class Node:
             caps=caps,
             memory=self.memory,
         )
-        # Each client of a mirror may have a connection of its own (INV-PS2): half as many as clients get.
+        # Each client of a mirror may have a connection of its own: half as many as clients get.
         peers = PeerSettings(connections_max=max(1, caps.in_all // 2))
         self.peers = PeerServer(ports.network, self._greeting, peers)
         self._source.register(self.peers)

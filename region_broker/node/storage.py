@@ -1,10 +1,9 @@
 """What lies on a node's disk: opened before anything is joined, closed after everything has stopped.
 
-INV-NO3  a data folder belongs to one cluster, one region and one process at a time
-INV-NO6  a folder is opened only by the region, node and cluster that its identity names; each start adds an incarnation
-         to it before anything else is written (T36)
-INV-NO5  what a folder needs at its first start (regions, domain, ledgers) is written before it is used; a start
-        that was interrupted is completed by the next one
+A data folder belongs to one cluster, one region and one process at a time. A folder is opened only by the region, node
+and cluster that its identity names; each start adds an incarnation to it before anything else is written (T36). What a
+folder needs at its first start (regions, domain, ledgers) is written before it is used; a start that was interrupted is
+completed by the next one.
 
 Not here: what runs on it (`node`).
 """
@@ -239,7 +238,7 @@ async def _open_identified(
 
 
 def check_owner(identity: FolderIdentity, config: NodeConfig, folder: Path) -> None:
-    """Refuse a folder of another cluster, region or node (INV-NO6); raises `NodeRefused`."""
+    """Refuse a folder of another cluster, region or node; raises `NodeRefused`."""
     _check_cluster(identity.cluster_id, config, folder)
     if identity.region != config.region:
         raise NodeRefused(

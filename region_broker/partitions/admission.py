@@ -1,7 +1,7 @@
 """What a client's batch must be before its sequence is judged: whole, sound, and of a kind clients may send.
 
-INV-AD1  the header is parsed once; records are never decoded
 INV-AD2  a batch that passes is exactly one batch, its CRC is right, and its count fits its offsets
+The header is parsed once; records are never decoded.
 
 Not here: sequences, epochs, open transactions (`PartitionState.judge`).
 Source: Kafka LogValidator.java, DefaultRecordBatch.java `ensureValid` (KIP-98).

@@ -1,12 +1,12 @@
 """The node's cleaner: compacts the dirtiest log, again and again, slowly, beside everything else.
 
-INV-CLN1  one log at a time; reading and writing in a thread, in small steps with pauses between: so that no more than
-         `CLEANER_BYTES_PER_S` is read, and no more than a third of the time is worked
 INV-CLN2  what a step prepared is void once the log was cut, shortened by retention or closed
 INV-CLN3  a log is cleaned below the bound it is given only: the last stable offset, and what every mirror of the
          domain has reached (T13)
-INV-CLN4  before the first hole: a snapshot of the state at the end of what is cleaned, and the mark, are durable, and
-         the snapshots below are gone: what follows them is no longer what they were followed by
+One log at a time; reading and writing in a thread, in small steps with pauses between: so that no more than
+`CLEANER_BYTES_PER_S` is read, and no more than a third of the time is worked. Before the first hole: a snapshot of the
+state at the end of what is cleaned, and the mark, are durable, and the snapshots below are gone: what follows them is
+no longer what they were followed by.
 
 A log that cannot be cleaned (damaged, or the disk fails on new files) is left as it is, with a line in the log; it is
 tried again in the next round. Source: Kafka LogCleaner.scala, LogCleanerManager.scala.

@@ -1,7 +1,7 @@
 """Those who wait until the high watermark of one partition reaches an offset.
 
-INV-CW1  a waiter ends exactly once: reached, failed or cancelled by its own task
-INV-CW2  waking costs O(log n) for each waiter that is woken, nothing for the others
+A waiter ends exactly once: reached, failed or cancelled by its own task. Waking costs O(log n) for each waiter that is
+woken, nothing for the others.
 
 Not here: what moves the high watermark (`partition`).
 """

@@ -8,8 +8,8 @@
     watchers   who is told that readers may see more      (`readable_watchers`)
 
 INV-PT2  HW never moves back but by `truncate_to` and `start_at`; what is below it survives a crash
-INV-PT9  whoever waits for a commit, or watches, is told of every change of role, of a cut and of a stop: each of them
-         goes through this class
+Whoever waits for a commit, or watches, is told of every change of role, of a cut and of a stop: each of them goes
+through this class.
 
 Not here: what goes from the log's two ends (`trimming`), Kafka's error numbers.
 """

@@ -3,7 +3,7 @@
 INV-PU1  a wait ends at the first of: enough bytes readable, a target's partition failed or changed its role, and what
         its owner ends it for
 INV-PU2  a wait leaves no callback behind, however it ends
-INV-PU3  a change in one partition is judged by looking at that one, however many are waited for
+A change in one partition is judged by looking at that one, however many are waited for.
 
 Not here: reading, and until when a fetch waits (the fetch handler: C38).
 """

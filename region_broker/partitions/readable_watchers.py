@@ -1,7 +1,7 @@
 """Whom a partition tells that readers may see more, or that it has changed its role or stopped.
 
-INV-RWA1  a watcher is told of every change until it is taken back; it may take itself or others back meanwhile (those
-          may be told once more)
+A watcher is told of every change until it is taken back; it may take itself or others back meanwhile (those may be told
+once more).
 Not here: waiting for HW (`commit_waiters`), what readers see (`partition`).
 """
 

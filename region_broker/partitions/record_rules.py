@@ -1,11 +1,11 @@
 """What a topic makes of a fresh batch before it is written: its times judged or stamped, its codec changed.
 
-INV-FIT1  a batch is judged by its header; records are looked at only where `compression.type` asks for another codec
-         than the batch has, by that codec, and in compacted topics, for their keys
 INV-FIT2  what takes long is done ahead and off the event loop (`is_heavy`, `prepared`); a batch that was not prepared,
          or under other rules than those in force now, is treated all the same when it is appended
 INV-FIT3  whether a batch is in the log already is asked first, of the bytes that were sent: rules that have changed since
          refuse no retry of what is there
+A batch is judged by its header; records are looked at only where `compression.type` asks for another codec than the
+batch has, by that codec, and in compacted topics, for their keys.
 
 A batch's header names its first and its highest timestamp. `message.timestamp.before.max.ms` is held against the
 first, where Kafka looks at every record: a record that is older than the first one of its batch passes.

@@ -8,9 +8,9 @@ INV-T6  a partition that was made and is gone, or whose folder was emptied, is n
         took its place (T36)
 INV-T7  only a start misses partitions: one that is made later was not there before, whatever the manifest still says of
         one of its number whose drop was interrupted
-INV-T4  the journal is replayed before any partition is opened
 INV-T5  a drop that a crash or the disk interrupted is finished by the next start, or before; a folder that no topic has
         and that no deletion was begun of is left
+The journal is replayed before any partition is opened.
 
     <data_dir>/format                        "tidemark-log 2"
     <data_dir>/journal                       small appends of all partitions, synced before they are acknowledged

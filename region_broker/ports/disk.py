@@ -1,6 +1,5 @@
 """The disk, one of the four ports: positioned reads and writes, syncs, and folders made durable.
 
-INV-DK1  `pwrite` writes everything or raises `OSError`; after an error the bytes from `position` on are unknown
 INV-DK2  nothing is durable before `fdatasync` of its file returned, and a new, renamed or removed name not
         before `fsync_dir` of its folder returned
 INV-DK4  `pread_cached` never waits for the device where the file system can tell (RWF_NOWAIT: ext4, xfs, btrfs); elsewhere
@@ -10,6 +9,7 @@ INV-DK6  what a start finds in a file, or by its name, is durable before anythin
         between a write and its sync, and the page cache outlives it
 INV-DK3  a failed `fdatasync` is never repeated on the same file by anyone: the kernel may have dropped the
         dirty pages and answer the second call with success
+`pwrite` writes everything or raises `OSError`; after an error the bytes from `position` on are unknown.
 
 Every failure is an `OSError` whose `errno` says which (ENOSPC: full, EIO: broken).
 Not here: what the bytes mean; when to sync (`group_commit`).

@@ -1,11 +1,10 @@
 """The network port: byte streams in and out, and the real one on asyncio.
 
-INV-PN1  bytes arrive in the order written, whole or not at all up to the moment of failure
-INV-PN2  a reader that is not asked for bytes holds at most about READ_AHEAD_BYTES: then the socket is
-        left unread and TCP pushes back on the peer
-INV-PN3  `drain` returns only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises
-INV-PN4  an error of the peer or of the network is an OSError; a closed peer is b"" from `read`, False from `feed`
 INV-PN5  what serving one connection raises ends the listener, and is told at once, however long other peers stay
+Bytes arrive in the order written, whole or not at all up to the moment of failure. A reader that is not asked for bytes
+holds at most about READ_AHEAD_BYTES: then the socket is left unread and TCP pushes back on the peer. `drain` returns
+only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises. An error of the peer or of the network is an
+OSError; a closed peer is b"" from `read`, False from `feed`.
 Not here: frames (`wire.framing`), what a connection means (`wire.connection`), TLS (a later issue).
 """
 

@@ -2,14 +2,13 @@
 
 INV-RR1  the gate (`acting`) is open only after everything that takes writes is loaded, and closes before
          anything of it stops: opening writes is the last step, closing them the first (T18)
-INV-RR2  link and cut leader never run at the same time: one node copies or publishes, not both
-INV-RR3  a sequence that is cancelled half-way leaves the gate closed; the next one begins by standing still,
-         so every sequence may be run again
 INV-RR6  a mirror says that another region acts only while that one answers: after `SILENT_MS` it says since when it
          has not, and names the runbook
 INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
          taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
-INV-RR5  whoever waits for the region that acted before hears of a new term as soon as it begins (`on_term`)
+Link and cut leader never run at the same time: one node copies or publishes, not both. A sequence that is cancelled
+half-way leaves the gate closed; the next one begins by standing still, so every sequence may be run again. Whoever
+waits for the region that acted before hears of a new term as soon as it begins (`on_term`).
 
 Handlers see this object as their `RegionView`. Tasks belong to `run`: an error of any service ends the node,
 loudly.

@@ -3,7 +3,7 @@
 INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
          the next start opens them; a deletion is marked in its folder before the registry forgets the topic, so that
          the next start finishes it
-INV-TG2  a change that begins where the region does not act is refused, before anything of it is done (INV-RR4)
+A change that begins where the region does not act is refused, before anything of it is done (INV-RR4).
 Not here: topics of a mirror, which follow home (`mirror_log.MirrorTopicStore`).
 """
 

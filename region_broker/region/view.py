@@ -1,7 +1,7 @@
 """A region as its operators see it: what HTTP and the CLI are told, and the orders they give.
 
-INV-RV1  everything returned is plain JSON: no object of ours leaves here
-INV-RV2  it is read from memory; only losses, loss statements and deletions read the disk
+Everything returned is plain JSON: no object of ours leaves here. It is read from memory; only losses, loss statements
+and deletions read the disk.
 
 Not here: routes and status codes (`http_api`), orders' execution (`failover.operations`).
 """

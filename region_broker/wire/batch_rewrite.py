@@ -1,7 +1,7 @@
 """Batches that a broker writes otherwise than they came: in another codec, or with its own time.
 
-INV-BRW1  records keep their bytes, offsets and sequences: the codec around them changes, or the time above them
-INV-BRW2  the CRC of the result is right, and nothing here looks into a record
+Records keep their bytes, offsets and sequences: the codec around them changes, or the time above them. The CRC of the
+result is right, and nothing here looks into a record.
 
 Source: Kafka DefaultRecordBatch.java `setMaxTimestamp`, LogValidator.java (KIP-32, KIP-110).
 Not here: when it is done (`partitions.record_rules`); dropping records (`log.cleaning`).

@@ -1,9 +1,8 @@
 """Records in and out of record batches (magic 2): for ledgers, links, tests and validation.
 
-INV-WB1  what `build_batch` writes, `iter_records` reads back equal, for every codec
-INV-WB2  `iter_records` allocates no more than the bytes it was given or the decompression cap allow, and
-        raises `RecordsError` (never anything else) on hostile bytes
 INV-WB3  offsets that `iter_records` yields grow and lie inside the batch, and times fit 64 bits
+What `build_batch` writes, `iter_records` reads back equal, for every codec. `iter_records` allocates no more than the
+bytes it was given or the decompression cap allow, and raises `RecordsError` (never anything else) on hostile bytes.
 Layout: https://kafka.apache.org/documentation/#recordbatch (KIP-98).
 Not here: the header's layout and reading (`idempotency.record_batch`), the broker's produce and fetch paths:
 those never look at records.

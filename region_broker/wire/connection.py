@@ -1,12 +1,11 @@
 """One connection without I/O: frames in, requests out in order, answers out in the same order.
 
 INV-WQ1  answers leave in the order of their requests, whatever order they are finished in
-INV-WQ2  at most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX bytes of them are in flight:
-        from being handed out until their answer was taken by the socket; then nothing more is read
-INV-WQ3  at most one Fetch is in flight: its answer may be large, and a peer that pipelines fetches without
-        reading would otherwise fill memory
 INV-WQ4  the bytes of a request that waits on others for long are handed back once it is decoded: what is kept of it
         is counted and bounded where it is kept (`groups`)
+At most IN_FLIGHT_REQUESTS_MAX requests and about IN_FLIGHT_BYTES_MAX bytes of them are in flight: from being handed out
+until their answer was taken by the socket; then nothing more is read. At most one Fetch is in flight: its answer may be
+large, and a peer that pipelines fetches without reading would otherwise fill memory.
 Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 """
 

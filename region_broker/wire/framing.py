@@ -1,7 +1,7 @@
 """Bytes into frames: the four-byte length, the cap on it, and peers that speak something else.
 
-INV-WF1  no byte of a frame is stored before its length was found to be within the cap
-INV-WF2  a frame is assembled with at most one copy; a frame that arrived whole is not copied at all
+No byte of a frame is stored before its length was found to be within the cap. A frame is assembled with at most one
+copy; a frame that arrived whole is not copied at all.
 Not here: what a frame means (`wire.headers`), sockets (`wire.server`).
 """
 

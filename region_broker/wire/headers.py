@@ -1,6 +1,6 @@
 """The header in front of each request, read by hand: it is small and tells which schema applies.
 
-INV-WH1  the correlation id is read before anything that may be wrong, so that a refusal can be answered
+The correlation id is read before anything that may be wrong, so that a refusal can be answered.
 Source: RequestHeader.json, KIP-482. The client id is a legacy string in every header version.
 Not here: bodies (`wire.codec.requests`).
 """

@@ -2,7 +2,7 @@
 
 INV-WT1  the fields of a request are the same in the region that the client is connected to and in the one that its
          request is forwarded to: client address, client id and correlation id are the client's own
-INV-WT2  nothing is read unless a line is written; a damaged header still has a trace
+Nothing is read unless a line is written; a damaged header still has a trace.
 
 librdkafka (`debug=protocol`), the Java client and franz-go log the same correlation ids.
 Not here: what is logged when (`wire.server`, `handlers.dispatch.error_log`).

@@ -8,10 +8,6 @@ INV-WS2  a peer that does not read its answers is not read from, and cut off aft
 INV-WS3  whatever one connection does, the others go on; only an AssertionError (our bug) leaves `run`, to
         end the process
 INV-WS4  only a waiting Fetch is given up when its peer has gone: every other handler runs to its end
-INV-WS5  what all connections hold is kept near the memory budget by reading none that holds much, but one
-        (`wire.memory_budget`); while it is full, that one and peers that do not read their answers have
-        PRESSED_TIMEOUT_MS
-INV-WS6  answers that become ready in one turn of the loop leave with one write for each connection
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
 """
@@ -322,7 +318,7 @@ class KafkaServer:
         return True
 
     def _flush_soon(self, link: _Link) -> None:
-        """Send what is ready at the end of this turn of the loop (INV-WS6)."""
+        """Send what is ready at the end of this turn of the loop."""
         if link.flush_due:
             return
         link.flush_due = True

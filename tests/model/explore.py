@@ -1,8 +1,7 @@
 """An explicit-state model checker: every reachable state, breadth first, and the shortest way to what is wrong.
 
-INV-MDL1  a state is judged when it is first met; the first one that is wrong ends the search, and no shorter way leads to
-          any wrong one
-INV-MDL2  liveness is a question on the whole graph: from every reachable state some good one can be reached
+A state is judged when it is first met; the first one that is wrong ends the search, and no shorter way leads to any
+wrong one. Liveness is a question on the whole graph: from every reachable state some good one can be reached.
 """
 
 import gc

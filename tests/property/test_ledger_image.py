@@ -191,6 +191,7 @@ def test_T2_a_decision_keeps_the_round_it_was_taken_in() -> None:
     assert [row[0].offset for row in found] == [4, 5, 7]
 
 
+# Holds INV-AT2.
 @pytest.mark.parametrize(
     ("key", "value"),
     [(b"\x00", b"x"), (lr.encode_round_key(), b"\x00"), (lr.encode_transaction_key("t"), b"\x09")],

@@ -5,10 +5,11 @@ INV-SD1  after `power_loss` a file holds what was synced, and of each later writ
          it, or what it was changed to since, but a rename happens as a whole or not at all. With a folder goes all in it
          The platter may also have a first part of a file's later writes and nothing after it, or a file's new size with
          zeros where its bytes should be
-INV-SD2  after `process_killed` everything written is there: the page cache outlives a process
 INV-SD3  a failed `fdatasync` drops the file's dirty pages as clean: a later one succeeds and they are not durable
+After `process_killed` everything written is there: the page cache outlives a process.
+After `process_killed` everything written is there: the page cache outlives a process.
 
-INV-SD4  what `cold` says is not in memory, a read that is not to wait does not get: of a range, any first part
+What `cold` says is not in memory, a read that is not to wait does not get: of a range, any first part.
 
 Handles opened before a crash are dead. Not here: chance (handed in), any rule of the log.
 """

@@ -4,7 +4,7 @@ Each transaction writes one record to each of two partitions, in two requests on
 are answered. What may be tried again is sent again, unchanged, over the same connection or, when that ended, over
 another one. The pair of the next transaction is what the commit answered; sequences begin anew with it.
 
-INV-SMP1  an answer that is fatal to the Java client ends it, and is noted in `fatal`
+An answer that is fatal to the Java client ends it, and is noted in `fatal`.
 Source: TransactionManager.java (EndTxnHandler) and Sender.java (canRetry) of Kafka 4.1.
 Not here: what is dropped, and the judgement (`test_forwarded_transactions`).
 """

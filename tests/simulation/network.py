@@ -1,15 +1,14 @@
 """A network in memory with sites, delays, cuts and deaths: the fourth port of a simulated node.
 
-INV-SN1  bytes between two sites arrive in the order written, in chunks of any size, or not at all from some
-         moment on: a stream that breaks loses what is still under way
 INV-SN2  a site that is dead, or cut off, answers nobody: refused at once, or (`silent`) never; where two sites are
          hushed, connections that stand stay, too, and nothing arrives on them
-INV-SN3  `drain` pushes back once WRITE_HIGH_WATER_BYTES are unread on the other side
 INV-SN4  a connection whose opener was `sever`ed from it is broken for that one at once; what it sent arrives all the same,
          in its time, then the end. So what it sends again, over another connection, may arrive before what it sent first:
          as near as a TCP network comes to doubling and reordering, since within a connection it does neither
 INV-SN5  what is lost is sent again by TCP: here it is late, by seconds, and what follows on that connection waits for it;
          towards `late_sites` only: a client notes when it heard something, and is judged by that
+Bytes between two sites arrive in the order written, in chunks of any size, or not at all from some moment on: a stream
+that breaks loses what is still under way. `drain` pushes back once WRITE_HIGH_WATER_BYTES are unread on the other side.
 
 Chance is handed in; time is the event loop's. Not here: what is sent.
 """

@@ -3,7 +3,7 @@
 INV-OS1  whoever asks the machine for the time, for randomness or for a thread gets `NotOfTheSeed`, and the run fails at its
          end, too, where somebody handled that; who only writes the time down may ask (`STAMPS`)
 INV-OS2  what goes to a pool of threads runs at once, in order
-INV-OS3  the collector of unreachable objects runs by the count of rounds: what it ends may send, or write
+The collector of unreachable objects runs by the count of rounds: what it ends may send, or write.
 
 Not here: sets that hash by address. Two processes show them (`test_swarm`), where `--events` tells the first difference.
 """

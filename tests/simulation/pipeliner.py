@@ -5,8 +5,8 @@ behind it are answered or gone ("drain"); then it sends again what was not answe
 Now and then it gives a connection up, as after a time-out, and what it sent there is still on its way.
 A success behind a failure says that the failed one is in the log, too.
 
-INV-SPL1  it never takes a new epoch: an answer that would make librdkafka do so (and write again what may be in
-         the log) is noted in `refused_for_good`
+It never takes a new epoch: an answer that would make librdkafka do so (and write again what may be in the log) is noted
+in `refused_for_good`.
 
 Source: librdkafka rdkafka_request.c, `rd_kafka_handle_Produce_error` and `..._idempotent_Produce_success`.
 Not here: what is killed and cut, and the judgement (`test_pipelined`).

@@ -1,8 +1,8 @@
 """SQLite under the simulation: its databases lie on the simulated disk, and no thread runs them.
 
-INV-SSQ1  a database is in memory while it is open; what a commit leaves is on the disk durably as a whole, or
-         not at all; where writing it fails, the commit fails and nothing has changed
-INV-SSQ2  a statement runs at once; a commit is a job as those of threads are, and takes as long
+A database is in memory while it is open; what a commit leaves is on the disk durably as a whole, or not at all; where
+writing it fails, the commit fails and nothing has changed. A statement runs at once; a commit is a job as those of
+threads are, and takes as long.
 
 One connection at a time: a node has one.
 """

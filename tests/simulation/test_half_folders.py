@@ -312,6 +312,7 @@ async def test_T33_home_that_lost_a_log_without_records_and_is_an_older_copy_is_
         assert not pair.us.node.failover.doubt()
 
 
+# Holds INV-SO9.
 async def test_T35_an_old_home_that_returned_cuts_nothing_at_the_word_of_a_new_one_that_lost_a_log(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,6 @@
 """What a simulated run did, as one hash: two runs of one seed that differ anywhere differ here.
 
-INV-TRC1  nothing that is noted depends on the process: no address in memory, no hash order, no time of the machine
+Nothing that is noted depends on the process: no address in memory, no hash order, no time of the machine.
 
 Optionally each event is written out, so that two traces can be compared line by line.
 """

@@ -1,8 +1,8 @@
 """What is asked of the regions beyond what clients saw: whole views of mirrors, logs equal to the byte, losses that add up.
 
-INV-SWA1  a mirror shows no half of a transfer, and its ends never go down while it runs under one region epoch (T9, T16, T17)
 INV-SWA2  at the end every transaction is decided, and all regions hold the same bytes
 INV-SWA3  nobody is ever shown what an application aborted, whatever was lost
+A mirror shows no half of a transfer, and its ends never go down while it runs under one region epoch (T9, T16, T17).
 
 Not here: clients (`clients`), what a reader found at the end (`chaos.shuffle.judge`, `chaos.checker`).
 """

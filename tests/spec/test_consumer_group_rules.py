@@ -56,6 +56,7 @@ def state(world: World) -> str:
 # --- reconciliation -------------------------------------------------------------------------------
 
 
+# Holds INV-NC3.
 async def test_KIP848_a_partition_is_given_only_after_its_owner_gave_it_back() -> None:
     world, orders = world_of()
     async with running(world):
@@ -93,6 +94,7 @@ async def test_KIP848_a_heartbeat_without_news_writes_nothing() -> None:
         assert [len(shard) for shard in world.ledger.shards] == before
 
 
+# Holds INV-ND2.
 async def test_KIP848_nothing_is_answered_before_it_is_durable() -> None:
     world, _ = world_of()
     async with running(world):
@@ -125,6 +127,7 @@ async def test_KIP848_the_assignor_that_most_members_ask_for_is_used() -> None:
 # --- fencing --------------------------------------------------------------------------------------
 
 
+# Holds INV-NH2.
 async def test_KIP848_members_are_fenced_by_their_epoch() -> None:
     world, orders = world_of()
     async with running(world):
@@ -142,6 +145,7 @@ async def test_KIP848_members_are_fenced_by_their_epoch() -> None:
         assert (await beat(world, "A", 0)).verdict is V.FENCED_MEMBER_EPOCH
 
 
+# Holds INV-NH2.
 async def test_KIP848_a_join_whose_answer_was_lost_may_be_sent_again() -> None:
     world, orders = world_of()
     async with running(world):
@@ -189,6 +193,7 @@ async def test_KIP848_what_contradicts_itself_is_refused(
 # --- static members -------------------------------------------------------------------------------
 
 
+# Holds INV-NH3.
 async def test_KIP848_a_static_member_comes_back_to_what_it_had() -> None:
     world, orders = world_of()
     async with running(world):
@@ -257,6 +262,7 @@ async def test_KIP848_a_member_that_does_not_revoke_in_time_is_fenced() -> None:
 # --- topics ---------------------------------------------------------------------------------------
 
 
+# Holds INV-ND3.
 async def test_KIP848_topics_that_come_grow_and_go_begin_an_epoch() -> None:
     world, orders = world_of(2)
     async with running(world):
@@ -290,6 +296,7 @@ async def test_KIP848_a_topic_created_again_is_another_topic() -> None:
         assert done.assignment == own(again, 0)
 
 
+# Holds INV-NX2.
 async def test_KIP848_a_pattern_follows_the_topics_and_never_means_ledgers() -> None:
     world, orders = world_of(1)
     world.topics.put("__consumer_offsets", 4)
@@ -307,6 +314,7 @@ async def test_KIP848_a_pattern_follows_the_topics_and_never_means_ledgers() -> 
         world.assert_live_is_replay()
 
 
+# Holds INV-NX1.
 async def test_KIP848_a_pattern_over_many_topics_is_resolved_in_a_thread() -> None:
     world = World()
     wanted = {world.topics.put(f"orders-{number:04}", 1) for number in range(300)}
@@ -341,6 +349,7 @@ async def test_KIP848_a_group_goes_on_after_a_restart_with_fresh_sessions() -> N
         assert state(again) == "Empty"
 
 
+# Holds INV-NB3.
 async def test_KIP848_an_empty_classic_group_becomes_one_of_the_new_protocol_and_back() -> None:
     world, orders = world_of()
     async with running(world):
@@ -444,6 +453,7 @@ async def fetched(world: World, asker: Asker | None = None) -> list[int] | V:
     return [place.committed_offset for place in outcome.offsets]
 
 
+# Holds INV-NM1.
 async def test_C42_offsets_are_committed_at_the_members_epoch_only() -> None:
     world, _ = world_of()
     async with running(world):
@@ -511,6 +521,7 @@ async def test_T26_members_of_the_lost_region_rejoin_and_commit_nothing_old() ->
         world.assert_live_is_replay()
 
 
+# Holds INV-GV2.
 async def test_T26_a_commit_beyond_the_cut_is_refused_though_its_epoch_is_known_again() -> None:
     """The group was made in the lost region, behind the cut: here its epochs begin anew."""
     world, _ = world_of()

@@ -123,6 +123,7 @@ def numbers(site: Site) -> list[int]:
     return [header.base_offset for _, header in iter_headers(site.values())]
 
 
+# Holds INV-HDR1, INV-LOS1.
 async def test_KIP107_deletion_survives_a_restart(pair: Pair) -> None:
     for text in ("a", "b", "c"):
         await pair.eu.write(text)

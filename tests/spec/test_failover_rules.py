@@ -73,7 +73,7 @@ async def wait(durable: asyncio.Event) -> None:
         await durable.wait()
 
 
-# Holds INV-FA3.
+# Holds INV-FA3, INV-FS2.
 @pytest.mark.parametrize("step", [TakeoverBegun, CutChosen, LogsCut, Adopted])
 async def test_T18_a_taker_killed_after_any_step_goes_on_where_it_was(
     pair: Pair, step: type[Event]
@@ -125,6 +125,7 @@ async def _start_hanging(site: Site, step: type[Event]) -> asyncio.Event:
     return made[0]
 
 
+# Holds INV-LS2.
 async def test_T18_a_cut_killed_between_two_logs_goes_on_and_moves_nothing_twice(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_T19_the_epoch_of_a_taker_is_above_all_known_and_its_own() -> None:
     assert next_region_epoch([8], 1) != next_region_epoch([8], 2)
 
 
+# Holds INV-LS1.
 async def test_T20_every_log_ends_at_its_position_and_the_tail_is_in_quarantine_first(
     pair: Pair,
 ) -> None:
@@ -198,6 +200,7 @@ async def test_T20_every_log_ends_at_its_position_and_the_tail_is_in_quarantine_
     )
 
 
+# Holds INV-SO7.
 async def test_T20_nobody_copies_from_a_region_that_has_not_cut_its_own_logs_yet(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -227,6 +230,7 @@ async def test_T20_nobody_copies_from_a_region_that_has_not_cut_its_own_logs_yet
     await pair.eu.shows("second")
 
 
+# Holds INV-RR1.
 async def test_T21_writes_open_after_ledgers_groups_and_the_first_tidemark(pair: Pair) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
@@ -320,6 +324,7 @@ async def test_T26_groups_are_clamped_to_the_ends_of_the_cut_logs_before_writes_
     assert TopicPartition(TopicName(OFFSETS_LEDGER), 0) in ends
 
 
+# Holds INV-FD3.
 async def test_T31_an_acting_region_that_learns_of_a_higher_epoch_fences_itself_at_once(
     pair: Pair,
 ) -> None:
@@ -334,6 +339,7 @@ async def test_T31_an_acting_region_that_learns_of_a_higher_epoch_fences_itself_
     await pair.eu.until(Phase.FENCED)
 
 
+# Holds INV-FD4.
 async def test_T24_a_region_that_promised_does_not_act_after_a_restart(pair: Pair) -> None:
     await pair.eu.write("first")
     await pair.reached("first")

@@ -97,6 +97,7 @@ async def test_C40_incremental_answer_omits_what_did_not_change(
         assert named(await session.fetch({1: 1})) == []  # read it: its ends are known
 
 
+# Holds INV-FE3.
 async def test_C40_wrong_epochs_and_unknown_ids_are_errors(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t")
@@ -158,6 +159,7 @@ async def test_C40_request_without_session_gets_none(tmp_path: Path) -> None:
         assert len(world.services.fetch_sessions) == 0
 
 
+# Holds INV-FE2.
 async def test_C40_errors_are_told_each_time_and_their_end_too(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t", 2)

@@ -119,6 +119,7 @@ async def test_KIP496_offsets_of_an_empty_group_go() -> None:
         assert await world.groups.delete_offsets("nope", asked) == (V.GROUP_NOT_FOUND, {})
 
 
+# Holds INV-GD1.
 @pytest.mark.parametrize(
     ("metadata", "kind", "verdict", "partition"),
     [

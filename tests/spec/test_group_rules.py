@@ -111,6 +111,7 @@ async def test_C43_offset_is_invisible_until_its_marker() -> None:
         world.assert_live_is_replay()
 
 
+# Holds INV-GO2.
 @pytest.mark.parametrize("every", [False, True])
 @pytest.mark.parametrize("before", [None, 1])
 async def test_B4_require_stable_is_unstable_for_every_shape(
@@ -210,6 +211,7 @@ async def test_C45_offsets_of_a_living_group_stay_and_age_from_when_it_was_empty
 # --- B15, P14, B7 -------------------------------------------------------------------------------
 
 
+# Holds INV-GC2.
 @pytest.mark.parametrize("transactional", [False, True])
 async def test_B15_commit_is_answered_only_when_durable(transactional: bool) -> None:
     async with running(World()) as world:
@@ -227,6 +229,7 @@ async def test_B15_commit_is_answered_only_when_durable(transactional: bool) -> 
         assert waiting.result().verdict is V.OK
 
 
+# Holds INV-GC2.
 async def test_B15_fetch_shows_no_offset_that_could_be_lost() -> None:
     async with running(World()) as world:
         world.ledger.hold()
@@ -248,6 +251,7 @@ async def test_B15_failed_ledger_answers_not_available_and_stops_the_shard() -> 
         assert outcome.verdict is V.NOT_AVAILABLE
 
 
+# Holds INV-AM1.
 async def test_P14_offsets_are_there_once_the_marker_call_returns() -> None:
     async with running(World()) as world:
         await world.groups.txn_commit_offsets(commit(9), PRODUCER)

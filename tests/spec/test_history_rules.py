@@ -215,6 +215,7 @@ async def test_INV_FS3_what_is_refuted_while_it_loads_opens_no_writes(
     assert opened == []
 
 
+# Holds INV-DP2.
 async def test_T33_a_loss_is_accepted_by_name_and_the_mirrors_tail_goes_to_quarantine(
     pair: Pair,
 ) -> None:

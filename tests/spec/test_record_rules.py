@@ -276,6 +276,7 @@ def test_INV_FIT2_what_was_prepared_under_other_rules_is_looked_at_again() -> No
     assert stored(some)[0].codec == Codec.GZIP
 
 
+# Holds INV-FIT3.
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_C2_a_retry_of_what_the_log_has_is_a_duplicate_by_whatever_rules(codec: Codec) -> None:
     some = world()

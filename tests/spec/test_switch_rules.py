@@ -27,6 +27,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield regions
 
 
+# Holds INV-RR4.
 async def test_T18_a_change_under_way_when_a_drain_begins_is_below_the_last_tidemark(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield regions
 
 
+# Holds INV-PT8.
 async def test_PT8_a_mirror_tells_the_leader_epoch_of_the_term_of_an_idle_log_too(
     pair: Pair,
 ) -> None:
@@ -162,6 +163,7 @@ async def test_T21_a_taker_acts_only_once_a_tidemark_of_its_own_is_published(pai
     assert [point.region_epoch for point in published] == [17]
 
 
+# Holds INV-FD5.
 async def test_T31_a_drain_publishes_again_for_work_that_ended_behind_its_last_tidemark(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

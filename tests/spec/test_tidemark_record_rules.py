@@ -246,6 +246,7 @@ def test_T16_of_a_log_that_is_not_here_the_next_tidemark_needs_what_it_names_its
     assert made.complete == TidemarkPoint(8, 2)
 
 
+# Holds INV-TM4.
 def test_T16_a_log_that_is_not_here_and_whose_removal_the_next_tidemark_names_is_not_waited_for() -> (
     None
 ):

@@ -356,6 +356,7 @@ async def test_T5_abort_markers_are_not_held_and_do_not_stop_D(tmp_path: Path) -
         assert partition.state.first_commit_marker(number) is None
 
 
+# Holds INV-TK2.
 async def test_T6_a_marker_sent_again_is_confirmed_without_a_second_one(tmp_path: Path) -> None:
     async with acting_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "twice")

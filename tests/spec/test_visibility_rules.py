@@ -59,6 +59,7 @@ def test_C36_forgetting_below_the_bound_changes_no_answer_at_or_above_it() -> No
     assert [state.last_stable_offset(bound) for bound in (5, 6, 7)] == [3, 3, 7]
 
 
+# Holds INV-V1.
 def test_C37_read_committed_never_reads_past_read_uncommitted() -> None:
     state = two_interleaved()
     assert all(state.last_stable_offset(bound) <= bound for bound in range(8))

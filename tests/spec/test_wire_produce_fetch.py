@@ -177,6 +177,7 @@ async def test_refused_batch_with_acks_0_closes_the_connection(tmp_path: Path) -
         assert await client.closed()
 
 
+# Holds INV-H16.
 async def test_T8_transactional_batches_need_acks_all(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t")
@@ -188,6 +189,7 @@ async def test_T8_transactional_batches_need_acks_all(tmp_path: Path) -> None:
         assert row.error_code == NONE
 
 
+# Holds INV-H16.
 @pytest.mark.parametrize("other", [txn(0, producer_id=10), txn(0, producer_epoch=1)])
 async def test_C12_one_producer_per_transactional_request(tmp_path: Path, other: Origin) -> None:
     """Source: Kafka ReplicaManager: the set of (producer id, producer epoch) has one element."""
@@ -269,6 +271,7 @@ async def test_P4_transaction_that_ended_while_the_partition_was_added_gets_noth
         assert world.partition("t").log_end_offset == 0
 
 
+# Holds INV-H12.
 async def test_C7_pipelined_batches_keep_their_order_while_the_first_waits(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t")
@@ -292,6 +295,7 @@ async def test_C7_pipelined_batches_keep_their_order_while_the_first_waits(tmp_p
         ]
 
 
+# Holds INV-H13, INV-HPW1, INV-PT3.
 async def test_P18_write_that_is_not_durable_in_time_is_answered_timed_out(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t")
@@ -336,6 +340,7 @@ async def test_C36_C37_C38_read_committed_stops_at_the_lso_and_lists_aborted(
         assert [(a.producer_id, a.first_offset) for a in committed.aborted_transactions] == [(9, 0)]
 
 
+# Holds INV-H9.
 async def test_C39_first_batch_is_returned_though_larger_than_allowed(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t")
@@ -375,6 +380,7 @@ async def test_fetch_errors_are_answered_at_once(tmp_path: Path) -> None:
         assert (await fetch(client, 0, current_leader_epoch=newer, **long)).error_code == 75
 
 
+# Holds INV-H11.
 async def test_CVE_2018_1288_client_that_calls_itself_a_replica_gets_nothing(
     tmp_path: Path,
 ) -> None:

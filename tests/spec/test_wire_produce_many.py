@@ -82,6 +82,7 @@ async def test_INV_HPM1_others_are_served_between_the_pieces(
         assert len({at for _, at in sizes}) == 7
 
 
+# Holds INV-HPM2.
 async def test_C7_what_follows_many_batches_is_appended_behind_them(tmp_path: Path) -> None:
     async with wire_world(tmp_path) as world:
         await world.topic("t", 10)

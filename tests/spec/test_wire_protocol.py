@@ -293,6 +293,7 @@ async def test_writes_at_a_mirror_are_forwarded_whole_and_answered_verbatim(
         assert world.forwarder.frames == [frame_of(0, 9, PRODUCE)]
 
 
+# Holds INV-FW2.
 @pytest.mark.parametrize(
     ("may_have_happened", "error"),
     [pytest.param(True, 7, id="unknown: timed out"), pytest.param(False, 6, id="never sent")],

@@ -16,6 +16,7 @@ from tests.tidy.tree import (
     INVARIANT,
     PACKAGES,
     ROOT,
+    cited_invariants,
     code_files,
     docstring_of,
     documents,
@@ -228,6 +229,17 @@ def test_every_cited_invariant_is_defined() -> None:
         for name in re.findall(r"INV_[A-Z]+\d+", node.name)
     }
     assert not sorted(entry for entry in cited if entry[1] not in defined)
+
+
+def test_an_invariant_has_an_id_only_where_an_assertion_or_a_test_cites_it() -> None:
+    cited = cited_invariants()
+    idle = {
+        shown(path): [name for name in ids if name not in cited]
+        for path, ids in invariants_by_module().items()
+    }
+    assert not {path: names for path, names in idle.items() if names}, (
+        "cite it in the assertion or the test that holds it, or say it in plain words without an id"
+    )
 
 
 # --- third-party imports -------------------------------------------------------------------------

@@ -59,6 +59,35 @@ def invariants_by_module() -> dict[Path, list[str]]:
     return {path: ids for path, ids in found.items() if ids}
 
 
+def cited_invariants() -> set[str]:
+    """Return the invariants that a test names, or an assertion with the comment above it; definitions do not count."""
+    defined = invariants_by_module()
+    cited: set[str] = set()
+    for path in code_files():
+        text = path.read_text(encoding="utf-8")
+        if path.is_relative_to(ROOT / "tests"):
+            head = ast.get_docstring(tree_of(path), clean=False) or ""
+            cited |= _ids(text.replace(head, "", 1))
+            cited |= _ids(head) - set(defined.get(path, ()))
+        else:
+            cited |= _ids("\n".join(_assertions(path, text.splitlines())))
+    return cited
+
+
+def _ids(text: str) -> set[str]:
+    return {f"INV-{name}" for name in re.findall(r"INV[-_]([A-Z]+\d+)(?![A-Za-z0-9])", text)}
+
+
+def _assertions(path: Path, lines: list[str]) -> Iterator[str]:
+    """Yield the lines of each assertion, and of the comment above it."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Assert):
+            begin = node.lineno - 1
+            while lines[begin - 1].lstrip().startswith("#"):
+                begin -= 1
+            yield from lines[begin : node.end_lineno]
+
+
 def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Yield every function of every file."""
     for path in code_files():

@@ -3,7 +3,7 @@
 INV-TN1  an abort is a decision in the ledger, with the producer's epoch bumped: nothing writes a marker
          behind the coordinator's back, and the producer cannot commit afterwards (B13)
 INV-TN2  OK is answered when every marker is written and readable, so whoever looks next sees nothing open
-INV-TN3  a listing comes from all shards or is refused: a part would look like the whole
+A listing comes from all shards or is refused: a part would look like the whole.
 
 Not here: Kafka's and HTTP's words for it (`region_broker`), the rules of a shard (`core`).
 """

@@ -1,7 +1,7 @@
 """How long a request may wait in a core: parked requests by age, and when each is to be sent away.
 
-INV-TD8  a request is timed from the first time it was parked, however often it is parked again, and told to expire at
-         most once; one that was answered is not
+A request is timed from the first time it was parked, however often it is parked again, and told to expire at most once;
+one that was answered is not.
 
 Not here: what the core does with one that has expired (`core`).
 """

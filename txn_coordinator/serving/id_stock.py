@@ -1,6 +1,6 @@
 """Producer ids of one node: whole blocks come in, one or a few go out.
 
-INV-TD7  its lock guards the fetching of a block, and nothing else is awaited under it
+Its lock guards the fetching of a block, and nothing else is awaited under it.
 
 Not here: where blocks come from (`ports.IdBlocks`), the stock of a shard (`shard.decisions`).
 """

@@ -1,6 +1,6 @@
 """The rounds of all ledger shards, as the cut leader enters and releases them (T2, T3).
 
-INV-TD9  ROUND opens a batch of its own: a takeover cuts the ledger at L, and logs are cut between batches only
+ROUND opens a batch of its own: a takeover cuts the ledger at L, and logs are cut between batches only.
 
 Not here: when a round starts and closes (geo_replicator.cut_rounds), which markers it holds (`rounds.RoundGate`).
 """

@@ -2,8 +2,8 @@
 
 INV-TQ1  what all shards decided in one turn of the loop goes to the channel in one call, in order, so that a partition
          gets all its markers by one write
-INV-TQ2  an order whose shard was closed meanwhile is dropped: another load, or another region, has it (C23)
-INV-TQ3  a wave is over when no marker of it is tried any more, or its shard is closed
+An order whose shard was closed meanwhile is dropped: another load, or another region, has it (C23). A wave is over when
+no marker of it is tried any more, or its shard is closed.
 
 Not here: what becomes of a marker (`shard_driver`), writing (the channel).
 """

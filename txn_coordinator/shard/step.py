@@ -1,6 +1,6 @@
 """One step of a core: the times it was given, and what it has decided so far that is to be done.
 
-INV-TC10  every effect of a step is in its list, in the order in which it was decided; nothing outlives the step
+Every effect of a step is in its list, in the order in which it was decided; nothing outlives the step.
 
 Not here: what is decided (the other parts), carrying it out (the driver).
 """

@@ -1,8 +1,8 @@
 """The table of one ledger shard: every transactional id's entry, and indexes over them.
 
 INV-TC1  at most one transition of an entry is pending (C14)
-INV-TC2  `record` is what the ledger holds below the high watermark, except COMPLETE_*, which is
-         applied when appended (see `progress.Progress`)
+`record` is what the ledger holds below the high watermark, except COMPLETE_*, which is applied when appended (see
+`progress.Progress`).
 
 Not here: where the values come from (`replay`, `progress`), what a driver may ask (`view`).
 """

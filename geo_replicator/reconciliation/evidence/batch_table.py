@@ -3,10 +3,9 @@
 INV-RCH1  `identity_digests` covers base and last offset, size, magic, attributes, stored CRC, both times,
         producer id and epoch, base sequence and record count; never the leader epoch (outside the CRC,
         and a fact about who wrote, not about what)
-INV-RCH2  range digests are XORs: they fold over segments and levels in any order; the count is part of the
-        key, because XOR alone cancels a batch that is there twice
-INV-RCH3  an equal digest says equal headers, not equal bytes: the CRC in a header is a stored one, so a row
-        carries `crc_ok`, recomputed in the pass that read it
+Range digests are XORs: they fold over segments and levels in any order; the count is part of the key, because XOR alone
+cancels a batch that is there twice. An equal digest says equal headers, not equal bytes: the CRC in a header is a
+stored one, so a row carries `crc_ok`, recomputed in the pass that read it.
 
 Not here: reading files (`scanner`). One row costs about 130 bytes while it is in memory.
 """
@@ -177,7 +176,7 @@ def range_digests(table: BatchTable, level: int = RANGE_LEVEL) -> npt.NDArray[An
 
 
 def fold_ranges(rows: npt.NDArray[Any], levels_up: int = 0) -> npt.NDArray[Any]:
-    """Return `rows` with equal ranges merged, after coarsening by `levels_up` bits (INV-RCH2)."""
+    """Return `rows` with equal ranges merged, after coarsening by `levels_up` bits."""
     if not len(rows):
         return rows
     ranges = rows["range"] >> levels_up

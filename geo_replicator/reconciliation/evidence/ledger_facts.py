@@ -1,8 +1,7 @@
 """What `__transaction_state` says, reduced to what a check of transactions needs.
 
-INV-RCLF1  every decision (PREPARE_*) and completion (COMPLETE_*) is kept; of all other states only the last of
-         each transactional id in the segment
-INV-RCLF2  a record that cannot be read is counted and named, never skipped in silence
+Every decision (PREPARE_*) and completion (COMPLETE_*) is kept; of all other states only the last of each transactional
+id in the segment. A record that cannot be read is counted and named, never skipped in silence.
 
 Not here: the codecs (`idempotency.ledger_records`), the judgement (`transactions`).
 """
@@ -103,7 +102,7 @@ class LedgerReader:
 
     @property
     def facts(self) -> list[LedgerFact]:
-        """Return the facts by offset (INV-RCLF1)."""
+        """Return the facts by offset."""
         last = [self._decoded(name, *state) for name, state in self._last.items()]
         return sorted([*self._kept, *last], key=lambda fact: fact.offset)
 

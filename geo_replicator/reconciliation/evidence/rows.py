@@ -3,11 +3,10 @@
 A segment becomes rows: range digests, one row of order and chain facts, and the events of transactions in
 buckets of producer ids. Both engines make the same rows with `evidence_of`; Spark only moves them.
 
-INV-RCE1  the rows of a partition's segments, in order, are enough to check order, sequences and digests: a fault
-        at a segment's edge shows where two rows meet (`diff`)
-INV-RCE2  a row with a wrong CRC is counted in its range and listed as bad, and is used for nothing else
-INV-RCE3  data of transactions from the cut on is left out: what the cut does not hold was not promised. Markers and
-        ledger records behind it are kept: they say that what was open at the cut has ended since
+The rows of a partition's segments, in order, are enough to check order, sequences and digests: a fault at a segment's
+edge shows where two rows meet (`diff`). A row with a wrong CRC is counted in its range and listed as bad, and is used
+for nothing else. Data of transactions from the cut on is left out: what the cut does not hold was not promised. Markers
+and ledger records behind it are kept: they say that what was open at the cut has ended since.
 
 Not here: judging (`diff`, `transactions`).
 """

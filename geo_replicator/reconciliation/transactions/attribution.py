@@ -1,6 +1,6 @@
 """Which findings about transactions follow from a damaged batch.
 
-INV-RCTX6  a root explains a finding if it touches the transaction where it was found, or its decision in the ledger
+A root explains a finding if it touches the transaction where it was found, or its decision in the ledger.
 
 Pure. Not here: findings about batches among themselves (`diff.attribute`).
 """

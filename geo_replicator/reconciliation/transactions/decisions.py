@@ -1,10 +1,10 @@
 """Every decision of the ledger against its markers, and every marker against the ledger.
 
-INV-RCTX1  a transaction is named by its decision (ledger shard, leader epoch, offset), which its markers carry
-         (T6); a marker says what readers see, the ledger says what is true
-INV-RCTX2  COMPLETE in the ledger promises every marker: below one cut, COMPLETE below L puts them below D (T9)
-INV-RCTX3  a decision without COMPLETE may lack markers anywhere: the next coordinator writes them (T21)
 INV-RCTX7  what compaction may have taken away below the clean point of either side is no fault
+A transaction is named by its decision (ledger shard, leader epoch, offset), which its markers carry (T6); a marker says
+what readers see, the ledger says what is true. COMPLETE in the ledger promises every marker: below one cut, COMPLETE
+below L puts them below D (T9). A decision without COMPLETE may lack markers anywhere: the next coordinator writes them
+(T21).
 
 Decisions whose markers are exactly as promised are set aside in numpy, all at once; the others are looked at one by one.
 Not here: transactions that nothing ends, and what the sides show of the others (`judging`).

@@ -1,7 +1,7 @@
 """What one bucket of producer ids shows: each transaction in each partition, and what the ledger decided of it.
 
-INV-RCIN1  a transaction in a partition is the data of a producer up to and with the next marker of that producer
-INV-RCIN2  of a decision without an id of its own (PREPARE) the id is its position in the ledger
+A transaction in a partition is the data of a producer up to and with the next marker of that producer. Of a decision
+without an id of its own (PREPARE) the id is its position in the ledger.
 
 Pure. Not here: collecting events (`evidence`), any judgement (`judging`).
 """

@@ -1,7 +1,7 @@
 """`tidemark group`: look at consumer groups, put their offsets elsewhere, remove them.
 
-INV-CGR1  offsets are reset, and groups deleted, only where nobody is in the group: asked beforehand, and held by the
-         broker, which takes no commit from outside a group that has members
+Offsets are reset, and groups deleted, only where nobody is in the group: asked beforehand, and held by the broker,
+which takes no commit from outside a group that has members.
 Not here: where offsets go (`offset_plan`), topics (`topic`).
 """
 

@@ -1,7 +1,7 @@
 """Where `tidemark group reset-offsets` puts a group: pure, from bounds, what is committed, and what was asked.
 
-INV-OP1  an offset never leaves its log: it is put at the nearest end, and the row says so
-INV-OP2  without a committed offset nothing is shifted: there is nothing to count from
+An offset never leaves its log: it is put at the nearest end, and the row says so. Without a committed offset nothing is
+shifted: there is nothing to count from.
 
 The words are those of `kafka-consumer-groups.sh --reset-offsets` (KIP-122). A time without an offset of its own
 stands for what lies behind it: a moment after the last record is the log's end.
@@ -70,7 +70,7 @@ class Move:
 
 
 def plan(target: Target, standing: Standing) -> Move:
-    """Return where the offset of this partition goes; raises `PlanError` (INV-OP2)."""
+    """Return where the offset of this partition goes; raises `PlanError`."""
     wanted, note = _wanted(target, standing)
     if wanted < standing.log_start:
         wanted, note = standing.log_start, f"{wanted} is below the log's start"

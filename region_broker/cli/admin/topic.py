@@ -1,6 +1,6 @@
 """`tidemark topic`: look at topics, make, alter and remove them.
 
-INV-CTO1  `alter` has the broker check all that is asked before it changes any of it
+`alter` has the broker check all that is asked before it changes any of it.
 Not here: what a change comes to (`topic_changes`), groups (`group`).
 """
 

@@ -1,6 +1,6 @@
 """What `tidemark topic alter` comes to: each setting before and after, decided without asking anybody.
 
-INV-CTC1  a setting is named once: two words about one key are a mistake, not an order
+A setting is named once: two words about one key are a mistake, not an order.
 Not here: what values are allowed: the broker says that (`handlers.topics.config_resources`, `handlers.topics.create_partitions`).
 """
 

@@ -1,8 +1,8 @@
 """`tidemark bench`: how fast a broker is, on this machine, now.
 
-INV-BC1  without --bootstrap a cluster of our own is started in a temporary folder and removed at the end
-INV-BC3  two brokers are measured in alternation, run by run, so that what the machine does meanwhile meets both
-INV-BC2  any broker that speaks Kafka's protocol is measured in the same way: by confluent-kafka alone
+Without --bootstrap a cluster of our own is started in a temporary folder and removed at the end. Two brokers are
+measured in alternation, run by run, so that what the machine does meanwhile meets both. Any broker that speaks Kafka's
+protocol is measured in the same way: by confluent-kafka alone.
 """
 
 import os
@@ -315,7 +315,7 @@ def _topics(
 def _rows(
     whats: Sequence[str], unit: str, producers: int, plan: Plan, measures: Mapping[Any, Measure]
 ) -> Iterator[Row]:
-    """Run in alternation, broker after broker (INV-BC3); yield a row for each thing and broker."""
+    """Run in alternation, broker after broker; yield a row for each thing and broker."""
     runs: dict[Any, list[Sequence[Run]]] = {stage: [] for stage in measures}
     for number in range(1, plan.run_count + 1):
         for stage, measure in measures.items():

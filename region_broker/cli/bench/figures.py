@@ -1,7 +1,7 @@
 """What is measured, and how figures of several runs become one row.
 
 INV-BF1  a row states its median and its spread (min..max over the runs), never a best run alone
-INV-BF2  a percentile is of one run's operations (nearest rank); the row holds the median of the runs' percentiles
+A percentile is of one run's operations (nearest rank); the row holds the median of the runs' percentiles.
 Not here: measuring (`streams`, `transactions`), printing (`command`).
 """
 

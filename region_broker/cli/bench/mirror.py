@@ -1,7 +1,7 @@
 """What a mirror costs and how fast it catches up: loads that need two regions of our own.
 
-INV-BG1  a mirror has caught up once its own read-committed readers are shown home's ends of all partitions
-INV-BG2  the clock starts when the mirror's process has said that it is ready; it begins to copy at that moment
+A mirror has caught up once its own read-committed readers are shown home's ends of all partitions. The clock starts
+when the mirror's process has said that it is ready; it begins to copy at that moment.
 
 Not here: how soon a single record is shown (`open_loop`), starting the regions (`local_cluster`).
 """

@@ -1,9 +1,8 @@
 """Latency at a fixed rate: each record has a time at which it is due, and is measured from that time.
 
-INV-BO1  open loop: a record that could not be sent when it was due counts from when it was due, so a broker that
-         stands still is charged for all that would have been sent meanwhile (no coordinated omission)
-INV-BO3  a record of a transaction is acknowledged when its commit is
-INV-BO2  every record sent is read back, or the run fails: a slow one is not left out
+Open loop: a record that could not be sent when it was due counts from when it was due, so a broker that stands still is
+charged for all that would have been sent meanwhile (no coordinated omission). A record of a transaction is acknowledged
+when its commit is. Every record sent is read back, or the run fails: a slow one is not left out.
 """
 
 import struct

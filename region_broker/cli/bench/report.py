@@ -1,6 +1,6 @@
 """The HTML report of a benchmark: one file, charts as inline SVG, nothing fetched from anywhere.
 
-INV-BR1  a bar is a median; the line on it goes from the least to the greatest run
+A bar is a median; the line on it goes from the least to the greatest run.
 """
 
 import json

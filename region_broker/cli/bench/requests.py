@@ -3,8 +3,8 @@
 No client library is between the clock and the broker, so what is seen is what a request costs, not what a client
 batches. One thread serves all sockets.
 
-INV-BQ1  a request counts once its answer said that the batch is stored (acks=all); any other answer fails the run
-INV-BQ2  every wait is bounded
+A request counts once its answer said that the batch is stored (acks=all); any other answer fails the run. Every wait is
+bounded.
 """
 
 import select

@@ -1,7 +1,7 @@
 """The broker under measurement: its address, topics that go away again, and what its process uses.
 
-INV-BS1  every topic that is made is removed again, also when a measurement fails
-INV-BS2  CPU and memory are read only of processes that this command started, or was told of
+Every topic that is made is removed again, also when a measurement fails. CPU and memory are read only of processes that
+this command started, or was told of.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Streams of records: as fast as one client can produce, one request at a time, and reading back.
 
-INV-BM1  a record counts once the broker has acknowledged it (acks=all, idempotent); a failed one fails the run
-INV-BM2  every wait is bounded
+A record counts once the broker has acknowledged it (acks=all, idempotent); a failed one fails the run. Every wait is
+bounded.
 """
 
 import time

@@ -1,8 +1,7 @@
 """Transactions: each producer a thread with a transactional id of its own, one transaction after the other.
 
-INV-BT1  a transaction counts if its commit was answered within the measured time; it lasts from
-         begin_transaction to that answer
-INV-BT2  the first error of any producer ends the run, with that error
+A transaction counts if its commit was answered within the measured time; it lasts from begin_transaction to that
+answer. The first error of any producer ends the run, with that error.
 """
 
 import threading

@@ -1,9 +1,9 @@
 """The demo's proof: everything is read back through read-committed consumers, and counted anew.
 
-INV-DA1  no figure comes from the workload's own counters: what is said of the logs was read from the logs
-INV-DA2  torn: a row with one of its two records · doubled: more than one attempt of a row, or a record
-         twice · missing: a row whose input offset is committed without records · lost: an attempt that was
-         acknowledged and is not there (another attempt took its place, or none)
+No figure comes from the workload's own counters: what is said of the logs was read from the logs. Torn: a row with one
+of its two records · doubled: more than one attempt of a row, or a record twice · missing: a row whose input offset is
+committed without records · lost: an attempt that was acknowledged and is not there (another attempt took its place, or
+none).
 """
 
 import json

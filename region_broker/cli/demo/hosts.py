@@ -1,8 +1,8 @@
 """The demo's workers in processes of their own, four to a process, and whoever starts them again.
 
-INV-DH1  a host process that ends or falls silent is replaced: its workers come back under the same
-         transactional ids, and what it had asked to commit without an answer counts as unknown
-INV-DH2  a host ends with its starter: it stops when its standard input is closed
+A host process that ends or falls silent is replaced: its workers come back under the same transactional ids, and what
+it had asked to commit without an answer counts as unknown. A host ends with its starter: it stops when its standard
+input is closed.
 
 An application runs in processes that may crash, for whatever reason (librdkafka is C); the demo survives that
 as an application would. What a host saw it writes to standard output, one line a commit.

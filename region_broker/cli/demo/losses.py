@@ -1,10 +1,9 @@
 """What the failover lost, seen from three sides that must agree: statement, quarantine, and what is read back.
 
-INV-DL1  each commit decision in the ledger tail of the region that returned is one attempt that was asked to
-         commit and is not there, in the order of its worker and with the partitions of its row
-INV-DL2  each acknowledged attempt that is not there is one of those decisions
-INV-DL3  of the decisions, those that had arrived (below `copied_end` of the ledger shard) are exactly those that
-         the statement named; the others had not left the old region
+Each commit decision in the ledger tail of the region that returned is one attempt that was asked to commit and is not
+there, in the order of its worker and with the partitions of its row. Each acknowledged attempt that is not there is one
+of those decisions. Of the decisions, those that had arrived (below `copied_end` of the ledger shard) are exactly those
+that the statement named; the others had not left the old region.
 
 So: lost = named beforehand + not arrived, each by its id, in both directions. An attempt without an answer may
 belong to a decision or to none: only the old region knew.

@@ -1,9 +1,8 @@
 """A read-committed reader of a mirror that audits it while the stream runs, as any application could.
 
-INV-DM1  an audit asks for the ends of all partitions in one request, reads up to them, and judges what lies
-         below them and nothing else: both halves of each transfer, the sum over all accounts
-INV-DM2  an audit counts only if its ends were answered before `stop`: as long as that, the region was a mirror
-         (one that takes over may show partitions by themselves)
+An audit asks for the ends of all partitions in one request, reads up to them, and judges what lies below them and
+nothing else: both halves of each transfer, the sum over all accounts. An audit counts only if its ends were answered
+before `stop`: as long as that, the region was a mirror (one that takes over may show partitions by themselves).
 
 Not here: what a mirror shows (`geo_replicator.whole_cut`), the proof at the end (`audit`).
 """

@@ -1,6 +1,6 @@
 """The demo's report: one HTML file with the timeline, the figures and every loss.
 
-INV-DR1  the file needs nothing else: no script, no font, no address on the network
+The file needs nothing else: no script, no font, no address on the network.
 """
 
 from collections.abc import Mapping, Sequence

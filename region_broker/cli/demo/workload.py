@@ -1,10 +1,9 @@
 """The demo's application: consume, process, produce, each row one transaction, on confluent-kafka.
 
-INV-DW1  one row is one transaction: two records (value leaves one account, arrives at the other) and the
-         offset of the input record
-INV-DW2  each attempt at a row has an id of its own, in its records: read back, it says which attempt is there
-INV-DW3  after any fatal error the worker starts anew: same transactional id, same group, new clients, from
-         the committed offset; it never guesses what became of a commit
+One row is one transaction: two records (value leaves one account, arrives at the other) and the offset of the input
+record. Each attempt at a row has an id of its own, in its records: read back, it says which attempt is there. After any
+fatal error the worker starts anew: same transactional id, same group, new clients, from the committed offset; it never
+guesses what became of a commit.
 """
 
 import json

@@ -1,7 +1,7 @@
 """`tidemark log dump`: what is in a segment file, batch by batch, from the bytes alone.
 
-INV-DU1  the file is only read, piece by piece; a node may be writing to it
-INV-DU2  damage is named with its position; what lies before it is printed, and the exit code is 1
+The file is only read, piece by piece; a node may be writing to it. Damage is named with its position; what lies before
+it is printed, and the exit code is 1.
 Not here: recovery (`region_broker.log.recovery`), comparing regions (`tidemark reconcile`).
 """
 

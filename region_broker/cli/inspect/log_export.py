@@ -1,9 +1,9 @@
 """`tidemark log export`: the committed records of a topic's folder as lines that `tidemark produce` takes.
 
-INV-EX1  the files are only read, and no node is asked: a deleted topic that is kept, a folder of a node that is down
 INV-EX2  what is printed is what `consume -o json` would have printed: neither markers, nor records of transactions that were
          aborted or have no end, nor what DeleteRecords took
 INV-EX3  damage is named with its position, and the exit code is 1; of that partition, what lies before it is printed
+The files are only read, and no node is asked: a deleted topic that is kept, a folder of a node that is down.
 Not here: what a line looks like (`cli.records.lines`), which deletions are kept (`log.recovery.kept_deletions`).
 """
 

@@ -1,8 +1,8 @@
 """Two scrapes of `/metrics`, and what happened between them. Pure: text in, figures out.
 
-INV-SA1  a rate is the difference of two counters over the time between them; a counter that went down was
-         started anew and counts from zero
-INV-SA2  a quantile is linear within its histogram bucket, as in Prometheus; above the last bound it is that bound
+A rate is the difference of two counters over the time between them; a counter that went down was started anew and
+counts from zero. A quantile is linear within its histogram bucket, as in Prometheus; above the last bound it is that
+bound.
 Not here: fetching and printing (`top`).
 """
 
@@ -75,7 +75,7 @@ class Between:
         return max(self.after.at_s - self.before.at_s, 1e-9)
 
     def grown(self, name: str, labels: Labels) -> float:
-        """Return how much a counter grew (INV-SA1)."""
+        """Return how much a counter grew."""
         now = self.after.values.get((name, labels), 0.0)
         then = self.before.values.get((name, labels), 0.0)
         return now if now < then else now - then
@@ -108,7 +108,7 @@ class Between:
         )
 
     def _quantile(self, api: str, quantile: float) -> float:
-        """Return the quantile of an API's latency in seconds (INV-SA2)."""
+        """Return the quantile of an API's latency in seconds."""
         buckets = sorted(self._buckets(api))
         total = buckets[-1][1] if buckets else 0.0
         if total <= 0:

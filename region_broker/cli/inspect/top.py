@@ -1,6 +1,6 @@
 """`tidemark top`: the regions live in a terminal.
 
-INV-LT1  a region that does not answer is a row that says so, and is asked again
+A region that does not answer is a row that says so, and is asked again.
 Not here: figures (`samples`), where nodes are (`region_client`).
 """
 

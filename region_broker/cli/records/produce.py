@@ -2,8 +2,8 @@
 
 INV-CPR1  each record that was read is counted once: written (acknowledged), not written, or without an answer; and what
           the broker said of the first that failed is what the command says
-INV-CPR2  a line that is no record ends the command and is named; what came before it is sent, or, in a transaction,
-          aborted with it
+A line that is no record ends the command and is named; what came before it is sent, or, in a transaction, aborted with
+it.
 Not here: what a line means (`lines`).
 """
 

@@ -1,7 +1,7 @@
 """`tidemark txn`: which transactions there are, what is open where, ending one, and the final word on one.
 
-INV-CX1  an abort is asked for before it is ordered, unless `--yes` is given; `--dry-run` orders nothing
-INV-CX2  whatever is not an answer has an exit code of its own: 3 not there, 5 the outcome is unknown
+An abort is asked for before it is ordered, unless `--yes` is given; `--dry-run` orders nothing. Whatever is not an
+answer has an exit code of its own: 3 not there, 5 the outcome is unknown.
 
 Everything is asked of the acting region over HTTP. Not here: what an abort does (`docs/reference/cli.md`).
 """

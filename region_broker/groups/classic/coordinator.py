@@ -1,9 +1,8 @@
 """Classic groups on their shards: requests in, effects of the groups carried out, answers when they are due.
 
-INV-GL1  a request is judged and its records appended without an `await` between
-INV-GL2  an answer waits in a future named by a token: whose client has gone is answered into nothing, and no
-         rebalance ends with it
 INV-GL3  what a durable record lets go on (`stored`) goes on only in the group and the term that wrote it
+A request is judged and its records appended without an `await` between. An answer waits in a future named by a token:
+whose client has gone is answered into nothing, and no rebalance ends with it.
 
 `GroupCoordinator` owns shards and timers and calls this for what concerns classic groups, as it calls
 `modern.coordinator` for the others.

@@ -1,12 +1,10 @@
 """One classic consumer group: a pure state machine, requests in, effects out, time an argument.
 
 INV-GG1  every transition is in LEGAL; an absent pair is a programmer error
-INV-GG2  the generation never goes down, and grows by one with each completed join phase
-INV-GG3  a token is answered exactly once; no token waits in EMPTY or DEAD, no sync token in
-         PREPARING_REBALANCE or STABLE
 INV-GG4  assignments are answered only when the generation's record is durable (`Store`, `stored`)
-INV-GG5  a member that we owe an answer does not lose its session, except a new one after
-         `new_member_join_timeout_ms`
+The generation never goes down, and grows by one with each completed join phase. A token is answered exactly once; no
+token waits in EMPTY or DEAD, no sync token in PREPARING_REBALANCE or STABLE. A member that we owe an answer does not
+lose its session, except a new one after `new_member_join_timeout_ms`.
 
 After Kafka's GroupCoordinator / ClassicGroup; KIP-62 (rebalance time-out), KIP-134 (initial
 delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-814 (skip assignment).

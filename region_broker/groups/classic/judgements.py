@@ -1,7 +1,7 @@
 """Who may join, sync, leave and commit in a classic group: verdicts on a request as the group is now; nothing is changed.
 
-INV-GJ1  a judgement only looks: whoever asks twice is told the same
 INV-GJ2  what members bring is bounded in number and bytes, each alone and all together
+A judgement only looks: whoever asks twice is told the same.
 
 After Kafka's GroupCoordinator / ClassicGroup; sizes are ours. Not here: what an accepted request does (`group`).
 """

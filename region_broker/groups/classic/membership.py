@@ -1,8 +1,7 @@
 """Who is in a group: members, static instances, ids handed out but not yet used, the protocol vote.
 
-INV-GM1  each static instance id maps to exactly one present member (KIP-345)
-INV-GM2  an id in `invited` is never also a member
-INV-GM3  `leader` is None or a present member
+Each static instance id maps to exactly one present member (KIP-345). An id in `invited` is never also a member.
+`leader` is None or a present member.
 Not here: states and time (`group`).
 """
 

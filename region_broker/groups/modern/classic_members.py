@@ -1,11 +1,11 @@
 """Members of the classic protocol in a group of the new one, and groups that change their protocol.
 
-INV-NB1  a classic member rejoins (REBALANCE_IN_PROGRESS) when it must give something up, when it can
-         be given something, and when the group's epoch is not its own
 INV-NB2  a group changes its protocol in one batch of records: it is never of both, and never of none; who is refused
          changes nothing
 INV-NB3  a group has the new protocol as long as one member speaks it; when the last one goes, the
          classic ones are left a classic group, and rejoin it
+A classic member rejoins (REBALANCE_IN_PROGRESS) when it must give something up, when it can be given something, and
+when the group's epoch is not its own.
 
 To a classic member its epoch is the generation; nobody leads, since the coordinator assigns. What it
 has given up is what its subscription does not name as owned (KIP-848, "Online migration").
@@ -148,7 +148,7 @@ def check_generation(group: ConsumerGroup, member_id: str, generation: int) -> N
 
 
 def must_rejoin(group: ConsumerGroup, member_id: str) -> bool:
-    """Tell whether a heartbeat is answered with REBALANCE_IN_PROGRESS (INV-NB1)."""
+    """Tell whether a heartbeat is answered with REBALANCE_IN_PROGRESS."""
     current = group.current_of(member_id)
     if current.member_epoch < group.group_epoch:
         return True

@@ -1,7 +1,7 @@
 """What consumers of the classic protocol say inside JoinGroup and hear inside SyncGroup.
 
-INV-NK1  bytes that are no subscription or assignment are a `MalformedProtocol`, never a guess; what a
-         later version adds behind the known fields is passed over
+Bytes that are no subscription or assignment are a `MalformedProtocol`, never a guess; what a later version adds behind
+the known fields is passed over.
 
 ConsumerProtocolSubscription v0-3 and ConsumerProtocolAssignment v0-3 (`clients/.../common/message`).
 Not here: who is told what (`classic_members`).

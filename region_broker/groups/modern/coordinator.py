@@ -1,10 +1,10 @@
 """Groups of the new protocol on their shards: requests in, records appended, answers when durable.
 
-INV-ND1  a request is judged and its records appended without an `await` between; they are one batch
 INV-ND2  nothing is told of a group before all of its records so far are durable
 INV-ND3  topics are looked at when a member speaks: what changed begins a group epoch with the next
          heartbeat, whoever sends it
-INV-ND4  after every `await` the shard's term is compared before anything is read or changed
+A request is judged and its records appended without an `await` between; they are one batch. After every `await` the
+shard's term is compared before anything is read or changed.
 
 `GroupCoordinator` owns shards and timers and calls this for what concerns the new protocol.
 Not here: rules (`heartbeat`, `classic_members`), Kafka's numbers and shapes (`handlers`).
@@ -158,7 +158,7 @@ class ModernGroups:
             await self._patterns.resolve(patterns, topics)
 
     def _act(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
-        """Judge and append, in one step (INV-ND1); raises `Refused`, `LedgerFailed`."""
+        """Judge and append, in one step; raises `Refused`, `LedgerFailed`."""
         group = shard.table.modern.get(request.group_id)
         if group is None:
             return self._begin(shard, request)

@@ -1,11 +1,10 @@
 """ConsumerGroupHeartbeat, decided: who may speak, what is written, what the member is told.
 
-INV-NH1  a refused heartbeat writes nothing
 INV-NH2  a member is believed only with its epoch, or with the one before if it owns no more than what
          it has: then the answer was lost (KIP-848); all else is fenced
 INV-NH3  an instance id has one member; another takes its place only after that one left for now (-2),
          and gets its target
-INV-NH4  the assignment is told when the member says everything, and when it changed
+A refused heartbeat writes nothing. The assignment is told when the member says everything, and when it changed.
 
 Order of a heartbeat, as Kafka's GroupMetadataManager: member, subscription, group epoch, target,
 reconciliation. All of it is one batch of records.

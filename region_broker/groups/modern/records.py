@@ -3,7 +3,7 @@
 INV-NV1  decode_value(kind, encode_value(x)) == x for every value
 INV-NV2  a tagged field that this build does not know is passed over, as Kafka does: a later version
          may add one; anything else that is not understood is a `LedgerRecordError`
-INV-NV3  sets are written in order, so that equal values have equal bytes
+Sets are written in order, so that equal values have equal bytes.
 
 Flexible encoding (KIP-482): lengths as unsigned varints plus one, zero for null, tagged fields at
 the end of each struct. Source: `group-coordinator/src/main/resources/common/message`.

@@ -2,8 +2,8 @@
 
 INV-NE1  a member is due when its session ended, or when it has been asked for the same partitions at the
          same epoch for its whole rebalance time-out (KIP-848)
-INV-NE2  a member of the classic protocol is due too when it did not join after it was told to, or did
-         not sync after it joined, within its rebalance time-out
+A member of the classic protocol is due too when it did not join after it was told to, or did not sync after it joined,
+within its rebalance time-out.
 
 Deadlines are in memory only: after a load they all begin anew.
 Not here: what happens to a member that is due (`heartbeat.fence`), timers (`groups.timers`).

@@ -1,9 +1,8 @@
 """One group of the new protocol: the pure replay of its records.
 
-INV-NS1  a group is a function of its records alone: live == replay(log)
-INV-NS2  `owners` and `instances` follow from the members: a partition that a member has or must give
-         back is owned by it, and nobody else's
-INV-NS3  nothing that is put into a group is changed afterwards, so that a shallow copy is a draft
+A group is a function of its records alone: live == replay(log). `owners` and `instances` follow from the members: a
+partition that a member has or must give back is owned by it, and nobody else's. Nothing that is put into a group is
+changed afterwards, so that a shallow copy is a draft.
 Not here: what is written when (`heartbeat`), time (`sessions`).
 """
 
@@ -118,7 +117,7 @@ class ConsumerGroup:
             del self.instances[instance_id]
 
     def draft(self) -> "ConsumerGroup":
-        """Return a copy to try records on (INV-NS3)."""
+        """Return a copy to try records on."""
         return ConsumerGroup(
             self.group_id,
             self.group_epoch,

@@ -1,8 +1,7 @@
 """What a group shall have: the topics it subscribes to, its epoch, its target assignment.
 
-INV-NT1  the assignment epoch never goes above the group epoch, and a target is computed for the group
-         epoch alone
-INV-NT2  every change is a record; a `Draft` shows what the group will be once they are written
+The assignment epoch never goes above the group epoch, and a target is computed for the group epoch alone. Every change
+is a record; a `Draft` shows what the group will be once they are written.
 Not here: who asks (`heartbeat`), the assignors.
 """
 
@@ -125,7 +124,7 @@ def write_topics(draft: Draft, view: TopicView) -> bool:
 
 
 def update_target(draft: Draft) -> None:
-    """Compute the target of the group epoch if the one there is older (INV-NT1)."""
+    """Compute the target of the group epoch if the one there is older."""
     group = draft.group
     if group.group_epoch <= group.assignment_epoch:
         return

@@ -1,6 +1,6 @@
 """Which error codes an answer carries, for the counters: found in the answer's fields, whatever the API.
 
-INV-AE1  an answer without errors costs one look at each of its rows, none at records
+An answer without errors costs one look at each of its rows, none at records.
 Not here: choosing an error (each API's file), counting (`region_broker.metrics`).
 """
 

@@ -1,7 +1,7 @@
 """ApiVersions (18), versions 0-4.  v3: client software, finalized features (KIP-482, KIP-584).
 
-INV-H4  FinalizedFeatures holds transaction.version = 2 and FinalizedFeaturesEpoch >= 0: otherwise Java and
-        franz-go clients stay on TV1 (C21)
+FinalizedFeatures holds transaction.version = 2 and FinalizedFeaturesEpoch >= 0: otherwise Java and franz-go clients
+stay on TV1 (C21).
 The answer to an unsupported version is version 0 with UNSUPPORTED_VERSION and the table (KIP-511): see
 `dispatch`. Header v0 always: `wire.codec.answers`.
 """

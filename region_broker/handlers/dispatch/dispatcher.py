@@ -1,12 +1,15 @@
 """From a frame to its answer: look the API up, decode, handle or forward, encode.
 
-INV-HD1  a request is decoded and its handler begun without an await in between, so that the order in which
-        requests start is the order in which they take effect (C7); one that is decoded in pieces holds up those
-        behind it on its connection, until it is answered if it writes (INV-HW1)
-INV-HD2  a request that this region must not execute is forwarded whole, once it is known to be sound
-INV-HD3  what cannot be answered closes the connection, with a text that says why and what to do
 INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
-INV-HD5  a request is served without a task, or it was not begun: then `answer` serves it
+A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
+order in which they take effect (C7); one that is decoded in pieces holds up those behind it on its connection, until it
+is answered if it writes (INV-HW1). A request that this region must not execute is forwarded whole, once it is known to
+be sound. What cannot be answered closes the connection, with a text that says why and what to do.
+A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
+order in which they take effect (C7); one that is decoded in pieces holds up those behind it on its connection, until it
+is answered if it writes (INV-HW1). A request that this region must not execute is forwarded whole, after the guard has
+passed it. What cannot be answered closes the connection, with a text that says why and what to do. A request is served
+without a task, or it was not begun: then `answer` serves it.
 Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
 """
 
@@ -208,7 +211,7 @@ class Dispatcher:
     async def _begun(self, api: Api, ctx: RequestContext, body: memoryview) -> "_Begun":
         """Decode a request in the order of its connection.
 
-        Between the return and the first await of what follows nothing else of that connection begins (INV-HD1):
+        Between the return and the first await of what follows nothing else of that connection begins:
         whoever waits for the lock runs after that.
         """
         order = order_of_starts(ctx.connection_state)

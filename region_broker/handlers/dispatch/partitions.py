@@ -1,6 +1,6 @@
 """Finding the partition a request names, the checks that Fetch, ListOffsets and Produce share, and who leads.
 
-INV-H3  a partition that failed is never read or written: KAFKA_STORAGE_ERROR, so that clients look elsewhere
+A partition that failed is never read or written: KAFKA_STORAGE_ERROR, so that clients look elsewhere.
 Not here: the partition itself (`partitions.partition`).
 """
 

@@ -1,7 +1,7 @@
 """The table of APIs: one `Api` per Kafka API that this node serves.
 
-INV-HR1  an API is served in a contiguous range of versions, each of which kio has a schema for
-INV-HR2  a write that reaches a region that does not act is forwarded whole, never half executed here
+An API is served in a contiguous range of versions, each of which kio has a schema for. A write that reaches a region
+that does not act is forwarded whole, never half executed here.
 Not here: how a request gets here and leaves (`dispatch`, `wire.server`), what each API does (its own file).
 """
 

@@ -1,7 +1,7 @@
 """What a handler may use: the services of the node, and the context of one request.
 
-INV-H1  a handler reaches the rest of the node only through `Services`, so that tests can compose them
-INV-H2  `RequestContext.connection_state` belongs to one connection and is shared by its requests
+A handler reaches the rest of the node only through `Services`, so that tests can compose them.
+`RequestContext.connection_state` belongs to one connection and is shared by its requests.
 Not here: who implements these protocols (`node`), the API table (`registry`).
 """
 

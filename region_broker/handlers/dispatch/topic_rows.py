@@ -1,8 +1,8 @@
 """Rows of Metadata that are written already: a topic's row is written again only when something in it has changed.
 
-INV-HTR1 a row is used again only if the topic's image is the same object, and existence, leader epoch and health of each
-         of its partitions are what they were when it was written; nobody has to say that something changed
-INV-HTR2 a topic with a partition that cannot be used has no written row: errors are counted field by field
+A row is used again only if the topic's image is the same object, and existence, leader epoch and health of each of its
+partitions are what they were when it was written; nobody has to say that something changed. A topic with a partition
+that cannot be used has no written row: errors are counted field by field.
 
 Not here: which topics (`metadata`).
 """

@@ -1,7 +1,7 @@
 """Long work in turns: the event loop serves others after each piece, and a connection keeps its order meanwhile.
 
 INV-HW1  while a request of a connection is decoded in pieces, none behind it on that connection is begun; the handler
-         of the one is begun before the next is decoded (INV-HD1), and one that writes is answered before
+         of the one is begun before the next is decoded, and one that writes is answered before
 INV-HW2  a handler whose work grows with its request gives way after every TURN_ROWS rows (`Turns.row`); what must
          not be torn (a judgement and its write) is done between two turns, never across them. Before a write only
          requests give way that are too large to be read at once: they hold their connection's order (INV-HW1)

@@ -3,8 +3,8 @@
 v16: who leads now, beside FENCED_LEADER_EPOCH (KIP-951).
 INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
 INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
-INV-H17 while the memory budget is full nothing is read: the request waits for room, then is answered empty; else
-        an answer takes half of what is left at most
+While the memory budget is full nothing is read: the request waits for room, then is answered empty; else an answer
+takes half of what is left at most.
 A request that need not wait for memory, and names no more than a turn's partitions, has no task (`begin_fetch`).
 On a mirror "the end" is what the last tidemark reached shows: `Sight.readable_end`.
 Not here: looking, waiting and reading (`fetch.reading`), what a session remembers (`partitions.fetch_sessions`), bytes

@@ -1,7 +1,7 @@
 """ListOffsets (2), versions 1-11.  v2: isolation.  v4: leader epoch.  v7: max timestamp.  v8, v9, v11: tiers.
 
-INV-H7  "latest" is what the reader may read up to: the last stable offset under read committed (C37), on a
-        mirror what the last tidemark reached shows; in one answer, of all partitions as of one moment
+"latest" is what the reader may read up to: the last stable offset under read committed (C37), on a mirror what the last
+tidemark reached shows; in one answer, of all partitions as of one moment.
 There are no tiers, so the local log is the whole log, and nothing lies in or on its way to another tier: -1.
 """
 

@@ -1,10 +1,9 @@
 """One Fetch's partitions: looked at, waited for, read.
 
-INV-H8  what is told is one reading, made when the wait is over: data, offsets and the aborted list (C38, KAFKA-5376)
 INV-H9  the first batch of the first partition that has one is returned whatever its size (C39, KIP-74)
 INV-FRD2 a reading looks at all its partitions before anything is read in for it, and what was read in is read with the
         rest, again: what is told stays one reading
-INV-FRD1 a wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it
+A wait ends once; the reading is made in a turn of the loop of its own, never within the change that ended it.
 Not here: who may ask and what a session is told (`fetch`), who tells of changes (`partitions.purgatory`).
 """
 
@@ -102,12 +101,12 @@ class Reading:
         return not self._wait.has_enough
 
     def _restless(self, item: Wanted) -> None:
-        """Look at what is quiet no more; called within the change (INV-FRD1)."""
+        """Look at what is quiet no more; called within the change."""
         if self._wait is not None and not (self._look_at(item) and item.leads_as_before):
             self._enough()
 
     def _enough(self) -> None:
-        """See `ReadableWait`: within a change of a partition, so the reading is left for later (INV-FRD1)."""
+        """See `ReadableWait`: within a change of a partition, so the reading is left for later."""
         asyncio.get_running_loop().call_soon(self._over)
 
     def expire(self) -> None:

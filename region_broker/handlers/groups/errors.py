@@ -1,6 +1,6 @@
 """Group verdicts as Kafka error numbers, and what the group handlers share.
 
-INV-HG1  every `GroupVerdict` has exactly one number (checked at import)
+Every `GroupVerdict` has exactly one number (checked at import).
 Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
 """
 

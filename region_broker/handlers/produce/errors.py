@@ -1,6 +1,6 @@
 """Verdicts on a produced batch as Kafka error numbers, with the downgrades per version (C27-C29).
 
-INV-HPE1  every `AppendVerdict` and every `TxnVerdict` has exactly one number per version, checked at import
+Every `AppendVerdict` and every `TxnVerdict` has exactly one number per version, checked at import.
 Not here: the other APIs of transactions (`transactions.errors`).
 Source: KIP-890, KafkaApis.scala (4.0).
 """

@@ -1,6 +1,5 @@
 """From appended batches to the answer: who waits for a group commit, and until when.
 
-INV-H15 a success is answered below HW only, with acks=1 too: HW is the durable end of the log
 INV-HPW1 a request is answered once: by the commit that reaches its last batch, or when its time is over; then what is
          not durable is REQUEST_TIMED_OUT (P18)
 Not here: what is appended (`produce`), what moves HW (`partitions.partition`).

@@ -1,8 +1,7 @@
 """What AlterConfigs and IncrementalAlterConfigs share: resources named once, topics changed, the rest refused.
 
-INV-HCR1 what is validated is what is written: if another change came between, it is validated again
-INV-HCR2 configs of a broker are refused with the reason: they stand in the node's file, and nothing in it can change
-        while the node runs
+What is validated is what is written: if another change came between, it is validated again. Configs of a broker are
+refused with the reason: they stand in the node's file, and nothing in it can change while the node runs.
 Source: Kafka ConfigAdminManager (errors and their order). Not here: what the operations mean (`controller.config_changes`).
 """
 
@@ -134,7 +133,7 @@ async def _change_topic(
         except CommandRefused as refused:
             if refused.code == NOT_ACTING:
                 raise Refused(ErrorCode.not_controller, refused.reason) from refused
-            continue  # another change or a deletion came between: look again (INV-HCR1)
+            continue  # another change or a deletion came between: look again
         return
     raise Refused(
         ErrorCode.request_timed_out, f"topic {name} is being changed by others: try again"

@@ -1,7 +1,7 @@
 """CreateTopics (19), versions 2-7.  v4: -1 takes the default count.  v5: configs in the answer.  v7: ids.
 
-INV-H5  what is refused says what would be right; nothing of a refused topic is created
-INV-H6  a topic named twice in one request is refused both times (Kafka does so)
+What is refused says what would be right; nothing of a refused topic is created. A topic named twice in one request is
+refused both times (Kafka does so).
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """DescribeTopicPartitions (75), versions 0-0 (KIP-966): topics in name order, page by page.
 
-INV-HTP1 an answer holds at most DESCRIBED_PARTITIONS_MAX partitions; where more are left, the cursor names the
-         next topic and partition, and a request with that cursor goes on exactly there
 INV-HTP2 the lists of eligible leaders are empty, never null: the Java client 4.1 falls over a null one
+An answer holds at most DESCRIBED_PARTITIONS_MAX partitions; where more are left, the cursor names the next topic and
+partition, and a request with that cursor goes on exactly there.
 There are no eligible leaders besides the one in sync: a region is one node.
 Source: Kafka DescribeTopicPartitionsRequestHandler, KRaftMetadataCache.
 """

@@ -1,6 +1,6 @@
 """Transaction verdicts as Kafka error numbers, with the downgrades per version (C29).
 
-INV-HT1  every `TxnVerdict` has exactly one number per (API, version), checked at import
+Every `TxnVerdict` has exactly one number per (API, version), checked at import.
 Not here: Produce and TxnOffsetCommit, which answer verification with errors of their own (C27, C28).
 Source: KIP-588, KIP-890, KafkaApis.scala (4.0).
 """

@@ -1,8 +1,8 @@
 """WriteTxnMarkers (27), versions 1-2 (KIP-98, KIP-664): an administrator's abort.  v2: transaction version.
 
-INV-HWM1 no marker is written as it came: an abort becomes a decision of the coordinator, which fences the
-        producer and writes its own markers (B13); a commit is refused, since only the ledger commits
-INV-HWM2 a partition in which the producer has nothing open is answered with success and left alone (P9)
+No marker is written as it came: an abort becomes a decision of the coordinator, which fences the producer and writes
+its own markers (B13); a commit is refused, since only the ledger commits. A partition in which the producer has nothing
+open is answered with success and left alone (P9).
 
 `kafka-transactions.sh abort` and `Admin.abortTransaction` send it with what DescribeProducers told them.
 Source: KafkaApis.scala `handleWriteTxnMarkersRequest`, ProducerAppendInfo.java `appendEndTxnMarker`,

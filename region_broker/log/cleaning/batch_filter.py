@@ -1,11 +1,11 @@
 """One batch without some of its records.
 
 INV-CLB1  offsets, sequences, producer and codec of a batch stay; its offset range stays, so holes lie inside it
-INV-CLB2  a batch of which every record is kept, and that needs no delete horizon, stays byte for byte
 INV-CLB3  a tombstone or a marker that may go some day says when: bit 0x40, the time in the place of the base timestamp
          (KIP-534); record timestamps stay what they were
 INV-CLB4  what a producer wrote under a right CRC may be anything: `walk` yields records whose offsets grow and lie inside
          the batch and whose times fit 64 bits, or raises RecordsError, and nothing else is raised here
+A batch of which every record is kept, and that needs no delete horizon, stays byte for byte.
 
 Source: Kafka MemoryRecords.java `filterTo`, DefaultRecordBatch.java `writeEmptyHeader`.
 Not here: which records are kept (`rewriting`).

@@ -5,11 +5,11 @@ INV-CLW1  a record goes only if a later record of its key lies below the bound, 
 INV-CLW2  the last data batch and the last marker of each producer that the partition knows stay, of those below what
          is cleaned, the batch without records if need be: sequences, epochs and decisions are those of the replay (T6),
          also for a mirror that copies what was cleaned and takes over below what came later
-INV-CLW3  the last batch of each new segment stays, without records if need be: a segment ends where it ended, so
-         no offset is given out twice
 INV-CLW4  batches behind what the map covers, and damaged ones, are never rewritten: the latter end the run
 INV-CLW5  a batch whose CRC is right and whose records nobody can read is a producer's doing: it stays as it is and
          supersedes nothing, and all tombstones behind it stay, since it may hold what they delete
+The last batch of each new segment stays, without records if need be: a segment ends where it ended, so no offset is
+given out twice.
 
 Runs in a thread, on files that do not change; a generator, so that its driver may slow it down and take part.
 Source: Kafka LogCleaner.scala `doClean`, `cleanSegments`, `shouldRetainRecord`, `checkBatchRetention`.

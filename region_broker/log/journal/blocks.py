@@ -1,12 +1,12 @@
 """What stands in the journal file: a head, then two halves of blocks.
 
-INV-JB1  a block begins at a multiple of `ALIGN_BYTES`, so writing one never touches a page of another
 INV-JB2  a block is whole or it is nothing: its CRC covers serial, number, entries and bytes
 INV-JB4  a head is written beside the one in force: one that is torn changes nothing, one that is lost is noticed
 INV-JB5  a page that begins with a block's magic begins a block: data that would look like one is not journaled, so no client
          can write what a start takes for a block that is missing or of a later life
 INV-JB3  in a half, blocks stand back to back from its start and their numbers grow by one; what follows the last
         one is of an earlier lap (its number is lower) or of an earlier life (its serial is another)
+A block begins at a multiple of `ALIGN_BYTES`, so writing one never touches a page of another.
 
     head     magic TMJH, version, CRC-32C, serial, bytes of a half, whether it was closed with nothing to replay;
              twice, the sound one with the higher serial counts

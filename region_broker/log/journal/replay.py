@@ -2,8 +2,8 @@
 
 INV-JR1  replay writes only what is not below a log's checkpoint and not within its fence; so doing it again changes
         nothing, and neither does a block that is left of a log that was cut, deleted or started again
-INV-JR2  a log's bytes are synced, and its checkpoint says so, before the journal begins a new life
 INV-JR3  if one log cannot take its bytes, the old life is kept, unused, and that log is not opened: nothing is lost
+A log's bytes are synced, and its checkpoint says so, before the journal begins a new life.
 
     1. A block is synced, its appends are acknowledged; the logs' files are still in the page cache. 2. The power
     fails: of the files, any part may be missing. 3. Replay writes all of it again and raises the checkpoint. 4. Log

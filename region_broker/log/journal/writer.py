@@ -6,8 +6,8 @@ INV-JN2  a half is written over only when every log with bytes in it has them sy
         or closed since
 INV-JN3  after a failed write or sync of the journal no block is written in this life, and nothing is retried;
         the logs of that group stop, the others sync their own files from then on
-INV-JN4  a number is given out on the loop before its block is written: whoever notes `mark` and makes that
-        durable has fenced every block that was begun
+A number is given out on the loop before its block is written: whoever notes `mark` and makes that durable has fenced
+every block that was begun.
 
 Not here: the bytes (`blocks`), the start (`replay`), what goes in and when (`group_commit`).
 """
@@ -89,7 +89,7 @@ class Journal:
 
     @property
     def mark(self) -> JournalMark:
-        """The last block that was begun (INV-JN4)."""
+        """The last block that was begun."""
         return JournalMark(self._head.serial, self._number)
 
     @property

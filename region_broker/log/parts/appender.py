@@ -1,9 +1,8 @@
 """Appending to one log, into the page cache; a full segment is followed by a fresh one.
 
-INV-PL7  what was written is applied in the same call: the end, the state, the epochs and the index of the open segment
-        know of it, and whoever makes it durable was told
-INV-PL8  a segment is full by size, by age, or by what its index can say; where no file can be opened for a fresh one, it
-        goes on as long as its format allows
+What was written is applied in the same call: the end, the state, the epochs and the index of the open segment know of
+it, and whoever makes it durable was told. A segment is full by size, by age, or by what its index can say; where no
+file can be opened for a fresh one, it goes on as long as its format allows.
 
 Not here: judging a client's batch (`replication`), making durable (`durability`).
 """

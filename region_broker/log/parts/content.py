@@ -1,9 +1,9 @@
 """What one log holds: its segments, what their replay gives, where it ends, and whether it still runs.
 
-INV-PL1  offsets are contiguous from the log start to `end_offset`, but for holes below `cleaning.holes_below`;
-        bytes once written never change, except that a cut takes the end off
 INV-PL3  state == replay(log) after every call of a part
 INV-PL4  after the first failed write or sync the log takes nothing more and says why in `failed`; nothing is retried
+Offsets are contiguous from the log start to `end_offset`, but for holes below `cleaning.holes_below`; bytes once
+written never change, except that a cut takes the end off.
 
 Not here: what changes it (`appender`, `trimmer`), what of it is durable (`durability`).
 """

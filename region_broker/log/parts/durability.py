@@ -1,9 +1,9 @@
 """What of one log is durable, and the way of the rest to the disk.
 
-INV-PL2  synced_offset <= stable_offset <= end of the log; under `flush.policy=commit` stable is synced
 INV-PL5  a segment is sealed once it, its index, its aborted index, the state at its end and a checkpoint past it
         are durable; only then is it handed to the seal callback, and only sealed segments are ever deleted
-INV-PL6  what is synced but not in the log's own files is in the journal, behind the fence of its checkpoint
+synced_offset <= stable_offset <= end of the log; under `flush.policy=commit` stable is synced. What is synced but not
+in the log's own files is in the journal, behind the fence of its checkpoint.
 
 Making durable is in two steps around a thread: `begin_sync` on the loop, `SyncJob.run` in the thread, `finish_sync` on
 the loop (`group_commit`). A small job's bytes go into the node's journal instead (`finish_journaled`); the log's own files

@@ -1,9 +1,8 @@
 """What goes from the two ends of one log: cutting its end off, deleting old segments, giving up all.
 
-INV-PL9  nothing is taken off before what follows from it is durable: the checkpoint lowered before bytes go, the state
-        kept at the first offset that stays, the log start noted before segments go
-INV-PL10  whatever changes the files holds the lock of `FileSync`, voids or outlives the jobs begun before, and interrupts
-        a cleaning under way
+Nothing is taken off before what follows from it is durable: the checkpoint lowered before bytes go, the state kept at
+the first offset that stays, the log start noted before segments go. Whatever changes the files holds the lock of
+`FileSync`, voids or outlives the jobs begun before, and interrupts a cleaning under way.
 
 Not here: how far anything may go (`partitions.trimming`), holes (`cleaning`).
 """
@@ -85,7 +84,7 @@ class LogTrimmer:
         assert checkpoint is not None
         lowered = replace(self._durability.checkpoint_now(), synced_offset=offset,
                           segment_base=segment.base_offset, segment_bytes=position)  # fmt: skip
-        # The checkpoint first: it must never claim bytes that are gone (INV-K2), and it says that what the
+        # The checkpoint first: it must never claim bytes that are gone, and it says that what the
         # journal holds of this log is void (INV-K4): all of it that stays was synced by `truncate_to`.
         checkpoint.lower(lowered, self._journal_mark())
         kept = content.segments.slot(offset) + 1

@@ -1,7 +1,5 @@
 """Folders on their way out: a deletion that was begun is finished, in this life or at the next start.
 
-INV-RM1  a folder is put away by a rename that is durable before anything in it is removed: a crash leaves it whole under
-        its name, or under one that no log has
 INV-RM2  what is about to be deleted is marked before the registry forgets it, so that a start can tell a deletion that
         was interrupted from a registry that has lost something: only what is marked goes
 INV-RM3  a disk that fails here is nobody's error: what could not be put away now is left to a later try
@@ -10,6 +8,8 @@ INV-RM4  what could not be put away is marked as deleted, if the disk lets us: a
 INV-RM5  what held records is kept for a while before it is removed, if that is asked for (`kept_deletions`)
 INV-RM6  what was kept long enough is removed in a thread: of a large topic the file system takes seconds to let go, and
          nobody waits for that
+A folder is put away by a rename that is durable before anything in it is removed: a crash leaves it whole under its
+name, or under one that no log has.
 
     <folder>/deleting                      the mark: an empty file, so that it finds room on a full disk
     <folder>/deleted                       it should be away, and could not be put away

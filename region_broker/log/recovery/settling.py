@@ -4,7 +4,7 @@ INV-R4  what is kept from behind the checkpoint is written again, and cut again 
         failed sync the kernel may hold pages, and a size, as clean that never reached the disk
 INV-R6  the names in the folder of a log that was not closed are synced, as this start finds them: the life before may have
         made, renamed or removed files, and been killed before it synced that
-INV-R5  the open segment has no index file: what a cut or an unfinished seal left would be wrong once it grows
+The open segment has no index file: what a cut or an unfinished seal left would be wrong once it grows.
 
 Not here: what is kept (`recovery.checking`).
 """
@@ -52,7 +52,7 @@ def make_durable(left: LogAsLeft, found: Found, segments: list[Segment]) -> None
 def _remove_stale(left: LogAsLeft, found: Found, active: Segment) -> bool:
     """Remove bookmarks that are not used, and what a seal that was undone left of the open segment; tell if there was any.
 
-    Durable after `fsync_dir`, before anything is appended (INV-BKM2, INV-R5).
+    Durable after `fsync_dir`, before anything is appended (INV-BKM2).
     """
     used = None if found.bookmark is None else found.bookmark.segment_base
     there_was_any = False

@@ -1,8 +1,8 @@
 """Aborted transactions of one sealed segment: those whose ABORT marker lies in it.
 
-INV-A1  an entry is (producer id, first offset, offset of the marker), sorted by marker
 INV-A2  a function of the log: a missing or damaged file is built again by replay
-INV-A3  the file is durable before the partition state may forget its entries
+An entry is (producer id, first offset, offset of the marker), sorted by marker. The file is durable before the
+partition state may forget its entries.
 
 Why a file: a partition with many aborts would otherwise keep them all in memory for as long as the log lives
 (Kafka's TransactionIndex; C38).

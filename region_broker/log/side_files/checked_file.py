@@ -1,11 +1,11 @@
 """Frames for the log's small files, and the recovery checkpoint.
 
-INV-K1  a frame is magic, version, length and CRC-32 before its payload; anything else is `FrameError`
-INV-K2  a checkpoint never claims more than was synced: it is written after the fdatasync it speaks of
 INV-K3  a clean checkpoint also names the last segment and its exact size, so that any later append, and
         any loss, makes it a plain one without another write
 INV-K4  a checkpoint written after a cut, or for a log that is made, names the last journal block begun before it: that
         one and all before it are nothing to this log (any more)
+A frame is magic, version, length and CRC-32 before its payload; anything else is `FrameError`. A checkpoint never
+claims more than was synced: it is written after the fdatasync it speaks of.
 
 INV-K5  a checkpoint is written beside the one in force: a write that fails, or is torn, leaves that one. What must not
         be forgotten (a cut, a seal) is in both places before it counts

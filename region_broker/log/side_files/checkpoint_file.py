@@ -1,7 +1,7 @@
 """A log's open checkpoint file.
 
-INV-KF1  no checkpoint is overwritten by an older one, but by `lower`
 INV-KF2  every checkpoint that is written carries the fence of the last cut (INV-K4)
+No checkpoint is overwritten by an older one, but by `lower`.
 
 Called under the log's disk lock. Not here: the record (`checked_file`), what it may claim (`partition_log`).
 """

@@ -1,8 +1,8 @@
 """Where each leader epoch starts in one log (KIP-101, KIP-320).
 
-INV-E1  epochs and start offsets both grow strictly
-INV-E2  entries that hold records are a function of the log: the batches carry their epoch
 INV-E3  an entry without records stands for a term that goes on: it ends with the leadership, and with the process
+Epochs and start offsets both grow strictly. Entries that hold records are a function of the log: the batches carry
+their epoch.
 
 The newest entry may hold no record yet: a leader notes its epoch when it takes over.
 Not here: who leads under which epoch (`idempotency.fencing`, `partitions.partition`).

@@ -1,10 +1,10 @@
 """Which logs a node has: the file `manifest` beside them, so that one that is gone is missed (T36).
 
 INV-MF1  a log is named from when it was made, before anything in it is acknowledged, until before it is removed
-INV-MF2  a log that is named and not there, or whose folder lacks checkpoint and segments, which each log has from its making
-         on, was lost: it stays named as that, also when an empty one was made in its place,
-         until whoever decides who acts has taken note
 INV-MF3  an entry that cannot be read costs nothing but itself: the log that it named is not missed if it goes
+A log that is named and not there, or whose folder lacks checkpoint and segments, which each log has from its making on,
+was lost: it stays named as that, also when an empty one was made in its place, until whoever decides who acts has taken
+note.
 
 Fixed frames, appended and synced, rewritten at each start.
 Not here: what a lost log means for who acts (`region.failover.steps`).

@@ -1,10 +1,10 @@
 """Snapshots of a partition's state, so that opening a log does not replay all of it.
 
-INV-NP1  the snapshot named N is the state after exactly the batches below offset N, and N is durable in the log
 INV-NP2  a damaged snapshot is said loudly and skipped: an older one, or none, and more replay give the same
         state
          (so the cleaner leaves none below what it has cleaned: the batches that followed it are gone)
 INV-NP3  no snapshot survives a cut below its offset: the offsets above are used again
+The snapshot named N is the state after exactly the batches below offset N, and N is durable in the log.
 
 Not here: the content (`idempotency.partition_state`), replay (`recovery`).
 """

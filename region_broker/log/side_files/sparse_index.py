@@ -1,8 +1,8 @@
 """Sparse offset and time index of one segment: about one entry for each `interval_bytes` of log.
 
-INV-X1  an entry (relative offset, position, highest timestamp before it) names the start of a batch
-INV-X2  entries grow in offset and position; the timestamp never falls; the first batch has an entry
 INV-X3  an index is a function of the segment's bytes: a missing or damaged file is built again
+An entry (relative offset, position, highest timestamp before it) names the start of a batch. Entries grow in offset and
+position; the timestamp never falls; the first batch has an entry.
 
 The timestamp of an entry is the highest of all batches *before* it, so the first batch that reaches a time lies
 at or behind the last entry whose timestamp is below that time.

@@ -1,8 +1,8 @@
 """Markers of many transactions, written to one partition by one write.
 
 INV-MW1  each marker is judged over the log as the markers before it leave it; one that is not fresh writes nothing
-INV-MW2  the bytes of a decision's marker are made once, whatever the number of its partitions: only place and leader
-         epoch differ, and both lie outside the CRC
+The bytes of a decision's marker are made once, whatever the number of its partitions: only place and leader epoch
+differ, and both lie outside the CRC.
 
 Not here: who sends markers (`txn_coordinator`), what they mean (`PartitionState`).
 """

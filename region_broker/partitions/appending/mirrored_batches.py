@@ -3,7 +3,7 @@
 INV-MBT1  batches continue at the log's end, with leader epochs that never go down; offsets are missing only below what
           the acting region said it has cleaned (T13)
 INV-MBT3  what is written by one write spans no more offsets than a segment may have, whatever was compacted between
-INV-MBT2  every CRC is checked: what is damaged on the way, or at home, never gets into a second log
+Every CRC is checked: what is damaged on the way, or at home, never gets into a second log.
 
 Not here: fetching (`geo_replicator`), writing (`partition`).
 """

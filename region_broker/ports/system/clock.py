@@ -1,6 +1,6 @@
 """The real clock: the only place besides the kernel of the operating system that knows the time.
 
-INV-PK1  monotonic_ms never goes back, and has no relation to wall_ms
+monotonic_ms never goes back, and has no relation to wall_ms.
 Not here: the protocol it fulfils (`idempotency.ports.Clock`), simulated clocks (tests).
 """
 

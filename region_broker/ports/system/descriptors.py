@@ -1,6 +1,6 @@
 """How many files and sockets this process may have open.
 
-INV-DE1  the number is raised as far as the system lets us, once, before anything is opened
+The number is raised as far as the system lets us, once, before anything is opened.
 Not here: who gets them (`wire.caps.connection_caps`).
 """
 

@@ -72,7 +72,7 @@ class AsyncioStream(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Hand a chunk on, or queue it; stop reading the socket when enough is queued (INV-PN2)."""
+        """Hand a chunk on, or queue it; stop reading the socket when enough is queued."""
         if self._consume is not None:
             self._feed(self._consume, data)
             return
@@ -103,7 +103,7 @@ class AsyncioStream(asyncio.Protocol):
 
     @override
     def pause_writing(self) -> None:
-        """Make `drain` wait (INV-PN3)."""
+        """Make `drain` wait."""
         self._writable.clear()
 
     @override

@@ -1,7 +1,7 @@
 """The file `identity` of a data folder: whose it is, which history it holds, and the chain of its starts.
 
-INV-IF1  the file is the old or the new one after any crash, and what `identity` returns is on stable storage
-INV-IF2  a damaged file is not mended by guessing: `IdentityDamaged`
+The file is the old or the new one after any crash, and what `identity` returns is on stable storage. A damaged file is
+not mended by guessing: `IdentityDamaged`.
 
 A frame of checked bytes around JSON, so that a person can read it. Written at each start, at birth, when the folder
 joins a history, and when another region is met for the first time after its start: never for records that are taken.
@@ -45,7 +45,7 @@ def read_identity(disk: Disk, folder: Path) -> FolderIdentity | None:
 
 
 def write_identity(disk: Disk, folder: Path, identity: FolderIdentity) -> None:
-    """Make `identity` what `folder` says of itself, durably (INV-IF1); raises OSError."""
+    """Make `identity` what `folder` says of itself, durably; raises OSError."""
     payload = msgspec.json.format(msgspec.json.encode(identity))
     disk.write_file_atomic(folder / FILE_NAME, pack_frame(_MAGIC, _VERSION, payload))
 

@@ -1,8 +1,8 @@
 """Whether the parts of a data folder are all there, and of one folder (T36).
 
-INV-WN1  identity, metadata, failover journal and logs are made once, by the first start; what is missing later was lost,
-         and a folder that lost one of them is not opened: what is left could be taken for all there ever was
-INV-WN2  a part of another folder, or an older one than the others, is no part of this folder
+Identity, metadata, failover journal and logs are made once, by the first start; what is missing later was lost, and a
+folder that lost one of them is not opened: what is left could be taken for all there ever was. A part of another
+folder, or an older one than the others, is no part of this folder.
 
 Not here: single logs (`log.side_files.log_manifest`).
 """

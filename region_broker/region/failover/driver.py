@@ -1,11 +1,11 @@
 """The failover driver: keeps the machine's state durable, runs its effects, answers the other regions.
 
-INV-FD1  an event is in the journal before the state changes, and the state changes before the next effect
-         runs (INV-FA1); only `record` changes it
-INV-FD2  a state that changes cancels the effect of the old one; effects may be cancelled anywhere (INV-FS2)
 INV-FD3  a higher region epoch closes the gate in the same call that learns of it, before anything is awaited
 INV-FD4  a promise is answered only after it is durable and the gate is closed (T24)
 INV-FD5  a drained region promises only if its last tidemark covers everything that it has acknowledged
+An event is in the journal before the state changes, and the state changes before the next effect runs (INV-FA1); only
+`record` changes it. A state that changes cancels the effect of the old one; effects may be cancelled anywhere
+(INV-FS2).
 
 Construct it, hand it to `PeerServer` and `PeerClient` as their identity, `register` its handlers, `recover`
 once, and keep `run` running.
@@ -170,7 +170,7 @@ class FailoverDriver:
         domain = self.parts.metadata.image.domains[self.parts.domain]
         acts = domain.acting_region == region
         if folder.history is None or (acts and folder.born is None):
-            return unborn(region)  # INV-UB2: one that was about to join asks again
+            return unborn(region)  # one that was about to join asks again
         first = Born(region, acts, domain.region_epoch, folder.folder_id)
         await self._journal.append(first)
         return born(first)

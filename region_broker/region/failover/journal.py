@@ -1,9 +1,9 @@
 """The failover journal: every step of a region's fail-over and return, durable before its effects (T18).
 
-INV-FJ1  `append` returns only once the event is on stable storage, also the file's name
 INV-FJ2  a torn last frame was never acted on: it is cut off at `recover`. Damage before it is not mended:
          `JournalDamaged`, because guessing a region's epoch could let two regions act
 INV-FJ3  events are read back in the order they were appended, and never changed
+`append` returns only once the event is on stable storage, also the file's name.
 
 Frame: u32 payload bytes, u32 CRC-32C of the payload, payload (JSON, so that a person can read it). Fail-overs
 are rare, so the file is never compacted.
@@ -114,7 +114,7 @@ class FailoverJournal:
         )
 
     async def append(self, event: Event) -> None:
-        """Return once `event` is durable (INV-FJ1); raises OSError, after which nothing was promised."""
+        """Return once `event` is durable; raises OSError, after which nothing was promised."""
         assert self._file is not None, "recover comes first"
         payload = msgspec.json.encode(event)
         frame = _FRAME.pack(len(payload), crc32c(payload))

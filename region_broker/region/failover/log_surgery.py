@@ -6,7 +6,7 @@ INV-LS4  a log that has stopped is left as it is, and costs nobody else anything
          as unreadable, and cut off when it can be read again, before it serves
 INV-LS5  below what was shown under the region epoch that is followed, a log is cut by a new lineage entry only
          (`cut_logs`, T25); a divergence that reaches below it is refused, whoever found it (T35)
-INV-LS3  work is done in chunks of `CHUNK_BYTES`, the event loop gets its turn in between
+Work is done in chunks of `CHUNK_BYTES`, the event loop gets its turn in between.
 
 Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means (`geo_replicator.loss`).
 """
@@ -256,7 +256,7 @@ def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
 
 
 async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
-    """Return everything beyond `cut` that these logs hold (INV-LS3), and which of them cannot be read.
+    """Return everything beyond `cut` that these logs hold, and which of them cannot be read.
 
     Waits until what was appended is durable: a mirror may have copied more than is synced, and only durable
     bytes are read back. Without that a loss statement would leave out what it says was copied.

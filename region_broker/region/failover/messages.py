@@ -1,6 +1,6 @@
 """What two regions say to each other about who acts: status, promises, drains, loss statements.
 
-INV-FM1  asking twice changes nothing: a promise, a drain and its end may be repeated by the same asker
+Asking twice changes nothing: a promise, a drain and its end may be repeated by the same asker.
 Not here: framing and greetings (`peers.protocol`), what the answers cause (`failover.driver`).
 """
 

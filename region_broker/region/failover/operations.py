@@ -1,9 +1,8 @@
 """What an operator asks for: switch, fail over, and see how it goes and what it costs.
 
-INV-FO1  at most one operation runs; a second one is refused with the id of the first
-INV-FO2  an operation ends only when writes open here, or when it is certain that they will not by it
-INV-FO3  nothing is taken over without the operator's word, unless the old region was drained (T24)
-INV-FO4  the loss statement is durable before the base is chosen, so before anything is cut
+At most one operation runs; a second one is refused with the id of the first. An operation ends only when writes open
+here, or when it is certain that they will not by it. Nothing is taken over without the operator's word, unless the old
+region was drained (T24). The loss statement is durable before the base is chosen, so before anything is cut.
 
 A take-over that a restart finds half-done goes on by itself (the driver's journal); its operation is shown
 again under its old id.

@@ -1,9 +1,9 @@
 """Asking other regions: one short connection per question, bounded in time.
 
 INV-FP1  every question ends within its time-out: with an answer, `PeerRefused` or `PeerUnreachable`
-INV-FP2  a greeting is learnt from even if the peer then refuses to talk
-INV-FP3  regions are asked side by side; `as_answered` tells what came before the silent ones have run into their time-outs
 INV-FP4  whoever does not greet within `GREET_TIMEOUT_MS` is silent; a question's own time-out is for its answer
+A greeting is learnt from even if the peer then refuses to talk. Regions are asked side by side; `as_answered` tells
+what came before the silent ones have run into their time-outs.
 
 A region that greets is up, and may need seconds for a tidemark before it promises. One that stands still, or lies behind a
 link that swallows everything, does not greet: whoever takes over need not wait for it as long.
@@ -128,7 +128,7 @@ class FailoverPeers:
     async def as_answered(
         self, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
     ) -> AsyncGenerator[Mapping[str, AnyMessage], None]:
-        """Ask every other region at once; yield all answers so far whenever a region answered or gave none (INV-FP3).
+        """Ask every other region at once; yield all answers so far whenever a region answered or gave none.
 
         Close it (`contextlib.aclosing`): what is still asked is given up then.
         """

@@ -4,10 +4,9 @@ INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like
 INV-SO7  nothing is served before this region's own logs are cut to the base that it took over at (T20): a mirror would
          copy back what the lineage has taken away, and hold it beside what is written at those offsets next
 INV-SO9  nothing is compared with, or copied from, a history that is in dispute, or has lost a log that a tidemark covers
-         records of: a mirror would cut its own logs to it (T33, T36). One that has not reached a tidemark of this region epoch yet has shown nothing under it. Who
-         takes over, and was promised, cuts nothing to what it copies (INV-QM1): it may
-INV-SO8  a region that stands fenced by its promise serves the taker, and nobody else, what it has reached (T24)
-INV-SO2  a request of an older region epoch is refused, and so is one that this region does not act for
+         records of: a mirror would cut its own logs to it (T33, T36). One that has not reached a tidemark of this
+         region epoch yet has shown nothing under it. Who takes over, and was promised, cuts nothing to what it copies
+         (INV-QM1): it may
 INV-SO3  a fetch is answered as soon as a watched log has something new, or the registry changed; a waiting
          fetch costs nothing: logs wake it, nobody polls
 INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: readers of a mirror see nothing of it
@@ -116,7 +115,7 @@ class LinkSource:
         self.doubt: Callable[[], str] = lambda: ""
         """Why this region's history may not count; empty where nothing is known against it (INV-SO9)."""
         self.promised_to: Callable[[], str] = lambda: ""
-        """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all (INV-SO8)."""
+        """The region that this one stands fenced for: nothing moves here until it acts, and it may copy all."""
 
     def register(self, server: PeerServer) -> None:
         """Answer the link's messages on `server`."""
@@ -133,7 +132,7 @@ class LinkSource:
             session.wake()
 
     def _admit(self, region_epoch: int, reader: str = "") -> None:
-        """Raise `PeerRefused` unless this region acts, or stands fenced for `reader` (INV-SO8)."""
+        """Raise `PeerRefused` unless this region acts, or stands fenced for `reader`."""
         ours = self._identity.hello()
         if region_epoch < ours.region_epoch:
             raise PeerRefused(

@@ -5,8 +5,8 @@ INV-MG1  records and bytes are counted from what was sent to the mirror and take
 INV-MG2  ms is the time since the first tidemark was published that the mirror has not reached, or, where that is longer,
          since something durable here waits for a tidemark: no mirror reaches what none covers
 INV-MG3  what is not known is None, never 0: of a mirror that has not come since this node started
-INV-MG4  nothing is done per record: positions are kept per answer, times per tidemark, sums are made when they are asked for
 INV-MG5  silence of a mirror is counted from when this region began to act at the earliest: before that it had none
+Nothing is done per record: positions are kept per answer, times per tidemark, sums are made when they are asked for.
 
 Not here: what a mirror says of itself (`geo_replicator.link.lag`), answering it (`link_source`).
 """

@@ -1,8 +1,8 @@
 """The partitions of this node as a link sees them: verbatim appends, cuts, durability, and `__tidemarks`.
 
-INV-ML1  bytes are appended as home sent them; offsets, leader epochs and CRCs are checked by the log, the
-         producer state is rebuilt by it
 INV-ML2  a log that a mirror opens shows nothing until a reached tidemark says so (T15, T17)
+Bytes are appended as home sent them; offsets, leader epochs and CRCs are checked by the log, the producer state is
+rebuilt by it.
 
 Not here: what to append and to show (`geo_replicator.link`).
 """

@@ -1,7 +1,7 @@
 """Home as a link sees it: the port `geo_replicator.ports.Home` over the peer protocol.
 
-INV-RL1  every request names the region epoch that this mirror follows; home refuses an older one
-INV-RL2  whatever ends the connection becomes `LinkFailed`, and the link's back-off takes over
+Every request names the region epoch that this mirror follows; home refuses an older one. Whatever ends the connection
+becomes `LinkFailed`, and the link's back-off takes over.
 
 Not here: the link's decisions (`geo_replicator.link.core`), home's answers (`link_source`).
 """

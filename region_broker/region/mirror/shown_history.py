@@ -1,8 +1,8 @@
 """Evidence of what a region has shown, read from its logs; and whether its logs hold what another one shows (T33).
 
-INV-SH1  the loop does not wait for a disk: batches that memory has not are read in by a thread (`log.cold_reads`)
-INV-SH2  a log whose bytes cannot be read is no evidence, neither for nor against
 INV-SH3  a batch that begins below the offset that is asked for and ends beyond it is sound: no batch ends there
+The loop does not wait for a disk: batches that memory has not are read in by a thread (`log.cold_reads`). A log whose
+bytes cannot be read is no evidence, neither for nor against.
 
 Not here: the judgement (`geo_replicator.history`), who asks whom (`region_link`, `link_source`, fail-over).
 """

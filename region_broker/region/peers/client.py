@@ -1,10 +1,8 @@
 """One connection to a peer region's node: requests out, answers matched by correlation id.
 
-INV-PC1  requests leave in the order `begin` was called
-INV-PC2  every request ends: with its answer, `PeerRefused`, or `PeerUnreachable` that says whether it was
-         sent (INV-PR2: bytes that are no frame end the connection and so all requests on it)
-INV-PC3  after the connection ended nothing is sent on it; there is no reconnecting here, the owner opens
-         another one
+Requests leave in the order `begin` was called. Every request ends: with its answer, `PeerRefused`, or `PeerUnreachable`
+that says whether it was sent (bytes that are no frame end the connection and so all requests on it). After the
+connection ended nothing is sent on it; there is no reconnecting here, the owner opens another one.
 
 The connection is served by `run`, which its owner keeps in a task group of its own; cancelling it closes
 the connection. Or use `opened`, which does both.
@@ -109,7 +107,7 @@ class PeerClient:
         answer_type: type[AnyMessage],
         attachment: Sequence[Buffer] = (),
     ) -> Awaitable[tuple[AnyMessage, memoryview]]:
-        """Send now, and return an awaitable of (answer, its attachment) (INV-PC1)."""
+        """Send now, and return an awaitable of (answer, its attachment)."""
         if self._ended is not None:
             raise PeerUnreachable(self._ended, sent=False)
         self._correlation_id += 1

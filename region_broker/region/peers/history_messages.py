@@ -1,7 +1,7 @@
 """What two regions say to each other about the history that one has shown and the other should hold (T33, T34).
 
-INV-HY1  evidence goes in pieces of at most `geo_replicator.history.LOGS_PER_PIECE` logs, each judged by itself: no message grows with the
-         number of partitions
+Evidence goes in pieces of at most `geo_replicator.history.LOGS_PER_PIECE` logs, each judged by itself: no message grows
+with the number of partitions.
 
 Not here: framing (`peers.protocol`), the judgement (`geo_replicator.history`), who answers (`link_source`,
 `region_broker.region.failover.steps`).

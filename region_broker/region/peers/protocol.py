@@ -1,9 +1,8 @@
 """The peer protocol: what two nodes of different regions say to each other, and how it is framed.
 
-INV-PR1  a frame is never allocated before its size is known to be within the cap of its connection: 64 KiB
-        until a Hello was accepted, `PEER_FRAME_BYTES_MAX` after
-INV-PR2  bytes that are not a frame end the connection with a reason; nothing is skipped or guessed
-INV-PR3  a message is checked against its type before anyone sees it
+A frame is never allocated before its size is known to be within the cap of its connection: 64 KiB until a Hello was
+accepted, `PEER_FRAME_BYTES_MAX` after. Bytes that are not a frame end the connection with a reason; nothing is skipped
+or guessed. A message is checked against its type before anyone sees it.
 
 A connection opens with `PREFACE` from the connecting side, so that Kafka or HTTP bytes on this port are told
 apart at once. Then frames, both ways::
@@ -158,7 +157,7 @@ def encode_frame(
 
 
 def decode_message(frame: Frame, message_type: type[AnyMessage]) -> AnyMessage:
-    """Return the frame's message as `message_type`; raises `PeerProtocolError` (INV-PR3)."""
+    """Return the frame's message as `message_type`; raises `PeerProtocolError`."""
     if frame.tag != message_type.__name__:
         raise PeerProtocolError(
             f"expected {message_type.__name__}, the peer sent {frame.tag!r}: is it of another version?"
@@ -184,7 +183,7 @@ class FrameReader:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add `data` and yield each frame that is whole; raises `PeerProtocolError` (INV-PR2)."""
+        """Add `data` and yield each frame that is whole; raises `PeerProtocolError`."""
         self._buffer += data
         if self._awaits_preface and not self._take_preface():
             return

@@ -1,18 +1,16 @@
 """The peer listener: greets nodes of other regions and hands their requests to registered handlers.
 
-INV-PS1  nothing but Hello is served before a Hello of the same cluster and history and no lower region epoch;
-         a folder without history may ask (T32)
-INV-PS2  requests of one connection start in arrival order; answers leave as they are ready
-INV-PS3  a connection holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read
-INV-PS4  a handler runs to its end even when its peer has gone: what it began is never half done. One that
-         waits for news ends its wait in `PeerSession.on_close`
 INV-PS6  what all connections hold, requests, parts of them and answers that are not taken, is kept near a budget of
          its own as on the Kafka port (INV-MB1..3); half a frame, and an answer that nobody takes, end the connection
          after a while, and so does a peer that does not say Hello
-INV-PS7  a session of which one request was not admitted executes none that came behind it: a batch that was refused must not
-         be passed by the next one (INV-FW4). It ends with that refusal; whoever asks on greets again
 INV-PS8  a connection that comes while the listener closes is ended, too: its peer would else keep the node from ending
-INV-PS5  bytes that are no frame, and a handler's refusal, harm only the connection or request they belong to
+Nothing but Hello is served before a Hello of the same cluster and history and no lower region epoch; a folder without
+history may ask (T32). Requests of one connection start in arrival order; answers leave as they are ready. A connection
+holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read. A handler runs to its end even when its peer
+has gone: what it began is never half done. One that waits for news ends its wait in `PeerSession.on_close`. A session
+of which one request was not admitted executes none that came behind it: a batch that was refused must not be passed by
+the next one (INV-FW4). It ends with that refusal; whoever asks on greets again. Bytes that are no frame, and a
+handler's refusal, harm only the connection or request they belong to.
 
 A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
 closed, with the reason in the log.
@@ -118,7 +116,7 @@ class PeerServer:
         self._closing = False
         self._session_count = 0
         self.admit: Callable[[Hello], None] = lambda _hello: None
-        """Called before each request with the greeting of its session; raises `PeerRefused` (INV-PS7)."""
+        """Called before each request with the greeting of its session; raises `PeerRefused`."""
 
     def register(self, message_type: type[AnyMessage], handler: Handler[AnyMessage]) -> None:
         """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
@@ -164,7 +162,7 @@ class PeerServer:
             stream.close()
 
     def greeted(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:
-        """Judge a Hello; return the answer, and a session where the peer may talk on (INV-PS1)."""
+        """Judge a Hello; return the answer, and a session where the peer may talk on."""
         theirs = decode_message(frame, Hello)
         ours = self._identity.hello()
         code, reason = _objection(ours, theirs)
@@ -225,7 +223,7 @@ def _refused(ours: Hello, code: str, reason: str) -> Hello:
 
 
 class _Connection:
-    """Reads one connection and starts its requests in order (INV-PS2)."""
+    """Reads one connection and starts its requests in order."""
 
     def __init__(self, server: PeerServer, stream: ByteStream, tasks: asyncio.TaskGroup) -> None:
         self._server = server
@@ -333,7 +331,7 @@ class _Connection:
             self._slots.release()
 
     async def _drain(self) -> bool:
-        """Wait for a peer that reads slowly: its next requests stay unread so long (INV-PS3)."""
+        """Wait for a peer that reads slowly: its next requests stay unread so long."""
         try:
             async with asyncio.timeout(self._server.settings.stall_timeout_ms / 1000):
                 await self._stream.drain()

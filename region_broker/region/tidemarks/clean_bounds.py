@@ -2,10 +2,10 @@
 
 INV-CBO1 in the acting region nothing is superseded, and no tombstone dropped, by a record at or above D of a tidemark
          that some mirror has not reached: no takeover cuts below it, and no mirror has still to copy below it
-INV-CBO2 of that cut only what lies below its own last stable offset counts: a transaction that the cut leaves open may
-         yet be aborted
 INV-CBO3 a mirror cleans no further than the acting region has, and than what it shows, where it shows anything
 INV-CBO4 a mirror that has not reported since this node started, or reports less than before, stops all cleaning
+Of that cut only what lies below its own last stable offset counts: a transaction that the cut leaves open may yet be
+aborted.
 
 One cut is looked at until all have reached it, then the newest is taken: two vectors, however far a mirror lags.
 Not here: what is cleaned (`log.cleaning`), when (`partitions.cleaner`).

@@ -1,10 +1,10 @@
 """The cut leader at work: drives the ledger's shards through rounds, collects D, writes `__tidemarks`.
 
-INV-CL1  one cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1)
-INV-CL4  a log that has stopped stops the tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever
-        publishes nothing any more releases every round of its term: nobody else would
 INV-CL5  while it rests, the first log that moves wakes it and the others do not: that a round is due is known
 INV-CL7  since when something durable waits for a tidemark is known by the first log that moved past the last one
+One cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1). A log that has stopped stops the
+tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever publishes nothing any more releases every
+round of its term: nobody else would.
 
 Not here: when rounds start and close (`geo_replicator.cut_rounds`), the record (`geo_replicator.tidemark_writer`), which logs
 moved (`moved_logs`).
@@ -219,7 +219,7 @@ class CutLeader:
     # At work.
 
     async def run(self) -> None:
-        """Open and close rounds until cancelled (INV-CL4)."""
+        """Open and close rounds until cancelled."""
         try:
             self._moved.open()
             async with asyncio.TaskGroup() as tasks:

@@ -1,9 +1,8 @@
 """Tidemarks of one region through its roles: opens cut leader and link, and says what was reached.
 
-INV-SV1  the claim of a region that acts, or acted last, is what it published; of a mirror, what it reached
-         durably (T24)
-INV-SV2  a claim always has its positions: without them nobody may cut a log
-INV-SV3  a fresh mirror may link before it has a topic: the ledgers' ids follow from the cluster's id
+The claim of a region that acts, or acted last, is what it published; of a mirror, what it reached durably (T24). A
+claim always has its positions: without them nobody may cut a log. A fresh mirror may link before it has a topic: the
+ledgers' ids follow from the cluster's id.
 
 Not here: when roles change (`region.role`, `failover.driver`).
 """
@@ -51,7 +50,7 @@ _LEDGER_NAMESPACE: Final = UUID("8c5a0f1e-6d0b-5b6e-9a53-7469646d726b")
 
 
 def ledger_topic_id(cluster_id: str, name: str) -> UUID:
-    """Return the id of an internal topic: the same in every region of the cluster (INV-SV3)."""
+    """Return the id of an internal topic: the same in every region of the cluster."""
     return uuid5(_LEDGER_NAMESPACE, f"{cluster_id}/{name}")
 
 
@@ -172,7 +171,7 @@ class TidemarkService:
             self.cut_leader.notice_topics()
 
     def claim(self) -> Cut:
-        """Return the greatest tidemark published or reached here (INV-SV1); raises `TidemarkError`."""
+        """Return the greatest tidemark published or reached here; raises `TidemarkError`."""
         if self.cut_leader is not None:
             return self.cut_leader.published_cut()
         if self.link is not None:

@@ -1,6 +1,6 @@
 """Requests as kio's classes: bodies whose every length was checked, read by kio, at once or in pieces.
 
-INV-WK2  a body reaches kio only through the guard (`guard`, INV-WG1)
+A body reaches kio only through the guard (`guard`, INV-WG1).
 Field names are kio's; durations are timedeltas.
 Not here: the APIs that are read by hand (`requests`), what the fields mean (`handlers`).
 """

@@ -3,9 +3,9 @@
 INV-WG1  kio reads only bodies in which every string, bytes, array and varint ends inside the body
         (kio 0.6.5 allocates by the claimed length and aborts the process: Metadata v12 `ff ff ff ff 0f`)
 INV-WG2  unknown tagged fields are cut out (KIP-482: ignore), duplicated ones and trailing bytes refused
-INV-WG3  work is per field, never per byte or record: record bytes are skipped, whatever their size
 INV-WG4  all arrays of one request together hold at most ARRAY_ELEMENTS_MAX elements
 INV-WG5  of a request with more elements than may be read at once no more than that many are looked at (`ManyElements`)
+Work is per field, never per byte or record: record bytes are skipped, whatever their size.
 A plan per request class is compiled once from the kio dataclass; it is a tuple of closures
 `op(buffer, position, state) -> position`.
 Not here: values (kio checks booleans and UTF-8, handlers check meaning).

@@ -1,7 +1,7 @@
 """Requests decoded: the one way in for whoever has a body, whole or in pieces.
 
-INV-WFP1  an API with a fast path is read by it alone, any other by guard and kio; a fast path
-         accepts what the general reader accepts, and refuses what that refuses
+An API with a fast path is read by it alone, any other by guard and kio; a fast path accepts what the general reader
+accepts, and refuses what that refuses.
 What handlers get is kio's class of the API and version, or what the fast path of the API returns.
 Not here: answers (`answers`), headers (`wire.headers`).
 """

@@ -1,6 +1,6 @@
 """kio's generated classes as the codec sees them: which class an API version has, and how its fields are laid out.
 
-INV-WK1  no schema module is imported before its API and version is first used (all of them cost a second)
+No schema module is imported before its API and version is first used (all of them cost a second).
 Only public names of kio are used: its index of schemas, its classes, and the metadata of their fields.
 Not here: readers (`piece_readers`) and writers (`struct_writers`) that are made of this.
 """

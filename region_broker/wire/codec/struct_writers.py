@@ -1,7 +1,7 @@
 """Structs of an answer as bytes: one writer per class of kio's, filled from a dict, at once or in pieces.
 
-INV-WK3  an answer is refused (`MissingField`) rather than sent with an offset, id or count nobody gave:
-        only nulls, empty strings and arrays, false, no error and no throttling are filled in (B11)
+An answer is refused (`MissingField`) rather than sent with an offset, id or count nobody gave: only nulls, empty
+strings and arrays, false, no error and no throttling are filled in (B11).
 What has many rows is written in pieces: by generators that yield after each, so that others are served in between.
 Not here: single values (`wire.codec.value_writers`), headers, and how long an answer may be (`answers`).
 """
@@ -72,7 +72,7 @@ def _plan_of(entity: Any) -> _Plan:
 
 
 def names_without_default(entity: Any) -> Iterator[str]:
-    """Yield the fields of a class that must be given (INV-WK3)."""
+    """Yield the fields of a class that must be given."""
     return (shape.name for shape, default in _defaults(entity) if default is _NO_GUESS)
 
 

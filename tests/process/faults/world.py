@@ -1,7 +1,7 @@
 """Two real regions that begin as a template left them, and all that was acknowledged and not given up by name.
 
-INV-RFW1  what a region shows is read by a Kafka client, and orders are given by the command line: nothing is believed
-          of what a test could read from the inside
+What a region shows is read by a Kafka client, and orders are given by the command line: nothing is believed of what a
+test could read from the inside.
 
 Not here: what is done to folders (`folders`), what must be seen then (`runner`).
 """

@@ -1,7 +1,7 @@
 """The clients of a life: at each region a plain producer, a transactional one and a reader; each notes what it saw.
 
-INV-SWC1  a client knows its own region's address only, so what it saw says which region said it
-INV-SWC2  no call is waited for longer than CALL_S: then the connection is given up, as real clients do
+A client knows its own region's address only, so what it saw says which region said it. No call is waited for longer
+than CALL_S: then the connection is given up, as real clients do.
 
 One more transactional producer knows all addresses, as applications do.
 """

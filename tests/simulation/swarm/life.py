@@ -1,8 +1,8 @@
 """One life of some regions under the faults of one seed: trouble, an end of it, and a judgement.
 
 INV-SWL1  nothing but the seed decides: two runs have one trace
-INV-SWL2  once faults end, everything converges: one region acts, the others mirror it, all clients get on, all regions
-          show the same
+Once faults end, everything converges: one region acts, the others mirror it, all clients get on, all regions show the
+same.
 """
 
 import asyncio

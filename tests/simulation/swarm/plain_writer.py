@@ -1,7 +1,7 @@
 """A plain idempotent writer of numbered records, and what it was answered.
 
-INV-SPW1  each producer has a name of its own, and its records rise: a value is written once, by one producer
-INV-SPW2  where a producer is refused for good, a new one goes on
+Each producer has a name of its own, and its records rise: a value is written once, by one producer. Where a producer is
+refused for good, a new one goes on.
 """
 
 import asyncio

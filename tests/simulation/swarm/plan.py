@@ -1,7 +1,7 @@
 """What happens in a life, by number: actions one after the other, and weather beside them.
 
 INV-SWN1  what has a number draws from a stream of its own: leaving one out, or a whole kind, changes no other
-INV-SWN2  what is left out is waited for all the same: whatever else happens keeps its time
+What is left out is waited for all the same: whatever else happens keeps its time.
 
 An action is called by its number, a piece of weather by that of its spell (between two settled moments) and its own: `w2.7`.
 Not here: what they do (`stage`, `weather`).

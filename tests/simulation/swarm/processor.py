@@ -1,7 +1,7 @@
 """Consume, process, produce: what one partition holds goes once into another topic, with the offset in the same transaction.
 
 INV-SWP1  at the end the output is exactly what the input holds below the committed offset, in order
-INV-SWP2  a committed offset is never beyond what the region shows that is asked for it: a consumer would begin anew
+A committed offset is never beyond what the region shows that is asked for it: a consumer would begin anew.
 
 TV1, as the clients that have it do; a new producer id after each failure, which ends what was open.
 """

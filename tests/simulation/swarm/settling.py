@@ -1,7 +1,7 @@
 """The operator of a life: heals and starts everything, and gives the word where one is asked for.
 
-INV-SWO1  a word is given only where nobody acts although all run and talk: what mends itself is left alone
-INV-SWO2  a dispute is ended either way, by chance: failover to who has shown more, or the loss accepted by name
+A word is given only where nobody acts although all run and talk: what mends itself is left alone. A dispute is ended
+either way, by chance: failover to who has shown more, or the loss accepted by name.
 """
 
 import asyncio

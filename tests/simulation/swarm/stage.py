@@ -1,7 +1,7 @@
 """The regions of one life, what is done to them, and an operator who is asked: on simulated time, disk and network.
 
 INV-SWS1  no folder is emptied or wound back that alone knows what clients saw (as INV-SHS3)
-INV-SWS2  every explicit word of the operator is noted, from when it is given; an order that is accepted counts
+Every explicit word of the operator is noted, from when it is given; an order that is accepted counts.
 
 Not here: which actions (`rates`), clients (`clients`), the judgement (`chaos.shuffle.judge`).
 """

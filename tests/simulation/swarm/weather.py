@@ -1,6 +1,6 @@
 """What troubles a life beside the actions, each for a while: connections, clocks, disks, links one way, processes that stand.
 
-INV-SWE1  whatever began has ended when `storm` has: what is left of it is what it did
+Whatever began has ended when `storm` has: what is left of it is what it did.
 
 A region whose disk failed is started anew by the operator, as its `/readyz` asks for.
 """

@@ -1,7 +1,7 @@
 """Edits of the running product: a text is replaced in the source of one named function, for a while.
 
 INV-TPA1  an edit is made in the function that it names, where its old text stands exactly once, or it fails loudly
-INV-TPA2  whoever holds the function has the edited one meanwhile, and the old one afterwards: only its code is exchanged
+Whoever holds the function has the edited one meanwhile, and the old one afterwards: only its code is exchanged.
 """
 
 import ast

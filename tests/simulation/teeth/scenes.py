@@ -1,7 +1,7 @@
 """Short directed scenes, played on the swarm's stage by its clients and read by its judges.
 
 INV-SCN1  a scene is clean on the product as it is, and one run: nothing but its name decides
-INV-SCN2  what is wrong first ends it: a scene that a mutant breaks waits for nothing
+What is wrong first ends it: a scene that a mutant breaks waits for nothing.
 
 A scene is what random seeds meet too seldom: load, a fault in the middle of it, and an operator who acts at once.
 """

@@ -97,6 +97,7 @@ def test_commit_decisions_beyond_the_cut_are_named_and_nothing_else() -> None:
     assert stated.plain_record_count == 2
 
 
+# Holds INV-AL2.
 def test_INV_LO3_a_batch_across_the_cut_was_never_in_the_history_that_the_statement_speaks_of() -> (
     None
 ):

@@ -1,6 +1,6 @@
 """What an assignor is given and what it returns: topics by id, partitions as sets.
 
-INV-NA1  an assignor is a pure function: the same question has the same answer, in every process
+An assignor is a pure function: the same question has the same answer, in every process.
 Not here: the assignors (`range_assignor`, `uniform_assignor`), who asks them (`target`).
 """
 

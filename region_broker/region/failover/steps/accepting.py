@@ -5,14 +5,13 @@ INV-AL1  the statement names all that the mirror holds beyond this region, as it
 INV-AL2  where both histories part is found by bytes, not by lengths or leader epochs: a region that was wound back writes
          other records under the same numbers
 INV-AL3  what cannot be named is told: a region that does not answer, a log that cannot be read
-INV-AL4  a lost log goes on, empty, where the newest tidemark ends it: no offset that a tidemark covers is given to another
-         record. Only where no other region answers that may hold it, and where it held records of clients: what a
-         ledger said cannot be done without
-INV-AL5  a region that answers may hold a lost log unless it says that it has shown nothing at all, and has no records of it:
-         a failover to a region that was emptied would give up all that is here
-INV-AL6  the order means the logs that were lost when it was given, and holds while no region that may hold them answers: a
-         restart in the middle that finds more gone, or such a region up again, gives up nothing
-INV-AL7  a region that speaks to this one answers, also where this one cannot reach it
+A lost log goes on, empty, where the newest tidemark ends it: no offset that a tidemark covers is given to another
+record. Only where no other region answers that may hold it, and where it held records of clients: what a ledger said
+cannot be done without. A region that answers may hold a lost log unless it says that it has shown nothing at all, and
+has no records of it: a failover to a region that was emptied would give up all that is here. The order means the logs
+that were lost when it was given, and holds while no region that may hold them answers: a restart in the middle that
+finds more gone, or such a region up again, gives up nothing. A region that speaks to this one answers, also where this
+one cannot reach it.
 
 Not here: who is in dispute, and why (`region.failover.steps.disputed`), where the mirror cuts (`log_surgery`, `geo_replicator.link`).
 """
@@ -59,13 +58,13 @@ _UNNAMED: Final = (PeerRefused, PeerUnreachable, LinkFailed)
 
 
 def may_be_given_up(lost: Sequence[str]) -> bool:
-    """Return whether these lost logs may be given up by name: what a ledger said cannot be done without (INV-AL4)."""
+    """Return whether these lost logs may be given up by name: what a ledger said cannot be done without."""
     topics = {name.rpartition("-")[0] for name in lost}
     return bool(topics) and not topics & set(INTERNAL_TOPICS)
 
 
 async def kept_from_accepting(outlook: Outlook, against: str) -> str:
-    """Return why the loss is not accepted now; empty where it may be: lost logs only where nobody may hold them (INV-AL4)."""
+    """Return why the loss is not accepted now; empty where it may be: lost logs only where nobody may hold them."""
     if against != outlook.region:
         return ""
     settings, clock = outlook.settings, outlook.parts.clock
@@ -98,7 +97,7 @@ async def _heard_though_not_reached(outlook: Outlook, began_ms: int, but: Collec
 
 
 async def _holds_nothing(outlook: Outlook, region: str) -> bool:
-    """Return whether a region says that it has shown nothing, and has no record of what is lost here (INV-AL5)."""
+    """Return whether a region says that it has shown nothing, and has no record of what is lost here."""
     try:
         found = await ask_history(outlook, region)
     except (PeerRefused, PeerUnreachable):
@@ -110,7 +109,7 @@ async def _holds_nothing(outlook: Outlook, region: str) -> bool:
 
 
 async def kept_from_giving_up(outlook: Outlook, takeover: TakeoverBegun) -> str:
-    """Return why a takeover gives up no logs now, also after a restart in the middle of it; empty to go on (INV-AL6).
+    """Return why a takeover gives up no logs now, also after a restart in the middle of it; empty to go on.
 
     1. The order is durable, and the node dies. 2. A region that may hold the log is up again, or a second log is gone at the
     next start: the order meant neither.
@@ -138,7 +137,7 @@ def lost_since(outlook: Outlook, takeover: TakeoverBegun | None) -> str:
 async def promised_meanwhile(
     outlook: Outlook, takeover: TakeoverBegun, promised: Collection[str]
 ) -> str:
-    """Return why no logs are given up once regions have promised: one that was silent answers now (INV-AL6)."""
+    """Return why no logs are given up once regions have promised: one that was silent answers now."""
     if takeover.accepts == outlook.region:
         for other in sorted(promised):
             if not await _holds_nothing(outlook, other):
@@ -209,7 +208,7 @@ async def loss_to_accept(
 ) -> LossStatement:
     """Return what region `against` holds beyond this one, as it says itself (INV-AL1), and who else does.
 
-    Against the region itself: what its own disk has lost (INV-AL4).
+    Against the region itself: what its own disk has lost.
     """
     takeover = Takeover(
         domain=outlook.parts.domain,

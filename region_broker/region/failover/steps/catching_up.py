@@ -1,9 +1,8 @@
 """Before a taker chooses its base: it copies what another region that promised has reached beyond it (T24).
 
-INV-FC1  a base below a valid claim that was answered is chosen only by the operator's explicit word (`accepts_behind`)
-INV-FC2  nothing is cut before; a takeover given up here has lost nothing, and says which region holds more
-INV-FC3  as long as something arrives, it goes on; after `catch_up_stall_ms` without, or where the histories differ, it is
-         given up
+A base below a valid claim that was answered is chosen only by the operator's explicit word (`accepts_behind`). Nothing
+is cut before; a takeover given up here has lost nothing, and says which region holds more. As long as something
+arrives, it goes on; after `catch_up_stall_ms` without, or where the histories differ, it is given up.
 
 1. Home's link to this region is cut; a third region reaches more, and shows it. 2. Home is lost. 3. This region takes over, and
 has the third one's promise. 4. Did it cut at its own tidemark, readers of the third region would be taken back.

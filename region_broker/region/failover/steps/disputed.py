@@ -2,11 +2,11 @@
 
 INV-DP1  at a start no write opens before every mirror that answers has said what it has shown, or was asked for it as often
          as one that does not answer
-INV-DP4  nor where this region's own manifest names logs that are gone (T36)
 INV-DP2  a dispute ends by an operator's word only: a takeover there, or the loss accepted here
-INV-DP3  a mirror answers for every log that it holds, also for those that no tidemark covers yet
 INV-DP5  while a region acts, its writes close in the very call that hears of a refutation, before the journal has it
-INV-DP6  a region whose epoch another one has followed from another beginning does not act (T35)
+Nor where this region's own manifest names logs that are gone (T36). A mirror answers for every log that it holds, also
+for those that no tidemark covers yet. A region whose epoch another one has followed from another beginning does not act
+(T35).
 
 Not here: the judgement (`geo_replicator.history`), what a mirror does by itself (`geo_replicator.link`), what accepting
 the loss gives up (`region.failover.steps.accepting`).
@@ -80,7 +80,7 @@ def refuted_by_manifest(outlook: Outlook, state: State) -> HistoryRefuted | None
 def refuted_by_lineage(
     outlook: Outlook, state: State, hellos: Iterable[Hello]
 ) -> HistoryRefuted | None:
-    """Return which region has followed another beginning of this region's epoch than the one here (INV-DP6)."""
+    """Return which region has followed another beginning of this region's epoch than the one here."""
     for hello in hellos:
         if begun_twice(outlook.domain.lineage, hello.lineage, state.region_epoch):
             return HistoryRefuted(
@@ -182,7 +182,7 @@ async def refuted_by_mirrors(
 
 
 async def shown_here(outlook: Outlook, message: AskHistory) -> HistoryPiece:
-    """Answer what this region has shown, from the log behind `message.after` on, and where every log ends (INV-DP3)."""
+    """Answer what this region has shown, from the log behind `message.after` on, and where every log ends."""
     cut = outlook.parts.tidemarks.shown_cut()
     held = {key_of(log) for log in outlook.parts.role.logs()}
     keys = [key for key in sorted(held | cut.positions.keys()) if key.encode() > message.after]

@@ -1,9 +1,9 @@
 """The effects of the failover machine, one coroutine each: run, run again, end in at most one event.
 
-INV-FS1  a step returns the event that ends it, or None when only something from outside can end it
 INV-FS2  a step may be cancelled anywhere and run again, in this process or the next (T18)
 INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile
-INV-FS4  while it acts, a region greets the others: two that act both hear of it as soon as they are connected
+A step returns the event that ends it, or None when only something from outside can end it. While it acts, a region
+greets the others: two that act both hear of it as soon as they are connected.
 
 Not here: which step is next (`geo_replicator.failover.next_effect`), journalling (`failover.driver`), standing still
 until it is known who acts (`region.failover.steps.fenced`).

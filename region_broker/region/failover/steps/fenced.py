@@ -2,9 +2,9 @@
 
 INV-FS5  a region acts again by itself only if every site says that nobody acts or is about to, and nothing that was
          acknowledged here lies beyond the last tidemark
-INV-FS6  what is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and
-         none acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so
-INV-FS7  nothing is followed under an epoch below the one that was promised, until that taker says that it gave up (T24)
+What is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and none
+acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so. Nothing is followed
+under an epoch below the one that was promised, until that taker says that it gave up (T24).
 
 Not here: cutting the logs on the way back (`region.failover.steps.effects`).
 """
@@ -69,7 +69,7 @@ def _whom_to_follow(
 
 
 def is_bound(outlook: Outlook, state: State, region_epoch: int) -> bool:
-    """Return True where a promise forbids to follow who acts under `region_epoch` (INV-FS7).
+    """Return True where a promise forbids to follow who acts under `region_epoch`.
 
     1. One region is promised 17, another one 24, and neither knows of the other. 2. The one of 17 acts. 3. A region that
     promised 24 follows it, and reaches its tidemarks: sync commits are answered. 4. The one of 24 acts, from a cut that
@@ -83,7 +83,7 @@ def is_bound(outlook: Outlook, state: State, region_epoch: int) -> bool:
 
 
 class _Awaited:
-    """Says what a region that stands still waits for (INV-FS6)."""
+    """Says what a region that stands still waits for."""
 
     def __init__(self, outlook: Outlook, state: State) -> None:
         """Nothing is told yet."""

@@ -5,8 +5,8 @@ INV-LV2  a start that comes is looked for at its region's address before it is l
 INV-LV3  the known start of each region is remembered over a restart of this node
 INV-LV4  a node that another region refused takes no writes, and answers no region, until that one lets it in; so does
          one that starts, while any region that answers is not sure
-INV-LV5  whoever refused this node is asked again until it lets it in, whatever this node does meanwhile; one that answers
-         no more is named, with what an operator can do
+Whoever refused this node is asked again until it lets it in, whatever this node does meanwhile; one that answers no
+more is named, with what an operator can do.
 
 Not here: the judgement (`geo_replicator.known_lives`), who calls at each greeting and request (`failover.driver`).
 """

@@ -98,7 +98,7 @@ class Outlook:
         """Let what these regions say now replace what lives of theirs said that no folder knows of any more.
 
         1. An emptied region hears of a takeover. 2. Whoever told it is given a folder from before that, and acts. 3. The
-        emptied one joins it: the entry that it heard of must not void what it is to reach (INV-UB3).
+        emptied one joins it: the entry that it heard of must not void what it is to reach.
         """
         for name, hello in greeted.items():
             self.hellos.pop(name, None)

@@ -1,8 +1,8 @@
 """A region whose folder has no history: it asks who acts, joins it as a mirror, or waits and says why (T32).
 
-INV-UB1  it joins a region that acts, under the highest region epoch that anybody who answers knows, and nothing else
-INV-UB3  what it heard before from the regions that answer counts no more: it takes the lineage as they tell it now
-INV-UB2  the metadata and the identity name the history before the journal does: after a crash between, it asks again
+It joins a region that acts, under the highest region epoch that anybody who answers knows, and nothing else. What it
+heard before from the regions that answer counts no more: it takes the lineage as they tell it now. The metadata and the
+identity name the history before the journal does: after a crash between, it asks again.
 
 Not here: following the lineage from there on (`region.failover.steps.fenced`, `region.failover.steps.effects`), birth (`node.birth`).
 """
@@ -50,7 +50,7 @@ async def seek_history(outlook: Outlook) -> Event:
 
 
 def _acting(greeted: Mapping[str, Hello], statuses: Mapping[str, SiteStatus]) -> Hello | None:
-    """Return the greeting of the region that acts, unless one that answers knows a higher region epoch (INV-UB1)."""
+    """Return the greeting of the region that acts, unless one that answers knows a higher region epoch."""
     newest = max((hello.region_epoch for hello in greeted.values()), default=0)
     for name, hello in greeted.items():
         status = statuses.get(name)

@@ -2,7 +2,7 @@
 
 INV-BP1  what is accepted, and as what, is what the general reader accepts; what is written is what the general writer
          (`codec.answers`) writes, byte for byte, in every version
-INV-BP2  batches are not copied: they are slices of the frame, which must not be changed
+Batches are not copied: they are slices of the frame, which must not be changed.
 v5: log start.  v8: error texts.  v9: flexible.  v13: topic ids.
 Source: ProduceRequest.json, ProduceResponse.json.
 Not here: what the fields mean (`handlers.produce.produce`).

@@ -1,6 +1,6 @@
 """A compacted topic: keys that are written again and again, and deleted by tombstones, while cleaners run.
 
-INV-SWK1  each producer has keys of its own, so that the numbers of a key rise with its offsets
+Each producer has keys of its own, so that the numbers of a key rise with its offsets.
 """
 
 import random

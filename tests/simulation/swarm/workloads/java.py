@@ -1,10 +1,10 @@
 """Plain idempotent producers by the Java client's rules, one request in flight (`max.in.flight.requests.per.connection=1`).
 
-INV-SWJ1  a batch that is not answered within its delivery time is given up: it may be in the log, and is not sent again
-INV-SWJ2  behind it the producer takes the next epoch by itself, without asking anybody, and numbers from 0 (KIP-360); so it
-          does where its sequence is refused, and sends that batch again: what has a gap before it is not in the log
-INV-SWJ3  any other refusal ends the producer (InvalidProducerEpoch, UnknownProducerId after a failover that lost it): the
-          next one has a new producer id
+A batch that is not answered within its delivery time is given up: it may be in the log, and is not sent again. Behind
+it the producer takes the next epoch by itself, without asking anybody, and numbers from 0 (KIP-360); so it does where
+its sequence is refused, and sends that batch again: what has a gap before it is not in the log. Any other refusal ends
+the producer (InvalidProducerEpoch, UnknownProducerId after a failover that lost it): the next one has a new producer
+id.
 
 Source: TransactionManager.java (`bumpIdempotentProducerEpoch`, `handleFailedBatch`, `canRetry`) and Sender.java of Kafka 4.
 librdkafka's rules, with five in flight, are `pipeliner`'s: it asks InitProducerId for its next epoch, and drains before.

@@ -1,8 +1,8 @@
 """Members of consumer groups: they join, are told what they own, process it, commit, leave or die.
 
-INV-SWG1  a partition is given back when the member says so, and processed no more from then on
-INV-SWG2  a connection that ends takes nothing from a member: it goes on over another one, as real clients do
-INV-SWG3  the order of heartbeat and commit is chance: a member that was fenced meanwhile may try to commit first
+A partition is given back when the member says so, and processed no more from then on. A connection that ends takes
+nothing from a member: it goes on over another one, as real clients do. The order of heartbeat and commit is chance: a
+member that was fenced meanwhile may try to commit first.
 
 Classic: the rules of librdkafka and the Java client for eager assignors (rejoin gives everything back; ILLEGAL_GENERATION
 and UNKNOWN_MEMBER_ID begin anew). KIP-848: Java's AbstractMembershipManager (a fenced member gives up all, and joins with

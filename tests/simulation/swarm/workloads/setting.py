@@ -1,7 +1,7 @@
 """What a workload is, what it may talk to, and what it is judged by at the end.
 
 INV-SWW1  a workload draws from a generator of its own: that a seed has another one changes nothing of what it draws
-INV-SWW2  no call is waited for longer than CALL_S: then the connection is given up, as real clients do
+No call is waited for longer than CALL_S: then the connection is given up, as real clients do.
 """
 
 import asyncio

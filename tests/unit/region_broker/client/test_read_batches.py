@@ -98,6 +98,7 @@ async def invoice_all(world: World, count_max: int = 2) -> None:
                     await txn.send(order)  # type: ignore[call-arg,arg-type]  # played
 
 
+# Holds INV-CRB1.
 @pytest.mark.parametrize(
     "fates",
     [

@@ -50,6 +50,7 @@ TAKEOVER = LineageEntry(
 )
 
 
+# Holds INV-M6.
 async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
     commands: list[Command] = [
         CreateTopic(ORDERS),
@@ -74,6 +75,7 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
     await again.close()
 
 
+# Holds INV-M8.
 async def test_T34_a_deletion_is_remembered_by_topic_id(tmp_path: Path) -> None:
     store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
     await store.apply(CreateTopic(ORDERS))
@@ -129,6 +131,7 @@ async def test_INV_M9_a_folder_that_had_no_history_has_deleted_nothing(tmp_path:
     assert not image.may_have_deleted(GONE, 0)
 
 
+# Holds INV-M4.
 async def test_T19_T25_a_slow_taker_is_refused_and_a_region_epoch_never_goes_back(
     tmp_path: Path,
 ) -> None:

@@ -58,6 +58,7 @@ def settle(group: Group, leader: JoinOutcome, other: JoinOutcome) -> None:
     assert (answered[10].assignment, answered[11].assignment) == (b"B", b"A")
 
 
+# Holds INV-GG1.
 def test_every_state_has_its_row_and_dead_is_final() -> None:
     assert set(LEGAL) == set(GroupState)
     assert LEGAL[GroupState.DEAD] == set()
@@ -79,6 +80,7 @@ def test_second_member_waits_for_the_first_and_only_the_leader_sees_members() ->
     settle(group, leader, other)
 
 
+# Holds INV-GG4.
 def test_nobody_gets_an_assignment_before_it_is_stored() -> None:
     group = Group("g", SETTINGS)
     leader, other = two_members(group)
@@ -102,6 +104,7 @@ def test_a_store_that_a_rebalance_overtook_is_ignored() -> None:
     assert group.state is GroupState.PREPARING_REBALANCE
 
 
+# Holds INV-GL3.
 def test_a_store_of_an_older_generation_does_not_complete_a_newer_one() -> None:
     group = Group("g", SETTINGS)
     leader, _ = two_members(group)
@@ -234,6 +237,7 @@ def test_member_that_never_syncs_is_removed() -> None:
     assert group.state is GroupState.PREPARING_REBALANCE
 
 
+# Holds INV-GF1.
 def test_initial_delay_waits_for_more_members_up_to_the_rebalance_timeout() -> None:
     group = Group("g", GroupSettings(initial_rebalance_delay_ms=3_000))
     assert group.join(join_request(new_member_id="a"), 1, now_ms=0) == []
@@ -243,6 +247,7 @@ def test_initial_delay_waits_for_more_members_up_to_the_rebalance_timeout() -> N
     assert sorted(answered) == [1, 2]
 
 
+# Holds INV-GJ2.
 def test_group_full() -> None:
     group = Group("g", GroupSettings(initial_rebalance_delay_ms=10))
     for index in range(GROUP_MEMBER_COUNT_MAX):
@@ -251,6 +256,7 @@ def test_group_full() -> None:
     assert refused.verdict is GroupVerdict.GROUP_FULL
 
 
+# Holds INV-GJ2.
 def test_huge_member_metadata_is_refused() -> None:
     group = Group("g", SETTINGS)
     huge = (("range", bytes(MEMBER_METADATA_BYTES_MAX + 1)),)

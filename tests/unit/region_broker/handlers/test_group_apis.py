@@ -326,6 +326,7 @@ async def test_B4_offset_fetch_every_version_and_shape(
                 assert group.error_code == 0
 
 
+# Holds INV-GC4.
 @pytest.mark.parametrize("version", offset_fetch.API.versions)
 async def test_C23_offset_fetch_says_not_coordinator(client: Client, version: int) -> None:
     await client.world.groups.resign()

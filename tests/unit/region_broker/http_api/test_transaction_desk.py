@@ -65,6 +65,7 @@ async def abort(http: ClientSession, **order: Any) -> tuple[int, str]:
         return response.status, str(body.get("code", body.get("aborted")))
 
 
+# Holds INV-OT2.
 async def test_B13_abort_by_name_ends_all_partitions_and_fences(tmp_path: Path) -> None:
     async with served(tmp_path) as (_world, client, http, _acting):
         pair = await begin(client, 0, 1)
@@ -81,6 +82,7 @@ async def test_B13_abort_by_name_ends_all_partitions_and_fences(tmp_path: Path) 
         assert await abort(http, transactional_id="never") == (404, "unknown-transactional-id")
 
 
+# Holds INV-OT2.
 async def test_B13_abort_by_place_ends_what_nobody_knows_of(tmp_path: Path) -> None:
     async with served(tmp_path) as (world, _client, http, _acting):
         world.partition("orders", 2).writer.append(batch_of((4711, 0), b"lost"))
@@ -123,6 +125,7 @@ async def test_an_order_names_exactly_one_transaction(
         assert await abort(http, **order) == (400, "bad-order")
 
 
+# Holds INV-OT1.
 async def test_HV1_HV2_only_the_acting_region_and_only_json(tmp_path: Path) -> None:
     async with served(tmp_path) as (_world, _client, http, acting):
         async with http.post("/v1/transactions/abort", data={"transactional_id": "t"}) as response:

@@ -121,6 +121,7 @@ class Bench:
         return caught.value.status, caught.value.code
 
 
+# Holds INV-VS1.
 async def test_T29_marker_decides() -> None:
     bench = Bench()
     first = bench.send()
@@ -197,6 +198,7 @@ async def test_T29_lost_is_what_the_failover_cut_off() -> None:
     assert await bench.refused(kept, NEW) == (404, "never-written")
 
 
+# Holds INV-VS4.
 async def test_T29_a_lost_record_stays_lost_when_its_place_is_trimmed() -> None:
     bench = Bench(log=world({"segment.bytes": "4096", "retention.bytes": "4096"}))
     kept = bench.send()
@@ -213,6 +215,7 @@ async def test_T29_a_lost_record_stays_lost_when_its_place_is_trimmed() -> None:
     assert await bench.refused(kept, OLD) == (404, "expired")
 
 
+# Holds INV-VS4.
 async def test_T29_a_lost_record_stays_lost_when_its_place_is_compacted() -> None:
     bench = Bench(log=world(COMPACT))
     lost = bench.log.partition.writer.append(build_batch([Record(b"k", b"lost")])).base_offset
@@ -249,6 +252,7 @@ async def test_T29_what_was_acknowledged_before_the_first_tidemark_is_lost_with_
     assert await bench.refused(offset, 0) == (404, "unknown-epoch")
 
 
+# Holds INV-VS1.
 async def test_T29_nothing_is_guessed_about_offsets_without_a_record() -> None:
     bench = Bench()
     bench.send()
@@ -272,6 +276,7 @@ async def test_T29_records_that_retention_deleted_are_expired() -> None:
     assert await bench.refused(0) == (404, "expired")
 
 
+# Holds INV-VS3.
 async def test_one_question_reads_a_bounded_part_of_the_log() -> None:
     bench = Bench(scan_bytes_max=10_000)
     bench.send(producer_id=9)
@@ -286,6 +291,7 @@ async def test_one_question_reads_a_bounded_part_of_the_log() -> None:
     assert await bench.ask(asked) == "committed"
 
 
+# Holds INV-VS2.
 async def test_a_region_that_does_not_act_says_who_does() -> None:
     bench = Bench()
     bench.send()

@@ -25,7 +25,7 @@ class Draws:
         return next(self._draws)
 
 
-# Holds INV-I3.
+# Holds INV-AI1, INV-I3.
 async def test_C11_a_stretch_is_used_up_before_another_is_drawn() -> None:
     last = (1 << STRETCH_BITS) - 1
     for ordinal, first in itertools.product((0, 7), (0, last)):

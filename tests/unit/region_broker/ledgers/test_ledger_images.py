@@ -249,6 +249,7 @@ def test_INV_LIG1_after_a_cut_the_older_image_is_used() -> None:
     assert run_now(ledger.images.newest(ledger.shard)).head.end_offset == older  # type: ignore[union-attr]
 
 
+# Holds INV-LIF1.
 def test_INV_LIG1_another_batch_at_the_same_end_and_epoch_is_another_history() -> None:
     ledger = Ledger()
     ledger.transact(10)

@@ -96,7 +96,7 @@ def writes_of(some: World) -> list[str]:
     return seen
 
 
-# Holds INV-TQ1.
+# Holds INV-AM3, INV-TQ1.
 async def test_AM3_markers_of_many_transactions_are_one_write_for_each_partition() -> None:
     some = with_open_transactions(5)
     listener = Listener()
@@ -134,6 +134,7 @@ async def test_T6_a_repeat_among_new_markers_writes_nothing_and_is_confirmed() -
     assert {told[2] for told in listener.told} == {MarkerResult.DONE}
 
 
+# Holds INV-MW1.
 async def test_T6_two_decisions_of_one_producer_in_one_call_are_judged_in_order() -> None:
     some = with_open_transactions(1)
     listener = Listener()
@@ -145,6 +146,7 @@ async def test_T6_two_decisions_of_one_producer_in_one_call_are_judged_in_order(
     assert len(listener.told) == 2
 
 
+# Holds INV-AM2.
 async def test_AM2_groups_hear_of_new_markers_in_log_order_and_of_no_repeat() -> None:
     some = World(
         world().disk,

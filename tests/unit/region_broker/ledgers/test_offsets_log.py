@@ -119,6 +119,7 @@ async def test_offsets_members_and_transactions_survive_a_restart(tmp_path: Path
         assert found.offsets[0].committed_offset == -1
 
 
+# Holds INV-OL2.
 async def test_transactional_append_holds_the_last_stable_offset(tmp_path: Path) -> None:
     async with node(tmp_path, 1) as made:
         appended = made.log.append(0, [(b"\x00\x02\x00\x01g", None)], producer=TxnProducer(5, 0))
@@ -130,6 +131,7 @@ async def test_transactional_append_holds_the_last_stable_offset(tmp_path: Path)
         made.end_transaction(0, TxnProducer(5, 0), commit=False)
 
 
+# Holds INV-GR2, INV-OL3.
 async def test_C22_damage_in_the_ledger_fails_its_load(tmp_path: Path) -> None:
     async with node(tmp_path, 1) as made:
         appended = made.log.append(0, [(b"\x00\x02\x00\x01g", None)])

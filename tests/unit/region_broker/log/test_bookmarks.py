@@ -84,6 +84,7 @@ def test_what_was_only_in_the_journal_is_below_the_bookmark_too() -> None:
     expect_replayed(some, before)
 
 
+# Holds INV-BKM1.
 def test_a_bookmark_makes_durable_what_it_speaks_of() -> None:
     some = world()
     fill(some, 20)
@@ -135,6 +136,7 @@ def test_a_flipped_bit_in_a_bookmark_only_costs_time(at: int) -> None:
     assert not some.disk.exists(path)
 
 
+# Holds INV-BKM2.
 @pytest.mark.parametrize("offset", [5, 20, 22])
 def test_no_bookmark_survives_a_cut(offset: int) -> None:
     some = world()
@@ -145,6 +147,7 @@ def test_no_bookmark_survives_a_cut(offset: int) -> None:
     assert not some.disk.exists(bookmark_of(some))
 
 
+# Holds INV-BKM2.
 def test_a_bookmark_from_before_a_cut_is_not_believed() -> None:
     some = world()
     fill(some, 20)
@@ -224,6 +227,7 @@ def test_a_sealed_segment_keeps_no_bookmark() -> None:
     assert not some.disk.exists(bookmark_of(some))
 
 
+# Holds INV-BKD2.
 def test_a_bookmark_that_cannot_be_written_stops_nothing() -> None:
     some = world()
     fill(some, 20)

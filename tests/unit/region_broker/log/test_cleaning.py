@@ -142,6 +142,7 @@ def markers(some: World) -> list[int]:
     return [header.base_offset for _, header in iter_headers(data) if header.is_control]
 
 
+# Holds INV-CLW1.
 def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
     some = world(COMPACT)
     put(some, ("a", "1"), ("b", "1"), ("a", "2"))
@@ -169,6 +170,7 @@ def test_records_inside_a_batch_go_in_every_codec(codec: Codec) -> None:
     assert left(some) == odd + [(10 + n, f"k{2 * n}", "new") for n in range(5)]
 
 
+# Holds INV-CLP1.
 def test_the_active_segment_and_what_lies_above_the_bound_stay() -> None:
     some = world(COMPACT)
     put(some, ("a", "1"))
@@ -183,6 +185,7 @@ def test_the_active_segment_and_what_lies_above_the_bound_stay() -> None:
     assert [value for _, _, value in left(some)] == ["2", "3"]
 
 
+# Holds INV-CLB3.
 def test_KIP534_a_tombstone_stays_for_its_time_and_then_goes() -> None:
     some = world(COMPACT)
     put(some, ("a", "1"))
@@ -202,6 +205,7 @@ def test_KIP534_a_tombstone_stays_for_its_time_and_then_goes() -> None:
     assert [key for _, key, _ in left(some)] == ["b", "c"]
 
 
+# Holds INV-CLB3.
 def test_KIP534_record_times_survive_the_delete_horizon() -> None:
     some = world(COMPACT)
     put(some, ("a", None), ("b", "1"))
@@ -214,6 +218,7 @@ def test_KIP534_record_times_survive_the_delete_horizon() -> None:
     assert [record.timestamp_ms for record in iter_records(data)] == [1_000_000, 1_000_000]
 
 
+# Holds INV-CLX1.
 def test_aborted_data_goes_and_committed_data_counts() -> None:
     some = world(COMPACT)
     put(some, ("a", "1"))
@@ -228,6 +233,7 @@ def test_aborted_data_goes_and_committed_data_counts() -> None:
         assert left(some, isolation) == [(0, "a", "1"), (5, "c", "committed")]
 
 
+# Holds INV-CLX1.
 def test_nothing_above_the_last_stable_offset_is_cleaned() -> None:
     some = world(COMPACT)
     put(some, ("a", "1"))
@@ -241,6 +247,7 @@ def test_nothing_above_the_last_stable_offset_is_cleaned() -> None:
     assert [value for _, _, value in left(some)] == ["1", "2"]
 
 
+# Holds INV-CLX2, INV-CLX3.
 def test_a_spent_marker_goes_after_its_time_and_no_later_data_is_hidden() -> None:
     """A reader told of an aborted transaction whose marker is gone would drop what the producer wrote later."""
     some = world(COMPACT)
@@ -260,6 +267,7 @@ def test_a_spent_marker_goes_after_its_time_and_no_later_data_is_hidden() -> Non
     assert found[-1] == [3]
 
 
+# Holds INV-CLB1.
 def test_C2_sequences_survive_an_emptied_batch() -> None:
     some = world(COMPACT)
     put(some, ("a", "1"), origin=Origin(9, 0, 0))
@@ -280,6 +288,7 @@ def test_C2_sequences_survive_an_emptied_batch() -> None:
     assert some.partition.writer.append(gap).verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE
 
 
+# Holds INV-CLP2.
 def test_small_segments_become_one_and_offsets_stay() -> None:
     some = world(COMPACT)
     for number in range(40):
@@ -293,6 +302,7 @@ def test_small_segments_become_one_and_offsets_stay() -> None:
     assert [(o, k) for o, k, _ in left(some)] == [(36, "k0"), (37, "k1"), (38, "k2"), (39, "k3")]
 
 
+# Holds INV-CLK1.
 def test_a_small_memory_takes_several_passes() -> None:
     some = world(COMPACT)
     for number in range(60):
@@ -344,6 +354,7 @@ def test_records_without_a_key_are_refused() -> None:
         assert some.partition.writer.append(data).verdict is AppendVerdict.INVALID_RECORD
 
 
+# Holds INV-CLW4.
 def test_a_damaged_log_is_not_rewritten() -> None:
     some = world(COMPACT)
     put(some, ("a", "1"))
@@ -355,6 +366,7 @@ def test_a_damaged_log_is_not_rewritten() -> None:
     assert clean(some)
 
 
+# Holds INV-CLS1.
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
 def test_a_crash_at_every_step_leaves_the_old_segments_or_the_new(power: bool) -> None:

@@ -63,6 +63,7 @@ def appended_before_the_policy(batches: Sequence[bytes]) -> World:
     return some
 
 
+# Holds INV-CLB4.
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_batch_that_nobody_can_read_stays_as_it_is_and_the_rest_is_cleaned(name: str) -> None:
     some = appended_before_the_policy([UNREADABLE[name]])

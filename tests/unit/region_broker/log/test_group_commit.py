@@ -14,6 +14,7 @@ from region_broker.ports.system.disk import RealDisk
 from tests.log_world import LEADER_EPOCH, Topic, batch
 
 
+# Holds INV-CM1.
 async def test_many_partitions_commit_together_and_come_back(tmp_path: Path) -> None:
     config = NodeLogConfig(segment_bytes=4096)
     clock = SystemClock()

@@ -107,6 +107,7 @@ def test_what_was_not_synced_does_not_come_back_from_the_journal() -> None:
     assert some.partition.log_end_offset == 2
 
 
+# Holds INV-JR1.
 def test_a_second_power_loss_right_after_the_replay_loses_nothing() -> None:
     some = world()
     for _ in range(3):
@@ -118,6 +119,7 @@ def test_a_second_power_loss_right_after_the_replay_loses_nothing() -> None:
     assert all_bytes(some.partition) == before
 
 
+# Holds INV-JT1.
 @pytest.mark.parametrize("size_bytes", [PIECE_BYTES_MAX + 1, PIECE_BYTES_MAX // 3])
 def test_too_much_for_the_journal_is_synced_in_the_log_itself(size_bytes: int) -> None:
     some = world(journal_bytes=4 * BLOCK_BYTES_MAX)
@@ -150,6 +152,7 @@ def test_INV_JN2_a_half_is_written_over_only_after_its_logs_caught_up() -> None:
     assert [partition.log_end_offset for partition in some.partitions] == [4, 3]
 
 
+# Holds INV-JR1.
 @pytest.mark.parametrize("how", ["cut", "start again"])
 @pytest.mark.parametrize("in_files", [True, False])
 def test_INV_K4_journaled_bytes_of_a_cut_log_never_come_back(how: str, in_files: bool) -> None:

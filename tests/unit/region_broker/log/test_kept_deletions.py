@@ -53,6 +53,7 @@ def restart_without_the_topic(some: World) -> None:
     some.table.finish_drops()
 
 
+# Holds INV-RM5.
 def test_T34_a_deleted_topic_stays_on_disk_for_the_time_that_the_operator_set() -> None:
     some = keeping(partition_count=2)
     log_bytes = len(batch())
@@ -161,6 +162,7 @@ def test_INV_KD1_what_was_counted_for_an_earlier_deletion_of_that_id_counts_for_
     assert [kept.left_ms for kept in some.table.kept.listed()] == [DAY_MS]
 
 
+# Holds INV-RM2.
 @pytest.mark.parametrize("operation", ["rename", "fsync_dir"])
 def test_T34_a_deletion_that_a_crash_interrupted_is_kept_too(operation: str) -> None:
     some = keeping()

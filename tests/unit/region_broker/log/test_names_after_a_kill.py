@@ -47,6 +47,7 @@ def kill_at(some: World, step: int, act: Callable[[], object]) -> bool:
     return False
 
 
+# Holds INV-DK2.
 @pytest.mark.parametrize("step", range(40))
 def test_INV_DK5_what_a_log_acknowledges_survives_a_kill_at_any_step_of_its_making(
     step: int,

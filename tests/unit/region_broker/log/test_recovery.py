@@ -33,6 +33,7 @@ def last_segment(some: World) -> Path:
     return some.folder / names[-1]
 
 
+# Holds INV-K3.
 def test_clean_start_reads_nothing_of_the_log_but_what_proves_the_bookmark() -> None:
     some = world()
     fill(some, 40)
@@ -126,6 +127,7 @@ def test_killed_process_loses_nothing_that_was_written() -> None:
     assert some.partition.high_watermark == 30
 
 
+# Holds INV-R2.
 def test_torn_tail_is_cut_and_the_rest_is_kept() -> None:
     some = world()
     fill(some, 10)
@@ -161,6 +163,7 @@ def test_garbage_behind_the_synced_end_is_cut_also_over_a_segment_border() -> No
     ]
 
 
+# Holds INV-R2.
 def test_bit_flip_in_the_synced_part_fails_the_partition_and_changes_nothing() -> None:
     some = world(partition_count=2)
     fill(some, 10)
@@ -210,6 +213,7 @@ def test_removed_sealed_segment_fails_the_partition() -> None:
     assert some.partition.failed is not None
 
 
+# Holds INV-A2.
 @pytest.mark.parametrize("suffix", [".index", ".txnindex", ".snapshot"])
 @pytest.mark.parametrize("how", ["flip", "remove"])
 def test_damaged_side_files_are_built_again(suffix: str, how: str) -> None:
@@ -265,6 +269,7 @@ def written_in_part(some: World, bytes_written: int) -> None:
     some.disk.fault = half
 
 
+# Holds INV-K5.
 def test_a_checkpoint_that_was_written_in_part_leaves_the_one_before() -> None:
     some = world(journal_bytes=0)
     fill(some, 5)
@@ -278,6 +283,7 @@ def test_a_checkpoint_that_was_written_in_part_leaves_the_one_before() -> None:
     assert not some.partition.log.recovered_clean
 
 
+# Holds INV-KF2.
 def test_what_was_cut_does_not_come_back_with_a_checkpoint_that_was_written_in_part() -> None:
     some = world()
     fill(some, 5)
@@ -312,6 +318,7 @@ def test_what_survives_a_failed_sync_is_written_again_before_it_is_trusted() -> 
     assert some.partition.log_end_offset == 8
 
 
+# Holds INV-T1.
 def test_newer_format_is_refused_and_untouched() -> None:
     some = world()
     fill(some, 3)
@@ -373,6 +380,7 @@ def test_crash_at_every_step_of_retention_leaves_a_log_without_a_hole() -> None:
     pytest.fail("retention takes less than 200 operations")
 
 
+# Holds INV-PL5.
 def test_crash_at_every_step_of_a_sync_with_seals_keeps_what_was_acknowledged() -> None:
     for at in range(1, 300):
         some = world(SMALL_SEGMENTS)
@@ -413,6 +421,7 @@ def test_crash_at_every_step_of_opening_can_be_repeated() -> None:
     pytest.fail("opening takes less than 300 operations")
 
 
+# Holds INV-NP3.
 def test_C9_no_snapshot_outlives_the_records_it_was_made_of() -> None:
     some = world()
     for sequence in range(4):
@@ -431,6 +440,7 @@ def test_C9_no_snapshot_outlives_the_records_it_was_made_of() -> None:
     assert [name for name in some.disk.list_dir(some.folder) if name.endswith(".snapshot")] == []
 
 
+# Holds INV-LF2.
 def test_a_sync_that_failed_in_a_thread_is_not_healed_by_the_next_one() -> None:
     some = world()
     fill(some, 3)

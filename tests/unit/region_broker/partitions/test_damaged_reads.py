@@ -46,6 +46,7 @@ def offsets_read(partition: Partition, start: int, max_bytes: int) -> list[int]:
     return found
 
 
+# Holds INV-PT6.
 @pytest.mark.parametrize("byte", [8, 9, 17, 25, 60, 70, SIZE_BYTES - 1])
 @pytest.mark.parametrize("max_bytes", [1, 3 * SIZE_BYTES, 1 << 20])
 def test_a_flipped_bit_is_an_error_for_its_batch_alone(byte: int, max_bytes: int) -> None:
@@ -60,6 +61,7 @@ def test_a_flipped_bit_is_an_error_for_its_batch_alone(byte: int, max_bytes: int
     assert partition.writer.append(batch()).base_offset == COUNT
 
 
+# Holds INV-PT6.
 def test_what_lies_behind_is_served() -> None:
     some = filled()
     flip(some, 5, 70)

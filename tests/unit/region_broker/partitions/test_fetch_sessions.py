@@ -66,6 +66,7 @@ def test_C40_young_and_used_sessions_stay(sessions: FetchSessions) -> None:
     assert (len(sessions), sessions.partition_count) == (2, 2)
 
 
+# Holds INV-FE4.
 def test_C40_stale_session_gives_way_first(sessions: FetchSessions) -> None:
     first, second = opened(sessions, 1, 0), opened(sessions, 1, 0)
     assert isinstance(used(sessions, first, 1, STALE_MS), FetchSession)
@@ -87,6 +88,7 @@ def test_C40_larger_session_takes_the_place_of_a_smaller_old_one_in_use(
     assert used(sessions, second, 2, late) is SessionError.NOT_FOUND
 
 
+# Holds INV-FE4.
 def test_C40_partitions_of_all_sessions_are_bounded(sessions: FetchSessions) -> None:
     first = opened(sessions, 6, 0)
     assert opened(sessions, 5, 0) == 0
@@ -99,6 +101,7 @@ def test_C40_partitions_of_all_sessions_are_bounded(sessions: FetchSessions) -> 
     assert (len(sessions), sessions.partition_count) == (0, 0)
 
 
+# Holds INV-FE5.
 def test_C40_partition_with_data_goes_behind_the_others(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 3, 0)
     session = used(sessions, session_id, 1, 0)

@@ -61,6 +61,7 @@ async def test_append_is_committed_by_the_sync_and_not_before() -> None:
     assert some.partition.high_watermark == 3
 
 
+# Holds INV-PT4.
 async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> None:
     some = world()
     data = batch(2, origin=Origin(7, 0, 0))
@@ -91,6 +92,7 @@ async def test_other_policies_acknowledge_at_once(policy: FlushPolicy) -> None:
     assert some.partition.high_watermark == 2
 
 
+# Holds INV-AD2.
 def test_client_batches_that_are_refused() -> None:
     partition = world({"max.message.bytes": "500"}).partition
     sound = batch(2)
@@ -117,6 +119,7 @@ def test_client_batches_that_are_refused() -> None:
     assert partition.log_end_offset == 0
 
 
+# Holds INV-PT5.
 def test_mirror_takes_no_client_batch_and_leader_no_mirrored_one() -> None:
     mirror = world(leads=False).partition
     assert mirror.writer.append(batch()).verdict is AppendVerdict.NOT_LEADER
@@ -124,6 +127,7 @@ def test_mirror_takes_no_client_batch_and_leader_no_mirrored_one() -> None:
         world().partition.writer.append_mirrored(batch())
 
 
+# Holds INV-PL4.
 async def test_full_disk_stops_one_partition_loudly() -> None:
     some = world(partition_count=2)
     first = some.partition.writer.append(batch())
@@ -151,6 +155,7 @@ async def test_full_disk_stops_one_partition_loudly() -> None:
     assert some.partition.log_end_offset >= first.next_offset
 
 
+# Holds INV-DK3.
 async def test_failed_sync_is_never_repeated_and_acknowledges_nothing() -> None:
     some = world(partition_count=2, journal_bytes=0)
     outcome = some.partition.writer.append(batch())
@@ -199,6 +204,7 @@ def test_C36_C38_read_committed_stops_at_the_open_transaction_and_names_the_abor
         partition = some.partition
 
 
+# Holds INV-PT1.
 def test_T17_mirror_shows_up_to_the_cut_only() -> None:
     home = world()
     home.partition.writer.append(in_transaction(1))
@@ -223,6 +229,7 @@ def test_T17_mirror_shows_up_to_the_cut_only() -> None:
     assert all_bytes(partition) == all_bytes(home.partition)
 
 
+# Holds INV-MBT1.
 def test_mirrored_batches_must_continue_the_log() -> None:
     home = world()
     for _ in range(3):
@@ -299,6 +306,7 @@ async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_t
     assert some.partition.log_start_offset == some.partition.kept_from
 
 
+# Holds INV-LOS2.
 @pytest.mark.parametrize("damage", [False, True])
 def test_KIP107_a_lost_end_and_a_damaged_start_file_hide_nothing_new(damage: bool) -> None:
     some = world(flush_policy=FlushPolicy.OS)
@@ -388,6 +396,7 @@ def test_seeded_mirror_starts_empty_at_an_offset() -> None:
     assert (some.partition.log_start_offset, some.partition.log_end_offset) == (500, 500)
 
 
+# Holds INV-T2.
 async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
     some = world()
     outcome = some.partition.writer.append(batch())

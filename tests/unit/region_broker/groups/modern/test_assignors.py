@@ -95,6 +95,7 @@ def test_range_static_members_first_by_instance_id_whatever_their_member_id() ->
 # --- uniform, equal subscriptions ---------------------------------------------------------------
 
 
+# Holds INV-NU2.
 def test_uniform_more_members_than_partitions() -> None:
     asked = question({T3: 2}, {each: ({T3}, {}) for each in "ABC"})
     assert assigned(assign_uniform, asked) == {"A": {T3: {0}}, "B": {T3: {1}}, "C": {}}
@@ -118,6 +119,7 @@ def test_uniform_reassignment_given_an_unbalanced_one() -> None:
     }
 
 
+# Holds INV-NU3.
 def test_uniform_reassignment_when_a_member_is_added() -> None:
     both = {T1, T2}
     asked = question(

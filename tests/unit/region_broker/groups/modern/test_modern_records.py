@@ -51,6 +51,7 @@ def test_a_member_of_the_new_protocol_has_no_tags() -> None:
     assert decode_value(ModernKind.MEMBER, raw) == MemberMetadata(client_id="c")
 
 
+# Holds INV-NV2.
 @pytest.mark.parametrize("kind", list(ModernKind))
 def test_damage_is_never_passed_over(kind: ModernKind) -> None:
     _, raw = MODERN_VALUES[kind]
@@ -107,6 +108,7 @@ VALUES = st.one_of(
 )
 
 
+# Holds INV-NV1.
 @given(VALUES)
 def test_what_is_written_is_read(pair: tuple[ModernKind, ModernValue]) -> None:
     kind, value = pair

@@ -97,6 +97,7 @@ CASES = {
 }  # fmt: skip
 
 
+# Holds INV-NC2.
 @pytest.mark.parametrize("name", CASES)
 def test_a_member_moves_as_in_Kafka(name: str) -> None:
     before, target_epoch, target, owners, owned, expected = CASES[name]

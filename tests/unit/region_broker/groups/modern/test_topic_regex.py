@@ -38,6 +38,7 @@ def test_a_pattern_matches_whole_names(pattern: str, names: list[str], others: l
     assert [name for name in others if regex.matches(name)] == []
 
 
+# Holds INV-RX2.
 @pytest.mark.parametrize(
     "pattern",
     ["[", "a)", "(a", "*a", "a**", "a+*", r"a\1", "(?=a)", "(?!a)", "(?<=a)b", "(?<!a)b", "a{2,1}",
@@ -58,6 +59,7 @@ def test_what_is_too_large_is_refused(pattern: str) -> None:
         TopicRegex(pattern)
 
 
+# Holds INV-RX1.
 def test_a_pattern_that_kills_backtracking_is_answered() -> None:
     """`re` would need 2**60 steps for this one."""
     regex = TopicRegex("(a|a|aa)*" * 20 + "b")

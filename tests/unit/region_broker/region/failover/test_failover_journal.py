@@ -37,6 +37,7 @@ async def written(path: Path) -> bytes:
     return path.read_bytes()
 
 
+# Holds INV-FJ3.
 async def test_events_come_back_in_order(path: Path) -> None:
     await written(path)
     journal, events = opened(path)
@@ -46,6 +47,7 @@ async def test_events_come_back_in_order(path: Path) -> None:
     assert opened(path)[1] == [*EVENTS, EVENTS[1]]
 
 
+# Holds INV-FJ2.
 async def test_a_torn_last_frame_was_never_acted_on(path: Path) -> None:
     whole = await written(path)
     for torn_bytes in (1, 5, 20):
@@ -97,6 +99,7 @@ def _frame_of(name: str) -> bytes:
     return bytes(8) + msgspec.json.encode(DrainBegun(name, "us"))
 
 
+# Holds INV-FJ2.
 async def test_damage_before_the_end_is_not_mended_by_guessing(path: Path) -> None:
     whole = bytearray(await written(path))
     whole[len(MAGIC) + 12] ^= 1

@@ -119,6 +119,7 @@ async def test_T13_a_tail_with_the_holes_that_cleaning_left_is_kept(store: Quara
     assert await store.move_in(NAMED, read_holed) == moved
 
 
+# Holds INV-QS1.
 async def test_a_tail_without_provenance_is_moved_again(
     store: QuarantineStore, tmp_path: Path
 ) -> None:

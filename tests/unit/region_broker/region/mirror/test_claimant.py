@@ -68,6 +68,7 @@ async def test_T24_a_claimant_with_less_of_a_log_costs_the_taker_nothing(tmp_pat
             assert all(agrees(ends[key], answer) for key, answer in answers.items())
 
 
+# Holds INV-QM2.
 async def test_T24_a_claimant_with_other_bytes_is_not_copied_from(tmp_path: Path) -> None:
     async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
         taker.partition("orders").truncate_to(0)

@@ -103,6 +103,7 @@ def filled() -> World:
     return some
 
 
+# Holds INV-CBO1, INV-CLN3.
 def test_T13_home_cleans_below_what_every_mirror_has_reached() -> None:
     some = filled()
     mirrors = Mirrors(some)
@@ -119,6 +120,7 @@ def test_T13_home_cleans_below_what_every_mirror_has_reached() -> None:
     assert mirrors.bound() == 9
 
 
+# Holds INV-CBO4.
 def test_T13_a_mirror_that_starts_anew_stops_all_cleaning() -> None:
     some = filled()
     mirrors = Mirrors(some)
@@ -139,6 +141,7 @@ def test_a_region_without_mirrors_cleans_what_is_decided() -> None:
     assert mirrors.bound() == some.partition.sight.last_stable_offset
 
 
+# Holds INV-CBO3.
 def test_T13_a_mirror_cleans_no_further_than_home() -> None:
     home = filled()
     assert clean(home)

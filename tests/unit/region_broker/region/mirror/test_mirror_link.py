@@ -17,6 +17,7 @@ def at_rest(leader: CutLeader) -> bool:
     return leader.core.phase is RoundPhase.RESTING and leader.core.wake_at_ms is None
 
 
+# Holds INV-SO1.
 async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path: Path) -> None:
     async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders", 2)
@@ -34,6 +35,7 @@ async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path
         assert mirror.tidemarks.claim().point == point
 
 
+# Holds INV-CL2.
 async def test_idle_domain_is_silent(tmp_path: Path) -> None:
     home = Site(tmp_path / "h", "home")
     async with running() as tasks:
@@ -130,6 +132,7 @@ async def test_T15_deleted_topic_goes_when_a_tidemark_past_it_is_reached(tmp_pat
         assert "orders" not in mirror.metadata.image.topics
 
 
+# Holds INV-ML2.
 async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) -> None:
     async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
         await home.create_topic("orders")
@@ -146,6 +149,7 @@ async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) 
         assert copy.sight.visible_end == 1
 
 
+# Holds INV-MV1.
 async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_tidemark(
     tmp_path: Path,
 ) -> None:

@@ -167,6 +167,7 @@ async def test_INV_FW5_a_bug_in_a_handler_ends_the_client_and_not_the_acting_nod
     assert (line.client, line.correlation_id, line.api) == ("client-1", 5, "EndTxn")  # type: ignore[attr-defined]
 
 
+# Holds INV-FW3.
 async def test_a_region_that_does_not_act_executes_nothing() -> None:
     async with world() as made:
         made.acting.acting, made.acting.reason_not_acting = False, "it is draining"
@@ -176,6 +177,7 @@ async def test_a_region_that_does_not_act_executes_nothing() -> None:
         assert made.answers.seen == []
 
 
+# Holds INV-FW3.
 async def test_a_request_of_an_older_region_epoch_is_not_executed() -> None:
     async with world() as made:
         state: dict[str, Any] = {}
@@ -268,6 +270,7 @@ async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_fai
         made.answers.hangs.set()
 
 
+# Holds INV-FW2.
 async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
     async with world() as made:
         made.answers.hangs = asyncio.Event()
@@ -303,6 +306,7 @@ async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_ha
         made.answers.hangs.set()
 
 
+# Holds INV-FW2.
 async def test_what_could_not_be_sent_has_not_happened() -> None:
     async with world() as made:
         made.server.close()

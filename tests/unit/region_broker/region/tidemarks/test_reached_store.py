@@ -14,6 +14,7 @@ from tests.simulation.disk import SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing
 
 
+# Holds INV-RS1.
 async def test_T16_the_last_saved_point_is_there_after_a_restart(tmp_path: Path) -> None:
     store = ReachedFile.open(RealDisk(), tmp_path)
     assert store.point == BEFORE_ALL
@@ -23,6 +24,7 @@ async def test_T16_the_last_saved_point_is_there_after_a_restart(tmp_path: Path)
     assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 5)
 
 
+# Holds INV-RS1.
 async def test_T16_a_torn_record_does_not_count(tmp_path: Path) -> None:
     store = ReachedFile.open(RealDisk(), tmp_path)
     await store.save(TidemarkPoint(8, 1))
@@ -51,6 +53,7 @@ async def test_the_file_is_replaced_when_it_has_grown(
     assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 19)
 
 
+# Holds INV-RS3.
 async def test_a_cancelled_save_ends_with_the_write(tmp_path: Path) -> None:
     store = ReachedFile.open(RealDisk(), tmp_path)
     saving = asyncio.get_running_loop().create_task(store.save(TidemarkPoint(8, 1)))

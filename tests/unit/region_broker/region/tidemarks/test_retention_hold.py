@@ -62,6 +62,7 @@ async def test_T14_nothing_is_held_for_a_mirror_that_never_came() -> None:
     assert await home.held() is None
 
 
+# Holds INV-RH1.
 async def test_T14_what_is_above_the_last_tidemark_that_a_mirror_has_reached_is_held() -> None:
     """A takeover may cut there, and home must be able to go back to it; what it has copied does not count."""
     home = Home()
@@ -73,6 +74,7 @@ async def test_T14_what_is_above_the_last_tidemark_that_a_mirror_has_reached_is_
     assert await home.held() == 7
 
 
+# Holds INV-RH1.
 async def test_T14_home_knows_after_a_restart_what_a_mirror_that_is_away_has_not_copied() -> None:
     home = Home()
     await home.hold.meet("us")
@@ -94,6 +96,7 @@ async def test_T14_a_region_that_acted_before_is_waited_for_though_it_never_mirr
     assert await home.held() == 0
 
 
+# Holds INV-RH3.
 async def test_T14_a_mirror_that_is_gone_for_a_week_holds_nothing_any_more() -> None:
     home = Home()
     await home.mirror_reports(copied=2, reached=POINTS[1])
