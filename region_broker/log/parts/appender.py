@@ -4,7 +4,7 @@ What was written is applied in the same call: the end, the state, the epochs and
 it, and whoever makes it durable was told. A segment is full by size, by age, or by what its index can say; where no
 file can be opened for a fresh one, it goes on as long as its format allows.
 
-Not here: judging a client's batch (`replication`), making durable (`durability`).
+Not here: judging a client's batch (`partitions`), making durable (`durability`).
 """
 
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
