@@ -1,9 +1,20 @@
 """Records of `__tidemarks` that another version wrote."""
 
+from dataclasses import replace
+from uuid import UUID
+
 import msgspec
 import pytest
 
-from geo_replicator.tidemark import TermRecord, Tidemark, TidemarkError, decode, encode
+from geo_replicator.tidemark import (
+    TermRecord,
+    Tidemark,
+    TidemarkBook,
+    TidemarkError,
+    decode,
+    encode,
+)
+from geo_replicator.topology import LedgerTopics
 
 TIDEMARK = Tidemark(
     domain="main", region_epoch=8, number=3, round=5, metadata_version=1, ledger={0: 7}, full=True
@@ -22,3 +33,19 @@ def test_a_record_of_another_format_is_refused_with_what_to_do(
     other = msgspec.msgpack.encode([number, *fields[1:]])
     with pytest.raises(TidemarkError, match=rf"format {number}, this Tidemark reads 1: upgrade"):
         decode(key, other)
+
+
+@pytest.mark.parametrize(
+    ("record", "key"), [(TIDEMARK, "0000" + 16 * "0"), (TERM, "0001" + 16 * "0")]
+)
+def test_a_key_is_the_kind_of_the_record_in_two_bytes_and_its_number_in_eight(
+    record: Tidemark | TermRecord, key: str
+) -> None:
+    number = record.number if isinstance(record, Tidemark) else record.term
+    assert encode(record)[0] == (int(key, 16) + number).to_bytes(10, "big")
+
+
+def test_a_book_begins_at_a_full_record_or_not_at_all() -> None:
+    partial = replace(TIDEMARK, full=False)
+    with pytest.raises(TidemarkError, match="at offset 9, which is not a full one"):
+        TidemarkBook(LedgerTopics(UUID(int=1), UUID(int=2))).apply(9, partial)
