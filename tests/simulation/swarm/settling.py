@@ -45,7 +45,8 @@ async def settle(stage: Stage) -> bool:
             picture = ""
         stage.check_ends()
         await asyncio.sleep(ASK_S)
-    stage.blame(f"not one home and its mirrors within {stage.settle_s:.0f} s: {picture}")
+    if not stage.is_over:
+        stage.blame(f"not one home and its mirrors within {stage.settle_s:.0f} s: {picture}")
     return False
 
 

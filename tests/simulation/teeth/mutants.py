@@ -85,7 +85,7 @@ MUTANTS: Final = (
         "new-epoch-keeps-sequences",
         "C4",
         "power goes",
-        "gone without a word",
+        "INV-IVE4",
         ("idempotency.producer_state:ProducerTable._entry_at", "entry.window.clear()", "pass"),
     ),
     _mutant(
@@ -94,7 +94,7 @@ MUTANTS: Final = (
         "power goes",
         "shown although it was aborted",
         (
-            "region_broker.partitions.partition:Partition.last_stable_offset",
+            "region_broker.partitions.parts.sight:Sight.last_stable_offset",
             "stable = state.last_stable_offset(bound)",
             "stable = bound",
         ),
@@ -103,10 +103,10 @@ MUTANTS: Final = (
         "aborted-transactions-are-not-named",
         "C38",
         "power goes",
-        "ABORTED_READ",
+        "ABORTED_READ|although it was aborted",
         (
-            "region_broker.partitions.partition:Partition.fetch",
-            "aborted = self._reads.aborted_in(offset, next_offset, self.visible_end, wait=wait)",
+            "region_broker.partitions.parts.reader:PartitionReader.fetch",
+            "aborted = self._reads.aborted_in(offset, next_offset, sight.visible_end, wait=wait)",
             "aborted = []",
         ),
     ),
@@ -116,31 +116,9 @@ MUTANTS: Final = (
         "home lost",
         "gone without a word.*plain",
         (
-            "region_broker.partitions.partition:Partition.visible_end",
+            "region_broker.partitions.parts.sight:Sight.visible_end",
             "return max(min(self.shown_cut_offset, high_watermark), self.log_start_offset)",
             "return high_watermark",
-        ),
-    ),
-    _mutant(
-        "acknowledges-before-the-sync",
-        "INV-PT2",
-        "power goes",
-        "doubled|gone without a word",
-        (
-            "region_broker.log.partition_log:PartitionLog.stable_offset",
-            "return self.synced_offset if self._policy is FlushPolicy.COMMIT else self.log_end_offset",
-            "return self.log_end_offset",
-        ),
-    ),
-    _mutant(
-        "nobody-waits-for-the-sync",
-        "PT",
-        "power goes",
-        "doubled|gone without a word",
-        (
-            "region_broker.partitions.partition:Partition.tell_committed",
-            "elif self.log.stable_offset >= offset:",
-            "elif True:",
         ),
     ),
     _mutant(
@@ -158,22 +136,11 @@ MUTANTS: Final = (
         "quarantine-keeps-nothing",
         "T20",
         "home lost",
-        "UNLISTED",
+        "gone and not named by losses",
         (
             "region_broker.region.failover.log_surgery:_cut_one",
             "moved = await quarantine.move_in(msgspec.structs.replace(provenance, first_offset=first), read)",
             "moved = provenance",
-        ),
-    ),
-    _mutant(
-        "a-commit-is-answered-before-it-is-durable",
-        "C20",
-        "power goes",
-        "gone without a word",
-        (
-            "txn_coordinator.core:TxnCoordinatorCore._end",
-            "entry.answers.append(Answer(request.request_id, TxnVerdict.OK, *pair))\n    elif",
-            "self._answer(request, TxnVerdict.OK, *pair)\n    elif",
         ),
     ),
     _mutant(
@@ -185,6 +152,50 @@ MUTANTS: Final = (
             "region_broker.ledgers.marker_channel:_batch",
             "ControlType.COMMIT if order.commit else ControlType.ABORT",
             "ControlType.ABORT",
+        ),
+    ),
+    _mutant(
+        "a-commit-is-answered-before-it-is-durable",
+        "C20",
+        "power goes",
+        "gone without a word|TORN",
+        (
+            "txn_coordinator.shard.end_requests:EndRequests._end",
+            "self._progress.prepare(entry, target, (answer,))",
+            "self._progress.prepare(entry, target)\n        self._step.do(answer)",
+        ),
+    ),
+    _mutant(
+        "every-marker-commits",
+        "C28",
+        "power goes",
+        "ABORTED_READ|although it was aborted|has too much",
+        (
+            "region_broker.ledgers.marker_channel:_batch",
+            "ControlType.COMMIT if order.commit else ControlType.ABORT",
+            "ControlType.COMMIT",
+        ),
+    ),
+    _mutant(
+        "staged-offsets-never-count",
+        "C35",
+        "power goes",
+        "has too much",
+        (
+            "region_broker.ledgers.marker_channel:PartitionMarkerChannel._tell_groups",
+            "order.producer_id, order.commit)",
+            "order.producer_id, False)",
+        ),
+    ),
+    _mutant(
+        "a-start-forgets-producers",
+        "C9",
+        "power goes",
+        "INV-IVE5",
+        (
+            "region_broker.log.replay:_read_window",
+            "state.apply(header, marker)",
+            "state._end_offset = header.next_offset",
         ),
     ),
 )
