@@ -87,7 +87,10 @@ async def _fail_over(life: Life, target: str) -> None:
 
 
 async def power_goes(life: Life) -> None:
-    """The only region, and its disk is slow: it loses power under load, again and again, and is killed once."""
+    """The only region, and its disk is slow: it loses power under load, again and again, and is killed once.
+
+    What is below a high watermark survives (INV-PT2): clients were told of it.
+    """
     for power in (True, False, True, True, True, True):
         await _burst(life)
         await life.stage.kill(EU, power=power)
