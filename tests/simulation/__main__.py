@@ -31,6 +31,7 @@ from tests.simulation.swarm.plan import Choice
     help="Faults to leave out: kinds of actions and of weather, power, delay, late.",
 )
 @click.option("--actions", help="Of what has a number only these, as 3,7-9,w1.4; none for none.")
+@click.option("--first", type=int, help="Only so many events of each seed: to compare traces.")
 @click.option("--no-minimise", is_flag=True, help="Leave a run that fails as it is.")
 @click.option("--verbose", is_flag=True, help="Say what happens, and what the nodes log.")
 @click.option(
@@ -38,7 +39,7 @@ from tests.simulation.swarm.plan import Choice
 )
 def main(
     seed: int, seeds: int, minutes: float, regions: int, without: str, actions: str | None,
-    *, no_minimise: bool, verbose: bool, events: Path | None,
+    *, first: int | None, no_minimise: bool, verbose: bool, events: Path | None,
 ) -> None:  # fmt: skip
     """Play the lives of some seeds.
 
@@ -53,7 +54,12 @@ def main(
     failed = [
         number
         for number in range(seed, seed + seeds)
-        if not _played(Run(number, minutes, regions, choice), say, events, smaller=not no_minimise)
+        if not _played(
+            Run(number, minutes, regions, choice, first),
+            say,
+            events,
+            smaller=not (no_minimise or first),
+        )
     ]
     if seeds > 1:
         click.echo(f"{seeds - len(failed)} of {seeds} seeds without violations; others: {failed}")

@@ -1,4 +1,8 @@
-"""Lives of whole regions from one seed each: nothing is violated, and a seed is the same run in every process."""
+"""Lives of whole regions from one seed each: nothing is violated, and a seed is the same run in every process.
+
+What differs between processes differs from its first event on that it touches, so the beginnings of many lives are compared,
+and a few lives are played to their end and judged.
+"""
 
 import os
 import subprocess
@@ -6,18 +10,21 @@ import sys
 
 import pytest
 
+from tests.simulation.swarm.life import play
+
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 MINUTES = 0.02
+EVENTS = 10_000
 OTHER_PLACES = "held = [bytearray(size % 700) for size in range(1, 40_000)]; del held[::3];"
 """What makes objects of a process lie elsewhere than those of another one."""
 
 
 def traces(regions: int, seeds: int, *, hash_seed: int, before: str) -> list[str]:
     """Return the last line of each of the seeds, from a process of its own."""
-    play = f"{before} from tests.simulation.__main__ import main; main()"
+    play = f"{before}from tests.simulation.__main__ import main; main()"
     run = subprocess.run(
         [sys.executable, "-c", play, "--seed", "100", "--seeds", str(seeds), "--regions", str(regions),
-         "--minutes", str(MINUTES)],
+         "--minutes", str(MINUTES), "--first", str(EVENTS)],
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
@@ -31,3 +38,12 @@ def test_INV_SWL1_a_seed_is_the_same_run_in_every_process(regions: int, seeds: i
     second = traces(regions, seeds, hash_seed=2, before=OTHER_PLACES)
     assert len(first) == seeds == len(set(first))
     assert first == second
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize(
+    ("regions", "seed"), [(2, 100), (2, 101), (2, 102), (2, 103), (3, 104), (3, 105)]
+)
+def test_INV_SWL2_a_life_ends_whole_and_all_regions_alike(regions: int, seed: int) -> None:
+    outcome = play(seed, minutes=MINUTES, regions=regions)
+    assert not outcome.violations

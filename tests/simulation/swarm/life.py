@@ -1,8 +1,8 @@
 """One life of some regions under the faults of one seed: trouble, an end of it, and a judgement.
 
 INV-SWL1  nothing but the seed decides: two runs have one trace
-Once faults end, everything converges: one region acts, the others mirror it, all clients get on, all regions show the
-same.
+INV-SWL2  once faults end, everything converges: one region acts, the others mirror it, all clients get on, all regions show
+        the same
 """
 
 import asyncio
@@ -67,11 +67,14 @@ class Outcome:
 
 def play(
     seed: int, *, minutes: float = 1.0, regions: int = 2, say: Callable[[str], None] | None = None,
-    write: Callable[[str], object] | None = None, choice: Choice | None = None,
+    write: Callable[[str], object] | None = None, choice: Choice | None = None, events_max: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """Play the life of a seed, or what `choice` leaves of it; `say` gets what happens, `write` every event."""
+    """Play the life of a seed, or what `choice` leaves of it, or only its first `events_max` events; `say` gets
+    what happens, `write` every event."""
     plan = Plan(seed, NAMES[:regions], choice)
-    life = Life(plan, regions, partial(at_random, minutes=minutes), say=say, trace=Trace(write))
+    life = Life(
+        plan, regions, partial(at_random, minutes=minutes), say=say, trace=Trace(write, events_max)
+    )
     reach = Reach(life.stage.fabric, life.stage.regions)
     life.clients.workloads = draw_workloads(reach, plan.seed, plan.rates.pace_s)
     with watched(life.trace):
@@ -115,11 +118,16 @@ class Life:
         loop.job_s_max = self.rates.job_s_max
         loop.set_exception_handler(self._unhandled)
         watching = loop.create_task(self._watch.run())
+        life = loop.create_task(self._run())
+        self.trace.when_full = life.cancel
         try:
-            await self._run()
-            for name in filter(stage.up, stage.names):
-                self._watch.look_whole(name)
+            await asyncio.wait([life])
+            if not self.trace.is_full:
+                life.result()
+                for name in filter(stage.up, stage.names):
+                    self._watch.look_whole(name)
         finally:
+            life.cancel()
             watching.cancel()
             self.clients.stop_reading()
             for task in sorted(self._tasks, key=hash):

@@ -26,12 +26,13 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What decides a run."""
+    """What decides a run. `events_max`: it ends with so many events, unjudged."""
 
     seed: int
     minutes: float
     regions: int
     choice: Choice
+    events_max: int | None = None
 
     def play(
         self,
@@ -41,7 +42,7 @@ class Run:
         """Play it."""
         return play(
             self.seed, minutes=self.minutes, regions=self.regions, say=say, write=write,
-            choice=self.choice,
+            choice=self.choice, events_max=self.events_max,
         )  # fmt: skip
 
     def __str__(self) -> str:
