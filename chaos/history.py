@@ -24,7 +24,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try. `number` counts the tries of its teller; `term` counts the take-overs before it."""
+    """One try. `number` counts the tries of its teller; `term` counts the takeovers before it."""
 
     teller: str
     number: int

@@ -1,7 +1,7 @@
 """What is wrong with a soak so far: a pure function of what was answered, read back, and declared lost.
 
 Every acknowledged record is there where its answer said, or lies in a range that losses name. A planned switch loses
-nothing. A reader is never taken back, but in the region that lost the take-over, and only what it lost.
+nothing. A reader is never taken back, but in the region that lost the takeover, and only what it lost.
 
 Not here: torn, doubled and missing transfers (`region_broker.cli.demo.audit`).
 """

@@ -28,7 +28,7 @@ POLLS_MAX = 600
 
 @dataclass
 class Journal:
-    """What all tellers did; `term` counts take-overs."""
+    """What all tellers did; `term` counts takeovers."""
 
     attempts: list[Attempt] = field(default_factory=list)
     term: int = 0

@@ -16,7 +16,7 @@ itself (T32).
     MIRRORING -> FENCING -> CUTTING -> ADOPTING -> ACTING -> DRAINING -> FENCED -> RETURNING -> MIRRORING
     UNBORN -> FENCED
 
-UNBORN is a folder without history (T32): its journal is empty. FENCED is the only way out of an unfinished take-over: from there a region learns who acts.
+UNBORN is a folder without history (T32): its journal is empty. FENCED is the only way out of an unfinished takeover: from there a region learns who acts.
 
 Not here: what may be in a journal (`failover_events`), asking peers, moving bytes, the clock (failover driver);
 promise rules (`directory`), bases (`lineage`).
@@ -271,7 +271,7 @@ def _remember_return(
 
 
 def _without_takeover(state: State, reason: str) -> State:
-    """A take-over given up after its logs were cut stays reconciled with its own entry: the bytes
+    """A takeover given up after its logs were cut stays reconciled with its own entry: the bytes
     beyond that base are gone from the logs, and a lower base is all that a later entry can ask for.
     """
     wanted = state.takeover.region_epoch if state.takeover is not None else 0

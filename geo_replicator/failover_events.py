@@ -1,4 +1,4 @@
-"""What the journal of a fail-over holds: one record for each thing that happened, and nothing else.
+"""What the journal of a failover holds: one record for each thing that happened, and nothing else.
 
 INV-FA6  a record says what was decided or done, with all that the fold needs: no clock and no peer is asked at replay
 
@@ -137,7 +137,7 @@ class DrainBegun(msgspec.Struct, frozen=True, tag=True):
 
 
 class DrainRolledBack(msgspec.Struct, frozen=True, tag=True):
-    """The take-over did not come: writes open again."""
+    """The takeover did not come: writes open again."""
 
     reason: str
 

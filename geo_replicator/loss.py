@@ -1,4 +1,4 @@
-"""What a take-over loses: bounded before it acts (the statement), exact after the old region returned.
+"""What a takeover loses: bounded before it acts (the statement), exact after the old region returned.
 
 INV-LO1  everything that a statement calls covered is below the cut; everything that may be lost is at or
         beyond it, and is either named (it was copied) or lies behind `copied_end` (it never arrived)

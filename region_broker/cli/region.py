@@ -1,6 +1,6 @@
-"""`tidemark region`: status, planned switch, fail-over, losses.
+"""`tidemark region`: status, planned switch, failover, losses.
 
-A fail-over is never begun before the loss statement was printed or --yes was given. An order ends with exit code 0 only
+A failover is never begun before the loss statement was printed or --yes was given. An order ends with exit code 0 only
 when the new region takes writes.
 
 Not here: HTTP (`region_client`), tables (`output`).
@@ -56,7 +56,7 @@ timeout_option: Final = click.option(
     " tidemark region failover --to us --yes"
 )
 def region() -> None:
-    """Regions: how they stand, planned switch, fail-over, and what it cost."""
+    """Regions: how they stand, planned switch, failover, and what it cost."""
 
 
 @region.command(epilog="Example: tidemark region status --url http://127.0.0.1:9093 -o json")
@@ -442,7 +442,7 @@ def _print_transactions(transactions: Sequence[Mapping[str, Any]]) -> None:
 @output_option
 @reports_errors
 def losses(url: str | None, output: str) -> None:
-    """List what take-overs lost, from the quarantine of every region that answers."""
+    """List what takeovers lost, from the quarantine of every region that answers."""
     cluster = Cluster(parse_urls(url))
     found: list[Mapping[str, Any]] = []
     views = cluster.views()

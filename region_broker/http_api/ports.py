@@ -42,11 +42,11 @@ class RegionApi(Protocol):
         ...
 
     async def loss_statement(self) -> Mapping[str, Any]:
-        """Return what a fail-over to this region would lose at most."""
+        """Return what a failover to this region would lose at most."""
         ...
 
     def begin_failover(self, *, confirmed: bool, accept_behind: bool) -> Mapping[str, Any]:
-        """Begin a fail-over to this region and return the operation; raises `refusal`.
+        """Begin a failover to this region and return the operation; raises `refusal`.
 
         `accept_behind`: give up what another region has reached beyond this one, if it cannot be copied.
         """
@@ -73,5 +73,5 @@ class RegionApi(Protocol):
         ...
 
     async def losses(self) -> Sequence[Mapping[str, Any]]:
-        """Return what each take-over lost."""
+        """Return what each takeover lost."""
         ...

@@ -1,7 +1,7 @@
-"""`/v1/region`, `/v1/operations`: how a region stands, switch and fail-over, and what they cost.
+"""`/v1/region`, `/v1/operations`: how a region stands, switch and failover, and what they cost.
 
 An order is served by the node of the region that is to act; any other answers where to go (307). Orders must be sent as
-application/json, so no web page can give one by a plain form. A fail-over, or a loss accepted, without `confirm: true`
+application/json, so no web page can give one by a plain form. A failover, or a loss accepted, without `confirm: true`
 changes nothing.
 
     GET  /v1/region                        role, region epoch, tidemark, lag, link, peers, topics
@@ -10,7 +10,7 @@ changes nothing.
     POST /v1/region/switch                 {"to": "us", "domain": "main"}
     GET  /v1/region/loss-to-accept?to=eu   in a dispute: what `eu` gives up if it acts with what it holds
     POST /v1/region/accept-loss            {"to": "eu", "domain": "main", "confirm": true}
-    GET  /v1/region/losses                 what take-overs lost, from this region's quarantine
+    GET  /v1/region/losses                 what takeovers lost, from this region's quarantine
     GET  /v1/region/deleted-topics         which deletions this region keeps on disk, and until when
     GET  /v1/operations/{id}               progress
 
@@ -30,7 +30,7 @@ _JSON: Final = "application/json"
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a switch or fail-over."""
+    """The body of a switch or failover."""
 
     to: str
     domain: str = "main"

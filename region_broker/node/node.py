@@ -68,7 +68,7 @@ _log: Final = logging.getLogger("tidemark.node")
 
 
 class _Greeting:
-    """This node's `PeerIdentity`, before the fail-over driver that speaks for it is built."""
+    """This node's `PeerIdentity`, before the failover driver that speaks for it is built."""
 
     driver: FailoverDriver
 

@@ -1,4 +1,4 @@
-"""What fail-over needs of the rest of the node: small protocols, implemented elsewhere, joined by `node`.
+"""What failover needs of the rest of the node: small protocols, implemented elsewhere, joined by `node`.
 
 A *term* is one stretch in which a region holds one role: who acts, under which region epoch, and the leader
 epoch that this node writes with if it acts. `from_claimant`: `acting_region` does not act; it promised this region to
@@ -43,7 +43,7 @@ class RawReader(Protocol):
 
 
 class RegionLog(Protocol):
-    """One partition (`region_broker.partitions.partition.Partition`), as fail-over uses it."""
+    """One partition (`region_broker.partitions.partition.Partition`), as failover uses it."""
 
     readers_ahead: bool
     """Whether readers beyond the end wait: they may have read on in a region that was lost (T26)."""

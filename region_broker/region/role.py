@@ -217,7 +217,7 @@ class RegionRole:
     ) -> None:
         """Load everything that takes writes, in order, with the gate still closed (T21).
 
-        `adopts`: this is the first time after a take-over. `base` holds the positions of the cut that
+        `adopts`: this is the first time after a takeover. `base` holds the positions of the cut that
         this term began at: below them an idempotent producer may leave one gap (T22).
         """
         await self.stand_still(reason)

@@ -151,11 +151,11 @@ class RegionService:
         }
 
     async def loss_statement(self) -> Mapping[str, Any]:
-        """Return what a fail-over to this region would lose at most."""
+        """Return what a failover to this region would lose at most."""
         return _plain(await self._operations.statement())
 
     def begin_failover(self, *, confirmed: bool, accept_behind: bool) -> Mapping[str, Any]:
-        """Begin a fail-over to this region; raises `OperationRefused`."""
+        """Begin a failover to this region; raises `OperationRefused`."""
         return _plain(
             self._operations.begin_failover(confirmed=confirmed, accept_behind=accept_behind)
         )
@@ -193,7 +193,7 @@ class RegionService:
         ]
 
     async def losses(self) -> Sequence[Mapping[str, Any]]:
-        """Return what each take-over lost, as far as this region's quarantine knows."""
+        """Return what each takeover lost, as far as this region's quarantine knows."""
         return [_plain(losses) for losses in await self._operations.losses()]
 
 

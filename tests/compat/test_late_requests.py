@@ -3,7 +3,7 @@
 A proxy breaks the client's connection while one of its requests is on the way, and lets that arrive when the client
 is in its next transaction, which under TV1 has the same producer id and epoch. With the connection-order fence
 nothing comes of it. Without, transactions are torn: the tests count how, so that they are seen to have teeth.
-Judged by a read-committed reader; the broker is `tests/txn_wire_world.py`, alone and behind a mirror.
+Judged by a read-committed reader; the broker is `tests/fixtures/transaction_port.py`, alone and behind a mirror.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.compat.clients import POLL_S, POLLS_MAX, Client, Writer
 from tests.compat.confluent_client import ConfluentClient
 from tests.compat.delaying_proxy import END_TXN, PRODUCE, DelayingProxy, delaying_proxy
 from tests.compat.kafka_python_client import KafkaPythonClient
-from tests.txn_wire_world import mirror_of, txn_broker
+from tests.fixtures.transaction_port import mirror_of, txn_broker
 from txn_coordinator.settings import TxnSettings
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """librdkafka and aiokafka (both TV1) run transactions against real partitions over real sockets.
 
-The broker is `tests/txn_wire_world.py`: the real parts of a node without its processes.
+The broker is `tests/fixtures/transaction_port.py`: the real parts of a node without its processes.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from region_broker.partitions.parts.sight import Isolation
-from tests.txn_wire_world import REGION_EPOCH, txn_broker
-from tests.wire_world import LEADER_EPOCH
+from tests.fixtures.kafka_port import LEADER_EPOCH
+from tests.fixtures.transaction_port import REGION_EPOCH, txn_broker
 
 
 def read_committed(address: str, expected: int) -> list[bytes]:

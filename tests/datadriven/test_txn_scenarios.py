@@ -23,7 +23,7 @@ import pytest
 from idempotency.decision import round_number, round_of
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import OpenTxn
-from tests.txn_world import CoreWorld, tp
+from tests.fixtures.coordinator import CoreWorld, tp
 from txn_coordinator import events as ev
 from txn_coordinator.serving.adoption import orphans_of
 

@@ -18,8 +18,16 @@ from uuid import UUID
 
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.ports.system.network import AsyncioNetwork
-from tests.greedy_clients import GOOD, PARTITIONS, SHARED_NAMES, VICTIM, GoodClient, Place, crowd
-from tests.memory_census import Process
+from tests.fixtures.greedy_clients import (
+    GOOD,
+    PARTITIONS,
+    SHARED_NAMES,
+    VICTIM,
+    GoodClient,
+    Place,
+    crowd,
+)
+from tests.fixtures.memory_census import Process
 from tests.simulation.kafka_client import Connection
 
 SETTINGS: Mapping[str, Any] = {

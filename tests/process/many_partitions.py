@@ -21,9 +21,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.wire.batches import Record, build_batch
+from tests.fixtures.kafka_port import frame_of, parse_answer
 from tests.process.many_topics import await_topics, beside_ms
 from tests.process.nodes_measured import Wire, load
-from tests.wire_world import frame_of, parse_answer
 
 TOPICS, PARTITIONS, TIMES = 1, 1_000, 19  # OffsetFetch takes 20,000 names and no more
 REPEATS = 5

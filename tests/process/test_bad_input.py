@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.wire.batches import Record, build_batch
-from tests.wire_world import RawClient, frame_of, parse_answer
+from tests.fixtures.kafka_port import RawClient, frame_of, parse_answer
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 METADATA, PRODUCE, API_VERSIONS = 3, 0, 18

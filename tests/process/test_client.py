@@ -23,8 +23,8 @@ from region_broker.client import (
     from_json,
     to_json,
 )
+from tests.fixtures.waiting import until
 from tests.process.client_world import create_topic, open_cluster, read_all
-from tests.waiting import until
 
 pytestmark = pytest.mark.process
 

@@ -1,6 +1,6 @@
 """Real processes: home is SIGKILLed in the middle of transfers, the other region takes over, the old one returns.
 
-One pair of regions lives through several losses, each time of the region that acts: what one take-over leaves
+One pair of regions lives through several losses, each time of the region that acts: what one takeover leaves
 behind is what the next one starts from. After each, everything ever written is read back in both regions. Before
 each, an auditor asks the mirror for the ends of all accounts at once and reads up to them, while transfers go on.
 """
@@ -154,7 +154,7 @@ class Losses:
         print(f"{self.journal.committed(self.journal.term)} commits in term {self.journal.term}")
 
     def listed(self) -> Counter[str]:
-        """Return how many commits of each teller the losses of all take-overs list."""
+        """Return how many commits of each teller the losses of all takeovers list."""
         lost: dict[tuple[int, str], str] = {}
         for place in self.cluster.plan.regions:
             for losses in get(place.http + "/v1/region/losses")["losses"]:

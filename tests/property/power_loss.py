@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 
-from tests.log_model import DISK_ERRORS, LogModel
+from tests.fixtures.log_model import DISK_ERRORS, LogModel
 from tests.simulation.disk import Crashed
 
 STEPS_MAX = 25

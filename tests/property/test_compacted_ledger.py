@@ -44,7 +44,7 @@ from region_broker.groups.records import (
 )
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.partitions.partition import Partition
-from tests.log_world import World, append_marker, world
+from tests.fixtures.node_logs import World, append_marker, world
 from tests.simulation.disk import Crashed
 from tests.unit.region_broker.log.test_cleaning import clean
 

@@ -21,11 +21,11 @@ from region_broker.controller.metadata_image import LEDGER_CONFIGS, TRANSACTION_
 from region_broker.ledgers.images import LedgerImages
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.partitions.partition import Partition
-from tests.log_world import InstantClock, at_once, world
-from tests.log_world import World as LogWorld
+from tests.fixtures.coordinator import LEADER_EPOCH, REGION_EPOCH, MemoryLedger, Row, tp
+from tests.fixtures.coordinator_driver import World, running, turns
+from tests.fixtures.node_logs import InstantClock, at_once, world
+from tests.fixtures.node_logs import World as LogWorld
 from tests.simulation.disk import Crashed
-from tests.txn_driver_world import World, running, turns
-from tests.txn_world import LEADER_EPOCH, REGION_EPOCH, MemoryLedger, Row, tp
 from tests.unit.region_broker.log.test_cleaning import clean
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.driver import TransactionCoordinator

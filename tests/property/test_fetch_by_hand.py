@@ -15,9 +15,9 @@ from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch
 from region_broker.wire.codec.fast_paths.fetch import Endpoint, FetchAnswer, FetchedRow
 from region_broker.wire.codec.pieces import drained
-from tests.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
-from tests.plain_requests import fetch_by_hand, fetch_of_kio, read_by_kio
-from tests.wire_world import answer_body_of, body_of
+from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
+from tests.fixtures.kafka_port import answer_body_of, body_of
+from tests.fixtures.plain_requests import fetch_by_hand, fetch_of_kio, read_by_kio
 
 VERSIONS = st.sampled_from(list(fetch.VERSIONS))
 _BY_ID = range(13, 19)

@@ -32,7 +32,7 @@ from idempotency.record_batch import (
     write_varint,
 )
 from idempotency.sequence import SEQUENCE_MAX, advance, distance, is_ahead
-from tests.kernel_batches import stamp
+from tests.fixtures.kernel_batches import stamp
 
 INT16, INT32 = st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -11,8 +11,8 @@ from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId, round_of
 from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
+from tests.fixtures.coordinator import LEADER_EPOCH, Row, key_of, tp
 from tests.property.test_transaction_core import CoreMachine
-from tests.txn_world import LEADER_EPOCH, Row, key_of, tp
 from txn_coordinator import events as ev
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.image import LedgerImage

@@ -1,6 +1,6 @@
 """The log on a faulty disk, against a model: acknowledged is there, the rest is there or not, nothing else is.
 
-Expected state is the replay of what was handed in (INV-PL3, C9). `tests.log_model` holds the model and what must
+Expected state is the replay of what was handed in (INV-PL3, C9). `tests.fixtures.log_model` holds the model and what must
 hold; here is what may come when. `tests.property.power_loss` plays the same with thousands of power losses.
 """
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.log_model import LogModel
+from tests.fixtures.log_model import LogModel
 from tests.property.power_loss import meanwhile, operations_that_fail
 
 PRODUCERS = st.integers(1, 3)

@@ -17,7 +17,7 @@ from idempotency.decision import DecisionId
 from idempotency.fencing import leader_epoch, region_epoch
 from idempotency.partition_state import PartitionState, Verdict
 from idempotency.record_batch import BatchHeader, ControlType, MarkerFacts
-from tests.kernel_batches import data, marker, marker_header
+from tests.fixtures.kernel_batches import data, marker, marker_header
 
 WRAP = 2**31
 PRODUCER_IDS = st.integers(1, 3)

@@ -9,8 +9,8 @@ import pytest
 from idempotency.record_batch import ControlType, iter_headers
 from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.log_world import append_marker
-from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.fixtures.node_logs import append_marker
 
 PARTITIONS, STEPS = 6, 80
 VERSION = 12

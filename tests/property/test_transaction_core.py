@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from idempotency.decision import round_of
 from idempotency.ledger_records import TransactionRecord, TxnStatus
-from tests.txn_world import CoreWorld, tp
+from tests.fixtures.coordinator import CoreWorld, tp
 from txn_coordinator import events as ev
 from txn_coordinator.effects import Answer
 from txn_coordinator.transitions import unborn

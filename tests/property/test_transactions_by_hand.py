@@ -10,9 +10,9 @@ from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.bounded import DecodeRefused
 from region_broker.wire.codec.entities import read_entity
 from region_broker.wire.codec.fast_paths import transactions
-from tests.drawn_bodies import INT32, INT64, TEXT, mutated
-from tests.plain_requests import add_of_kio, end_of_kio, read_by_kio
-from tests.wire_world import body_of
+from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated
+from tests.fixtures.kafka_port import body_of
+from tests.fixtures.plain_requests import add_of_kio, end_of_kio, read_by_kio
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 

@@ -12,7 +12,7 @@ from geo_replicator.whole_cut import LogTransactions, whole_cut
 from idempotency.decision import DecisionId
 from idempotency.partition_state import PartitionState
 from idempotency.record_batch import ControlType
-from tests.kernel_batches import data, end, marker
+from tests.fixtures.kernel_batches import data, end, marker
 
 TOPIC = UUID(int=7)
 LOGS = 3

@@ -16,9 +16,9 @@ from region_broker.wire.codec.bounded import DecodeRefused, ManyElements, write_
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import produce
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest
-from tests.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
-from tests.plain_requests import produce_by_hand, produce_of_kio, read_by_kio
-from tests.wire_world import answer_body_of, body_of
+from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
+from tests.fixtures.kafka_port import answer_body_of, body_of
+from tests.fixtures.plain_requests import produce_by_hand, produce_of_kio, read_by_kio
 
 PRODUCE_VERSIONS = st.sampled_from(list(produce.VERSIONS))
 

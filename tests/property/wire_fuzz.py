@@ -31,9 +31,10 @@ from region_broker.handlers.dispatch.registry import Api
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch, produce, transactions
-from tests.drawn_bodies import outcome
-from tests.memory_census import resident_bytes
-from tests.plain_requests import (
+from tests.fixtures.drawn_bodies import outcome
+from tests.fixtures.kafka_port import schema
+from tests.fixtures.memory_census import resident_bytes
+from tests.fixtures.plain_requests import (
     add_of_kio,
     end_of_kio,
     fetch_by_hand,
@@ -43,7 +44,6 @@ from tests.plain_requests import (
     read_by_kio,
 )
 from tests.property.wire_fuzz_node import send_to_node
-from tests.wire_world import schema
 
 _PRODUCE_KEY, _METADATA_KEY, _ADD_PARTITIONS_KEY, _END_TXN_KEY = 0, 3, 24, 26
 MEMORY_BYTES_MAX = 2 << 30

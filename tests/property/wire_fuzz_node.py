@@ -27,8 +27,8 @@ from region_broker.cli.local_cluster import LocalCluster
 from region_broker.handlers.dispatch.registry import Api
 from region_broker.limits import CONNECTIONS_MAX, FETCH_WAIT_MS_MAX
 from region_broker.wire.batches import Record, build_batch
-from tests.memory_census import Process
-from tests.wire_world import RawClient, schema
+from tests.fixtures.kafka_port import RawClient, schema
+from tests.fixtures.memory_census import Process
 
 CONNECTION_FRAMES = 16
 CONNECTIONS = 32

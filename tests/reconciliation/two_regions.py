@@ -32,7 +32,7 @@ from idempotency.record_batch import (
     read_header,
 )
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.kernel_batches import stamp
+from tests.fixtures.kernel_batches import stamp
 from txn_coordinator.states import COMPLETED
 
 NAMESPACE = UUID("00000000-0000-0000-0000-000000007153")

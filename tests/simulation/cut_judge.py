@@ -1,4 +1,4 @@
-"""What a take-over at each tidemark would keep, judged from the logs of a region alone.
+"""What a takeover at each tidemark would keep, judged from the logs of a region alone.
 
 A transaction of the cut is whole: its data lies below D in every partition, committed by a marker below D or,
 where none is there yet, by the decision below L (rules T2, T9, T21). The judge reads bytes and the ledger; it

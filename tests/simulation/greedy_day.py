@@ -6,7 +6,7 @@ The composition is the one that runs in production, on a network and a disk in m
 connections, tasks, memory held, open transactions, members, waiting fetches. The good client's latency is told in
 time of the machine, of which the whole crowd takes its part.
 
-Eight times the crowd goes away, and what is left of the memory is counted (`tests.memory_census`), without the simulated
+Eight times the crowd goes away, and what is left of the memory is counted (`tests.fixtures.memory_census`), without the simulated
 disk's files. From the middle of the day on it is flat. What the node keeps for days has its bound in minutes, here:
 topics keep an hour, names and producers that nobody uses are forgotten within one (half of the names are used once),
 and the good client remembers no single call. `--trace` says what grew, by type and by place.
@@ -24,13 +24,19 @@ from pathlib import Path
 from region_broker.groups.classic.states import GroupState
 from region_broker.limits import IDLE_TIMEOUT_MS, WRITE_TIMEOUT_MS
 from region_broker.node import Node
-from tests.greedy_clients import GoodClient, Place, crowd
-from tests.memory_census import Parts, grown, keep_no_large_holes, largest_tables, live_by_type
+from tests.fixtures.greedy_clients import GoodClient, Place, crowd
+from tests.fixtures.kafka_port import watched_by
+from tests.fixtures.memory_census import (
+    Parts,
+    grown,
+    keep_no_large_holes,
+    largest_tables,
+    live_by_type,
+)
 from tests.simulation.disk import Inode, SimulatedDisk
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
-from tests.wire_world import watched_by
 
 PARTS = 8
 # From the middle of the day to its end: of what is alive, and of what is resident once the C library gave back what

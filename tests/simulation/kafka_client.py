@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.ports.network import ByteStream, Network
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
+from tests.fixtures.kafka_port import frame_of, parse_answer
 from tests.simulation.simulated_loop import LoopClock
-from tests.wire_world import frame_of, parse_answer
 
 PRODUCE, FETCH, LIST_OFFSETS, FIND, INIT, ADD, END = 0, 1, 2, 10, 22, 24, 26
 CREATE_TOPICS = 19

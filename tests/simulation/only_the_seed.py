@@ -27,7 +27,7 @@ STAMPS: Final = frozenset(
         "sqlalchemy",
         "_pytest",
         "tests.simulation.greedy_day",
-        "tests.greedy_clients",
+        "tests.fixtures.greedy_clients",
     }
 )
 """Modules, and packages, that ask for the time and decide nothing by it."""

@@ -21,8 +21,8 @@ from region_broker.config import NodeConfig
 from region_broker.node import Node, Ports
 from region_broker.partitions.partition import Partition
 from region_broker.region.failover.operations import Operation
-from tests import waiting
-from tests.born_folders import birth_at, with_history
+from tests.fixtures import waiting
+from tests.fixtures.born_folders import birth_at, with_history
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.simulation.network import Fabric
 from tests.simulation.simulated_loop import PROCESS, LoopClock, SimulatedLoop
@@ -250,7 +250,7 @@ class Region:
 
     @property
     def phase(self) -> Phase:
-        """Return the fail-over phase."""
+        """Return the failover phase."""
         return self.node.failover.state.phase
 
 
@@ -307,7 +307,7 @@ class Pair:
         operation = (
             operations.begin_switch() if planned else operations.begin_failover(confirmed=True)
         )
-        await self.until(lambda: operation.status != "running", "the take-over ends")
+        await self.until(lambda: operation.status != "running", "the takeover ends")
         assert operation.status == "succeeded", operation
         return operation
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory_census import Parts, grown, largest_tables, live_by_type
+from tests.fixtures.memory_census import Parts, grown, largest_tables, live_by_type
 from tests.simulation.greedy_day import (
     LIVE_GROWTH_BYTES_MAX,
     PARTS,

@@ -152,7 +152,7 @@ class Life:
         operation = (
             operations.begin_switch() if planned else operations.begin_failover(confirmed=True)
         )
-        await self.pair.until(lambda: operation.status != "running", "the take-over ends")
+        await self.pair.until(lambda: operation.status != "running", "the takeover ends")
         assert operation.status == "succeeded", operation
         self.home, self.mirror = self.mirror, self.home
         if not planned:

@@ -1,6 +1,6 @@
-"""A take-over goes on from wherever the process died: at every disk operation of FENCING, CUTTING and ADOPTING.
+"""A takeover goes on from wherever the process died: at every disk operation of FENCING, CUTTING and ADOPTING.
 
-The taker's disk and folder are copied at the moment before the take-over; each run starts from such a copy, dies
+The taker's disk and folder are copied at the moment before the takeover; each run starts from such a copy, dies
 at another disk operation (by SIGKILL or by a power cut), is started again, and must end where the run ended
 that nothing disturbed: same base, same records, same quarantine, nothing open. Then the same for the return of the
 old home: from its start over the cutting of its logs until it mirrors.
@@ -33,7 +33,7 @@ CRASHES_MAX = 60
 
 @dataclass(frozen=True)
 class Result:
-    """What a take-over led to, as far as it must be the same however often it was interrupted."""
+    """What a takeover led to, as far as it must be the same however often it was interrupted."""
 
     base: dict[str, int]
     acting: tuple[str, int, int]
@@ -97,10 +97,10 @@ def acts(region: Region) -> bool:
 
 
 async def take_over(region: Region) -> None:
-    """Order the take-over, unless one is under way, and wait for its end or the node's."""
+    """Order the takeover, unless one is under way, and wait for its end or the node's."""
     if region.phase is Phase.MIRRORING:
         region.node.operations.begin_failover(confirmed=True)
-    await until(lambda: acts(region) or region.died, "the take-over ends, or the node")
+    await until(lambda: acts(region) or region.died, "the takeover ends, or the node")
     region.disk.crash_at = None
 
 
@@ -144,7 +144,7 @@ async def undisturbed(outset: Outset) -> Result:
 
 
 async def interrupted(outset: Outset, at: int, chance: random.Random) -> Result:
-    """Die at disk operation `at` of the take-over, and perhaps again soon after the start."""
+    """Die at disk operation `at` of the takeover, and perhaps again soon after the start."""
     region = outset.region()
     await region.start()
     region.disk.crash_after(at)

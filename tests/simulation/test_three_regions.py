@@ -85,7 +85,7 @@ async def one_behind(
 
 async def ended(pair: Pair, operation: Operation) -> Operation:
     """Return the operation when it has ended."""
-    await pair.until(lambda: operation.status != "running", "the take-over ends")
+    await pair.until(lambda: operation.status != "running", "the takeover ends")
     return operation
 
 

@@ -1,7 +1,7 @@
-"""Transfers between accounts keep their sum at every tidemark, and after a fail-over at any of them.
+"""Transfers between accounts keep their sum at every tidemark, and after a failover at any of them.
 
 Each seed is one life of a pair of regions: tellers on both, links that break, home killed, without power or cut
-off at a random moment, a fail-over at whatever tidemark was reached then, and the old region's return. To run
+off at a random moment, a failover at whatever tidemark was reached then, and the old region's return. To run
 one seed: `pytest tests/simulation/test_transfers.py -k "[17]"`.
 """
 

@@ -10,8 +10,8 @@ from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LogBound, LossStatement
 from region_broker.wire.batches import Record, build_batch
-from tests.failover_world import ORDERS, Pair
-from tests.waiting import until
+from tests.fixtures.failover_regions import ORDERS, Pair
+from tests.fixtures.waiting import until
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from region_broker.limits import TURN_ROWS
 from region_broker.log.failures import ColdRange
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.codec.fast_paths.fetch import FetchedRow
-from tests.page_cache import drop_pages, load_pages, tells_cached
-from tests.wire_world import RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
+from tests.fixtures.page_cache import drop_pages, load_pages, tells_cached
 
 FETCH, API_VERSIONS = 1, 18
 VERSION = 12

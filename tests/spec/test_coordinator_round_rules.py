@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from idempotency.decision import round_of
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
-from tests.txn_world import FIRST_ID, LEADER_EPOCH, CoreWorld, record, started, tp, world_with
+from tests.fixtures.coordinator import (
+    FIRST_ID,
+    LEADER_EPOCH,
+    CoreWorld,
+    record,
+    started,
+    tp,
+    world_with,
+)
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
 from txn_coordinator.serving.adoption import orphans_of

@@ -7,7 +7,7 @@ import pytest
 
 from geo_replicator.failover import Phase
 from region_broker.region.failover.operations import OperationRefused
-from tests.failover_world import ORDERS, Pair, fail_over
+from tests.fixtures.failover_regions import ORDERS, Pair, fail_over
 
 
 async def test_INV_QS4_an_old_home_returns_beside_a_damaged_tail_and_a_damaged_statement(

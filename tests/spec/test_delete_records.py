@@ -13,9 +13,9 @@ import pytest
 from geo_replicator.failover import Phase
 from idempotency.record_batch import iter_headers
 from region_broker.wire.batches import Record, build_batch, iter_records
-from tests.failover_world import ORDERS, Pair, Site, fail_over
-from tests.waiting import until
-from tests.wire_world import RawClient, WireWorld, wire_world
+from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
+from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
+from tests.fixtures.waiting import until
 
 NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_REQUEST = 0, 1, 3, 17, 42
 HIGH_WATERMARK = -1

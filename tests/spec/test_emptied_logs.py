@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from geo_replicator.failover import Phase
-from tests.failover_world import ORDERS, Pair
-from tests.waiting import until
+from tests.fixtures.failover_regions import ORDERS, Pair
+from tests.fixtures.waiting import until
 
 
 async def empty(folder: Path) -> None:

@@ -39,8 +39,8 @@ from region_broker.ports.system.disk import RealDisk
 from region_broker.region.failover.log_surgery import DivergedLogs, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.failover_world import ORDERS, Pair, Site, fail_over
-from tests.waiting import until
+from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
+from tests.fixtures.waiting import until
 
 
 @pytest.fixture

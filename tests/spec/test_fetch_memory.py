@@ -7,7 +7,7 @@ from typing import Any
 from region_broker.limits import MIB
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.memory_budget import MemoryBudget, Share
-from tests.wire_world import RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
 
 SIZE_BYTES = 100_000
 

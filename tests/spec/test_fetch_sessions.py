@@ -18,7 +18,7 @@ from region_broker.partitions.fetch_sessions import FetchSession, SessionRequest
 from region_broker.partitions.parts.reader import PartitionReader
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Record, build_batch, iter_records
-from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, watched_by, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireWorld, watched_by, wire_world
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC = 0, 1, 3
 SESSION_NOT_FOUND, WRONG_EPOCH, TOPIC_ID_ERROR, INVALID_REQUEST = 70, 71, 106, 42

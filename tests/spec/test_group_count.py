@@ -13,8 +13,8 @@ from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.handlers.groups.errors import ERROR_OF
-from tests.txn_driver_world import World as TxnWorld
-from tests.txn_world import REGION_EPOCH
+from tests.fixtures.coordinator import REGION_EPOCH
+from tests.fixtures.coordinator_driver import World as TxnWorld
 from tests.unit.region_broker.groups.fakes import World, join_request, running, stable_member, tp
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.settings import TxnSettings

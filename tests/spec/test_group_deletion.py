@@ -18,6 +18,7 @@ from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetT
 from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
+from tests.fixtures.kafka_port import wire_world
 from tests.unit.region_broker.groups.fakes import (
     World,
     join_request,
@@ -26,7 +27,6 @@ from tests.unit.region_broker.groups.fakes import (
     stable_member,
     tp,
 )
-from tests.wire_world import wire_world
 
 PRODUCER = TxnProducer(7, 0)
 

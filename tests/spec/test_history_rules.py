@@ -30,9 +30,9 @@ from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.ports import Term
 from region_broker.region.role import RegionRole
 from region_broker.region.tidemarks.reached_store import ReachedFile
-from tests.failover_world import ORDERS, Pair, Site, fail_over
-from tests.older_metadata import forget_deletions
-from tests.waiting import until
+from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
+from tests.fixtures.older_metadata import forget_deletions
+from tests.fixtures.waiting import until
 
 LOG = LogKey(UUID(int=1), 0)
 FIRST, SECOND = 8 << 16 | 1, 8 << 16 | 2

@@ -13,8 +13,8 @@ from region_broker.log.segment import BatchAtTime
 from region_broker.partitions import time_lookup
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.compression import Codec
+from tests.fixtures.kafka_port import body_of, wire_world
 from tests.unit.region_broker.log.test_cleaning_odd_batches import NOW_MS, UNREADABLE
-from tests.wire_world import body_of, wire_world
 
 
 def asked(count: int, timestamp: int) -> dict[str, object]:

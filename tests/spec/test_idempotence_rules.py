@@ -6,7 +6,7 @@ import itertools
 from idempotency.partition_state import Judgement, PartitionState, Verdict
 from idempotency.producer_ids import block_for
 from idempotency.record_batch import ControlType
-from tests.kernel_batches import PRODUCER, data, end, marker, state_of
+from tests.fixtures.kernel_batches import PRODUCER, data, end, marker, state_of
 
 DAY_MS = 86_400_000
 

@@ -2,7 +2,7 @@
 
 from idempotency.partition_state import PartitionState, Verdict
 from idempotency.record_batch import ControlType, build_marker, read_header, read_marker
-from tests.kernel_batches import PRODUCER, data, decision, end, marker, state_of
+from tests.fixtures.kernel_batches import PRODUCER, data, decision, end, marker, state_of
 
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
 

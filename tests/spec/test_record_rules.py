@@ -19,9 +19,9 @@ from region_broker.partitions.admission import AppendOutcome, AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec, compress
-from tests.log_world import Topic, World, batch, world
+from tests.fixtures.kafka_port import RawClient, wire_world
+from tests.fixtures.node_logs import Topic, World, batch, world
 from tests.simulation.kafka_client import produce_request
-from tests.wire_world import RawClient, wire_world
 
 CODECS = {
     "uncompressed": Codec.NONE,

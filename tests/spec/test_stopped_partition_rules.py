@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
-from tests.failover_world import ORDERS, Pair, fail_over
-from tests.waiting import until
+from tests.fixtures.failover_regions import ORDERS, Pair, fail_over
+from tests.fixtures.waiting import until
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from region_broker.controller.metadata_commands import (
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.region.mirror.mirror_log import MirrorTopicStore
 from region_broker.wire.batches import Record, build_batch
-from tests.failover_world import ORDERS, Pair
-from tests.waiting import until
+from tests.fixtures.failover_regions import ORDERS, Pair
+from tests.fixtures.waiting import until
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from idempotency.fencing import (
     region_ordinal_of,
 )
 from idempotency.partition_state import AcceptedGap, PartitionState, Verdict
-from tests.kernel_batches import PRODUCER, data, end, marker, state_of
+from tests.fixtures.kernel_batches import PRODUCER, data, end, marker, state_of
 
 AT_HOME = (1 << 3 | 0) << 16
 AFTER_TAKEOVER = (2 << 3 | 1) << 16

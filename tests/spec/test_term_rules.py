@@ -15,8 +15,8 @@ from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_commands import TakeLeaderEpoch
 from region_broker.region.failover.messages import AskDrain
 from region_broker.region.failover.steps.effects import as_image_entry
-from tests.failover_world import Entered, Pair, fail_over
-from tests.waiting import until
+from tests.fixtures.failover_regions import Entered, Pair, fail_over
+from tests.fixtures.waiting import until
 
 
 @pytest.fixture

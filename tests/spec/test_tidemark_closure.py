@@ -23,8 +23,8 @@ from region_broker.partitions.admission import AppendVerdict
 from region_broker.region.mirror.mirror_log import TidemarkLog
 from region_broker.region.tidemarks.service import ledgers_of
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.geo_world import SHARD_COUNT, Site, home_and_mirror, running, tp
-from tests.waiting import until
+from tests.fixtures.linked_regions import SHARD_COUNT, Site, home_and_mirror, running, tp
+from tests.fixtures.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
 
 ACCOUNTS = 4

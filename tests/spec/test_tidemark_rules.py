@@ -38,9 +38,9 @@ from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.geo_world import SHARD_COUNT, Site, running, tp
-from tests.log_world import append_marker
-from tests.waiting import until
+from tests.fixtures.linked_regions import SHARD_COUNT, Site, running, tp
+from tests.fixtures.node_logs import append_marker
+from tests.fixtures.waiting import until
 
 TERM = 8 << 16 | 1
 LEDGERS = LedgerTopics(UUID(int=1), UUID(int=2))

@@ -13,7 +13,7 @@ import pytest
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.log.log_config import FlushPolicy
 from region_broker.wire.batches import Record, build_batch
-from tests.wire_world import RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
 
 NONE, UNKNOWN_TOPIC, TOO_LARGE, INVALID_TOPIC, UNSUPPORTED = 0, 3, 10, 17, 35
 INVALID_CONFIG, INVALID_REQUEST, POLICY = 40, 42, 44

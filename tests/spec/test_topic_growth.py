@@ -21,9 +21,9 @@ from region_broker.groups.records import (
     encode_offset_value,
 )
 from region_broker.wire.batches import Record, build_batch
-from tests.failover_world import ORDERS, Pair, fail_over
-from tests.waiting import until
-from tests.wire_world import LEADER_EPOCH, wire_world
+from tests.fixtures.failover_regions import ORDERS, Pair, fail_over
+from tests.fixtures.kafka_port import LEADER_EPOCH, wire_world
+from tests.fixtures.waiting import until
 
 NONE, UNKNOWN_TOPIC, INVALID_PARTITIONS, BAD_ASSIGNMENT, INVALID_REQUEST = 0, 3, 37, 39, 42
 

@@ -11,7 +11,15 @@ from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId
 from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TxnStatus
-from tests.txn_world import FIRST_ID, LEADER_EPOCH, CoreWorld, record, started, tp, world_with
+from tests.fixtures.coordinator import (
+    FIRST_ID,
+    LEADER_EPOCH,
+    CoreWorld,
+    record,
+    started,
+    tp,
+    world_with,
+)
 from txn_coordinator import events as ev
 from txn_coordinator.states import VALID_PREVIOUS, check_transition
 from txn_coordinator.verdicts import TxnVerdict as V

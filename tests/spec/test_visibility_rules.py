@@ -2,7 +2,7 @@
 
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import ControlType
-from tests.kernel_batches import data, end, marker, state_of
+from tests.fixtures.kernel_batches import data, end, marker, state_of
 
 A, B, C = 1, 2, 3
 ABORT = ControlType.ABORT

@@ -14,10 +14,10 @@ import pytest
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import ControlType
 from region_broker.handlers.produce import produce
-from tests.log_world import append_marker
+from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
+from tests.fixtures.node_logs import append_marker
+from tests.fixtures.waiting import until
 from tests.spec.test_wire_produce_fetch import batch, produce_of, txn
-from tests.waiting import until
-from tests.wire_world import RawClient, WireWorld, wire_world
 
 T0 = TopicPartition(TopicName("t"), 0)
 NONE, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER = 0, 19, 45

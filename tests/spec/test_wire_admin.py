@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from region_broker.wire.batches import Record, build_batch
-from tests.wire_world import LEADER_EPOCH, RawClient, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_world
 
 INVALID_TOPIC, EXISTS, INVALID_PARTITIONS, INVALID_CONFIG = 17, 36, 37, 40
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from region_broker.wire.batches import Record, build_batch
-from tests.wire_world import LEADER_EPOCH, RawClient, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_world
 
 UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_REQUEST = 3, 17, 42
 # Bits by the codes of AclOperation: READ 3 ... DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11.

@@ -11,7 +11,7 @@ import pytest
 
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.services import ForwardingFailed
-from tests.wire_world import wire_world
+from tests.fixtures.kafka_port import wire_world
 
 COORDINATOR_NOT_AVAILABLE = 15
 TOPIC = 2

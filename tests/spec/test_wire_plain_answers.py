@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.wire_world import RawClient, wire_world
+from tests.fixtures.kafka_port import RawClient, wire_world
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, ELECT, REASSIGN, REASSIGNMENTS = 29, 30, 31, 43, 45, 46
 QUOTAS, SCRAM, TOKENS, LOG_DIRS = 48, 50, 41, 34

@@ -14,8 +14,8 @@ from idempotency.record_batch import ControlType
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.caps.disk_room import DiskRoom
 from region_broker.wire.compression import Codec
-from tests.log_world import append_marker
-from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.fixtures.node_logs import append_marker
 from txn_coordinator.verdicts import TxnVerdict
 
 T0 = TopicPartition(TopicName("t"), 0)

@@ -14,8 +14,17 @@ import pytest
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.handlers.dispatch.services import ForwardingFailed
 from region_broker.partitions.parts.sight import Isolation
-from tests.txn_wire_world import batch_of, begin, end, init, join, mirror_of, produce, txn_broker
-from tests.wire_world import LEADER_EPOCH, RawClient, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_world
+from tests.fixtures.transaction_port import (
+    batch_of,
+    begin,
+    end,
+    init,
+    join,
+    mirror_of,
+    produce,
+    txn_broker,
+)
 
 PRODUCE, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE, LIST = 0, 27, 61, 65, 66
 UNKNOWN_TOPIC, LOADING, UNSUPPORTED, INVALID_TOPIC, INVALID_REQUEST = 3, 14, 35, 17, 42

@@ -11,7 +11,7 @@ from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.name_series import NameCollector
-from tests.log_world import world
+from tests.fixtures.node_logs import world
 from tests.tidy.tree import ROOT
 
 FOLDER = ROOT / "docs" / "observability"

@@ -125,7 +125,7 @@ class HandlerTable(Protocol):
 
 
 class FailoverDriver:
-    """One domain's fail-over on this node. It is the `PeerIdentity` of the node, too."""
+    """One domain's failover on this node. It is the `PeerIdentity` of the node, too."""
 
     def __init__(
         self, parts: FailoverParts, journal: FailoverJournal, settings: FailoverSettings

@@ -1,11 +1,11 @@
-"""The failover journal: every step of a region's fail-over and return, durable before its effects (T18).
+"""The failover journal: every step of a region's failover and return, durable before its effects (T18).
 
 INV-FJ2  a torn last frame was never acted on: it is cut off at `recover`. Damage before it is not mended:
          `JournalDamaged`, because guessing a region's epoch could let two regions act
 INV-FJ3  events are read back in the order they were appended, and never changed
 `append` returns only once the event is on stable storage, also the file's name.
 
-Frame: u32 payload bytes, u32 CRC-32C of the payload, payload (JSON, so that a person can read it). Fail-overs
+Frame: u32 payload bytes, u32 CRC-32C of the payload, payload (JSON, so that a person can read it). Failovers
 are rare, so the file is never compacted.
 Not here: what the events mean (`geo_replicator.failover`).
 """

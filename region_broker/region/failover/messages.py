@@ -94,7 +94,7 @@ class Drained(PeerMessage, frozen=True, kw_only=True):
 
 
 class EndDrain(PeerMessage, frozen=True, kw_only=True):
-    """The take-over will not come: write again."""
+    """The takeover will not come: write again."""
 
     operation_id: str
     reason: str

@@ -4,7 +4,7 @@ At most one operation runs; a second one is refused with the id of the first. An
 here, or when it is certain that they will not by it. Nothing is taken over without the operator's word, unless the old
 region was drained (T24). The loss statement is durable before the base is chosen, so before anything is cut.
 
-A take-over that a restart finds half-done goes on by itself (the driver's journal); its operation is shown
+A takeover that a restart finds half-done goes on by itself (the driver's journal); its operation is shown
 again under its old id.
 Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
 """
@@ -111,7 +111,7 @@ class FailoverOperations:
         return known
 
     async def statement(self) -> LossStatement:
-        """Return what a fail-over to this region would lose at most if it were begun now."""
+        """Return what a failover to this region would lose at most if it were begun now."""
         self._check_history()
         domain = self._parts.metadata.image.domains[self._parts.domain]
         epoch = await self._next_epoch({})
@@ -193,14 +193,14 @@ class FailoverOperations:
         return operation
 
     def begin_failover(self, *, confirmed: bool, accept_behind: bool = False) -> Operation:
-        """Begin an unplanned fail-over to this region; raises `OperationRefused`.
+        """Begin an unplanned failover to this region; raises `OperationRefused`.
 
         `accept_behind`: go on also where another region has reached more, and it cannot be copied from there (T24).
         """
         if not confirmed:
             raise OperationRefused(
                 "not-confirmed",
-                "a fail-over may lose what the old region acknowledged and this one never received:"
+                "a failover may lose what the old region acknowledged and this one never received:"
                 " read the loss statement (GET /v1/region/loss-statement) and send confirm: true",
             )
         operation = self._begin("failover")
@@ -243,7 +243,7 @@ class FailoverOperations:
         return operation
 
     def _check_history(self) -> None:
-        """Refuse for a folder without history (T32): a take-over would act on nothing."""
+        """Refuse for a folder without history (T32): a takeover would act on nothing."""
         if self._driver.state.phase is Phase.UNBORN:
             reason = self._parts.role.reason_not_acting
             raise OperationRefused("unborn", f"region {self.region} cannot take over: {reason}")
@@ -399,7 +399,7 @@ class FailoverOperations:
             operation.steps.append(f"the loss statement cannot be shown: {error}")
         if not (state.phase is Phase.ACTING and state.region_epoch == takeover.region_epoch):
             raise OperationFailed(
-                f"the take-over was given up: {state.reason}. Region {self.region} is"
+                f"the takeover was given up: {state.reason}. Region {self.region} is"
                 f" {state.phase.value}; see: tidemark region status"
             )
         while not self._parts.role.acting and self._driver.state is state:
@@ -410,7 +410,7 @@ class FailoverOperations:
         return await self._driver.until(lambda now: now is not state)
 
     async def losses(self) -> list[Losses]:
-        """Return the losses of every take-over that this region has quarantined tails of.
+        """Return the losses of every takeover that this region has quarantined tails of.
 
         A tail that is not what its provenance says is named in its losses. Raises `OperationRefused` where a provenance
         cannot be read.

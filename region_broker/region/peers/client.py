@@ -37,7 +37,7 @@ from region_broker.region.peers.protocol import (
 )
 
 READ_BYTES: Final = 256 * 1024
-# The answer to a greeting holds the lineage: the positions of every log, once per take-over.
+# The answer to a greeting holds the lineage: the positions of every log, once per takeover.
 GREETING_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 5.0
 Awaited = TypeVar("Awaited")

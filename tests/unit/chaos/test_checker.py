@@ -11,7 +11,7 @@ from chaos.history import Attempt, History, Outcome, Seen
 COMMITTED, NOT, UNKNOWN = Outcome.COMMITTED, Outcome.NOT_COMMITTED, Outcome.UNKNOWN
 Mutation = Callable[[History], History]
 
-# Two tellers, one take-over after which a.3 (answered) and b.2 (never answered) are gone.
+# Two tellers, one takeover after which a.3 (answered) and b.2 (never answered) are gone.
 ATTEMPTS = [
     Attempt("a", 1, 0, 0, 1, 10, COMMITTED),
     Attempt("a", 2, 0, 1, 2, 20, COMMITTED),

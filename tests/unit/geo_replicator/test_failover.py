@@ -44,7 +44,7 @@ from geo_replicator.failover_events import (
     TakeoverBegun,
 )
 from geo_replicator.lineage import LogKey, TidemarkPoint
-from tests.born_folders import birth_at
+from tests.fixtures.born_folders import birth_at
 
 ORDERS = LogKey(UUID(int=1), 0)
 US_ENTRY = EntryRecord(17, "us", 8, 5, {ORDERS.encode(): 40}, 1_000)

@@ -23,7 +23,7 @@ from geo_replicator.topology import MirrorTopic
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.record_batch import CONTROL_BIT
-from tests.kernel_batches import data
+from tests.fixtures.kernel_batches import data
 
 ORDERS, LEDGER = LogKey(UUID(int=1), 0), LogKey(UUID(int=2), 1)
 TP = TopicPartition(TopicName("orders"), 0)

@@ -8,7 +8,7 @@ from idempotency.partition_state import OpenTxn, PartitionState, ProducerFacts, 
 from idempotency.record_batch import ControlType
 from idempotency.verification import Verifications
 from idempotency.window import BatchWindow, SentBatch, WindowVerdict
-from tests.kernel_batches import PRODUCER, data, end, marker, marker_header, state_of
+from tests.fixtures.kernel_batches import PRODUCER, data, end, marker, marker_header, state_of
 
 
 def test_batch_without_a_producer_is_always_fresh_and_leaves_no_entry() -> None:

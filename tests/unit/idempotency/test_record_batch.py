@@ -20,7 +20,7 @@ from idempotency.record_batch import (
     read_header,
     read_marker,
 )
-from tests.kernel_batches import data, decision, marker, stamp
+from tests.fixtures.kernel_batches import data, decision, marker, stamp
 
 
 def foreign_batch(

@@ -4,7 +4,7 @@ import pytest
 
 from idempotency.partition_state import PartitionState, SnapshotError
 from idempotency.record_batch import ControlType
-from tests.kernel_batches import data, decision, end, marker, state_of
+from tests.fixtures.kernel_batches import data, decision, end, marker, state_of
 
 
 def rich_state() -> PartitionState:

@@ -9,7 +9,7 @@ from idempotency.fencing import leader_epoch, next_region_epoch
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.wire.batches import Origin
-from tests.log_world import ManualClock, World, batch, world
+from tests.fixtures.node_logs import ManualClock, World, batch, world
 
 RECORD = TransactionRecord("a", 1, -1, -1, 0, -1, 60_000, TxnStatus.ONGOING, (), 0, 0)
 

@@ -6,7 +6,7 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.offsets import CommittedOffset, Places
 from region_broker.node.name_series import OTHERS, NameCollector, Named
 from region_broker.partitions.parts.sight import Isolation
-from tests.log_world import batch, world
+from tests.fixtures.node_logs import batch, world
 
 
 def rendered(collector: NameCollector) -> list[str]:

@@ -16,7 +16,7 @@ from region_broker.cli.region import region
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.ports import RegionApi
 from region_broker.wire.caps.disk_room import DiskRoom
-from tests.failover_world import Pair, Site
+from tests.fixtures.failover_regions import Pair, Site
 
 
 def _fine() -> str | None:

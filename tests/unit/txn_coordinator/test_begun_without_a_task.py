@@ -1,6 +1,6 @@
 """EndTxn that is begun at once: only while there is a producer id in stock for it (INV-TD5)."""
 
-from tests.txn_driver_world import OK, World, begin, running, turns
+from tests.fixtures.coordinator_driver import OK, World, begin, running, turns
 from txn_coordinator.connection_order import Sender
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.verdicts import EndOutcome

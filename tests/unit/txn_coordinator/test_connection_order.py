@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.txn_world import tp
+from tests.fixtures.coordinator import tp
 from txn_coordinator.connection_order import Arrival, ConnectionOrder, Sender
 
 HERE, MIRROR = 0, 7

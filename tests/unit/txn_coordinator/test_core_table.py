@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 import txn_coordinator
-from tests.txn_world import REGION_EPOCH
+from tests.fixtures.coordinator import REGION_EPOCH
 from txn_coordinator import events as ev
 from txn_coordinator.core import TxnCoordinatorCore
 

@@ -8,12 +8,12 @@ from idempotency import ledger_records as lr
 from idempotency.decision import round_of
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import OpenTxn
-from tests.txn_driver_world import OK, World, begin, running, turns
-from tests.txn_world import (
+from tests.fixtures.coordinator import (
     LEADER_EPOCH,
     REGION_EPOCH,
     tp,
 )
+from tests.fixtures.coordinator_driver import OK, World, begin, running, turns
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.ports import LedgerCorrupt, MarkerResult
 from txn_coordinator.verdicts import TxnVerdict

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from idempotency.ledger_records import TransactionRecord, TxnStatus
-from tests.txn_driver_world import OK, World, begin, running, turns
-from tests.txn_world import started, tp
+from tests.fixtures.coordinator import started, tp
+from tests.fixtures.coordinator_driver import OK, World, begin, running, turns
 from txn_coordinator import events as ev
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import TxnVerdict

@@ -1,7 +1,7 @@
 """The round gate, the retry schedule and the fan-out by themselves."""
 
 from idempotency.decision import DecisionId, round_of
-from tests.txn_world import tp
+from tests.fixtures.coordinator import tp
 from txn_coordinator.markers import MarkerFanout, retry_delay_ms
 from txn_coordinator.rounds import RoundGate
 

@@ -340,7 +340,7 @@ class FailoverSteps:
             _log.warning("no last tidemark before the loss is accepted: %s", error)
 
     async def _ask_promises(self, takeover: TakeoverBegun) -> Mapping[str, PromiseAnswer] | str:
-        """Return the promises that were given, or why the take-over must be given up."""
+        """Return the promises that were given, or why the takeover must be given up."""
         attempts = self._settings.promise_attempts if takeover.planned else 2
         message = AskPromise(
             domain=self._parts.domain,

@@ -1,4 +1,4 @@
-"""What a region sees of the others and of itself while a fail-over goes on; every step asks here.
+"""What a region sees of the others and of itself while a failover goes on; every step asks here.
 
 A region that does not answer in time is left out, and a claim that cannot be read is none: nothing is guessed.
 Not here: what follows from it (`region.failover.steps.effects`, `region.failover.steps.fenced`, `geo_replicator.directory`).
@@ -57,7 +57,7 @@ class FailoverSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverParts:
-    """What fail-over is joined with."""
+    """What failover is joined with."""
 
     domain: str
     clock: Clock

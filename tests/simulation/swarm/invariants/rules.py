@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.partition_state import PartitionState, ProducerFacts
 from idempotency.producer_state import ProducerEntry
-from tests.log_world import with_markers
+from tests.fixtures.node_logs import with_markers
 
 SEQUENCES: Final = 1 << 31
 LOOK_S: Final = 0.1

@@ -18,7 +18,7 @@ from geo_replicator.loss import (
 )
 from geo_replicator.quarantine import CutCause
 from region_broker.cli.region import _print_losses
-from tests.kernel_batches import data
+from tests.fixtures.kernel_batches import data
 
 
 def tail(*, unreadable: tuple[str, ...] = ()) -> Tail:

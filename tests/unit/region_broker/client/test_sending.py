@@ -20,7 +20,7 @@ from region_broker.client import (
 )
 from region_broker.client import producer as plain
 from region_broker.client import transactional_producer as transactional
-from tests.waiting import until
+from tests.fixtures.waiting import until
 
 
 class PlayedProducer:

@@ -37,7 +37,7 @@ from region_broker.controller.metadata_store import (
 )
 from region_broker.controller.metadata_tables import metadata
 from region_broker.ports.system.disk import RealDisk
-from tests.older_metadata import forget_deletions
+from tests.fixtures.older_metadata import forget_deletions
 
 ORDERS = TopicImage(topic_id=UUID(int=7), name="orders", partition_count=3, configs={"a": "1"})
 EU = RegionImage(

@@ -11,7 +11,7 @@ from region_broker.handlers.produce import produce
 from region_broker.handlers.transactions import add_partitions_to_txn, end_txn
 from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.requests import FAST_PATHS, decode_request
-from tests.wire_world import body_of, parse_answer
+from tests.fixtures.kafka_port import body_of, parse_answer
 
 KAFKA_STORAGE_ERROR = 56
 TXN = {"transactional_id": "x", "producer_id": 7, "producer_epoch": 0, "committed": True}

@@ -7,7 +7,7 @@ import pytest
 from region_broker.handlers.dispatch import error_log
 from region_broker.handlers.dispatch.error_log import QUIET_MS, ErrorLog
 from region_broker.wire.request_trace import Trace
-from tests.log_world import ManualClock
+from tests.fixtures.node_logs import ManualClock
 
 TRACE: Trace = {"client_id": "billing", "correlation_id": 7}
 

@@ -3,7 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.partitions import leader_epoch_error
-from tests.log_world import LEADER_EPOCH, world
+from tests.fixtures.node_logs import LEADER_EPOCH, world
 
 
 def test_R4_the_epoch_that_a_client_knows_is_compared_with_the_leaders() -> None:

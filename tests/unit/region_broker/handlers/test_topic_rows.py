@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.topic_rows import VERSIONS_MAX, RowsOfVersion, TopicRows
-from tests.wire_world import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireWorld, wire_world
 
 METADATA = 3
 

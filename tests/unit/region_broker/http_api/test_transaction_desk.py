@@ -13,8 +13,8 @@ from region_broker.http_api.app import HttpServer
 from region_broker.http_api.routes_transactions import add_abort_routes
 from region_broker.region.transaction_desk import TransactionDesk
 from region_broker.region.verdict_service import VerdictRefused
-from tests.txn_wire_world import batch_of, begin, end, join, produce, txn_broker
-from tests.wire_world import RawClient, WireWorld
+from tests.fixtures.kafka_port import RawClient, WireWorld
+from tests.fixtures.transaction_port import batch_of, begin, end, join, produce, txn_broker
 
 FENCED = 90
 

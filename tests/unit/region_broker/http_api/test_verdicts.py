@@ -25,7 +25,7 @@ from region_broker.http_api.routes_transactions import add_transaction_routes
 from region_broker.region.ports import MetadataSide
 from region_broker.region.verdict_service import VerdictRefused, VerdictService
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.log_world import TOPIC_ID, World, append_marker, batch, world
+from tests.fixtures.node_logs import TOPIC_ID, World, append_marker, batch, world
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean
 
 OLD, NEW = 8, 17  # region epochs: eu's first, us's after the failover

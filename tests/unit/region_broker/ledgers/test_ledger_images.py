@@ -21,9 +21,9 @@ from region_broker.log.log_config import NodeLogConfig
 from region_broker.log.side_files.checked_file import FrameError
 from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Record, build_batch
-from tests.log_world import LEADER_EPOCH, InstantClock, Topic, World, at_once, run_now
+from tests.fixtures.coordinator import CoreWorld, Row, tp
+from tests.fixtures.node_logs import LEADER_EPOCH, InstantClock, Topic, World, at_once, run_now
 from tests.simulation.disk import Crashed, SimulatedDisk
-from tests.txn_world import CoreWorld, Row, tp
 from tests.unit.region_broker.log.test_cleaning import clean
 from txn_coordinator import events as ev
 from txn_coordinator.core import TxnCoordinatorCore

@@ -8,7 +8,7 @@ from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.wire.batches import Origin
-from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, batch, world
+from tests.fixtures.node_logs import LEADER_EPOCH, Topic, World, all_bytes, batch, world
 from txn_coordinator.ports import MarkerOrder, MarkerResult
 
 STAMP = LEADER_EPOCH << 32 | 1

@@ -23,7 +23,7 @@ from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
-from tests.log_world import append_marker
+from tests.fixtures.node_logs import append_marker
 from tests.unit.region_broker.groups.fakes import Topics, join_request, sync_request, tp
 
 LEDGER = TopicImage(topic_id=UUID(int=1), name=OFFSETS_LEDGER, partition_count=2, internal=True)

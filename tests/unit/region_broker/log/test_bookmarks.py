@@ -17,7 +17,7 @@ from region_broker.log.segment import file_name
 from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
-from tests.log_world import World, all_bytes, batch, with_markers, world
+from tests.fixtures.node_logs import World, all_bytes, batch, with_markers, world
 from tests.simulation.disk import Crashed
 
 

@@ -15,7 +15,7 @@ from region_broker.partitions.cleaner import Cleaner, CleanerParts
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec
-from tests.log_world import World, append_marker, world
+from tests.fixtures.node_logs import World, append_marker, world
 from tests.simulation.disk import Crashed
 
 COMPACT = {

@@ -13,7 +13,7 @@ from idempotency.record_batch import ControlType, iter_headers, write_varint
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
 from region_broker.wire.compression import Codec
-from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, world
+from tests.fixtures.node_logs import LEADER_EPOCH, Topic, World, all_bytes, world
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, end_txn, left, put, roll
 
 NOW_MS = 1_000_000  # where the world's clock stands

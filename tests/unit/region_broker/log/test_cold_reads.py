@@ -18,7 +18,7 @@ from region_broker.log.log_config import NodeLogConfig
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.disk import RealDisk
-from tests.log_world import (
+from tests.fixtures.node_logs import (
     LEADER_EPOCH,
     InlineRunner,
     ManualClock,
@@ -29,7 +29,7 @@ from tests.log_world import (
     run_now,
     world,
 )
-from tests.page_cache import drop_pages, tells_cached
+from tests.fixtures.page_cache import drop_pages, tells_cached
 
 SEGMENTS = {"segment.bytes": "4096"}
 ALL = 1 << 20

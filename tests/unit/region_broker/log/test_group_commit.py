@@ -11,7 +11,7 @@ from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
-from tests.log_world import LEADER_EPOCH, Topic, batch
+from tests.fixtures.node_logs import LEADER_EPOCH, Topic, batch
 
 
 # Holds INV-CM1.

@@ -24,7 +24,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import FORMAT_NAME
 from region_broker.ports.system.disk import RealDisk
 from region_broker.wire.batches import Record, build_batch
-from tests.log_world import DATA_DIR, World, all_bytes, batch, world
+from tests.fixtures.node_logs import DATA_DIR, World, all_bytes, batch, world
 
 JOURNAL = DATA_DIR / JOURNAL_NAME
 TOPIC = bytes(range(16))

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from region_broker.log.recovery.kept_deletions import KeptDeletion
-from tests.log_world import DATA_DIR, TOPIC_ID, World, batch, world
+from tests.fixtures.node_logs import DATA_DIR, TOPIC_ID, World, batch, world
 from tests.simulation.disk import Crashed, Fault
 
 DAY_MS = 86_400_000

@@ -6,8 +6,8 @@ import pytest
 
 from region_broker.log.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
 from region_broker.ports.system.disk import RealDisk
-from tests.log_world import World, batch, world
-from tests.page_cache import drop_pages, tells_cached
+from tests.fixtures.node_logs import World, batch, world
+from tests.fixtures.page_cache import drop_pages, tells_cached
 
 TAIL_BYTES = 4 << 20
 BATCH_BYTES = 1_000_000

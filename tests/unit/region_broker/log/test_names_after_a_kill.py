@@ -9,7 +9,7 @@ import pytest
 from region_broker.log.failures import LogDamaged
 from region_broker.log.segment import file_name
 from region_broker.ports.system.disk import RealDisk
-from tests.log_world import LEADER_EPOCH, TOPIC_ID, World, all_bytes, batch, world
+from tests.fixtures.node_logs import LEADER_EPOCH, TOPIC_ID, World, all_bytes, batch, world
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing, lose_everything
 

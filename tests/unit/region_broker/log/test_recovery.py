@@ -14,7 +14,7 @@ from region_broker.log.side_files.checked_file import CHECKPOINT_FILE_BYTES, Che
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
-from tests.log_world import DATA_DIR, World, all_bytes, batch, with_markers, world
+from tests.fixtures.node_logs import DATA_DIR, World, all_bytes, batch, with_markers, world
 from tests.simulation.disk import Crashed
 
 SMALL_SEGMENTS = {"segment.bytes": "4096"}

@@ -11,7 +11,7 @@ from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
-from tests.log_world import World, append_marker, batch, world
+from tests.fixtures.node_logs import World, append_marker, batch, world
 
 SIZE_BYTES = len(batch())
 COUNT = 12

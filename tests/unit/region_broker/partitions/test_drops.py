@@ -10,7 +10,16 @@ import pytest
 
 from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
 from region_broker.partitions.partition import Partition
-from tests.log_world import DATA_DIR, LEADER_EPOCH, TOPIC_ID, Topic, World, all_bytes, batch, world
+from tests.fixtures.node_logs import (
+    DATA_DIR,
+    LEADER_EPOCH,
+    TOPIC_ID,
+    Topic,
+    World,
+    all_bytes,
+    batch,
+    world,
+)
 from tests.simulation.disk import Crashed
 
 OTHER = UUID("11111111-1111-1111-1111-111111111111")

@@ -16,7 +16,7 @@ from region_broker.partitions.fetch_sessions import (
     Wanted,
     next_epoch,
 )
-from tests.log_world import world
+from tests.fixtures.node_logs import world
 
 STALE_MS = 120_000
 

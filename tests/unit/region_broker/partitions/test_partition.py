@@ -23,7 +23,15 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
 from region_broker.wire.batches import Origin
-from tests.log_world import LEADER_EPOCH, Topic, World, all_bytes, append_marker, batch, world
+from tests.fixtures.node_logs import (
+    LEADER_EPOCH,
+    Topic,
+    World,
+    all_bytes,
+    append_marker,
+    batch,
+    world,
+)
 
 SMALL_SEGMENTS = {"segment.bytes": "4096"}
 

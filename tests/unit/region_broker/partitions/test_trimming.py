@@ -10,8 +10,8 @@ import pytest
 from idempotency.record_batch import iter_headers
 from region_broker.log.failures import MirrorGap, NotLeader
 from region_broker.partitions.parts.sight import Isolation
-from tests.kernel_batches import stamp
-from tests.log_world import LEADER_EPOCH, World, batch, world
+from tests.fixtures.kernel_batches import stamp
+from tests.fixtures.node_logs import LEADER_EPOCH, World, batch, world
 
 INT32_MAX = (1 << 31) - 1
 WEEK_MS = 7 * 24 * 3600 * 1000

@@ -8,7 +8,7 @@ import pytest
 
 from region_broker.wire.codec.answers import encode_response, top_level_error
 from region_broker.wire.codec.struct_writers import MissingField
-from tests.wire_world import parse_answer
+from tests.fixtures.kafka_port import parse_answer
 
 TOPIC_ID = UUID(int=5)
 PARTITION = {

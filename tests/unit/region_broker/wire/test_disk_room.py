@@ -9,7 +9,7 @@ from region_broker.wire.caps.disk_room import (
     DiskRoom,
     watch_room,
 )
-from tests.log_world import ManualClock
+from tests.fixtures.node_logs import ManualClock
 
 MIB = 1 << 20
 

@@ -12,9 +12,9 @@ from region_broker.limits import (
 )
 from region_broker.ports.network import READ_AHEAD_BYTES
 from region_broker.wire.memory_budget import MemoryBudget, Share
-from tests.log_world import ManualClock
+from tests.fixtures.kafka_port import RawClient
+from tests.fixtures.node_logs import ManualClock
 from tests.unit.region_broker.wire.test_server import REQUEST, Served, served
-from tests.wire_world import RawClient
 
 FRAME_BYTES = 4 * MIB
 SMALL_BYTES = FREE_HELD_BYTES // 2

@@ -18,7 +18,7 @@ from region_broker.wire.codec.answers import (
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.pieces import Pieces
 from region_broker.wire.codec.requests import decode_request, request_pieces
-from tests.wire_world import body_of, build, parse_answer, schema
+from tests.fixtures.kafka_port import body_of, build, parse_answer, schema
 
 MANY = 2 * ELEMENTS_AT_ONCE_MAX
 

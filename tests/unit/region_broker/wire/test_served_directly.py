@@ -12,8 +12,8 @@ from region_broker.metrics import Metrics
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.wire.connection import Buffer, Incoming
 from region_broker.wire.server import CloseConnection, KafkaServer
-from tests.log_world import ManualClock
-from tests.wire_world import RawClient
+from tests.fixtures.kafka_port import RawClient
+from tests.fixtures.node_logs import ManualClock
 
 TASK, DIRECT, REFUSED, HUGE = 60, 63, 64, 65
 HUGE_BYTES = 64 << 20

@@ -20,9 +20,9 @@ from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.wire.caps.connection_caps import ConnectionCaps
 from region_broker.wire.connection import Buffer, Incoming
 from region_broker.wire.server import KafkaServer
-from tests.log_world import ManualClock
-from tests.waiting import until
-from tests.wire_world import RawClient
+from tests.fixtures.kafka_port import RawClient
+from tests.fixtures.node_logs import ManualClock
+from tests.fixtures.waiting import until
 
 REQUEST = struct.pack(">ihhi", 8, 60, 0, 1)
 HUGE_BYTES = 64 << 20

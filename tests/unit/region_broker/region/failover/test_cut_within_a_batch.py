@@ -6,7 +6,7 @@ from geo_replicator.lineage import Cut, TidemarkPoint
 from geo_replicator.quarantine import Provenance
 from region_broker.region.failover.log_surgery import CutReason, cut_logs, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
-from tests.log_world import batch, world
+from tests.fixtures.node_logs import batch, world
 
 
 async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_whole() -> None:

@@ -10,7 +10,7 @@ from geo_replicator.failover_events import Born
 from geo_replicator.lineage import TidemarkPoint
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.tidemarks.reached_store import ReachedFile
-from tests.log_world import batch, world
+from tests.fixtures.node_logs import batch, world
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing, lose_everything
 

@@ -1,4 +1,4 @@
-"""Fail-over, switch and return of two regions with real disks, sockets, logs and links."""
+"""Failover, switch and return of two regions with real disks, sockets, logs and links."""
 
 import asyncio
 import dataclasses
@@ -25,8 +25,8 @@ from region_broker.region.failover.operations import Operation, OperationRefused
 from region_broker.region.failover.steps.fenced import may_reclaim
 from region_broker.region.peers.protocol import PeerMessage
 from region_broker.wire.batches import Record, build_batch
-from tests.failover_world import Pair, Site, fail_over
-from tests.waiting import until
+from tests.fixtures.failover_regions import Pair, Site, fail_over
+from tests.fixtures.waiting import until
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ async def test_a_switch_that_the_mirror_cannot_follow_rolls_back_to_acting(
 
 
 async def test_a_lineage_of_thousands_of_logs_still_fits_a_greeting(pair: Pair) -> None:
-    """A greeting answer carries the positions of every log, once per take-over."""
+    """A greeting answer carries the positions of every log, once per takeover."""
     positions = {f"{number:032x}/0": number for number in range(20_000)}
     entry = LineageEntry(
         region_epoch=17,

@@ -12,7 +12,7 @@ from region_broker.region.failover.messages import AskStatus, SiteStatus
 from region_broker.region.failover.peers import GREET_TIMEOUT_MS, FailoverPeers
 from region_broker.region.peers.protocol import PeerUnreachable
 from region_broker.region.peers.server import PeerServer, PeerSession
-from tests.geo_world import PlayedIdentity
+from tests.fixtures.linked_regions import PlayedIdentity
 from tests.simulation.network import Fabric
 from tests.simulation.simulated_loop import run_simulated
 

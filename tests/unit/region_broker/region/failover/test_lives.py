@@ -23,8 +23,8 @@ from region_broker.region.peers.protocol import (
     PeerRefused,
 )
 from region_broker.region.peers.server import PeerServer
-from tests.geo_world import CLUSTER_ID, PlayedIdentity
-from tests.log_world import ManualClock, at_once
+from tests.fixtures.linked_regions import CLUSTER_ID, PlayedIdentity
+from tests.fixtures.node_logs import ManualClock, at_once
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.network import Fabric
 

@@ -15,8 +15,8 @@ from region_broker.region.mirror.mirror_log import MirrorPartitions
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.region_link import PeerHome
 from region_broker.region.tidemarks.service import ledgers_of
-from tests.geo_world import REGION_EPOCH, Site, home_and_mirror
-from tests.waiting import until
+from tests.fixtures.linked_regions import REGION_EPOCH, Site, home_and_mirror
+from tests.fixtures.waiting import until
 
 
 def seen_by(taker: Site, claimant_port: int) -> tuple[ClaimantHome, MirrorPartitions]:

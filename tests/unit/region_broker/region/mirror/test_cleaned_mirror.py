@@ -30,12 +30,12 @@ from region_broker.region.mirror.mirror_log import key_of
 from region_broker.region.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
 from region_broker.region.tidemarks.cut_leader import CutLeader
 from region_broker.wire.batches import Record, build_batch
-from tests.geo_world import Site, home_and_mirror
-from tests.log_world import World, all_bytes, append_marker, world
+from tests.fixtures.coordinator import Row
+from tests.fixtures.linked_regions import Site, home_and_mirror
+from tests.fixtures.node_logs import World, all_bytes, append_marker, world
+from tests.fixtures.waiting import until
 from tests.property.test_compacted_transactions import facts, replay
-from tests.txn_world import Row
 from tests.unit.region_broker.log.test_cleaning import COMPACT, Inline, clean, put, roll
-from tests.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
 
 CLEANED_SOON = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0"}

@@ -15,10 +15,10 @@ from region_broker.region.mirror.link_source import COLLECT_MS, GATHER_MS, LinkS
 from region_broker.region.peers.protocol import FetchedLogs, FetchLogs, FetchPosition
 from region_broker.region.peers.server import PeerServer, PeerSession, Reply
 from region_broker.wire.batches import Record, build_batch
-from tests.geo_world import REGION_EPOCH, Site
-from tests.log_world import ManualClock
-from tests.page_cache import drop_pages, load_pages, tells_cached
-from tests.waiting import until
+from tests.fixtures.linked_regions import REGION_EPOCH, Site
+from tests.fixtures.node_logs import ManualClock
+from tests.fixtures.page_cache import drop_pages, load_pages, tells_cached
+from tests.fixtures.waiting import until
 
 PLENTY = 1 << 20
 

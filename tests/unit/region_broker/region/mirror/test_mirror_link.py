@@ -8,8 +8,8 @@ from geo_replicator.link.core import LinkState
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.tidemarks.cut_leader import CutLeader
 from region_broker.wire.caps.disk_room import DiskRoom
-from tests.geo_world import Site, home_and_mirror, running, values_in
-from tests.waiting import until
+from tests.fixtures.linked_regions import Site, home_and_mirror, running, values_in
+from tests.fixtures.waiting import until
 
 
 def at_rest(leader: CutLeader) -> bool:

@@ -11,7 +11,7 @@ from idempotency.record_batch import ControlType
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.wire.batches import Origin
-from tests.log_world import TOPIC_ID, ManualClock, World, append_marker, batch, world
+from tests.fixtures.node_logs import TOPIC_ID, ManualClock, World, append_marker, batch, world
 
 TWO_MINUTES_MS = 120_000
 ALL = (LogKey(TOPIC_ID, 0), LogKey(TOPIC_ID, 1))

@@ -17,8 +17,8 @@ from region_broker.region.peers.protocol import ASK_AGAIN, Hello, PeerRefused
 from region_broker.region.peers.server import PeerServer
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.server import CloseConnection
-from tests.geo_world import PlayedIdentity
-from tests.waiting import until
+from tests.fixtures.linked_regions import PlayedIdentity
+from tests.fixtures.waiting import until
 
 PRODUCE, END_TXN = 0, 26
 

@@ -31,8 +31,8 @@ from region_broker.region.peers.server import (
     PeerSettings,
     Reply,
 )
-from tests.geo_world import PlayedIdentity
-from tests.waiting import until
+from tests.fixtures.linked_regions import PlayedIdentity
+from tests.fixtures.waiting import until
 
 
 class Ask(PeerMessage, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from geo_replicator.cut_rounds import RoundPhase, RoundsCore
 from geo_replicator.effects import RoundEffect
 from geo_replicator.events import RoundEvent, SomethingChanged
 from region_broker.region.mirror.mirror_log import key_of
-from tests.geo_world import Site, running
-from tests.waiting import until
+from tests.fixtures.linked_regions import Site, running
+from tests.fixtures.waiting import until
 
 REST_MS = 3_600_000
 

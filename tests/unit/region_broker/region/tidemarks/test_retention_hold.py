@@ -9,9 +9,9 @@ from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from region_broker.limits import MIRROR_HOLD_MS
 from region_broker.region.mirror.mirror_log import key_of
 from region_broker.region.tidemarks.retention_hold import FILE_NAME, HoldParts, RetentionHold
-from tests.log_world import World, world
+from tests.fixtures.coordinator import ManualClock
+from tests.fixtures.node_logs import World, world
 from tests.simulation.disk import SimulatedDisk
-from tests.txn_world import ManualClock
 
 FOLDER = Path("/data")
 POINTS = [TidemarkPoint(8, number) for number in range(3)]
