@@ -46,6 +46,9 @@ class SimulatedSqlite(aiosqlite.Connection):
         self._path, self._disk = path, disk
         self._durable = b""
 
+    def __del__(self) -> None:
+        """Say nothing: a process that is killed closes nothing."""
+
     @override
     def __await__(self) -> Generator[Any, None, "SimulatedSqlite"]:
         return self._connect().__await__()  # type: ignore[return-value]

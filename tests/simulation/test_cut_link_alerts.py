@@ -16,11 +16,11 @@ import pytest
 from region_broker.cli.inspect.top import lag_of, told_by
 from region_broker.cli.region import lag_text, split_brain
 from region_broker.http_api.region_metrics import RegionCollector
-from region_broker.ports.system.clock import SystemClock
 from region_broker.region.view import RegionService
 from tests.simulation.folder_faults import empty_folder
 from tests.simulation.kafka_client import Connection, batch_of
 from tests.simulation.region_pair import Pair, Region, region_pair
+from tests.simulation.simulated_loop import LoopClock
 from tests.simulation.test_folders_without_history import shown, three_records, waits, write
 from tests.tidy.tree import ROOT
 
@@ -30,8 +30,8 @@ ALERT = re.compile(r"- alert: (\w+)\s+expr: '([^']+)'")
 TERM = re.compile(r"^(tidemark_[a-z_]+) > ([0-9]+)$")
 
 
-class MovedClock(SystemClock):
-    """The real clock, moved on by hand."""
+class MovedClock(LoopClock):
+    """The loop's time, moved on by hand."""
 
     moved_ms = 0
 

@@ -6,7 +6,7 @@ INV-IVE3  leader epochs and the offsets where they start rise strictly in each l
 INV-IVE4  what a producer sent last is below the log end, its batches follow one another in offsets and in sequences
 INV-IVE5  what a partition knows of producers and open transactions is what a replay of its log finds
 INV-IVA1  under one region epoch one region acts, ever
-INV-IVA2  the tidemark that a region has reached goes back only with its folder
+INV-IVA2  the tidemark that a region has reached goes back only with its folder, or where its lineage voids it
 INV-IVA3  what is in quarantine stays, byte by byte, as long as the folder
 INV-IVA4  a mirror shows no more than the tidemark that it has reached says
 

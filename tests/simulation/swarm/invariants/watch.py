@@ -4,8 +4,9 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
-from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
 from region_broker.partitions.partition import Partition
+from region_broker.region.failover.steps.effects import as_entry
 from tests.simulation.cut_judge import tidemarks_of
 from tests.simulation.region_pair import Region
 from tests.simulation.swarm.invariants.rules import (
@@ -59,7 +60,9 @@ class Watch:
             damages = self._damages(name)
             before, highest = self._reached.get(name, (damages, BEFORE_ALL))
             point = node.storage.reached.point
-            if before == damages:
+            domain = node.storage.metadata.image.main_domain
+            lineage = Lineage(tuple(as_entry(each) for each in domain.lineage))
+            if before == damages and not lineage.is_void(highest):
                 self._blame(name, wrong_reached(highest, point))
             self._reached[name] = damages, point
 
