@@ -61,9 +61,11 @@ async def error_of(client: RawClient, version: int) -> int:
     return int(answer.responses[0].partition_responses[0].error_code.value)
 
 
+@pytest.mark.parametrize("turn_rows", [64, 0])
 async def test_P4_batch_that_waited_over_a_marker_is_not_taken_into_the_next_transaction(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_rows: int
 ) -> None:
+    monkeypatch.setattr(produce, "TURN_ROWS", turn_rows)  # 0: every request is one of many batches
     async with held_world(tmp_path) as (world, client, held):
         world.txn.in_transaction.add(T0)
         client.send(0, 12, another_producers())

@@ -11,8 +11,8 @@ Not here: what is done when (`produce`, `produce.many`), waiting (`produce.wait`
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -255,17 +255,22 @@ class _Order:
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
 
-@asynccontextmanager
-async def turn(ctx: RequestContext) -> AsyncIterator[None]:
-    """Wait until every earlier request of the connection has appended; let the next one go after."""
+@contextmanager
+def place(ctx: RequestContext) -> Iterator[Callable[[], Awaitable[None]]]:
+    """Take the next place of the connection, and let the one behind go after; what it yields waits until every earlier
+    request has appended. Batches are looked at, and guarded, before that wait (P4).
+    """
     order: _Order = ctx.connection_state.setdefault(ORDER_KEY, _Order())
     mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     before = order.waiting[-1] if order.waiting else None
     order.waiting.append(mine)
-    try:
+
+    async def turn() -> None:
         if before is not None and not before.done():
             await asyncio.wait((before,))
-        yield
+
+    try:
+        yield turn
     finally:
         mine.set_result(None)
         order.waiting.remove(mine)

@@ -22,10 +22,10 @@ from region_broker.handlers.produce.batches import (
     heavy_of,
     items_of,
     missing_of,
+    place,
     prepare,
     refuse_mixed,
     refuse_unverified,
-    turn,
 )
 from region_broker.handlers.produce.wait import Item, ProduceWait, written_pieces
 from region_broker.limits import TURN_ROWS
@@ -36,9 +36,10 @@ from region_broker.wire.codec.pieces import Pieces, in_turns
 async def produce_many(ctx: RequestContext, request: ProduceRequest) -> Written | None:
     """Append each batch, wait until all are durable, return the answer; None with acks=0."""
     ended = asyncio.Event()
-    async with turn(ctx):
+    with place(ctx) as turn:
         items, transactional, heavy = await in_turns(_looked_at(ctx, request))
         with guarded(ctx, transactional):
+            await turn()
             for item in heavy:
                 await prepare(item)
             if missing := await in_turns(_missing(ctx, request, transactional)):

@@ -23,10 +23,10 @@ from region_broker.handlers.produce.batches import (
     heavy_of,
     items_of,
     missing_of,
+    place,
     prepare,
     refuse_mixed,
     refuse_unverified,
-    turn,
 )
 from region_broker.handlers.produce.many import produce_many
 from region_broker.handlers.produce.wait import ProduceWait, written
@@ -47,14 +47,14 @@ async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Writte
     if order is None and not heavy and admitted(ctx, request, transactional):
         append(ctx, items)
     else:
-        with guarded(ctx, transactional):
-            async with turn(ctx):
-                for item in heavy:
-                    await prepare(item)
-                if missing := missing_of(ctx, request, transactional):
-                    await add(ctx, request, missing)
-                refuse_unverified(ctx, request, transactional)
-                append(ctx, items)
+        with guarded(ctx, transactional), place(ctx) as turn:
+            await turn()
+            for item in heavy:
+                await prepare(item)
+            if missing := missing_of(ctx, request, transactional):
+                await add(ctx, request, missing)
+            refuse_unverified(ctx, request, transactional)
+            append(ctx, items)
     if request.acks == 0:
         check_silent(items)
         return None
