@@ -57,7 +57,7 @@ RoundEffect: TypeAlias = RecordTerm | EnterRound | ReleaseRound | CollectPositio
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to home and greet it."""
+    """Connect to home and make the handshake."""
 
 
 @dataclass(frozen=True, slots=True)

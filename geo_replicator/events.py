@@ -77,7 +77,7 @@ class LinkStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Greeted:
+class HandshakeDone:
     """Connected, and home's Hello came: it acts under `region_epoch`."""
 
     home_region: str
@@ -181,7 +181,7 @@ class BackoffOver:
 
 LinkEvent: TypeAlias = (
     LinkStarted
-    | Greeted
+    | HandshakeDone
     | HistoryShown
     | RegistryRead
     | TopicsApplied

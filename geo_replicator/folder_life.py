@@ -80,7 +80,7 @@ class FolderIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node tells of its folder when it greets; without `history` it may do nothing but ask."""
+    """What a node tells of its folder when it makes a handshake; without `history` it may do nothing but ask."""
 
     folder_id: str = ""
     history: Birth | None = None
@@ -145,7 +145,7 @@ class HeardLives:
         self._heard: dict[str, list[_Heard]] = {}
 
     def hear(self, region: str, shown: Shown | None, now_ms: int) -> None:
-        """Note a greeting."""
+        """Note a handshake."""
         if shown is None or not shown.incarnations:
             return
         lives = self._running(region, now_ms)

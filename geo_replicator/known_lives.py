@@ -5,7 +5,7 @@ INV-KL2  a start is refused once the known one has spoken after it: two processe
 INV-KL3  a start that answers at its region's address is the known one from then on, unless the one before is heard still
 INV-KL4  the known one has ended when it was silent for `SILENT_MS`; beside a start that was refused, for `TWICE_MS`
 INV-KL5  a start that stands aside, refused elsewhere, keeps no other one from becoming the known one, as long as it says so
-         in greetings; one that is let in here stands aside no more, until it says so again
+         in handshakes; one that is let in here stands aside no more, until it says so again
 INV-KL6  where both stand aside, the other one is let in once the known one has ended: neither waits for the other for ever
 
 Not here: asking at the address (`region.failover.steps.lives` of the broker), telling operators (`folder_life.HeardLives`).
@@ -26,7 +26,7 @@ from geo_replicator.folder_life import (
 )
 
 SILENT_MS: Final = 3_000
-"""A region that acts greets twice a second, and a mirror asks for news at least each second."""
+"""A region that acts makes a handshake twice a second, and a mirror asks for news at least each second."""
 
 
 class Standing(Enum):
@@ -51,7 +51,7 @@ class _Known:
     last_ms: int | None
     """None: remembered from an earlier life of this node, and not heard in this one."""
     aside_ms: int | None = None
-    """When it greeted last as one that stands aside; None: it did not, or does no more."""
+    """When it made its handshake last as one that stands aside; None: it did not, or does no more."""
     newer: list[_Newer] = field(default_factory=list)
 
 
@@ -79,11 +79,11 @@ class KnownLives:
         now_ms: int,
         *,
         at_address: bool,
-        greets: bool = True,
+        is_handshake: bool = True,
     ) -> Standing:
         """Judge who speaks; `at_address`: it answered where its region is to be met.
 
-        `greets` is False for a request in a session, which shows what was true when the session was greeted.
+        `is_handshake` is False for a request in a session, which shows what was true at the session's handshake.
         """
         if shown is None or not shown.incarnations:
             return Standing.KNOWN  # a version that does not tell
@@ -93,7 +93,7 @@ class KnownLives:
             self._known[region] = _Known(shown, now_ms, aside_ms)
             return Standing.KNOWN
         if judge_lives(known.shown, shown) is LifeVerdict.SAME:
-            if greets:
+            if is_handshake:
                 known.aside_ms = now_ms if shown.aside else None
             _note(known, shown, now_ms, at_address=at_address)
             return Standing.KNOWN

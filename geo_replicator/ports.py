@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from geo_replicator.effects import Diverged
-from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
+from geo_replicator.events import HandshakeDone, HomeLogEnd, MirrorLogEnd
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
@@ -52,7 +52,7 @@ class FetchAnswer:
 
 
 class HomeSession(Protocol):
-    """One greeted connection to home. Every call raises `LinkFailed` when it cannot be answered."""
+    """One connection to home, after its handshake. Every call raises `LinkFailed` when it cannot be answered."""
 
     async def show_history(
         self, point: TidemarkPoint, shown: Sequence[ShownLog]
@@ -89,8 +89,8 @@ class HomeSession(Protocol):
 class Home(Protocol):
     """The acting region, as it can be reached now."""
 
-    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, Greeted]]:
-        """Connect and greet; raises `LinkFailed`. Leaving the context closes the connection."""
+    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, HandshakeDone]]:
+        """Connect and make the handshake; raises `LinkFailed`. Leaving the context closes the connection."""
         ...
 
 

@@ -40,7 +40,7 @@ class DecisionId(msgspec.Struct, frozen=True):
     stamp: int
 
     def is_newer_than(self, other: "DecisionId | None") -> bool:
-        """Tell whether this decision was taken after `other` of the same producer id (T6)."""
+        """Return whether this decision was taken after `other` of the same producer id (T6)."""
         if other is None:
             return True
         return (self.leader_epoch, self.offset) > (other.leader_epoch, other.offset)

@@ -204,7 +204,7 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def crc_ok(buf: Buffer, pos: int, header: BatchHeader) -> bool:
-    """Tell whether the whole batch at `pos` has the CRC32C that its header promises."""
+    """Return whether the whole batch at `pos` has the CRC32C that its header promises."""
     end = pos + header.size_bytes
     if end > len(buf):
         return False

@@ -24,5 +24,5 @@ def distance(start: int, end: int) -> int:
 
 
 def is_ahead(sequence: int, expected: int) -> bool:
-    """Tell whether `sequence` lies after `expected`, by less than half of the ring."""
+    """Return whether `sequence` lies after `expected`, by less than half of the ring."""
     return 0 < distance(expected, sequence) < _HALF

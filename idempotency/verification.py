@@ -58,7 +58,7 @@ class Verifications:
         return guard
 
     def is_current(self, guard: VerificationGuard) -> bool:
-        """Tell whether nothing ended the attempt since it began."""
+        """Return whether nothing ended the attempt since it began."""
         return self._guards.get(guard.producer_id) is guard
 
     def leave(self, guard: VerificationGuard) -> None:

@@ -23,12 +23,12 @@ _EXPIRABLE: Final = (TxnStatus.EMPTY, TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPL
 
 
 def timeout_is_valid(timeout_ms: int, timeout_max_ms: int) -> bool:
-    """Tell whether a client may have this transaction time-out."""
+    """Return whether a client may have this transaction time-out."""
     return 0 < timeout_ms <= timeout_max_ms
 
 
 def id_is_expired(record: TransactionRecord, wall_ms: int, retention_ms: int) -> bool:
-    """Tell whether the transactional id has been idle past its retention (wall clock)."""
+    """Return whether the transactional id has been idle past its retention (wall clock)."""
     return record.status in _EXPIRABLE and wall_ms - record.last_update_ms > retention_ms
 
 
@@ -42,7 +42,7 @@ class IdLimit:
         self._say_again_ms = 0
 
     def admits(self, transactional_id: str, count: int) -> bool:
-        """Tell whether a new id may be made where there are `count`."""
+        """Return whether a new id may be made where there are `count`."""
         if count < self._count_max:
             return True
         now_ms = self._clock.monotonic_ms()

@@ -83,7 +83,7 @@ class LedgerImage:
 
 
 def _needs_its_round(row: LedgerRow) -> bool:
-    """Tell whether replay holds the stamp of this row against the round that held at its position (T2)."""
+    """Return whether replay holds the stamp of this row against the round that held at its position (T2)."""
     position, _, value = row
     assert value is not None, "a tombstone is no last row"
     try:

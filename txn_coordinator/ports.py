@@ -65,8 +65,8 @@ class TransactionLog(Protocol):
         """
         ...
 
-    def tell_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
-        """Tell `listener` once the record at `offset` is below the high watermark, or can no longer be waited for."""
+    def notify_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
+        """Notify `listener` once the record at `offset` is below the high watermark, or can no longer be waited for."""
         ...
 
     async def committed(self, shard: int, offset: int) -> None:

@@ -61,7 +61,7 @@ class RoundGate:
         return self._take_free()
 
     def is_free(self, stamp: int) -> bool:
-        """Tell whether a COMMIT marker of `stamp` may be sent (INV-RO2)."""
+        """Return whether a COMMIT marker of `stamp` may be sent (INV-RO2)."""
         return stamp < self.current or stamp <= self.released
 
     def hold(self, transactional_id: str, stamp: int) -> None:

@@ -39,7 +39,7 @@ def orphan_id(producer_id: int) -> str:
 
 
 def is_foreign(record: TransactionRecord, region_epoch: int) -> bool:
-    """Tell whether the entry's pair was given out before this region epoch (T22)."""
+    """Return whether the entry's pair was given out before this region epoch (T22)."""
     return 0 <= record.region_epoch < region_epoch
 
 
@@ -111,7 +111,7 @@ def match_end(
 
 
 def is_exhausted(producer_epoch: int) -> bool:
-    """Tell whether no further epoch of this producer id may be given to a client (C16)."""
+    """Return whether no further epoch of this producer id may be given to a client (C16)."""
     return producer_epoch >= EPOCH_USABLE_MAX
 
 
@@ -261,7 +261,7 @@ def prepare_new_producer(
 
 
 def fence_needs_producer_id(record: TransactionRecord) -> bool:
-    """Tell whether fencing this entry uses up its last epoch (KAFKA-20090)."""
+    """Return whether fencing this entry uses up its last epoch (KAFKA-20090)."""
     return is_exhausted(record.producer_epoch)
 
 
@@ -351,5 +351,5 @@ def pair_for_next(record: TransactionRecord) -> tuple[int, int]:
 
 
 def decided_commit(record: TransactionRecord) -> bool:
-    """Tell whether the entry's last decision is a commit; only for decided entries."""
+    """Return whether the entry's last decision is a commit; only for decided entries."""
     return record.status in COMMITTING

@@ -41,7 +41,7 @@ from geo_replicator.events import (
     BackoffOver,
     DivergenceResolved,
     Fetched,
-    Greeted,
+    HandshakeDone,
     HistoryShown,
     HomeLogEnd,
     LinkBroken,
@@ -109,8 +109,8 @@ class LinkCore:
                 assert self.state in (LinkState.STOPPED, LinkState.PAUSED), self.state
                 self.state = LinkState.CONNECTING
                 return [Connect()]
-            case Greeted():
-                return self._greeted(event)
+            case HandshakeDone():
+                return self._handshake_done(event)
             case HistoryShown():
                 return self._compared(event)
             case RegistryRead():
@@ -128,7 +128,7 @@ class LinkCore:
             case _:
                 assert_never(event)
 
-    def _greeted(self, event: Greeted) -> list[LinkEffect]:
+    def _handshake_done(self, event: HandshakeDone) -> list[LinkEffect]:
         assert self.state is LinkState.CONNECTING, self.state
         if event.region_epoch == 0:
             return self._broken(

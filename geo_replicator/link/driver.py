@@ -37,7 +37,7 @@ from geo_replicator.events import (
     DivergenceResolved,
     Fetched,
     FetchedSlice,
-    Greeted,
+    HandshakeDone,
     HistoryShown,
     LinkBroken,
     LinkEvent,
@@ -154,17 +154,17 @@ class Link:
     async def _hold_session(self) -> int:
         """Serve one session to its end; return the pause in ms before the next."""
         try:
-            async with self._ports.home.session() as (session, greeted):
-                await self._serve(session, greeted)
+            async with self._ports.home.session() as (session, handshake):
+                await self._serve(session, handshake)
         except (LinkFailed, CursorBroken, TidemarkError) as failure:
             return _pause_of(self.core.step(LinkBroken(str(failure))))
         except _SessionOver as over:
             return over.wait_ms
 
-    async def _serve(self, session: HomeSession, greeted: Greeted) -> NoReturn:
+    async def _serve(self, session: HomeSession, handshake: HandshakeDone) -> NoReturn:
         self._session = session
         self._linked_since_ms = self._ports.clock.monotonic_ms()
-        event: LinkEvent | None = greeted
+        event: LinkEvent | None = handshake
         while True:
             effects = self.core.step(event) if event is not None else []
             event = None

@@ -32,7 +32,7 @@ class GroupCensus:
         self._say_again_ms = 0
 
     def admits(self, shard: Shard, group_id: str) -> bool:
-        """Tell whether a request may go on with this group, and make it if there is none."""
+        """Return whether a request may go on with this group, and make it if there is none."""
         if shard.knows(group_id):
             return True
         if self._count >= self._max and not self._has_room():

@@ -155,7 +155,7 @@ class OffsetService:
         return ready
 
     def _holds(self, ready: _ReadyCommit, shard: Shard, request: CommitRequest) -> bool:
-        """Tell whether what was made ready is what would be made now.
+        """Return whether what was made ready is what would be made now.
 
         1. A large commit is made ready under one term: some of it was held against the ends of this region's
         epochs. 2. The shard is given up and loaded again, by a takeover that cut logs (T26); or the group goes over
@@ -208,7 +208,7 @@ class OffsetService:
         return None
 
     def _is_beyond_epoch(self, wanted: OffsetToCommit) -> bool:
-        """Tell whether the record read was cut off by a takeover (T26).
+        """Return whether the record read was cut off by a takeover (T26).
 
         Clients that say no leader epoch (aiokafka, kafka-python) are held against the end of the log, where a
         takeover may have cut it: 1. one without a group's generation has read 0..3 of the lost region; 2. here the
@@ -248,7 +248,7 @@ class OffsetService:
 
 
 def _is_unfenced(shard: Shard, request: CommitRequest) -> bool:
-    """Tell whether no generation fences this commit.
+    """Return whether no generation fences this commit.
 
     Members of the new protocol draw their ids themselves, so one may come back to a group that a takeover made anew,
     at an epoch that it had in the lost region: its offsets are looked at too.

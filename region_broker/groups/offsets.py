@@ -81,7 +81,7 @@ class CommittedOffset:
     topic_id: UUID | None = None
 
     def is_of(self, topic: Identified | None) -> bool:
-        """Tell whether it is an offset of the topic that has its name now, as far as is known (INV-GO6)."""
+        """Return whether it is an offset of the topic that has its name now, as far as is known (INV-GO6)."""
         return topic is None or self.topic_id is None or self.topic_id == topic.topic_id
 
 
@@ -225,13 +225,13 @@ class OffsetTable:
         return sorted(self.pending_partitions(group_id).union(self.committed.get(group_id, ())))
 
     def has_offsets(self, group_id: str) -> bool:
-        """Tell whether the group has any offset, committed or pending."""
+        """Return whether the group has any offset, committed or pending."""
         return group_id in self.committed or any(
             group_id in staged for staged in self.pending.values()
         )
 
     def knows(self, group_id: str) -> bool:
-        """Tell whether the ledger holds anything of the group."""
+        """Return whether the ledger holds anything of the group."""
         return (
             group_id in self.group_values or group_id in self.modern or self.has_offsets(group_id)
         )

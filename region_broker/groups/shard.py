@@ -121,7 +121,7 @@ class Shard:
         return GroupVerdict.LOADING if anew else self.status.value
 
     def knows(self, group_id: str) -> bool:
-        """Tell whether there is such a group, with members, offsets, or remains."""
+        """Return whether there is such a group, with members, offsets, or remains."""
         return group_id in self.groups or self.table.knows(group_id)
 
     def group_count(self) -> int:
@@ -190,7 +190,7 @@ class Shard:
         )
 
     def is_forgettable(self, group_id: str) -> bool:
-        """Tell whether nothing is left of a group but its empty metadata."""
+        """Return whether nothing is left of a group but its empty metadata."""
         modern = self.table.modern.get(group_id)
         if modern is not None:
             return not modern.metadata and not self.table.has_offsets(group_id)

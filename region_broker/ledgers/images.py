@@ -154,7 +154,7 @@ class LedgerImages:
             return False
 
     def _has_grown(self, partition: Partition, shard: _Shard, end: int) -> bool:
-        """Tell whether enough came after the newest image, and after the last attempt."""
+        """Return whether enough came after the newest image, and after the last attempt."""
         if shard.looked_to == end:
             return False
         if shard.looked_to < 0:
@@ -222,7 +222,7 @@ def _head_of(partition: Partition, last: BatchHeader) -> ImageHead:
 
 
 def _is_true_of(partition: Partition, head: ImageHead) -> bool:
-    """Tell whether the ledger still holds all that the image was made of (INV-LIG1).
+    """Return whether the ledger still holds all that the image was made of (INV-LIG1).
 
     A leader epoch belongs to one life of one region's node, and what is durable is never written again under it: so a
     log that holds the batch holds all that was before it, too, but for what compaction took. Below the clean point no

@@ -49,14 +49,14 @@ class _Written:
 
     def committed(self) -> None:
         """See `CommitListener`."""
-        self._tell(MarkerResult.DONE)
+        self._notify(MarkerResult.DONE)
 
     def not_committed(self, error: Exception) -> None:
         """See `CommitListener`: the retry finds the decision applied, or writes it (T6)."""
         _LOG.info("markers of %s are tried again: %s", self._tp, error)
-        self._tell(MarkerResult.RETRY)
+        self._notify(MarkerResult.RETRY)
 
-    def _tell(self, result: MarkerResult) -> None:
+    def _notify(self, result: MarkerResult) -> None:
         for order in self._orders:
             order.listener.marked(order, self._tp, result)
 
@@ -103,7 +103,7 @@ class PartitionMarkerChannel:
             return
         outcomes = partition.writer.append_markers([marker.batch for marker in markers])
         if tp.topic == OFFSETS_LEDGER:
-            self._tell_groups(tp.partition, markers, outcomes)
+            self._notify_groups(tp.partition, markers, outcomes)
         written: list[MarkerOrder] = []
         next_offset = 0
         for marker, outcome in zip(markers, outcomes, strict=True):
@@ -113,9 +113,9 @@ class PartitionMarkerChannel:
             else:
                 _refused(marker.order, tp, outcome)
         if written:
-            partition.tell_committed(next_offset, _Written(tp, written))
+            partition.notify_committed(next_offset, _Written(tp, written))
 
-    def _tell_groups(
+    def _notify_groups(
         self, shard: int, markers: list[_Marker], outcomes: list[AppendOutcome]
     ) -> None:
         for marker, outcome in zip(markers, outcomes, strict=True):

@@ -66,9 +66,9 @@ class PartitionTransactionLog:
             )
         return LedgerPosition(partition.sight.leader_epoch, outcome.base_offset)
 
-    def tell_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
-        """Tell `listener` once the record at `offset` is below the high watermark, or can no longer be waited for."""
-        self._partition(shard).tell_committed(offset + 1, listener)
+    def notify_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
+        """Notify `listener` once the record at `offset` is below the high watermark, or can no longer be waited for."""
+        self._partition(shard).notify_committed(offset + 1, listener)
 
     async def committed(self, shard: int, offset: int) -> None:
         """Return once the record at `offset` is below the high watermark; raises LedgerFailed."""

@@ -79,7 +79,7 @@ class ColdReads:
             self._in_pool(partial(self._read_in, each)).add_done_callback(done)
 
     def may_wait(self, tries: int) -> bool:
-        """Tell whether a reading that has had `tries` ranges read in waits from now on (INV-CO2)."""
+        """Return whether a reading that has had `tries` ranges read in waits from now on (INV-CO2)."""
         if tries < WARM_TRIES_MAX:
             return False
         self.waited_count += 1

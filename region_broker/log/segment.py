@@ -161,7 +161,7 @@ class Segment:
         return self._first_timestamp_ms
 
     def room_for(self, size_bytes: int, last_offset: int, now_ms: int, config: LogConfig) -> "Room":
-        """Tell whether the active segment takes that much more, up to that offset; note when it got its first."""
+        """Return whether the active segment takes that much more, up to that offset; note when it got its first."""
         if self.size_bytes == 0:
             self.first_appended_wall_ms = now_ms
             return Room.YES

@@ -40,7 +40,7 @@ class BirthOutcome(Enum):
 
 
 class _Asker:
-    """Greets for a folder without history, and keeps nothing of what it hears."""
+    """Makes handshakes for a folder without history, and keeps nothing of what it hears."""
 
     def __init__(self, identity: FolderIdentity) -> None:
         self._identity = identity
@@ -140,7 +140,7 @@ async def _check_others(
 
 
 async def _ask(region: RegionConfig, identity: FolderIdentity, ports: Ports) -> Hello | str:
-    """Return the greeting of a region, or why there is none."""
+    """Return the hello of a region, or why there is none."""
     address = split(region.peer)
     try:
         async with (

@@ -67,7 +67,7 @@ from txn_coordinator.settings import TxnSettings
 _log: Final = logging.getLogger("tidemark.node")
 
 
-class _Greeting:
+class _Handshake:
     """This node's `PeerIdentity`, before the failover driver that speaks for it is built."""
 
     driver: FailoverDriver
@@ -88,7 +88,7 @@ class Node:
         self.storage: Final = storage
         self.metrics: Final = Metrics()
         self._ports = ports
-        self._greeting = _Greeting()
+        self._handshake = _Handshake()
         self._stopping = asyncio.Event()
         self.failed_callbacks: Final = FailedCallbacks()
         self._compose_coordinators()
@@ -153,7 +153,9 @@ class Node:
 
     def _compose_region(self) -> None:
         config, storage, ports = self.config, self.storage, self._ports
-        self._source = LinkSource(storage.partitions, storage.metadata, self._greeting, ports.clock)
+        self._source = LinkSource(
+            storage.partitions, storage.metadata, self._handshake, ports.clock
+        )
         self.tidemarks = TidemarkService(self._tidemark_parts())
         own = config.own.image()
         self.role = RegionRole(
@@ -182,7 +184,7 @@ class Node:
             manifest=storage.partitions,
         )
         self.failover = FailoverDriver(parts, storage.journal, FailoverSettings())
-        self._greeting.driver = self.failover
+        self._handshake.driver = self.failover
         self._source.on_refuted = self.failover.refuted
         self._source.cut_is_owed = self.failover.cut_is_owed
         self._source.promised_to = self.failover.promised_to
@@ -195,7 +197,7 @@ class Node:
             region=self.config.region,
             ordinal=self.config.own.ordinal,
             network=ports.network,
-            identity=self._greeting,
+            identity=self._handshake,
             metadata=storage.metadata,
             partitions=storage.partitions,
             rounds=self.transactions.rounds,
@@ -247,7 +249,7 @@ class Node:
         self.topics.on_delete = self.groups.forget_topic
         self._forwarder = PeerForwarder(
             ports.network,
-            self._greeting,
+            self._handshake,
             self._peer_address,
             ports.clock,
             origin=ports.chance.uuid().int >> 65,
@@ -288,7 +290,7 @@ class Node:
         )
         # Each client of a mirror may have a connection of its own: half as many as clients get.
         peers = PeerSettings(connections_max=max(1, caps.in_all // 2))
-        self.peers = PeerServer(ports.network, self._greeting, peers)
+        self.peers = PeerServer(ports.network, self._handshake, peers)
         self._source.register(self.peers)
         self.failover.register(self.peers)
         self.peers.admit = self.failover.outlook.lives.admit

@@ -187,7 +187,7 @@ def lock_folder(folder: Path, disk: Disk) -> Lock:
 
 
 def is_in_use(folder: Path) -> bool:
-    """Tell whether another process keeps `folder` locked, and change nothing; raises OSError."""
+    """Return whether another process keeps `folder` locked, and change nothing; raises OSError."""
     path = folder / LOCK_FILE
     if not path.is_file():
         return False

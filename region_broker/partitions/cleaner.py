@@ -225,7 +225,7 @@ class _Run:
         )  # fmt: skip
 
     def is_void(self) -> bool:
-        """Tell whether the log has changed under the run, or may not be cleaned so far any more."""
+        """Return whether the log has changed under the run, or may not be cleaned so far any more."""
         return self._void
 
     def steps(self) -> Iterator[_Step]:

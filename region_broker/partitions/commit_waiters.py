@@ -57,8 +57,8 @@ class CommitWaiters:
         """Return how many wait (cancelled ones may still be counted)."""
         return len(self._heap)
 
-    def tell(self, offset: int, listener: CommitListener) -> None:
-        """Tell `listener`, once, when `reached(offset)` or more is called, or of `fail`'s error."""
+    def notify_at(self, offset: int, listener: CommitListener) -> None:
+        """Notify `listener`, once, when `reached(offset)` or more is called, or of `fail`'s error."""
         self._serial += 1
         heapq.heappush(self._heap, (offset, self._serial, listener))
 

@@ -80,8 +80,8 @@ class Wanted:
     def changed(self) -> None:
         """See `Watcher`: look at it again (INV-FE6)."""
         session = self.session
-        if self.wake() and session is not None and session.on_restless is not None:
-            session.on_restless(self)
+        if self.wake() and session is not None and session.on_dirty is not None:
+            session.on_dirty(self)
 
     def wake(self) -> bool:
         """Watch no more; return whether it was quiet."""
@@ -92,7 +92,7 @@ class Wanted:
         self.leads_as_before = partition.is_leader == self.led
         partition.watchers.unwatch(self)
         if self.session is not None:
-            self.session.restless[self.key] = self
+            self.session.dirty[self.key] = self
         return True
 
 
@@ -110,8 +110,8 @@ class Told(NamedTuple):
 class FetchSession:
     """One client's session; `expected_epoch` is that of its next request.
 
-    `restless`: what is not quiet, in the order in which it is looked at. `on_restless` is told of what ceases to be
-    quiet, `on_over` that nothing more will be told: of the one request that waits.
+    `dirty`: the dirty partitions, which are not quiet, in the order in which it is looked at. `on_dirty` is told of
+    what ceases to be quiet, `on_over` that nothing more will be told: of the one request that waits.
     """
 
     session_id: int
@@ -120,17 +120,17 @@ class FetchSession:
     used_ms: int
     expected_epoch: int = 1
     wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
-    restless: dict[PartitionKey, Wanted] = field(default_factory=dict)
+    dirty: dict[PartitionKey, Wanted] = field(default_factory=dict)
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     counted: int = 0
     ended: bool = False
-    on_restless: Callable[[Wanted], None] | None = None
+    on_dirty: Callable[[Wanted], None] | None = None
     on_over: Callable[[], None] | None = None
 
     def take_in(self, item: Wanted) -> None:
         """Remember a partition that is new here."""
         item.session = self
-        self.wanted[item.key] = self.restless[item.key] = item
+        self.wanted[item.key] = self.dirty[item.key] = item
 
     def step(self, wanted: Iterable[Wanted], forgotten: Iterable[PartitionKey]) -> None:
         """Take in what a request adds, changes and forgets; one that still waits is over (INV-FE3)."""
@@ -149,20 +149,20 @@ class FetchSession:
             gone = self.wanted.pop(key, None)
             if gone is not None:
                 gone.wake()
-                del self.restless[key]
+                del self.dirty[key]
 
-    def wait(self, on_restless: Callable[[Wanted], None], on_over: Callable[[], None]) -> None:
+    def wait(self, on_dirty: Callable[[Wanted], None], on_over: Callable[[], None]) -> None:
         """Tell a request that waits what ceases to be quiet, and when it need not wait any longer."""
-        self.on_restless, self.on_over = on_restless, on_over
+        self.on_dirty, self.on_over = on_dirty, on_over
 
     def wait_no_more(self, on_over: Callable[[], None]) -> None:
         """Tell it nothing more, if it is the one that waits."""
         if self.on_over == on_over:
-            self.on_restless = self.on_over = None
+            self.on_dirty = self.on_over = None
 
     def end_wait(self) -> None:
         """Let the request that waits be answered now."""
-        on_over, self.on_restless, self.on_over = self.on_over, None, None
+        on_over, self.on_dirty, self.on_over = self.on_over, None, None
         if on_over is not None:
             on_over()
 
@@ -185,9 +185,9 @@ class FetchSession:
 
     def note_quiet(self, item: Wanted, partition: Partition) -> None:
         """Note that all there is was told, and nothing can be read, until the partition changes (INV-FE6)."""
-        if not self.ended and self.restless.get(item.key) is item:
+        if not self.ended and self.dirty.get(item.key) is item:
             # Another of that key is a partition that was forgotten and added anew: it stays (INV-FE6).
-            del self.restless[item.key]
+            del self.dirty[item.key]
             item.quiet_in, item.led = partition, partition.is_leader
             partition.watchers.watch(item)
 
@@ -195,9 +195,9 @@ class FetchSession:
         """Return whether an answer has to name the partition; remember what it says (INV-FE1, INV-FE2)."""
         news = told.failed or told.has_data or not _same(item, told)
         remember(item, told)
-        if (told.has_data or told.failed) and self.restless.get(item.key) is item:
-            del self.restless[item.key]
-            self.restless[item.key] = item
+        if (told.has_data or told.failed) and self.dirty.get(item.key) is item:
+            del self.dirty[item.key]
+            self.dirty[item.key] = item
         return news
 
 
@@ -262,12 +262,12 @@ class FetchSessions:
         """Return how many partitions they remember altogether."""
         return self._partition_count
 
-    def restless_count(self, session_id: int, isolation: Isolation) -> int:
+    def dirty_count(self, session_id: int, isolation: Isolation) -> int:
         """Return how many partitions a request in a session looks at, 0 if there is no such session."""
         session = self._sessions.get(session_id)
         if session is None:
             return 0
-        return len(session.restless if session.isolation is isolation else session.wanted)
+        return len(session.dirty if session.isolation is isolation else session.wanted)
 
     def enter(self, request: SessionRequest, now_ms: int) -> FetchSession | SessionError | None:
         """Return the session that `request` goes on in, None if it stands alone, or why it cannot.

@@ -113,7 +113,7 @@ class Partition:
         assert leader_epoch >= self.written_epoch, (leader_epoch, self.written_epoch)
         if not self.is_leader or self.sight.leader_epoch != leader_epoch:
             self.sight.lead(leader_epoch)
-            self.watchers.tell()
+            self.watchers.notify()
 
     def become_mirror(self) -> None:
         """Take only mirrored batches from now on, and show no more than `show_up_to` says.
@@ -126,7 +126,7 @@ class Partition:
             self.sight.is_leader = False
             self._waiters.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
         self.follow_term(self.written_epoch)
-        self.watchers.tell()
+        self.watchers.notify()
 
     def follow_term(self, leader_epoch: int) -> None:
         """Tell clients of a mirror the leader epoch of the acting region's term, under which this log may be idle.
@@ -136,7 +136,7 @@ class Partition:
         that go back, until somebody writes.
         """
         if self.sight.follow_term(leader_epoch):
-            self.watchers.tell()
+            self.watchers.notify()
 
     # -- what readers of a mirror see ------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Partition:
         lies below the end of the whole cut, too; neither goes down (T16).
         """
         if self.sight.show_up_to(cut_offset, whole_end):
-            self.watchers.tell()
+            self.watchers.notify()
 
     def rewind_cut(self, cut_offset: int) -> None:
         """Take readers back to `cut_offset`: only when a forced takeover has voided what was shown (T25).
@@ -163,25 +163,25 @@ class Partition:
         """
         self.sight.shown_cut_offset = cut_offset
         self.sight.whole_end = 0
-        self.watchers.tell()
+        self.watchers.notify()
 
     # -- waiting ---------------------------------------------------------------------------------
 
     async def wait_committed(self, offset: int) -> None:
         """Return once HW >= `offset`. Raises PartitionFailed or NotLeader: the outcome is unknown then."""
         waiting = CommitFuture()
-        self.tell_committed(offset, waiting)
+        self.notify_committed(offset, waiting)
         await waiting.future
 
-    def tell_committed(self, offset: int, listener: CommitListener) -> None:
-        """Tell `listener` once HW >= `offset`, perhaps at once; or of PartitionFailed or NotLeader."""
+    def notify_committed(self, offset: int, listener: CommitListener) -> None:
+        """Notify `listener` once HW >= `offset`, perhaps at once; or of PartitionFailed or NotLeader."""
         failed = self.log.content.failed
         if failed is not None:
             listener.not_committed(PartitionFailed(failed))
         elif self.log.durability.stable_offset >= offset:
             listener.committed()
         else:
-            self._waiters.tell(offset, listener)
+            self._waiters.notify_at(offset, listener)
 
     def _stable_moved(self) -> None:
         failed = self.log.content.failed
@@ -189,7 +189,7 @@ class Partition:
             self._waiters.fail(PartitionFailed(failed))
         else:
             self._waiters.reached(self.log.durability.stable_offset)
-        self.watchers.tell()
+        self.watchers.notify()
 
     def stop(self, reason: str) -> None:
         """Take and serve nothing any more, loudly, until the process starts again."""
@@ -199,7 +199,7 @@ class Partition:
         """Stop for good, cleanly: waiters get PartitionFailed with `reason`."""
         self.log.close()
         self._waiters.fail(PartitionFailed(reason))
-        self.watchers.tell()
+        self.watchers.notify()
 
     # -- cutting ---------------------------------------------------------------------------------
 
@@ -223,4 +223,4 @@ class Partition:
     def _show_no_more_than(self, offset: int, reason: str) -> None:
         self._waiters.fail(NotLeader(reason))
         self.sight.show_no_more_than(offset)
-        self.watchers.tell()
+        self.watchers.notify()

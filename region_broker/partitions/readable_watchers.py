@@ -46,15 +46,15 @@ class ReadableWatchers:
         return lambda: self.unwatch(watcher)
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` of every change from now on, until `unwatch`; once, if it watches already."""
+        """Notify `watcher` of every change from now on, until `unwatch`; once, if it watches already."""
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Tell it no more."""
+        """Notify it no more."""
         self._watchers.pop(watcher, None)
 
-    def tell(self) -> None:
-        """Tell all who watch."""
+    def notify(self) -> None:
+        """Notify all who watch."""
         if self._watchers:
             for watcher in list(self._watchers):
                 watcher.changed()

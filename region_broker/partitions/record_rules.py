@@ -35,7 +35,7 @@ RECOMPRESSED_INLINE_BYTES_MAX: Final = 8 * 1024
 
 
 def is_heavy(data: Buffer, config: LogConfig) -> bool:
-    """Tell whether `prepared` should be run for the batch, in a thread, before it is appended."""
+    """Return whether `prepared` should be run for the batch, in a thread, before it is appended."""
     codec = config.records.codec
     if codec is None and not config.compacts:
         return False

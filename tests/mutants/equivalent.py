@@ -37,7 +37,7 @@ def reason_for(mutant: Mutant, source: str) -> str | None:
 
 
 def is_the_mutant(known: Equivalent, mutant: Mutant, source: str) -> bool:
-    """Tell whether an entry means this mutant."""
+    """Return whether an entry means this mutant."""
     return (known.path, known.function, known.was, known.now) == (
         mutant.path,
         mutant.function(source),

@@ -91,7 +91,7 @@ def proposed(path: str, source: str) -> list[Mutant]:
 
 
 def is_one(mutant: Mutant, source: str) -> bool:
-    """Tell whether what was proposed differs from its module, and compiles (INV-MU1)."""
+    """Return whether what was proposed differs from its module, and compiles (INV-MU1)."""
     changed = mutant.applied(source)
     try:
         compiled = ast.parse(changed)

@@ -75,7 +75,7 @@ class Scratch:
         return failed if failed is not None and self._is_sound(failed, tests) else None
 
     def _is_sound(self, failed: str, tests: list[str]) -> bool:
-        """Tell whether what failed with a mutant passes without (INV-MU5)."""
+        """Return whether what failed with a mutant passes without (INV-MU5)."""
         asked = tests if failed == TIME_OUT else [failed]
         key = " ".join(asked)
         if key not in self._sound:

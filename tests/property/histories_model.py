@@ -238,7 +238,7 @@ class World:
 
     # What regions say to each other.
 
-    def greet(self) -> None:
+    def handshake(self) -> None:
         """Every region hears the others that it reaches (`FailoverDriver.learn`)."""
         for region in self.regions.values():
             if region.running:
@@ -423,7 +423,7 @@ class World:
         region.record((Returned if returned else LogsCut)(effect.lineage_epoch))
 
     def _learn_lineage(self, region: Region) -> None:
-        self.greet()
+        self.handshake()
         state = region.now
         unseen = tuple(
             EntryRecord.of(entry) for entry in region.known_lineage().since(state.region_epoch)

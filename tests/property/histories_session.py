@@ -14,7 +14,7 @@ from geo_replicator.effects import (
 )
 from geo_replicator.events import (
     DivergenceResolved,
-    Greeted,
+    HandshakeDone,
     HistoryShown,
     HomeLogEnd,
     LinkEvent,
@@ -78,14 +78,14 @@ class Session:
     def run(self) -> None:
         if self.world.strangers(self.mirror, self.home):
             return
-        greeted = Greeted(
+        handshake = HandshakeDone(
             self.home.name,
             self.home.metadata.region_epoch,
             self.home.is_home,
             own_lineage(self.home),
         )
         self.core.step(LinkStarted())
-        event: LinkEvent | None = greeted
+        event: LinkEvent | None = handshake
         while event is not None:
             effects = self.core.step(event)
             event = None

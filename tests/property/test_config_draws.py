@@ -44,7 +44,7 @@ def right_value(key: str) -> st.SearchStrategy[Any]:
 
 
 def contradicts(raw: dict[str, Any]) -> bool:
-    """Tell whether keys that are right by themselves are not so together, by what the reference says."""
+    """Return whether keys that are right by themselves are not so together, by what the reference says."""
     session_ms = int(raw.get("group_consumer_session_timeout_ms", 45_000))
     heartbeat_ms = int(raw.get("group_consumer_heartbeat_interval_ms", 5_000))
     wait_ms = int(raw.get("mirror_whole_wait_ms", 120_000))

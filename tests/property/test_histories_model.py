@@ -48,7 +48,7 @@ def newborn(count: int, mutants: frozenset[str] = frozenset()) -> World:
 def settle(world: World) -> None:
     """Let regions talk, and run their effects, until all of them wait; then mirrors copy."""
     for _ in range(60):
-        world.greet()
+        world.handshake()
         moved = [world.step(name) for name, region in world.regions.items() if region.running]
         if not any(moved) and not copies(world):
             return
@@ -162,8 +162,8 @@ def accept(world: World, name: str) -> None:
     world.takeover(name, accepts=refuted.region)
 
 
-def greet(world: World, _name: str) -> None:
-    world.greet()
+def handshake(world: World, _name: str) -> None:
+    world.handshake()
 
 
 def switch(world: World, name: str) -> None:
@@ -172,7 +172,7 @@ def switch(world: World, name: str) -> None:
 
 ORDERED: dict[str, Callable[[World, str], None]] = {
     "kill": World.kill, "start": World.start, "write": World.write, "show": show, "create": World.create,
-    "delete": World.delete, "failover": World.takeover, "switch": switch, "accept": accept, "greet": greet,
+    "delete": World.delete, "failover": World.takeover, "switch": switch, "accept": accept, "handshake": handshake,
 }  # fmt: skip
 
 
@@ -303,11 +303,11 @@ def walk(count: int, steps: int, seed: int, mutants: frozenset[str] = frozenset(
         drawn, settled = chance.random(), False
         if drawn < 0.45:
             name = chance.choice(list(world.regions))
-            action: Action = (chance.choice(["step", "step", "greet", "pull"]), name)
+            action: Action = (chance.choice(["step", "step", "handshake", "pull"]), name)
         elif drawn < 0.65 and (asked := list(clients_actions(world))):
             action = chance.choice(asked)
         elif drawn < 0.8:
-            action, settled = ("greet", NAMES[0]), True
+            action, settled = ("handshake", NAMES[0]), True
         else:
             action = chance.choice(list(operators_actions(world)))
         trace.append((*action, "*") if settled else action)
@@ -336,7 +336,7 @@ def test_T35_a_region_epoch_that_was_begun_twice_takes_back_nothing() -> None:
     for taken in (
         ("failover", "us"),
         *[("step", "us")] * 3,
-        ("greet", "eu"),
+        ("handshake", "eu"),
         *[("step", "eu")] * 2,
     ):
         world = judged(world, taken, settled=False)

@@ -98,7 +98,7 @@ async def told(pair: Pair, clock: MovedClock) -> None:
         return runs_twice({"us": view_of(pair.us)})
 
     def hears_both() -> bool:
-        clock.moved_ms += LATE_MS // 100  # a greeting comes every half second, and time flies here
+        clock.moved_ms += LATE_MS // 100  # a handshake comes every half second, and time flies here
         return bool(texts())
 
     await pair.until(hears_both, "both are heard")

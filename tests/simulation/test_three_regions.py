@@ -231,7 +231,7 @@ async def test_INV_FW6_a_client_does_not_wait_for_a_home_that_stands_still_and_a
 ) -> None:
     """At the address of the region that takes over, and of one that follows it; nothing else would end its request."""
     monkeypatch.setattr(forwarder, "FORWARD_TIMEOUT_S", 10.0**9)
-    monkeypatch.setattr(failover_peers, "GREET_TIMEOUT_MS", 300)
+    monkeypatch.setattr(failover_peers, "HANDSHAKE_TIMEOUT_MS", 300)
     async with region_pair(tmp_path, 5, names=("eu", "us", "ap")) as pair:
         await pair.create_topic(TOPIC, 1)
         port = pair.regions[address].kafka_port

@@ -209,14 +209,14 @@ async def test_T20_nobody_copies_from_a_region_that_has_not_cut_its_own_logs_yet
     await pair.reached("first")
     caplog.set_level(logging.INFO)
     peers, all_answered = pair.us.driver.parts.peers, asyncio.Event()
-    greet_all = peers.greet_all
+    handshake_with_all = peers.handshake_with_all
 
     async def waiting_for_a_third(*, timeout_ms: int) -> Sequence[str]:
-        answered = await greet_all(timeout_ms=timeout_ms)
+        answered = await handshake_with_all(timeout_ms=timeout_ms)
         await all_answered.wait()
         return answered
 
-    monkeypatch.setattr(peers, "greet_all", waiting_for_a_third)
+    monkeypatch.setattr(peers, "handshake_with_all", waiting_for_a_third)
     begin(pair.us)
     await pair.us.until(Phase.CUTTING)
     await pair.eu.until(Phase.MIRRORING)

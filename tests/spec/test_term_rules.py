@@ -129,7 +129,7 @@ async def test_T26_readers_ahead_of_the_cut_wait_until_their_groups_have_rejoine
     await until(lambda: pair.us.role.acting, "us acts again")
     assert pair.us.partition().readers_ahead
     await pair.us.kill()
-    pair.us.settings = replace(pair.us.settings, readers_ahead_ms=0, greet_interval_ms=1)
+    pair.us.settings = replace(pair.us.settings, readers_ahead_ms=0, handshake_interval_ms=1)
     await pair.us.start()
     await until(lambda: pair.us.role.acting, "us acts again")
     await until(lambda: not pair.us.partition().readers_ahead, "nobody is waited for any more")

@@ -198,7 +198,7 @@ def _reaches_the_system(called: ast.expr) -> bool:
 
 
 def _opens_a_path(call: ast.Call) -> bool:
-    """Tell whether this is `path.open("rb")` and the like, and not the `open` of something else."""
+    """Return whether this is `path.open("rb")` and the like, and not the `open` of something else."""
     modes = [arg.value for arg in call.args[:1] if isinstance(arg, ast.Constant)]
     named = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
     return named and any(re.fullmatch("[rwaxbt+]{1,3}", str(mode)) for mode in modes)

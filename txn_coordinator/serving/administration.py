@@ -156,6 +156,6 @@ class TransactionAdministration:
 
 
 def _is_visible(record: TransactionRecord) -> bool:
-    """Tell whether a client may know of the entry: it has a producer id, and is not being forgotten."""
+    """Return whether a client may know of the entry: it has a producer id, and is not being forgotten."""
     named = not record.transactional_id.startswith(tr.ORPHAN_PREFIX)
     return named and record.producer_id >= 0 and record.status is not TxnStatus.DEAD

@@ -39,7 +39,7 @@ class AdoptionReport:
 
 
 def is_covered(record: TransactionRecord, tp: TopicPartition, found: OpenTxn) -> bool:
-    """Tell whether the decision that adoption carries out for `record` ends what is open in `tp`.
+    """Return whether the decision that adoption carries out for `record` ends what is open in `tp`.
 
     A decided transaction: only if its bumped epoch proves that the data is its own. Under TV1 the data
     may belong to the next transaction with the same epoch, whose beginning is above the cut (H9), and T6

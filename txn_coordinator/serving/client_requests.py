@@ -235,7 +235,7 @@ class ClientRequests:
         partition: TopicPartition,
         arrival: Arrival | None = None,
     ) -> TxnVerdict:
-        """Tell whether `partition` is in the producer's transaction now (C27).
+        """Return whether `partition` is in the producer's transaction now (C27).
 
         `arrival`: data of a TV1 client that is to be written now; ask once per request (INV-TO4).
         Synchronous: a caller that appends without an `await` in between cannot be overtaken by a
@@ -270,7 +270,7 @@ class ClientRequests:
         *,
         aborting: bool = False,
     ) -> bool:
-        """Tell whether a coordinator request came in order (INV-TO1); no `await` follows until its step."""
+        """Return whether a coordinator request came in order (INV-TO1); no `await` follows until its step."""
         if sender is None or not self._settings.connection_order:
             return True
         in_order = shard.connections.admits(name, pair, sender, aborting=aborting)

@@ -127,7 +127,7 @@ class LedgerQueue:
                 self._user.step(RoundAppended(item.round, offset))
         if reports:
             flushed = _Flushed(self._user, reports)
-            self._ledger.tell_committed(self._shard, self._last_offset, flushed)
+            self._ledger.notify_committed(self._shard, self._last_offset, flushed)
 
     async def committed(self, offset: int) -> bool:
         """Return whether the record at `offset` came below the high watermark here."""

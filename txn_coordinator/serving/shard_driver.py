@@ -118,7 +118,7 @@ class ShardDriver:
         return TxnVerdict.NOT_COORDINATOR if self.failed is None else TxnVerdict.UNAVAILABLE
 
     def is_closed(self) -> bool:
-        """Tell whether the shard was closed meanwhile: to be asked again after every `await`."""
+        """Return whether the shard was closed meanwhile: to be asked again after every `await`."""
         return self.closed
 
     def expect_open(self) -> None:

@@ -21,7 +21,7 @@ class ConnectionFence:
     def admits(
         self, transactional_id: str, pair: tuple[int, int], sender: Sender, *, aborting: bool
     ) -> bool:
-        """Tell whether a coordinator request of `pair` came in order (INV-TO1), and note it.
+        """Return whether a coordinator request of `pair` came in order (INV-TO1), and note it.
 
         A pair that is not in force is let through: its epoch is what refuses it (INV-TO2).
         """
@@ -40,7 +40,7 @@ class ConnectionFence:
     def admits_data(
         self, transactional_id: str | None, producer_id: int, tp: TopicPartition, arrival: Arrival
     ) -> bool:
-        """Tell whether data of the pair in force may be written now (INV-TO4)."""
+        """Return whether data of the pair in force may be written now (INV-TO4)."""
         entry = self._table.find(transactional_id, producer_id)
         if entry is None or entry.connections is None:
             return True

@@ -50,7 +50,7 @@ class Decisions:
         self._step = step
 
     def is_foreign(self, record: TransactionRecord) -> bool:
-        """Tell whether the entry's pair was given out before this region acted (T22)."""
+        """Return whether the entry's pair was given out before this region acted (T22)."""
         return tr.is_foreign(record, self.region_epoch)
 
     def bump(

@@ -129,7 +129,7 @@ def _pair_to_answer(record: TransactionRecord, request: ev.EndTxnReceived) -> tu
 
 
 def _ends_the_next(record: TransactionRecord, request: ev.EndTxnReceived) -> bool:
-    """Tell whether a TV2 client, which holds the next pair already, ends its next transaction.
+    """Return whether a TV2 client, which holds the next pair already, ends its next transaction.
 
     It had its answer when the decision was durable; the markers of that one are still being
     written. Kafka says CONCURRENT_TRANSACTIONS here (a transition is pending); we hold it.

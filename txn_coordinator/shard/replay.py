@@ -77,7 +77,7 @@ class LedgerReplay:
         return DecisionId(self._shard, position.leader_epoch, position.offset, record.stamp)
 
     def _may_be_round_of(self, stamp: int, offset: int) -> bool:
-        """Tell whether a decision at `offset` can have been taken in round `stamp` (T2).
+        """Return whether a decision at `offset` can have been taken in round `stamp` (T2).
 
         1. ROUND 5, a decision, ROUND 6; its COMPLETE lies further on. 2. Compaction takes ROUND 5, since 6 is the
         newest of its key, and keeps the decision. 3. At replay the decision comes before any ROUND.

@@ -125,6 +125,6 @@ def _judge_abort(entry: Entry, request: ev.AbortReceived) -> TxnVerdict | None:
 
 
 def may_expire(entry: Entry, wall_ms: int, id_retention_ms: int) -> bool:
-    """Tell whether an entry may be forgotten (C25)."""
+    """Return whether an entry may be forgotten (C25)."""
     idle = entry.pending is None and not entry.parked
     return idle and expiry.id_is_expired(entry.record, wall_ms, id_retention_ms)

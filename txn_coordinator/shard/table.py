@@ -77,7 +77,7 @@ class TransactionTable:
         return self.entries.get(name) if name is not None else None
 
     def is_in(self, entry: Entry) -> bool:
-        """Tell whether this entry was not forgotten meanwhile."""
+        """Return whether this entry was not forgotten meanwhile."""
         return self.entries.get(entry.record.transactional_id) is entry
 
     def ongoing(self) -> Iterator[Entry]:

@@ -62,7 +62,7 @@ class ShardView:
         return (entry.record for entry in self._table.entries.values())
 
     def is_pending(self, transactional_id: str) -> bool:
-        """Tell whether a transition of this transactional id is appended, and not durable yet."""
+        """Return whether a transition of this transactional id is appended, and not durable yet."""
         entry = self._table.get(transactional_id)
         return entry is not None and entry.pending is not None
 
@@ -104,7 +104,7 @@ class ShardView:
         producer_epoch: int,
         tp: TopicPartition,
     ) -> TxnVerdict | None:
-        """Tell whether `tp` is in the producer's ongoing transaction (C27); None: no such producer here."""
+        """Return whether `tp` is in the producer's ongoing transaction (C27); None: no such producer here."""
         entry = self._table.find(transactional_id, producer_id)
         if entry is None:
             return None
@@ -124,7 +124,7 @@ class ShardView:
         return TxnVerdict.NOT_IN_TRANSACTION
 
     def has_joined(self, request: AddPartitionsReceived) -> bool:
-        """Tell whether the partitions are durably in the ongoing transaction already (C26)."""
+        """Return whether the partitions are durably in the ongoing transaction already (C26)."""
         entry = self._table.get(request.transactional_id)
         if entry is None or entry.pending is not None:
             return False
@@ -159,6 +159,6 @@ class ShardView:
 
 
 def _may_be_next(record: TransactionRecord, producer_id: int, producer_epoch: int) -> bool:
-    """Tell whether the pair may begin a transaction once the markers are written (P6)."""
+    """Return whether the pair may begin a transaction once the markers are written (P6)."""
     current = (record.producer_id, record.producer_epoch)
     return (producer_id, producer_epoch) in (current, tr.pair_for_next(record))

@@ -128,7 +128,7 @@ def _ends(partition: Path) -> Ends:
 
 
 def _is_committed(header: BatchHeader, ends: Ends) -> bool:
-    """Tell whether a batch stands by itself, or the next end of its producer's transactions is a commit.
+    """Return whether a batch stands by itself, or the next end of its producer's transactions is a commit.
 
     A commit's marker stays for as long as a record of its transaction (INV-CLX2).
     """

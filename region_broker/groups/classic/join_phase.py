@@ -24,7 +24,7 @@ class JoinPhase:
         return cls(now_ms + delay_ms, max(timeout_ms - delay_ms, 0))
 
     def waits(self, roster: Roster, now_ms: int) -> bool:
-        """Tell whether somebody is waited for, or may still come."""
+        """Return whether somebody is waited for, or may still come."""
         if self.initial_left_ms is not None:
             due = self.deadline_ms <= now_ms and not self.newcomer
             gone = not roster.members and not roster.invited

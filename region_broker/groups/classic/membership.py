@@ -41,12 +41,12 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Tell whether it brought an instance id."""
+        """Return whether it brought an instance id."""
         return self.instance_id is not None
 
     @property
     def waits(self) -> bool:
-        """Tell whether we owe it an answer: then its session cannot run out."""
+        """Return whether we owe it an answer: then its session cannot run out."""
         return self.join_token is not None or self.sync_token is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -141,7 +141,7 @@ class Roster:
         return [name for name in listed[0] if all(name in names for names in listed[1:])]
 
     def supports(self, protocols: Iterable[tuple[str, bytes]], *, without: str | None) -> bool:
-        """Tell whether these protocols share one with all members (`without`: the one replaced)."""
+        """Return whether these protocols share one with all members (`without`: the one replaced)."""
         offered = {name for name, _ in protocols}
         others = [m for m in self.members.values() if m.member_id != without]
         if not others:

@@ -148,7 +148,7 @@ def check_generation(group: ConsumerGroup, member_id: str, generation: int) -> N
 
 
 def must_rejoin(group: ConsumerGroup, member_id: str) -> bool:
-    """Tell whether a heartbeat is answered with REBALANCE_IN_PROGRESS."""
+    """Return whether a heartbeat is answered with REBALANCE_IN_PROGRESS."""
     current = group.current_of(member_id)
     if current.member_epoch < group.group_epoch:
         return True
@@ -270,7 +270,7 @@ def upgrade(classic: Group, view: TopicView) -> Draft:
 
 
 def can_downgrade(group: ConsumerGroup, leaving: Iterable[str]) -> bool:
-    """Tell whether only classic members are left when these go, and at least one (INV-NB3)."""
+    """Return whether only classic members are left when these go, and at least one (INV-NB3)."""
     going = set(leaving)
     left = [member_id for member_id in group.metadata if member_id not in going]
     return bool(left) and all(group.uses_classic(member_id) for member_id in left)

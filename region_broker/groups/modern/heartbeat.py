@@ -202,7 +202,7 @@ def check_epoch(group: ConsumerGroup, request: HeartbeatRequest) -> None:
 
 
 def _may_change(group: ConsumerGroup, request: HeartbeatRequest, view: TopicView) -> bool:
-    """Tell whether anything can come of this heartbeat; most say nothing new."""
+    """Return whether anything can come of this heartbeat; most say nothing new."""
     member = group.metadata.get(request.member_id)
     return (
         member is None

@@ -32,7 +32,7 @@ class HeartbeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the member says everything: then it is told its whole assignment."""
+        """Return whether the member says everything: then it is told its whole assignment."""
         subscribes = self.topic_names is not None or self.topic_regex is not None
         return self.member_epoch == 0 or (
             self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None

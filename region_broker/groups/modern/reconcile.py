@@ -77,14 +77,14 @@ def reconcile(
 
 
 def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
-    """Tell whether the member may still own one of these."""
+    """Return whether the member may still own one of these."""
     if owned is None:
         return True
     return any(owned.get(topic_id, frozenset()) & partitions[topic_id] for topic_id in partitions)
 
 
 def is_subset(owned: Partitions | None, assigned: Partitions) -> bool:
-    """Tell whether the member says that it owns nothing but these."""
+    """Return whether the member says that it owns nothing but these."""
     if owned is None:
         return False
     return all(owned[topic_id] <= assigned.get(topic_id, frozenset()) for topic_id in owned)

@@ -143,12 +143,12 @@ class ConsumerGroup:
         return self.target.get(member_id, NOTHING)
 
     def is_settled(self, member_id: str) -> bool:
-        """Tell whether the member has reached the newest target."""
+        """Return whether the member has reached the newest target."""
         current = self.current_of(member_id)
         return current.state is MemberState.STABLE and current.member_epoch == self.assignment_epoch
 
     def uses_classic(self, member_id: str) -> bool:
-        """Tell whether a member speaks the classic protocol."""
+        """Return whether a member speaks the classic protocol."""
         member = self.metadata.get(member_id)
         return member is not None and member.classic is not None
 

@@ -89,7 +89,7 @@ def shapes(names: Collection[str], view: TopicView) -> dict[str, TopicShape]:
 
 
 def topics_changed(group: ConsumerGroup, view: TopicView) -> bool:
-    """Tell whether the group's topics are others than it last saw."""
+    """Return whether the group's topics are others than it last saw."""
     return any(_is_resolved_anew(group, each, view) for each in group.patterns()) or (
         group.topics != shapes(group.all_subscribed_names(), view)
     )

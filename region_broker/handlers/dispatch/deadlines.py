@@ -33,7 +33,7 @@ class Deadlines:
         return len(self._due_s)
 
     def add(self, expiring: Expiring, timeout_s: float) -> None:
-        """Tell `expiring` after that time, unless it is dropped."""
+        """Notify `expiring` after that time, unless it is dropped."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()

@@ -100,7 +100,7 @@ def _wanted_count(ctx: RequestContext, request: FetchRequest) -> int:
     count = sum([len(partitions) for _, partitions in request.topics])
     isolation = isolation_of(request.isolation_level)
     if request.session_id != NO_SESSION and isolation is not None:
-        count += ctx.services.fetch_sessions.restless_count(request.session_id, isolation)
+        count += ctx.services.fetch_sessions.dirty_count(request.session_id, isolation)
     return count
 
 

@@ -65,7 +65,7 @@ class Reading:
     def _wanted(self) -> Sequence[Wanted]:
         if self._session is None:
             return self._named
-        return tuple(islice(self._session.restless.values(), ELEMENTS_AT_ONCE_MAX))
+        return tuple(islice(self._session.dirty.values(), ELEMENTS_AT_ONCE_MAX))
 
     def begin(self, on_over: Callable[[], None]) -> Pieces[None]:
         """Call `on_over` once there is enough, something is to be told, or the time is over; perhaps at once."""
@@ -76,7 +76,7 @@ class Reading:
         self._on_over = on_over
         self._wait = ReadableWait(enough_bytes, self._enough)
         if self._session is not None:
-            self._session.wait(self._restless, self._enough)
+            self._session.wait(self._dirty, self._enough)
         for done, item in enumerate(self._wanted(), 1):
             if not self._look_at(item):
                 self._over()
@@ -100,7 +100,7 @@ class Reading:
         self._wait.look_at(partition, item.offset, self._isolation)
         return not self._wait.has_enough
 
-    def _restless(self, item: Wanted) -> None:
+    def _dirty(self, item: Wanted) -> None:
         """Look at what is quiet no more; called within the change."""
         if self._wait is not None and not (self._look_at(item) and item.leads_as_before):
             self._enough()

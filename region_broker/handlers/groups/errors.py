@@ -76,7 +76,7 @@ def duration_ms(duration: timedelta) -> int:
 
 
 def is_known(ctx: RequestContext, tp: TopicPartition) -> bool:
-    """Tell whether the partition exists."""
+    """Return whether the partition exists."""
     topic = ctx.services.metadata.image.topics.get(tp.topic)
     return topic is not None and 0 <= tp.partition < topic.partition_count
 

@@ -144,7 +144,7 @@ class ProduceWait:
                 assert item.partition is not None
                 self._left += 1
                 item.wait = self
-                item.partition.tell_committed(item.outcome.next_offset, item)
+                item.partition.notify_committed(item.outcome.next_offset, item)
 
     def all_expected(self) -> None:
         """Note that every batch is waited for; ends at once if all are durable or refused."""

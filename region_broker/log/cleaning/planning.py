@@ -50,7 +50,7 @@ class Filth:
         return self.dirty_bytes / total if total else 0.0
 
     def wanted(self, dirty_ratio_min: float) -> bool:
-        """Tell whether it is time: dirty enough, or the oldest of it is older than `max.compaction.lag.ms`."""
+        """Return whether it is time: dirty enough, or the oldest of it is older than `max.compaction.lag.ms`."""
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > dirty_ratio_min)
 
 

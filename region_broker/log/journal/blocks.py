@@ -147,7 +147,8 @@ def encode_block(serial: int, number: int, pieces: Sequence[Piece]) -> bytes:
 
 
 def has_look_alikes(block: bytes) -> bool:
-    """Tell whether a page inside an encoded block begins like a block of its own: it must not be written (INV-JB5)."""
+    """Return whether a page inside an encoded block begins like a block of its own: it must not be written
+    (INV-JB5)."""
     pages = range(ALIGN_BYTES, len(block), ALIGN_BYTES)
     return any(block[at : at + 4] == _BLOCK_MAGIC for at in pages)
 

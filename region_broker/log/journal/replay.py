@@ -189,7 +189,7 @@ def _checkpoint(disk: Disk, folder: Path) -> Checkpoint | None:
 
 
 def _counts(source: _Source, folder: Path, checkpoint: Checkpoint | None, entry: Entry) -> bool:
-    """Tell whether the log may lack what an entry holds (INV-JR1)."""
+    """Return whether the log may lack what an entry holds (INV-JR1)."""
     if checkpoint is None:  # older segments may be compacted by now
         names = source.disk.list_dir(folder)
         last = max((name for name in names if name.endswith(LOG_SUFFIX)), default="")

@@ -62,7 +62,7 @@ class LogAsLeft:
         return NO_MARK if self.checkpoint is None else self.checkpoint.fence
 
     def is_clean(self, segments: list[Segment]) -> bool:
-        """Tell whether it was closed, and no segment has changed since."""
+        """Return whether it was closed, and no segment has changed since."""
         checkpoint, active = self.checkpoint, segments[-1]
         return (
             checkpoint is not None

@@ -91,7 +91,7 @@ class Removal:
             logger.warning("%s stays, but its mark cannot be removed: %s", folder, error)
 
     def is_marked(self, folder: Path) -> bool:
-        """Tell whether its deletion was begun."""
+        """Return whether its deletion was begun."""
         return self._disk.exists(folder / MARK_NAME)
 
     def put_away(self, folder: Path, on_gone: OnGone = lambda: None, *, keep: bool = True) -> bool:

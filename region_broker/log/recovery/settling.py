@@ -67,7 +67,7 @@ def _remove_stale(left: LogAsLeft, found: Found, active: Segment) -> bool:
 
 
 def _is_covered(left: LogAsLeft, found: Found, segments: list[Segment]) -> bool:
-    """Tell whether the checkpoint says all that there is to say: nothing was behind it."""
+    """Return whether the checkpoint says all that there is to say: nothing was behind it."""
     checkpoint, active = left.checkpoint, segments[-1]
     return (
         checkpoint is not None

@@ -56,7 +56,8 @@ def write_snapshot(disk: Disk, folder: Path, offset: int, data: bytes) -> None:
 
 
 def remove_outside(disk: Disk, folder: Path, log_start_offset: int, end_offset: int) -> bool:
-    """Remove the snapshots below the log's start and above its end; durable after `fsync_dir`. Tell if there was any."""
+    """Remove the snapshots below the log's start and above its end; durable after `fsync_dir`. Return whether there
+    was any."""
     found = False
     for offset in snapshot_offsets(disk.list_dir(folder)):
         if not log_start_offset <= offset <= end_offset:

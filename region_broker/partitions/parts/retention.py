@@ -43,14 +43,14 @@ class Retention:
         if offset > sight.log_start_offset:
             if not await self._trimming.raise_start_in_thread(offset):
                 raise NotLeader(f"{self._tp} was cut while its records below {offset} were deleted")
-            self._watchers.tell()
+            self._watchers.notify()
         return sight.log_start_offset
 
     def forget_below(self, offset: int) -> None:
         """Follow home's log start on a mirror, durably; whole segments below it go (T14). Raises PartitionFailed."""
         if offset > self._sight.log_start_offset:
             self._trimming.raise_start(offset)
-            self._watchers.tell()
+            self._watchers.notify()
         self._log.trimmer.delete_segments_below(min(offset, self._sight.log_start_offset))
 
     def maintain(
@@ -80,5 +80,5 @@ class Retention:
             now_ms=now_ms, stable_offset=sight.last_stable_offset, hold_offset=hold_offset
         )
         if deleted:
-            self._watchers.tell()
+            self._watchers.notify()
         return deleted

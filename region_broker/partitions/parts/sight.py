@@ -88,7 +88,7 @@ class Sight:
         return self.last_stable_offset
 
     def is_behind(self, offset: int) -> bool:
-        """Tell whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).
+        """Return whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).
 
         1. A consumer reads to the end in the acting region. 2. Its next metadata comes from the mirror's
         node, which is some ms behind. 3. OFFSET_OUT_OF_RANGE would send it to `auto.offset.reset`, and it
@@ -131,7 +131,7 @@ class Sight:
         return True
 
     def show_up_to(self, cut_offset: int, whole_end: int) -> bool:
-        """Let a mirror's readers see further; neither goes down (T16). Tell whether something moved."""
+        """Let a mirror's readers see further; neither goes down (T16). Return whether something moved."""
         if cut_offset <= self.shown_cut_offset and whole_end <= self.whole_end:
             return False
         self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)

@@ -95,7 +95,7 @@ class PartitionWriter:
         return outcome
 
     def is_heavy(self, data: Buffer) -> bool:
-        """Tell whether a client batch should go through `prepared`, in a thread, before it is appended."""
+        """Return whether a client batch should go through `prepared`, in a thread, before it is appended."""
         return is_heavy(data, self._content.config)
 
     def prepared(self, data: Buffer) -> Prepared:

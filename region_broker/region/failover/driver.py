@@ -187,7 +187,7 @@ class FailoverDriver:
         table.register(AskStatement, self._on_statement)
 
     def hello(self) -> Hello:
-        """Return this node's greeting (`PeerIdentity`)."""
+        """Return this node's hello (`PeerIdentity`)."""
         image = self.parts.metadata.image
         domain = image.domains[self.parts.domain]
         return Hello(
@@ -202,7 +202,7 @@ class FailoverDriver:
         )
 
     def learn(self, hello: Hello) -> None:
-        """Take note of a greeting; a higher region epoch fences this region at once (INV-FD3).
+        """Take note of a handshake; a higher region epoch fences this region at once (INV-FD3).
 
         Raises `PeerRefused` where that node may not talk (T36): nothing is learnt of it then.
         """

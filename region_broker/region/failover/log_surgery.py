@@ -183,9 +183,9 @@ class DivergedLogs:
                 moved = await _cut_one(log, provenance, self._quarantine)
             except (LogError, OSError, QuarantineDamaged) as error:
                 raise LogHalted(f"{log.tp} diverged and could not be cut: {error}") from error
-            self._tell(moved)
+            self._notify(moved)
 
-    def _tell(self, moved: Provenance) -> None:
+    def _notify(self, moved: Provenance) -> None:
         """Count and tell what nobody gave up; tidemarks are no records, and go with the history that they speak of."""
         named = f"{moved.topic}-{moved.partition} offsets {moved.first_offset}..{moved.last_offset}"
         if moved.topic == TIDEMARK_LEDGER or self._was_accepted(moved):

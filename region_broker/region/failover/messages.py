@@ -1,7 +1,7 @@
 """What two regions say to each other about who acts: status, promises, drains, loss statements.
 
 Asking twice changes nothing: a promise, a drain and its end may be repeated by the same asker.
-Not here: framing and greetings (`peers.protocol`), what the answers cause (`failover.driver`).
+Not here: framing and handshakes (`peers.protocol`), what the answers cause (`failover.driver`).
 """
 
 from typing import Final

@@ -1,12 +1,14 @@
 """Asking other regions: one short connection per question, bounded in time.
 
 INV-FP1  every question ends within its time-out: with an answer, `PeerRefused` or `PeerUnreachable`
-INV-FP4  whoever does not greet within `GREET_TIMEOUT_MS` is silent; a question's own time-out is for its answer
-A greeting is learnt from even if the peer then refuses to talk. Regions are asked side by side; `as_answered` tells
+INV-FP4  whoever does not make its handshake within `HANDSHAKE_TIMEOUT_MS` is silent; a question's own time-out is for
+         its answer
+A handshake is learnt from even if the peer then refuses to talk. Regions are asked side by side; `as_answered` tells
 what came before the silent ones have run into their time-outs.
 
-A region that greets is up, and may need seconds for a tidemark before it promises. One that stands still, or lies behind a
-link that swallows everything, does not greet: whoever takes over need not wait for it as long.
+A region that makes a handshake is up, and may need seconds for a tidemark before it promises. One that stands still,
+or lies behind a link that swallows everything, does not make its handshake: whoever takes over need not wait for it as
+long.
 
 Not here: what is asked (`failover.messages`), long-lived connections (the link, the forwarder).
 """
@@ -29,7 +31,7 @@ from region_broker.region.peers.protocol import (
 )
 from region_broker.region.ports import MetadataSide
 
-GREET_TIMEOUT_MS: Final = 2_500
+HANDSHAKE_TIMEOUT_MS: Final = 2_500
 """Longer than a busy region's loop is held up."""
 
 
@@ -68,7 +70,7 @@ class FailoverPeers:
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
             async with (
-                self._greeted(region, timeout_ms) as (client, _),
+                self._after_handshake(region, timeout_ms) as (client, _),
                 asyncio.timeout_at(deadline_s),
             ):
                 answer, attachment = await client.begin(message, answer_type)
@@ -77,32 +79,32 @@ class FailoverPeers:
             reason = f"region {region} did not answer within {timeout_ms} ms"
             raise PeerUnreachable(reason, sent=True) from error
 
-    async def greet(self, region: str, *, timeout_ms: int) -> Hello:
-        """Exchange greetings, so that both sides know what the other knows; raises as `ask`."""
-        async with self._greeted(region, timeout_ms) as (_, hello):
+    async def handshake(self, region: str, *, timeout_ms: int) -> Hello:
+        """Exchange hellos, so that both sides know what the other knows; raises as `ask`."""
+        async with self._after_handshake(region, timeout_ms) as (_, hello):
             return hello
 
     @asynccontextmanager
-    async def _greeted(
+    async def _after_handshake(
         self, region: str, timeout_ms: int
     ) -> AsyncIterator[tuple[PeerClient, Hello]]:
-        """Yield a connection that is greeted, and notes who is silent (INV-FP4); raises as `ask`."""
+        """Yield a connection after its handshake, and note who is silent (INV-FP4); raises as `ask`."""
         assert self.identity is not None, "the driver sets it at construction"
-        bound_ms = min(timeout_ms, GREET_TIMEOUT_MS)
-        greeting = asyncio.timeout(bound_ms / 1000)
+        bound_ms = min(timeout_ms, HANDSHAKE_TIMEOUT_MS)
+        handshake = asyncio.timeout(bound_ms / 1000)
         try:
             async with (
-                greeting,
+                handshake,
                 opened(self._network, self._address(region), self.identity) as both,
             ):
-                greeting.reschedule(None)
+                handshake.reschedule(None)
                 self._silent.discard(region)
                 yield both
         except TimeoutError as error:
-            if not greeting.expired():
+            if not handshake.expired():
                 raise
             self._silent.add(region)
-            reason = f"region {region} did not greet within {bound_ms} ms"
+            reason = f"region {region} did not make its handshake within {bound_ms} ms"
             raise PeerUnreachable(reason, sent=True) from error
 
     async def ask_all(
@@ -162,35 +164,36 @@ class FailoverPeers:
         except (PeerRefused, PeerUnreachable) as error:
             return str(error) or type(error).__name__
 
-    async def greeting_of(
+    async def handshake_with(
         self, region: str, *, timeout_ms: int
     ) -> Hello | PeerRefused | PeerUnreachable:
-        """Greet a region; return its greeting, or why there is none."""
+        """Make a handshake with a region; return its hello, or why there is none."""
         try:
-            return await self.greet(region, timeout_ms=timeout_ms)
+            return await self.handshake(region, timeout_ms=timeout_ms)
         except (PeerRefused, PeerUnreachable) as error:
             return error
 
-    async def _greetings_of(
+    async def _handshakes_with(
         self, names: Sequence[str], timeout_ms: int
     ) -> Mapping[str, Hello | PeerRefused | PeerUnreachable]:
-        asked = (self.greeting_of(name, timeout_ms=timeout_ms) for name in names)
+        asked = (self.handshake_with(name, timeout_ms=timeout_ms) for name in names)
         return dict(zip(names, await asyncio.gather(*asked), strict=True))
 
-    async def greetings(self, *, timeout_ms: int) -> tuple[Mapping[str, Hello], Mapping[str, str]]:
-        """Greet every other region at once; return (their greetings, reasons of those that gave none)."""
-        found = await self._greetings_of(self.names(), timeout_ms)
-        greeted = {name: hello for name, hello in found.items() if isinstance(hello, Hello)}
+    async def handshakes(self, *, timeout_ms: int) -> tuple[Mapping[str, Hello], Mapping[str, str]]:
+        """Make a handshake with every other region at once; return (their hellos, reasons of those that gave none)."""
+        found = await self._handshakes_with(self.names(), timeout_ms)
+        hellos = {name: hello for name, hello in found.items() if isinstance(hello, Hello)}
         silent = {
             name: str(why) or type(why).__name__
             for name, why in found.items()
             if not isinstance(why, Hello)
         }
-        return greeted, silent
+        return hellos, silent
 
     async def further_on(self, *, timeout_ms: int) -> Sequence[str]:
-        """Greet every other region at once; return those that refuse this one because they are at a later region epoch."""
-        found = await self._greetings_of(self.names(), timeout_ms)
+        """Make a handshake with every other region at once; return those that refuse this one because they are at a
+        later region epoch."""
+        found = await self._handshakes_with(self.names(), timeout_ms)
         return [
             name
             for name, told in found.items()
@@ -198,11 +201,11 @@ class FailoverPeers:
         ]
 
     async def answering(self, *, timeout_ms: int) -> Sequence[str]:
-        """Greet every other region at once; return those that answer, if only with a refusal."""
+        """Make a handshake with every other region at once; return those that answer, if only with a refusal."""
         return await self._answering(self.names(), timeout_ms)
 
-    async def greet_all(self, *, timeout_ms: int) -> Sequence[str]:
-        """Greet every other region at once; return the names of those that answered.
+    async def handshake_with_all(self, *, timeout_ms: int) -> Sequence[str]:
+        """Make a handshake with every other region at once; return the names of those that answered.
 
         Not those that were silent when they were asked last: nothing is begun that waits for them. They hear when they are
         back, from whoever acts then.
@@ -211,5 +214,5 @@ class FailoverPeers:
         return await self._answering(heard, timeout_ms)
 
     async def _answering(self, names: Sequence[str], timeout_ms: int) -> Sequence[str]:
-        found = await self._greetings_of(names, timeout_ms)
+        found = await self._handshakes_with(names, timeout_ms)
         return [name for name, told in found.items() if not isinstance(told, PeerUnreachable)]

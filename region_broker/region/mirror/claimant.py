@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
 
-from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
+from geo_replicator.events import HandshakeDone, HomeLogEnd, MirrorLogEnd
 from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, in_pieces
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
@@ -34,16 +34,16 @@ class ClaimantHome:
         self._home = home
         self._logs = logs
 
-    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, Greeted]]:
-        """Connect and greet; raises `LinkFailed`."""
+    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, HandshakeDone]]:
+        """Connect and make the handshake; raises `LinkFailed`."""
         return self._session()
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[tuple[HomeSession, Greeted]]:
-        async with self._home.session() as (session, greeted):
+    async def _session(self) -> AsyncIterator[tuple[HomeSession, HandshakeDone]]:
+        async with self._home.session() as (session, handshake):
             yield (
                 _ClaimantSession(session, self._logs),
-                dataclasses.replace(greeted, acting=True),
+                dataclasses.replace(handshake, acting=True),
             )
 
 
@@ -61,7 +61,7 @@ class _UnderOneVersion:
 
 
 class _ClaimantSession:
-    """One greeted connection to the claimant."""
+    """One connection after its handshake to the claimant."""
 
     def __init__(self, session: HomeSession, logs: MirrorLogs) -> None:
         self._session = session

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from geo_replicator.events import Greeted, HomeLogEnd, MirrorLogEnd
+from geo_replicator.events import HandshakeDone, HomeLogEnd, MirrorLogEnd
 from geo_replicator.failover_events import EntryRecord
 from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
 from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
@@ -71,21 +71,21 @@ class PeerHome:
         self._identity = identity
         self._region_epoch = region_epoch
 
-    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, Greeted]]:
-        """Connect and greet; raises `LinkFailed`."""
+    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, HandshakeDone]]:
+        """Connect and make the handshake; raises `LinkFailed`."""
         return self._session()
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[tuple[HomeSession, Greeted]]:
+    async def _session(self) -> AsyncIterator[tuple[HomeSession, HandshakeDone]]:
         try:
             async with opened(self._network, self._address(), self._identity) as (client, hello):
-                greeted = Greeted(
+                handshake = HandshakeDone(
                     home_region=hello.region,
                     region_epoch=hello.region_epoch,
                     acting=hello.acting_region == hello.region,
                     lineage=_lineage_of(hello),
                 )
-                yield PeerHomeSession(client, self._region_epoch), greeted
+                yield PeerHomeSession(client, self._region_epoch), handshake
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
 
@@ -122,10 +122,10 @@ class _FetchUnderWay:
 
 
 class PeerHomeSession:
-    """One greeted connection to home."""
+    """One connection to home, after its handshake."""
 
     def __init__(self, client: PeerClient, region_epoch: int) -> None:
-        """Ask over `client`, which greeted."""
+        """Ask over `client`, after its handshake."""
         self._client = client
         self._region_epoch = region_epoch
 

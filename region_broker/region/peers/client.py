@@ -37,20 +37,20 @@ from region_broker.region.peers.protocol import (
 )
 
 READ_BYTES: Final = 256 * 1024
-# The answer to a greeting holds the lineage: the positions of every log, once per takeover.
-GREETING_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+# The answer to a handshake holds the lineage: the positions of every log, once per takeover.
+HANDSHAKE_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 5.0
 Awaited = TypeVar("Awaited")
 
 
 class PeerClient:
-    """Requests over one stream. Create with `connect`, serve with `run`, greet with `greet`."""
+    """Requests over one stream. Create with `connect`, serve with `run`, begin with `handshake`."""
 
     def __init__(self, stream: ByteStream, identity: PeerIdentity) -> None:
         """Speak on `stream`, which is open and unused."""
         self._stream = stream
         self._identity = identity
-        self._reader = FrameReader(GREETING_ANSWER_BYTES_MAX)
+        self._reader = FrameReader(HANDSHAKE_ANSWER_BYTES_MAX)
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
         self._correlation_id = 0
         self._ended: str | None = None
@@ -77,18 +77,20 @@ class PeerClient:
         """Return why the connection ended, None while it stands."""
         return self._ended
 
-    async def greet(self) -> Hello:
+    async def handshake(self) -> Hello:
         """Say Hello and return the peer's; raises `PeerRefused` where the peer will not talk.
 
         What the peer says about region epoch and lineage is handed to the identity in either case.
         """
-        # Without the lineage: a listener takes only small greetings, and asks back for what is news.
-        greeting = msgspec.structs.replace(self._identity.hello(), lineage=())
+        # Without the lineage: a listener takes only small hellos, and asks back for what is news.
+        handshake = msgspec.structs.replace(self._identity.hello(), lineage=())
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                answer = await self.call(greeting, Hello)
+                answer = await self.call(handshake, Hello)
         except TimeoutError as error:
-            self._end(f"{self._stream.peer} did not greet within {CONNECT_TIMEOUT_S:.0f} s")
+            self._end(
+                f"{self._stream.peer} did not make its handshake within {CONNECT_TIMEOUT_S:.0f} s"
+            )
             raise PeerUnreachable(str(self._ended), sent=False) from error
         self._identity.learn(answer)
         if answer.refused:
@@ -188,14 +190,14 @@ class _Lazily(Generic[Awaited]):
 async def opened(
     network: Network, address: tuple[str, int], identity: PeerIdentity
 ) -> AsyncIterator[tuple[PeerClient, Hello]]:
-    """Connect, greet, and yield (client, the peer's Hello); close at the end.
+    """Connect, make the handshake, and yield (client, the peer's Hello); close at the end.
 
     Raises `PeerUnreachable` or `PeerRefused`.
     """
     client = await PeerClient.connect(network, address, identity)
     serving = asyncio.get_running_loop().create_task(client.run(), name="peer-client")
     try:
-        yield client, await client.greet()
+        yield client, await client.handshake()
     finally:
         serving.cancel()
         await asyncio.wait([serving])

@@ -208,14 +208,14 @@ class PeerForwarder:
             raise PeerUnreachable("this node is stopping", sent=False)
         client = await PeerClient.connect(self._network, self._address_of(region), self._identity)
         self._tasks.create_task(client.run(), name="forwarding")
-        greeted = False
+        is_reached = False
         try:
-            hello = await client.greet()
-            greeted = hello.acting_region == hello.region
+            hello = await client.handshake()
+            is_reached = hello.acting_region == hello.region
         finally:
-            if not greeted:
+            if not is_reached:
                 client.close()
-        if not greeted:
+        if not is_reached:
             raise PeerUnreachable(f"region {region} does not act (yet)", sent=False)
         return client
 

@@ -29,7 +29,7 @@ Buffer = bytes | bytearray | memoryview
 
 PREFACE: Final = b"TIDEMARK/1\n"
 PEER_FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
-GREETING_FRAME_BYTES_MAX: Final = 64 * 1024
+HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * 1024
 _HEAD: Final = struct.Struct(">IBQB")
 _SIZE: Final = struct.Struct(">I")
 _HEAD_AFTER_SIZE: Final = _HEAD.size - 4
@@ -93,7 +93,7 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
     refused_code: str = ""
     folder: Shown | None = None
     answers: bool = False
-    """It answers a greeting, so its node is to be met where its region is."""
+    """It answers a handshake, so its node is to be met where its region is."""
     abandoned_epoch: int = 0
     """It acts under no region epoch up to this one that it was promised: it gave them up (T24)."""
 
@@ -114,11 +114,11 @@ class PeerIdentity(Protocol):
     """Who this node is, and where it puts what it learns from others. GEO failover implements it."""
 
     def hello(self) -> Hello:
-        """Return this node's greeting with the region epoch and lineage of this moment."""
+        """Return this node's hello with the region epoch and lineage of this moment."""
         ...
 
     def learn(self, hello: Hello) -> None:
-        """Take note of a peer's greeting; called for each one, also when it was refused.
+        """Take note of a peer's hello; called for each one, also when it was refused.
 
         Raises `PeerRefused` where that node may not talk: another one runs as its region (T36).
         """

@@ -1,4 +1,4 @@
-"""The peer listener: greets nodes of other regions and hands their requests to registered handlers.
+"""The peer listener: makes the handshake with nodes of other regions and hands their requests to registered handlers.
 
 INV-PS6  what all connections hold, requests, parts of them and answers that are not taken, is kept near a budget of
          its own as on the Kafka port (INV-MB1..3); half a frame, and an answer that nobody takes, end the connection
@@ -9,8 +9,8 @@ history may ask (T32). Requests of one connection start in arrival order; answer
 holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read. A handler runs to its end even when its peer
 has gone: what it began is never half done. One that waits for news ends its wait in `PeerSession.on_close`. A session
 of which one request was not admitted executes none that came behind it: a batch that was refused must not be passed by
-the next one (INV-FW4). It ends with that refusal; whoever asks on greets again. Bytes that are no frame, and a
-handler's refusal, harm only the connection or request they belong to.
+the next one (INV-FW4). It ends with that refusal; whoever asks on makes a handshake again. Bytes that are no frame,
+and a handler's refusal, harm only the connection or request they belong to.
 
 A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
 closed, with the reason in the log.
@@ -29,7 +29,7 @@ from geo_replicator.folder_life import BirthVerdict, judge_births
 from region_broker import limits
 from region_broker.ports.network import ByteStream, Listener, Network
 from region_broker.region.peers.protocol import (
-    GREETING_FRAME_BYTES_MAX,
+    HANDSHAKE_FRAME_BYTES_MAX,
     OTHER_CLUSTER,
     OTHER_HISTORY,
     PEER_FRAME_BYTES_MAX,
@@ -78,7 +78,7 @@ class PeerSession:
     """One accepted connection, as handlers see it; `state` is theirs, keyed by handler."""
 
     def __init__(self, session_id: int, peer_address: str, hello: Hello) -> None:
-        """Describe the connection of the node that greeted with `hello`."""
+        """Describe the connection of the node that made its handshake with `hello`."""
         self.session_id = session_id
         self.peer_address = peer_address
         self.hello = hello
@@ -116,7 +116,7 @@ class PeerServer:
         self._closing = False
         self._session_count = 0
         self.admit: Callable[[Hello], None] = lambda _hello: None
-        """Called before each request with the greeting of its session; raises `PeerRefused`."""
+        """Called before each request with the handshake of its session; raises `PeerRefused`."""
 
     def register(self, message_type: type[AnyMessage], handler: Handler[AnyMessage]) -> None:
         """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
@@ -161,7 +161,7 @@ class PeerServer:
             del self._connections[stream]
             stream.close()
 
-    def greeted(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:
+    def handshake(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:
         """Judge a Hello; return the answer, and a session where the peer may talk on."""
         theirs = decode_message(frame, Hello)
         ours = self._identity.hello()
@@ -175,8 +175,8 @@ class PeerServer:
             _log.warning("peer %s refused: %s", stream.peer, reason)
             return _refused(ours, code, reason), None
         self._session_count += 1
-        greeting = msgspec.structs.replace(ours, answers=True)
-        return greeting, PeerSession(self._session_count, stream.peer, theirs)
+        handshake = msgspec.structs.replace(ours, answers=True)
+        return handshake, PeerSession(self._session_count, stream.peer, theirs)
 
     def handler_of(self, tag: str) -> tuple[type[PeerMessage], Handler[Any]]:
         """Return the registered pair; raises `PeerRefused` for a tag that nobody serves."""
@@ -230,7 +230,7 @@ class _Connection:
         self._stream = stream
         self._tasks = tasks
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
-        self._reader = FrameReader(GREETING_FRAME_BYTES_MAX, preface=True)
+        self._reader = FrameReader(HANDSHAKE_FRAME_BYTES_MAX, preface=True)
         self._session: PeerSession | None = None
         self._refused: PeerRefused | None = None  # why no request is admitted any more
         self._share = Share()
@@ -259,7 +259,7 @@ class _Connection:
         finally:
             if self._session is not None:
                 self._session.end()
-            self._reader = FrameReader(GREETING_FRAME_BYTES_MAX)
+            self._reader = FrameReader(HANDSHAKE_FRAME_BYTES_MAX)
             self._note_held()
             self._stream.close()
 
@@ -285,7 +285,7 @@ class _Connection:
         if frame.kind is not FrameKind.REQUEST:
             raise PeerProtocolError(f"a {frame.kind.name} came where only requests may come")
         if self._session is None or frame.tag == Hello.__name__:
-            return self._greet(frame)
+            return self._handshake(frame)
         await self._slots.acquire()
         if not await self._drain():
             return False
@@ -298,8 +298,8 @@ class _Connection:
         self._tasks.create_task(self._answer(self._session, frame))
         return True
 
-    def _greet(self, frame: Frame) -> bool:
-        answer, session = self._server.greeted(self._stream, frame)
+    def _handshake(self, frame: Frame) -> bool:
+        answer, session = self._server.handshake(self._stream, frame)
         self._stream.write(*encode_frame(FrameKind.ANSWER, frame.correlation_id, answer))
         if session is None:
             return False

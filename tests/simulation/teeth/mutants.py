@@ -182,7 +182,7 @@ MUTANTS: Final = (
         "power goes",
         "has too much",
         (
-            "region_broker.ledgers.marker_channel:PartitionMarkerChannel._tell_groups",
+            "region_broker.ledgers.marker_channel:PartitionMarkerChannel._notify_groups",
             "order.producer_id, order.commit)",
             "order.producer_id, False)",
         ),

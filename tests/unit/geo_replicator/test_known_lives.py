@@ -25,161 +25,169 @@ class Region:
         self.lives = KnownLives({} if remembered is None else {"eu": remembered})
         self.now_ms = 0
         for shown in heard:
-            self.greets(shown)
+            self.shakes_hands(shown)
 
-    def greets(self, shown: Shown | None, *, after_ms: int = 0, answers: bool = False) -> Standing:
+    def shakes_hands(
+        self, shown: Shown | None, *, after_ms: int = 0, answers: bool = False
+    ) -> Standing:
         self.now_ms += after_ms
         return self.lives.hear("eu", shown, self.now_ms, at_address=answers)
 
     def asks(self, shown: Shown, *, after_ms: int = 0) -> Standing:
-        """Hear a request in a session that was greeted with `shown`."""
+        """Hear a request in a session that began with `shown`."""
         self.now_ms += after_ms
-        return self.lives.hear("eu", shown, self.now_ms, at_address=False, greets=False)
+        return self.lives.hear("eu", shown, self.now_ms, at_address=False, is_handshake=False)
 
 
 def test_INV_KL1_a_start_is_let_in_once_the_one_before_it_has_ended() -> None:
     region = Region()
-    assert region.greets(FIRST) is KNOWN
-    assert region.greets(NEXT) is UNDECIDED
-    assert region.greets(NEXT, after_ms=SILENT_MS - 1) is UNDECIDED
-    assert region.greets(NEXT, after_ms=1) is KNOWN
+    assert region.shakes_hands(FIRST) is KNOWN
+    assert region.shakes_hands(NEXT) is UNDECIDED
+    assert region.shakes_hands(NEXT, after_ms=SILENT_MS - 1) is UNDECIDED
+    assert region.shakes_hands(NEXT, after_ms=1) is KNOWN
     assert region.lives.known("eu") == NEXT
 
 
 def test_INV_KL2_a_copy_is_refused_as_soon_as_the_known_start_has_spoken_after_it() -> None:
     for copied in (NEXT, COPY, start("z"), start("a", folder="g")):
         region = Region(FIRST, copied)
-        assert region.greets(FIRST, after_ms=LATE_MS) is KNOWN
-        assert region.greets(copied) is UNDECIDED, "said before its end, and late on its way"
-        assert region.greets(FIRST, after_ms=1) is KNOWN
-        assert region.greets(copied) is REFUSED
-        assert region.greets(FIRST, after_ms=TWICE_MS - 1) is KNOWN
-        assert region.greets(copied) is REFUSED
+        assert region.shakes_hands(FIRST, after_ms=LATE_MS) is KNOWN
+        assert region.shakes_hands(copied) is UNDECIDED, "said before its end, and late on its way"
+        assert region.shakes_hands(FIRST, after_ms=1) is KNOWN
+        assert region.shakes_hands(copied) is REFUSED
+        assert region.shakes_hands(FIRST, after_ms=TWICE_MS - 1) is KNOWN
+        assert region.shakes_hands(copied) is REFUSED
         assert region.lives.known("eu") == FIRST
 
 
 def test_INV_KL2_an_answer_at_the_address_tells_at_once_who_runs() -> None:
     region = Region(FIRST, COPY)
-    assert region.greets(FIRST, answers=True) is KNOWN
-    assert region.greets(COPY) is REFUSED
+    assert region.shakes_hands(FIRST, answers=True) is KNOWN
+    assert region.shakes_hands(COPY) is REFUSED
 
 
 def test_INV_KL3_a_restart_answers_at_the_address_and_is_let_in_at_once() -> None:
     region = Region(FIRST, NEXT)
-    assert region.greets(NEXT, answers=True) is KNOWN
-    assert region.greets(NEXT) is KNOWN
+    assert region.shakes_hands(NEXT, answers=True) is KNOWN
+    assert region.shakes_hands(NEXT) is KNOWN
 
 
-def test_INV_KL3_what_the_one_before_said_last_may_arrive_after_the_restart_has_greeted() -> None:
+def test_INV_KL3_what_the_one_before_said_last_may_arrive_after_the_handshake_of_the_restart() -> (
+    None
+):
     region = Region(FIRST, NEXT)
-    assert region.greets(FIRST, answers=True) is KNOWN
-    assert region.greets(NEXT) is REFUSED
-    assert region.greets(NEXT, after_ms=LATE_MS, answers=True) is KNOWN
+    assert region.shakes_hands(FIRST, answers=True) is KNOWN
+    assert region.shakes_hands(NEXT) is REFUSED
+    assert region.shakes_hands(NEXT, after_ms=LATE_MS, answers=True) is KNOWN
     for late_ms in (1, LATE_MS):
         region = Region(FIRST, NEXT)
-        assert region.greets(FIRST, after_ms=late_ms) is KNOWN
-        assert region.greets(NEXT, answers=True) is KNOWN
+        assert region.shakes_hands(FIRST, after_ms=late_ms) is KNOWN
+        assert region.shakes_hands(NEXT, answers=True) is KNOWN
 
 
 def test_INV_KL3_a_copy_at_the_address_is_refused_while_the_known_one_is_heard() -> None:
     region = Region(FIRST, COPY)
-    assert region.greets(FIRST, after_ms=LATE_MS + 1) is KNOWN
-    assert region.greets(COPY, answers=True) is REFUSED
+    assert region.shakes_hands(FIRST, after_ms=LATE_MS + 1) is KNOWN
+    assert region.shakes_hands(COPY, answers=True) is REFUSED
 
 
 def test_INV_KL4_a_copy_that_was_refused_waits_longer_than_a_stall_of_the_known_one() -> None:
     region = Region(FIRST, COPY)
-    region.greets(FIRST, answers=True)
+    region.shakes_hands(FIRST, answers=True)
     for _ in range(TWICE_MS // 100 - 1):
-        assert region.greets(COPY, after_ms=100) is REFUSED
-    assert region.greets(COPY, after_ms=100) is KNOWN
+        assert region.shakes_hands(COPY, after_ms=100) is REFUSED
+    assert region.shakes_hands(COPY, after_ms=100) is KNOWN
 
 
 def test_INV_KL5_a_start_that_stands_aside_keeps_nobody_out() -> None:
     aside = start("a", "c", aside=True)
     region = Region(aside)
-    assert region.greets(FIRST) is KNOWN
-    assert region.greets(aside) is UNDECIDED
-    region.greets(FIRST, answers=True)
-    assert region.greets(aside) is REFUSED
+    assert region.shakes_hands(FIRST) is KNOWN
+    assert region.shakes_hands(aside) is UNDECIDED
+    region.shakes_hands(FIRST, answers=True)
+    assert region.shakes_hands(aside) is REFUSED
 
 
 def test_INV_KL5_a_start_that_was_let_in_is_displaced_by_no_copy() -> None:
     aside = start("a", "b", aside=True)
     for region in (Region(FIRST, aside), Region(remembered=FIRST.last_only())):
-        assert region.greets(aside, answers=True) is KNOWN
+        assert region.shakes_hands(aside, answers=True) is KNOWN
         assert region.asks(aside) is KNOWN, "its session tells what was true before"
-        assert region.greets(COPY) is UNDECIDED
+        assert region.shakes_hands(COPY) is UNDECIDED
         assert region.asks(aside, after_ms=LATE_MS + 1) is KNOWN
-        assert region.greets(COPY) is REFUSED
+        assert region.shakes_hands(COPY) is REFUSED
 
 
-def test_INV_KL5_a_session_that_was_greeted_aside_says_so_no_more_once_it_goes_on() -> None:
+def test_INV_KL5_a_session_whose_handshake_said_aside_says_so_no_more_once_it_goes_on() -> None:
     aside = start("a", "b", aside=True)
     region = Region(FIRST)
-    assert region.greets(aside, answers=True) is KNOWN
-    assert region.greets(aside) is KNOWN, "its link greets before it has heard that it was let in"
+    assert region.shakes_hands(aside, answers=True) is KNOWN
+    assert region.shakes_hands(aside) is KNOWN, (
+        "its link makes a handshake before it has heard that it was let in"
+    )
     for _ in range(SILENT_MS // 1_000):
         assert region.asks(aside, after_ms=1_000) is KNOWN
-    assert region.greets(COPY) is UNDECIDED
+    assert region.shakes_hands(COPY) is UNDECIDED
 
 
 def test_INV_KL6_of_two_that_stand_aside_the_one_that_is_left_is_let_in() -> None:
     known, other = start("a", aside=True), start("a", "c", aside=True)
     region = Region(FIRST, COPY)
-    region.greets(FIRST, answers=True)
-    assert region.greets(other) is REFUSED
-    region.greets(known)  # a third region knows the other one, and refuses this one
-    assert region.greets(other, after_ms=TWICE_MS - 1) is REFUSED
-    assert region.greets(other, after_ms=1) is KNOWN
+    region.shakes_hands(FIRST, answers=True)
+    assert region.shakes_hands(other) is REFUSED
+    region.shakes_hands(known)  # a third region knows the other one, and refuses this one
+    assert region.shakes_hands(other, after_ms=TWICE_MS - 1) is REFUSED
+    assert region.shakes_hands(other, after_ms=1) is KNOWN
 
 
 def test_INV_KL5_a_known_start_that_comes_to_stand_aside_gives_way() -> None:
     region = Region(FIRST)
-    assert region.greets(start("a", aside=True)) is KNOWN
-    assert region.greets(COPY) is KNOWN
+    assert region.shakes_hands(start("a", aside=True)) is KNOWN
+    assert region.shakes_hands(COPY) is KNOWN
     assert region.lives.known("eu") == COPY
 
 
 def test_INV_KL5_of_two_that_stand_aside_neither_takes_the_place_and_neither_is_refused() -> None:
     known, copied = start("a", aside=True), start("a", "c", aside=True)
     region = Region(FIRST, COPY)
-    region.greets(copied)
+    region.shakes_hands(copied)
     for _ in range(2):
-        assert region.greets(known, after_ms=LATE_MS + 1) is KNOWN
-        assert region.greets(copied, answers=True) is UNDECIDED
-    assert region.greets(COPY) is KNOWN, "it was let in elsewhere"
+        assert region.shakes_hands(known, after_ms=LATE_MS + 1) is KNOWN
+        assert region.shakes_hands(copied, answers=True) is UNDECIDED
+    assert region.shakes_hands(COPY) is KNOWN, "it was let in elsewhere"
 
 
 def test_INV_KL2_each_of_several_copies_is_refused() -> None:
     region = Region(FIRST, COPY, start("a", "d"))
-    region.greets(FIRST, answers=True)
-    assert region.greets(COPY) is REFUSED
-    assert region.greets(start("a", "d")) is REFUSED
+    region.shakes_hands(FIRST, answers=True)
+    assert region.shakes_hands(COPY) is REFUSED
+    assert region.shakes_hands(start("a", "d")) is REFUSED
 
 
 def test_INV_KL2_a_copy_that_went_away_is_forgotten_and_met_for_the_first_time_when_it_comes_again() -> (
     None
 ):
     region = Region(FIRST, COPY)
-    region.greets(FIRST, answers=True)
+    region.shakes_hands(FIRST, answers=True)
     assert region.lives.is_contested("eu")
-    region.greets(FIRST, after_ms=TWICE_MS + 1)
+    region.shakes_hands(FIRST, after_ms=TWICE_MS + 1)
     assert not region.lives.is_contested("eu")
-    assert region.greets(COPY, answers=True) is KNOWN, "it has the address, and nobody spoke since"
+    assert region.shakes_hands(COPY, answers=True) is KNOWN, (
+        "it has the address, and nobody spoke since"
+    )
 
 
 def test_T36_a_start_that_is_remembered_from_before_is_waited_for() -> None:
     region = Region(remembered=FIRST.last_only())
-    assert region.greets(NEXT, after_ms=SILENT_MS) is UNDECIDED
-    assert region.greets(NEXT, after_ms=SILENT_MS) is KNOWN
+    assert region.shakes_hands(NEXT, after_ms=SILENT_MS) is UNDECIDED
+    assert region.shakes_hands(NEXT, after_ms=SILENT_MS) is KNOWN
     heard = Region(remembered=FIRST.last_only())
-    heard.greets(COPY)
-    assert heard.greets(FIRST, answers=True) is KNOWN
-    assert heard.greets(COPY) is REFUSED
+    heard.shakes_hands(COPY)
+    assert heard.shakes_hands(FIRST, answers=True) is KNOWN
+    assert heard.shakes_hands(COPY) is REFUSED
 
 
 def test_T36_a_version_that_does_not_tell_its_start_is_let_in() -> None:
     region = Region(FIRST)
-    assert region.greets(None) is KNOWN
-    assert region.greets(Shown()) is KNOWN
+    assert region.shakes_hands(None) is KNOWN
+    assert region.shakes_hands(Shown()) is KNOWN

@@ -24,7 +24,7 @@ from geo_replicator.events import (
     DivergenceResolved,
     Fetched,
     FetchedSlice,
-    Greeted,
+    HandshakeDone,
     HistoryShown,
     HomeLogEnd,
     LinkBroken,
@@ -47,10 +47,10 @@ EPOCH = 8 << 16
 
 
 def syncing() -> LinkCore:
-    """A link that greeted home."""
+    """A link after its handshake with home."""
     core = LinkCore(region_epoch=8, home_region="home")
     assert core.step(LinkStarted()) == [Connect()]
-    assert core.step(Greeted("home", 8, True)) == [ShowHistory()]
+    assert core.step(HandshakeDone("home", 8, True)) == [ShowHistory()]
     assert core.step(HistoryShown(8)) == [ReadRegistry()]
     return core
 
@@ -181,7 +181,7 @@ def test_T23_only_the_region_that_acts_under_the_followed_epoch_is_followed(
 ) -> None:
     core = LinkCore(region_epoch=8, home_region="home")
     core.step(LinkStarted())
-    disconnect, wait = core.step(Greeted("home", region_epoch, acting))
+    disconnect, wait = core.step(HandshakeDone("home", region_epoch, acting))
     assert told in core.last_error
     assert isinstance(disconnect, Disconnect)
     assert isinstance(wait, WaitBackoff)
@@ -205,7 +205,7 @@ def test_pauses_double_up_to_a_bound_and_start_again_after_an_answer_was_taken()
 def reach_streaming(core: LinkCore) -> None:
     """Take a link that paused through a session up to its first fetch."""
     core.step(BackoffOver())
-    core.step(Greeted("home", 8, True))
+    core.step(HandshakeDone("home", 8, True))
     core.step(HistoryShown(8))
     core.step(RegistryRead(5, (ORDERS,), (ORDERS,)))
     core.step(TopicsApplied({P0: MirrorLogEnd(-1, 0), P1: MirrorLogEnd(-1, 0)}))
@@ -264,7 +264,7 @@ def test_T33_what_an_older_region_epoch_has_shown_is_for_the_lineage_to_judge(
 ) -> None:
     core = LinkCore(region_epoch=8, home_region="home")
     core.step(LinkStarted())
-    core.step(Greeted("home", 8, True))
+    core.step(HandshakeDone("home", 8, True))
     effects = core.step(HistoryShown(shown_under, ("orders-0",)))
     assert (effects == [ReadRegistry()]) is is_followed
     assert (core.refused_history == "") is is_followed

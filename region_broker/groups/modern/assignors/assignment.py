@@ -34,7 +34,7 @@ class AssignmentQuestion:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Tell whether all members subscribe to the same topics."""
+        """Return whether all members subscribe to the same topics."""
         subscriptions = iter(self.members.values())
         first = next(subscriptions, None)
         return first is None or all(each.topics == first.topics for each in subscriptions)

@@ -49,7 +49,7 @@ class RegexRefused(ValueError):
 
 
 def reads(chars: frozenset[str], char: str) -> bool:
-    """Tell whether a set of a tree holds `char`, which may be any character."""
+    """Return whether a set of a tree holds `char`, which may be any character."""
     return char in chars or (_OTHER in chars and char not in _ASCII)
 
 

@@ -117,7 +117,7 @@ class TopicRegex:
         return self._program.state_count
 
     def matches(self, name: str) -> bool:
-        """Tell whether the whole `name` matches."""
+        """Return whether the whole `name` matches."""
         states = self._begin
         word_before = False
         for position in range(len(name) + 1):

@@ -3,7 +3,7 @@
 INV-FS2  a step may be cancelled anywhere and run again, in this process or the next (T18)
 INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile
 A step returns the event that ends it, or None when only something from outside can end it. While it acts, a region
-greets the others: two that act both hear of it as soon as they are connected.
+makes a handshake with the others: two that act both hear of it as soon as they are connected.
 
 Not here: which step is next (`geo_replicator.failover.next_effect`), journalling (`failover.driver`), standing still
 until it is known who acts (`region.failover.steps.fenced`).
@@ -110,7 +110,7 @@ class FailoverSteps:
             stopped = await self._load_and_open(state)
             if stopped is not None:
                 return stopped
-            await self._greet_until_aside()
+            await self._handshake_until_aside()
             await self._parts.role.fence(self._outlook.lives.aside())
 
     async def _load_and_open(self, state: State) -> Event | None:
@@ -149,33 +149,33 @@ class FailoverSteps:
         what_to_do = choices(self._outlook, state)
         await self._parts.role.fence(what_to_do)
         _log.error("%s", what_to_do)
-        await self._greet_for_ever()
+        await self._handshake_for_ever()
         return None
 
-    async def _greet_until_aside(self) -> None:
+    async def _handshake_until_aside(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            greeting = tasks.create_task(self._greet_for_ever(), name="greetings")
+            handshake = tasks.create_task(self._handshake_for_ever(), name="handshakes")
             await self._outlook.lives.until_aside()
-            greeting.cancel()
+            handshake.cancel()
 
-    async def _greet_for_ever(self) -> None:
+    async def _handshake_for_ever(self) -> None:
         """Let the other regions know, and hear, under which region epoch they stand (T31).
 
         1. This region is cut off and goes on acting. 2. Another one takes over. 3. The regions reach each
-        other again: neither mirrors the other, so without a greeting both would act for ever.
+        other again: neither mirrors the other, so without a handshake both would act for ever.
         """
         async with asyncio.TaskGroup() as tasks:
             for region in self._parts.peers.names():
-                tasks.create_task(self._greet_again(region), name=f"greet-{region}")
+                tasks.create_task(self._handshake_again(region), name=f"handshake-{region}")
             await self._parts.clock.sleep_ms(self._settings.readers_ahead_ms)
             self._parts.role.readers_are_back()
 
-    async def _greet_again(self, region: str) -> None:
-        # Each for itself: one that is silent does not delay the greetings of the others.
+    async def _handshake_again(self, region: str) -> None:
+        # Each for itself: one that is silent does not delay the handshakes of the others.
         while True:
-            await self._parts.clock.sleep_ms(self._settings.greet_interval_ms)
+            await self._parts.clock.sleep_ms(self._settings.handshake_interval_ms)
             timeout_ms = self._settings.ask_timeout_ms
-            await self._parts.peers.greeting_of(region, timeout_ms=timeout_ms)
+            await self._parts.peers.handshake_with(region, timeout_ms=timeout_ms)
 
     def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
         for entry in self._outlook.domain.lineage:
@@ -373,7 +373,7 @@ class FailoverSteps:
         """Return whether a region that gave no promise is up: the operator's word stands for the silent, not for a lost answer."""
         timeout_ms = self._settings.ask_timeout_ms
         return not missing.keys().isdisjoint(
-            await self._parts.peers.greet_all(timeout_ms=timeout_ms)
+            await self._parts.peers.handshake_with_all(timeout_ms=timeout_ms)
         )
 
     async def _ask_for_promise(
@@ -438,8 +438,8 @@ class FailoverSteps:
         for log in parts.role.logs():
             log.become_mirror()
         if state.phase is Phase.CUTTING:
-            # T25: stored at every reachable site; the greeting carries the lineage.
-            await parts.peers.greet_all(timeout_ms=self._settings.ask_timeout_ms)
+            # T25: stored at every reachable site; the handshake carries the lineage.
+            await parts.peers.handshake_with_all(timeout_ms=self._settings.ask_timeout_ms)
         else:
             await self._fetch_statements(effect.entries)
         for record, cut in effect.by_entry():

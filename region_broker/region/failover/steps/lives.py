@@ -8,7 +8,7 @@ INV-LV4  a node that another region refused takes no writes, and answers no regi
 Whoever refused this node is asked again until it lets it in, whatever this node does meanwhile; one that answers no
 more is named, with what an operator can do.
 
-Not here: the judgement (`geo_replicator.known_lives`), who calls at each greeting and request (`failover.driver`).
+Not here: the judgement (`geo_replicator.known_lives`), who calls at each handshake and request (`failover.driver`).
 """
 
 import asyncio
@@ -67,27 +67,28 @@ class Lives:
         return self._heard.twice(self._clock.monotonic_ms())
 
     def judge(self, hello: Hello) -> None:
-        """Take note of a greeting; raises `PeerRefused` where its node may not talk (INV-LV1)."""
+        """Take note of a handshake; raises `PeerRefused` where its node may not talk (INV-LV1)."""
         now_ms = self._clock.monotonic_ms()
         self._heard.hear(hello.region, hello.folder, now_ms)
         told, self._twice = self._twice, self._heard.twice(now_ms)
         for region in sorted(self._twice.keys() - told.keys()):
             _log.error("%s", self._twice[region])
-        self._admit(hello, now_ms, greets=True)
+        self._admit(hello, now_ms, is_handshake=True)
 
     def admit(self, hello: Hello) -> None:
-        """Take note of a request of the node that greeted so; raises `PeerRefused` as `judge`, and where this one stands aside."""
+        """Take note of a request of the node with that hello; raises `PeerRefused` as `judge`, and where this one
+        stands aside."""
         if aside := self.aside():
             raise PeerRefused(STANDS_ASIDE, aside)
         now_ms = self._clock.monotonic_ms()
         if self._known.is_contested(hello.region):
             self._heard.hear(hello.region, hello.folder, now_ms)
-        self._admit(hello, now_ms, greets=False)
+        self._admit(hello, now_ms, is_handshake=False)
 
-    def _admit(self, hello: Hello, now_ms: int, *, greets: bool) -> None:
+    def _admit(self, hello: Hello, now_ms: int, *, is_handshake: bool) -> None:
         region, before = hello.region, self._known.known(hello.region)
         standing = self._known.hear(
-            region, hello.folder, now_ms, at_address=hello.answers, greets=greets
+            region, hello.folder, now_ms, at_address=hello.answers, is_handshake=is_handshake
         )
         after = self._known.known(region)
         if after is not None and _start_of(before) != _start_of(after):
@@ -111,9 +112,9 @@ class Lives:
         )
 
     async def _look(self, region: str) -> None:
-        """Ask at the region's address who runs there: the answer is heard like any greeting (INV-LV2)."""
+        """Ask at the region's address who runs there: the answer is heard like any handshake (INV-LV2)."""
         try:
-            await self._peers.greet(region, timeout_ms=self._ask_timeout_ms)
+            await self._peers.handshake(region, timeout_ms=self._ask_timeout_ms)
         except (PeerRefused, PeerUnreachable) as error:
             _log.info("nothing new of region %s: %s", region, error)
         finally:
@@ -156,7 +157,7 @@ class Lives:
             while region in self._refusals:
                 await self._clock.sleep_ms(self._refused_pause_ms)
                 try:
-                    await self._peers.greet(region, timeout_ms=self._ask_timeout_ms)
+                    await self._peers.handshake(region, timeout_ms=self._ask_timeout_ms)
                 except PeerUnreachable:
                     self._mute.add(region)
                 except PeerRefused as error:

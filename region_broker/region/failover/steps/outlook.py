@@ -36,7 +36,7 @@ _log: Final = logging.getLogger("tidemark.failover")
 class FailoverSettings:
     """Bounds and intervals of everything that waits, in ms."""
 
-    greet_interval_ms: int = 500
+    handshake_interval_ms: int = 500
     ask_timeout_ms: int = 1_500
     confirm_attempts: int = 3
     confirm_pause_ms: int = 200
@@ -71,8 +71,8 @@ class FailoverParts:
 
 
 class Outlook:
-    """The parts that steps are joined with, and what is heard through them; `hellos`: the newest greeting with a
-    lineage of each region; `heard_ms`: when each one greeted last, whoever began.
+    """The parts that steps are joined with, and what is heard through them; `hellos`: the newest hello with a
+    lineage of each region; `heard_ms`: when each one made its handshake last, whoever began.
 
     `refuted`: what a mirror proved last, also while it is not in the journal yet. `nobody_acts`: this region stands still,
     and all that answer say that no region acts or is about to.
@@ -91,16 +91,16 @@ class Outlook:
             parts.folder,
             parts.peers,
             ask_timeout_ms=settings.ask_timeout_ms,
-            refused_pause_ms=settings.greet_interval_ms,
+            refused_pause_ms=settings.handshake_interval_ms,
         )
 
-    def forget_former_lives(self, greeted: Mapping[str, Hello]) -> None:
+    def forget_former_lives(self, hellos: Mapping[str, Hello]) -> None:
         """Let what these regions say now replace what lives of theirs said that no folder knows of any more.
 
         1. An emptied region hears of a takeover. 2. Whoever told it is given a folder from before that, and acts. 3. The
         emptied one joins it: the entry that it heard of must not void what it is to reach.
         """
-        for name, hello in greeted.items():
+        for name, hello in hellos.items():
             self.hellos.pop(name, None)
             if hello.lineage:
                 self.hellos[name] = hello
@@ -120,7 +120,8 @@ class Outlook:
         return self.parts.metadata.image.domains[self.parts.domain]
 
     def statuses_as_told(self) -> AsyncGenerator[Mapping[str, SiteStatus], None]:
-        """Yield the statuses known so far whenever a region answered, or did not in time; each greets, too."""
+        """Yield the statuses known so far whenever a region answered, or did not in time; each makes a handshake,
+        too."""
         return self.parts.peers.as_answered(
             AskStatus(region=self.region), SiteStatus, timeout_ms=self.settings.ask_timeout_ms
         )

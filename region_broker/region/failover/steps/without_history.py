@@ -28,7 +28,7 @@ async def seek_history(outlook: Outlook) -> Event:
     """Ask until a region acts, and join its history."""
     reason = ""
     while True:
-        greeted, silent = await outlook.parts.peers.greetings(
+        hellos, silent = await outlook.parts.peers.handshakes(
             timeout_ms=outlook.settings.ask_timeout_ms
         )
         if (
@@ -37,11 +37,11 @@ async def seek_history(outlook: Outlook) -> Event:
             await outlook.parts.clock.sleep_ms(outlook.settings.ask_again_ms)
             continue
         statuses = await outlook.statuses()
-        acting = _acting(greeted, statuses)
+        acting = _acting(hellos, statuses)
         if acting is not None:
-            outlook.forget_former_lives(greeted)
+            outlook.forget_former_lives(hellos)
             return await _join(outlook, acting)
-        found = _why_it_waits(outlook, greeted, silent)
+        found = _why_it_waits(outlook, hellos, silent)
         if found != reason:
             reason = found
             _log.warning("%s", reason)
@@ -49,10 +49,10 @@ async def seek_history(outlook: Outlook) -> Event:
         await outlook.parts.clock.sleep_ms(outlook.settings.poll_ms)
 
 
-def _acting(greeted: Mapping[str, Hello], statuses: Mapping[str, SiteStatus]) -> Hello | None:
-    """Return the greeting of the region that acts, unless one that answers knows a higher region epoch."""
-    newest = max((hello.region_epoch for hello in greeted.values()), default=0)
-    for name, hello in greeted.items():
+def _acting(hellos: Mapping[str, Hello], statuses: Mapping[str, SiteStatus]) -> Hello | None:
+    """Return the hello of the region that acts, unless one that answers knows a higher region epoch."""
+    newest = max((hello.region_epoch for hello in hellos.values()), default=0)
+    for name, hello in hellos.items():
         status = statuses.get(name)
         acts = status is not None and status.is_home and status.region_epoch == newest
         if acts and hello.region_epoch == newest:
@@ -88,8 +88,8 @@ def _history_of(outlook: Outlook, acting: Hello) -> Birth:
     return birth_of_older_folder(acting.cluster_id, region, epoch)
 
 
-def _why_it_waits(outlook: Outlook, greeted: Mapping[str, Hello], silent: Mapping[str, str]) -> str:
-    holders = sorted(name for name, hello in greeted.items() if not hello.without_history)
+def _why_it_waits(outlook: Outlook, hellos: Mapping[str, Hello], silent: Mapping[str, str]) -> str:
+    holders = sorted(name for name, hello in hellos.items() if not hello.without_history)
     told = (
         f"the data folder of region {outlook.region} has no history, so this region takes no writes"
     )

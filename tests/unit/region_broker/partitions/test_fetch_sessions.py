@@ -106,12 +106,12 @@ def test_C40_partition_with_data_goes_behind_the_others(sessions: FetchSessions)
     session_id = opened(sessions, 3, 0)
     session = used(sessions, session_id, 1, 0)
     assert isinstance(session, FetchSession)
-    first = next(iter(session.restless.values()))
+    first = next(iter(session.dirty.values()))
     assert session.must_tell(first, Told(5, 5, 0, has_data=True, failed=False))
-    assert [item.index for item in session.restless.values()] == [1, 2, 0]
-    second = next(iter(session.restless.values()))
+    assert [item.index for item in session.dirty.values()] == [1, 2, 0]
+    second = next(iter(session.dirty.values()))
     assert session.must_tell(second, Told(-1, -1, -1, has_data=False, failed=True))
-    assert [item.index for item in session.restless.values()] == [2, 0, 1]
+    assert [item.index for item in session.dirty.values()] == [2, 0, 1]
     assert not session.must_tell(first, Told(5, 5, 0, has_data=False, failed=False))
     assert session.must_tell(first, Told(5, 5, 1, has_data=False, failed=False))
 
@@ -129,5 +129,5 @@ def test_INV_FE6_a_late_answer_quietens_nothing_that_was_forgotten_and_added_ane
     session.step([], [before.key])
     session.step(wants(1), [])
     session.note_quiet(before, world().partition)
-    assert session.restless == session.wanted
-    assert len(session.restless) == 1
+    assert session.dirty == session.wanted
+    assert len(session.dirty) == 1

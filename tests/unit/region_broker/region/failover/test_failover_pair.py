@@ -202,8 +202,8 @@ async def test_a_switch_that_the_mirror_cannot_follow_rolls_back_to_acting(
     assert pair.us.driver.state.phase is Phase.MIRRORING
 
 
-async def test_a_lineage_of_thousands_of_logs_still_fits_a_greeting(pair: Pair) -> None:
-    """A greeting answer carries the positions of every log, once per takeover."""
+async def test_a_lineage_of_thousands_of_logs_still_fits_a_handshake(pair: Pair) -> None:
+    """A handshake answer carries the positions of every log, once per takeover."""
     positions = {f"{number:032x}/0": number for number in range(20_000)}
     entry = LineageEntry(
         region_epoch=17,
@@ -213,7 +213,7 @@ async def test_a_lineage_of_thousands_of_logs_still_fits_a_greeting(pair: Pair) 
         positions=positions,
     )
     await pair.us.metadata.apply(RecordLineage(domain="main", entry=entry))
-    await pair.eu.driver.parts.peers.greet_all(timeout_ms=5_000)
+    await pair.eu.driver.parts.peers.handshake_with_all(timeout_ms=5_000)
     assert pair.eu.driver.outlook.hellos["us"].lineage == (entry,)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from region_broker.ports.network import ByteStream
 from region_broker.region.failover.messages import AskStatus, SiteStatus
-from region_broker.region.failover.peers import GREET_TIMEOUT_MS, FailoverPeers
+from region_broker.region.failover.peers import HANDSHAKE_TIMEOUT_MS, FailoverPeers
 from region_broker.region.peers.protocol import PeerUnreachable
 from region_broker.region.peers.server import PeerServer, PeerSession
 from tests.fixtures.linked_regions import PlayedIdentity
@@ -46,7 +46,7 @@ def passed_ms(since_s: float) -> float:
 
 
 async def awake(fabric: Fabric, answer_after_ms: int) -> None:
-    """Let "awake" greet at once, and answer questions after so long."""
+    """Let "awake" make a handshake at once, and answer questions after so long."""
 
     async def answer(_session: PeerSession, _message: AskStatus, _rest: memoryview) -> SiteStatus:
         await asyncio.sleep(answer_after_ms / 1000)
@@ -60,22 +60,22 @@ async def awake(fabric: Fabric, answer_after_ms: int) -> None:
     await server.start("127.0.0.1", 2)
 
 
-def test_INV_FP4_a_region_that_does_not_greet_is_given_up_long_before_one_that_takes_its_time() -> (
+def test_INV_FP4_a_region_without_a_handshake_is_given_up_long_before_one_that_takes_its_time() -> (
     None
 ):
     async def play(fabric: Fabric, peers: FailoverPeers) -> None:
         await awake(fabric, LONG_MS // 2)
         began_s = asyncio.get_running_loop().time()
-        with pytest.raises(PeerUnreachable, match="did not greet"):
+        with pytest.raises(PeerUnreachable, match="did not make its handshake"):
             await peers.ask("mute", AskStatus(region="asking"), SiteStatus, timeout_ms=LONG_MS)
-        assert passed_ms(began_s) < 2 * GREET_TIMEOUT_MS
+        assert passed_ms(began_s) < 2 * HANDSHAKE_TIMEOUT_MS
         found = await peers.ask("awake", AskStatus(region="asking"), SiteStatus, timeout_ms=LONG_MS)
         assert found.region == "awake"
 
     played(play)
 
 
-def test_INV_FP1_a_region_that_greets_and_does_not_answer_is_given_up_in_time() -> None:
+def test_INV_FP1_a_region_that_shakes_hands_and_does_not_answer_is_given_up_in_time() -> None:
     async def play(fabric: Fabric, peers: FailoverPeers) -> None:
         await awake(fabric, LONG_MS * 2)
         began_s = asyncio.get_running_loop().time()
@@ -86,19 +86,26 @@ def test_INV_FP1_a_region_that_greets_and_does_not_answer_is_given_up_in_time() 
     played(play)
 
 
-def test_INV_FP4_nobody_waits_to_greet_a_region_that_was_silent_when_asked_last() -> None:
+def test_INV_FP4_nobody_waits_for_a_handshake_with_a_region_that_was_silent_when_asked_last() -> (
+    None
+):
     async def play(fabric: Fabric, peers: FailoverPeers) -> None:
         await awake(fabric, 0)
         question = AskStatus(region="asking")
-        answers, missing = await peers.ask_all(question, SiteStatus, timeout_ms=GREET_TIMEOUT_MS)
+        answers, missing = await peers.ask_all(
+            question, SiteStatus, timeout_ms=HANDSHAKE_TIMEOUT_MS
+        )
         assert (set(answers), set(missing)) == ({"awake"}, {"mute"})
         began_s = asyncio.get_running_loop().time()
-        assert await peers.greet_all(timeout_ms=GREET_TIMEOUT_MS) == ["awake"]
-        assert passed_ms(began_s) < GREET_TIMEOUT_MS
+        assert await peers.handshake_with_all(timeout_ms=HANDSHAKE_TIMEOUT_MS) == ["awake"]
+        assert passed_ms(began_s) < HANDSHAKE_TIMEOUT_MS
         fabric.kill("mute")
         await awakened(fabric)
-        await peers.greet("mute", timeout_ms=GREET_TIMEOUT_MS)
-        assert sorted(await peers.greet_all(timeout_ms=GREET_TIMEOUT_MS)) == ["awake", "mute"]
+        await peers.handshake("mute", timeout_ms=HANDSHAKE_TIMEOUT_MS)
+        assert sorted(await peers.handshake_with_all(timeout_ms=HANDSHAKE_TIMEOUT_MS)) == [
+            "awake",
+            "mute",
+        ]
 
     played(play)
 

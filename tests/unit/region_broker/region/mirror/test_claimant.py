@@ -57,8 +57,8 @@ async def test_T24_a_claimant_with_less_of_a_log_costs_the_taker_nothing(tmp_pat
     async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
         await taker.produce("orders", b"c")
         home, logs = seen_by(taker, await claimant.listen())
-        async with home.session() as (session, greeted):
-            assert greeted.acting
+        async with home.session() as (session, handshake):
+            assert handshake.acting
             version, topics = await session.registry()
             assert version == NEVER_DUE
             assert {topic.name for topic in topics} == set(taker.metadata.image.topics)

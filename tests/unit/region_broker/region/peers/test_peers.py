@@ -1,4 +1,4 @@
-"""The peer protocol: framing, greeting, refusals, hostile bytes, order."""
+"""The peer protocol: framing, handshake, refusals, hostile bytes, order."""
 
 import asyncio
 import struct
@@ -11,7 +11,7 @@ from region_broker.ports.network import ByteStream
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.peers.client import PeerClient, opened
 from region_broker.region.peers.protocol import (
-    GREETING_FRAME_BYTES_MAX,
+    HANDSHAKE_FRAME_BYTES_MAX,
     PREFACE,
     FrameKind,
     FrameReader,
@@ -82,7 +82,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
     ],
 )
 def test_bytes_that_are_no_frame_are_refused_with_a_reason(garbage: bytes, reason: str) -> None:
-    reader = FrameReader(GREETING_FRAME_BYTES_MAX, preface=True)
+    reader = FrameReader(HANDSHAKE_FRAME_BYTES_MAX, preface=True)
     with pytest.raises(PeerProtocolError, match=reason):
         list(reader.feed(garbage))
 
@@ -150,7 +150,7 @@ async def test_requests_are_answered_and_refusals_are_answers() -> None:
         assert failed.value.sent
 
 
-async def test_INV_LV1_a_session_that_was_greeted_before_is_answered_no_more_once_its_node_is_refused() -> (
+async def test_INV_LV1_a_session_with_its_handshake_before_is_answered_no_more_once_its_node_is_refused() -> (
     None
 ):
     network, mirror = AsyncioNetwork(), PlayedIdentity("mirror")
@@ -262,11 +262,11 @@ async def test_a_port_that_nobody_listens_on_is_unreachable() -> None:
 
 @asynccontextmanager
 async def connected(address: tuple[str, int]) -> AsyncIterator[ByteStream]:
-    """A connection that has greeted; what it sends is the test's affair."""
+    """A connection that has made its handshake; what it sends is the test's affair."""
     stream = await AsyncioNetwork().connect(*address)
     try:
         stream.write(PREFACE, frame(HELLO))
-        assert await stream.read(1 << 16)  # the server's greeting
+        assert await stream.read(1 << 16)  # the server's handshake
         yield stream
     finally:
         stream.abort()
@@ -324,14 +324,14 @@ async def test_INV_PS6_answers_that_a_peer_does_not_take_are_few_and_end_its_con
             assert (await client.call(Ask(number=1), Told)).number == 2
 
 
-async def test_INV_PS6_who_does_not_greet_is_cut_off_and_connections_are_bounded() -> None:
+async def test_INV_PS6_who_makes_no_handshake_is_cut_off_and_connections_are_bounded() -> None:
     settings = PeerSettings(stall_timeout_ms=200, connections_max=2)
     async with served(PlayedIdentity("home"), settings) as (_, address):
         silent = await AsyncioNetwork().connect(*address)
         async with connected(address) as link:
             assert await closed_by_peer(await AsyncioNetwork().connect(*address))
             assert await closed_by_peer(silent)
-            link.write(frame(Ask(number=1)))  # silent for as long, but it has greeted
+            link.write(frame(Ask(number=1)))  # silent for as long, but it has made its handshake
             assert await link.read(1 << 16)
 
 
