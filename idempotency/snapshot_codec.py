@@ -5,7 +5,7 @@
 INV-N1  unpack(pack(content)) == content, and equal contents have equal bytes.
 INV-N2  A damaged or cut-off snapshot, or one of a newer version, is refused, never half read.
 
-Not here: when a snapshot is taken and where it lies (`region_broker.log.side_files.producer_snapshots`).
+Not here: when a snapshot is taken and where it lies (`region_broker.log.indexes.producer_snapshots`).
 """
 
 import struct

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
-from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.ports.disk import Disk
 from txn_coordinator.image import LedgerRow
 from txn_coordinator.ports import LedgerPosition

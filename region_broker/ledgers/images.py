@@ -31,7 +31,7 @@ from region_broker.ledgers.image_file import (
 )
 from region_broker.ledgers.rows import read_slices
 from region_broker.log.failures import LogError
-from region_broker.log.side_files.checked_file import FrameError
+from region_broker.log.indexes.checked_file import FrameError
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
 from region_broker.ports.offload import Offload

@@ -7,23 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from region_broker.log.indexes.checked_file import NO_MARK, JournalMark
 from region_broker.log.journal.blocks import LogId
 from region_broker.log.log_config import FlushPolicy, LogConfig
 from region_broker.log.segment import SealedCache
-from region_broker.log.side_files.checked_file import NO_MARK, JournalMark
-from region_broker.log.sync_job import BookmarkTarget, DirtyLog
+from region_broker.log.sync_job import DirtyLog, RecoveryCheckpointTarget
 
 
 @dataclass(slots=True)
 class LogListener:
     """Who is told: `on_dirty` after an append, `on_stable` when `stable_offset` moved or the log failed.
 
-    `on_grown(log, bytes)`: that much was appended, or found at the start, and lies behind the bookmark.
+    `on_grown(log, bytes)`: that much was appended, or found at the start, and lies behind the recovery checkpoint.
     """
 
     on_dirty: Callable[[DirtyLog], None]
     on_stable: Callable[[], None] = field(default=lambda: None)
-    on_grown: Callable[[BookmarkTarget, int], None] = field(default=lambda _log, _bytes: None)
+    on_grown: Callable[[RecoveryCheckpointTarget, int], None] = field(
+        default=lambda _log, _bytes: None
+    )
 
 
 @dataclass(slots=True, kw_only=True)

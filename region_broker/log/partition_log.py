@@ -17,6 +17,7 @@ from typing import Final
 from idempotency.partition_state import AbortedTxn, PartitionState
 from region_broker.log.cleaning.state import CleaningState
 from region_broker.log.failures import PartitionFailed
+from region_broker.log.indexes.leader_epochs import LeaderEpochs
 from region_broker.log.log_config import LogConfig
 from region_broker.log.log_setup import LogSetup
 from region_broker.log.parts.appender import LogAppender
@@ -25,7 +26,6 @@ from region_broker.log.parts.durability import LogDurability
 from region_broker.log.parts.trimmer import LogTrimmer
 from region_broker.log.recovery.opening import RecoveredLog, recover
 from region_broker.log.segment_list import SegmentList
-from region_broker.log.side_files.leader_epochs import LeaderEpochs
 
 logger: Final = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class PartitionLog:
         self.recovered_clean = recovered.clean
         self.content = content = LogContent(setup, recovered)
         self.durability = LogDurability(
-            content, setup.log_id, bookmarked_bytes=recovered.bookmarked_bytes
+            content, setup.log_id, checkpointed_bytes=recovered.checkpointed_bytes
         )
         self.appender = LogAppender(content, self.durability)
         self.cleaning = CleaningState(content.disk, setup.folder, recovered.mark)

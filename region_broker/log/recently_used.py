@@ -1,4 +1,4 @@
-"""A bounded table of what was used last: open files, parsed side files."""
+"""A bounded table of what was used last: open files, parsed log indexes."""
 
 from collections import OrderedDict
 from collections.abc import Callable

@@ -17,15 +17,15 @@ from typing import Final, NamedTuple
 from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
 from idempotency.visibility import AbortedTxn
 from region_broker.log.failures import ColdRange, LogDamaged
-from region_broker.log.log_config import INT32_MAX, LogConfig, NodeLogConfig
-from region_broker.log.recently_used import RecentlyUsed
-from region_broker.log.side_files.checked_file import FrameError
-from region_broker.log.side_files.sparse_index import (
+from region_broker.log.indexes.checked_file import FrameError
+from region_broker.log.indexes.sparse_index import (
     NO_TIMESTAMP_MS,
     SegmentSummary,
     SparseIndex,
     decode_index,
 )
+from region_broker.log.log_config import INT32_MAX, LogConfig, NodeLogConfig
+from region_broker.log.recently_used import RecentlyUsed
 from region_broker.ports.disk import Buffer, Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class ReadSlice(NamedTuple):
     next_position: int
 
 
-def read_side_file(disk: Disk, path: Path, *, wait: bool) -> bytes:
+def read_log_index(disk: Disk, path: Path, *, wait: bool) -> bytes:
     """Return the whole content of a file beside a segment; raises ColdRange unless `wait`, or OSError."""
     if wait:
         return disk.read_file(path)
@@ -373,7 +373,7 @@ class Segment:
     def read_index_file(self, *, wait: bool = True) -> tuple[SparseIndex, SegmentSummary] | None:
         """Return the index file's content; None, said loudly, if it is missing, damaged, or cannot be read."""
         try:
-            data = read_side_file(self.cache.disk, self.index_path(), wait=wait)
+            data = read_log_index(self.cache.disk, self.index_path(), wait=wait)
             return decode_index(data, self.config.index_interval_bytes)
         except (OSError, FrameError) as error:  # INV-X3: whatever is wrong with the file
             logger.warning("%s: index is built again: %s", self.index_path(), error)

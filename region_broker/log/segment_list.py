@@ -14,6 +14,8 @@ from typing import Final
 
 from idempotency.partition_state import AbortedTxn
 from region_broker.log.failures import NotABatchBoundary
+from region_broker.log.indexes.aborted_index import decode_aborted, overlapping
+from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.replay import write_aborted_file
 from region_broker.log.segment import (
     ABORTED_SUFFIX,
@@ -21,10 +23,8 @@ from region_broker.log.segment import (
     ReadSlice,
     SealedCache,
     Segment,
-    read_side_file,
+    read_log_index,
 )
-from region_broker.log.side_files.aborted_index import decode_aborted, overlapping
-from region_broker.log.side_files.checked_file import FrameError
 
 logger: Final = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class SegmentList:
         def load() -> tuple[AbortedTxn, ...]:
             path = segment.path.with_suffix(ABORTED_SUFFIX)
             try:
-                return decode_aborted(read_side_file(self._cache.disk, path, wait=wait))
+                return decode_aborted(read_log_index(self._cache.disk, path, wait=wait))
             except (
                 OSError,
                 FrameError,

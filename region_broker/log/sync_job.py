@@ -3,7 +3,7 @@
 INV-LF2  after the first error every later job of the log ends with it (INV-DK3)
 INV-LF4  memory is given back only of what is synced, of the open segment of a log that is written in bulk, and in steps
 A log's files are worked on under its `FileSync.lock`; a job of an older generation does nothing. What is written for a
-bookmark is written without the lock: only the sync of what is left, and the rename, hold up a group commit.
+recovery checkpoint is written without the lock: only the sync of what is left, and the rename, hold up a group commit.
 
 Not here: when (`group_commit`), what comes of it (`parts.durability`).
 """
@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from idempotency.partition_state import PartitionState
+from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
+from region_broker.log.indexes.checkpoint_file import CheckpointFile
+from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from region_broker.log.indexes.producer_snapshots import write_snapshot
+from region_broker.log.indexes.recovery_checkpoint import (
+    RECOVERY_CHECKPOINT_SUFFIX,
+    RecoveryCheckpointDraft,
+)
 from region_broker.log.journal.blocks import Piece
 from region_broker.log.segment import ABORTED_SUFFIX, Segment
-from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX, BookmarkDraft
-from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
-from region_broker.log.side_files.checkpoint_file import CheckpointFile
-from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
-from region_broker.log.side_files.producer_snapshots import write_snapshot
 from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)
@@ -77,19 +80,21 @@ class DirtyLog(Protocol):
         ...
 
 
-class BookmarkTarget(Protocol):
-    """The log that a bookmark is put into: its `LogDurability`."""
+class RecoveryCheckpointTarget(Protocol):
+    """The log that a recovery checkpoint is put into: its `LogDurability`."""
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of the open segment behind its bookmark: what a start after a crash reads."""
+        """Bytes of the open segment behind its recovery checkpoint: what a start after a crash reads."""
         ...
 
-    def begin_bookmark(self) -> "BookmarkJob | None":
-        """Return what puts a bookmark at the log's end; None if that is not the time for one."""
+    def begin_recovery_checkpoint(self) -> "RecoveryCheckpointJob | None":
+        """Return what puts a recovery checkpoint at the log's end; None if that is not the time for one."""
         ...
 
-    def finish_bookmark(self, job: "BookmarkJob", outcome: "BookmarkOutcome") -> None:
+    def finish_recovery_checkpoint(
+        self, job: "RecoveryCheckpointJob", outcome: "RecoveryCheckpointOutcome"
+    ) -> None:
         """Take the outcome in."""
         ...
 
@@ -131,7 +136,7 @@ class SyncJob:
         return self.log.run_sync(self)
 
 
-class BookmarkOutcome(NamedTuple):
+class RecoveryCheckpointOutcome(NamedTuple):
     """What came of one: the error that stops the log, or else whether it is in its place."""
 
     error: OSError | None
@@ -139,14 +144,14 @@ class BookmarkOutcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BookmarkJob:
-    """A bookmark of the open segment on its way: fixed on the loop, run in a thread."""
+class RecoveryCheckpointJob:
+    """A recovery checkpoint of the open segment on its way: fixed on the loop, run in a thread."""
 
     files: "FileSync"
     generation: int
     file: DiskFile
     path: Path
-    draft: BookmarkDraft
+    draft: RecoveryCheckpointDraft
     checkpoint: Checkpoint
 
     @property
@@ -154,9 +159,9 @@ class BookmarkJob:
         """About how large its file is."""
         return self.draft.size_bytes
 
-    def run(self) -> BookmarkOutcome:
+    def run(self) -> RecoveryCheckpointOutcome:
         """Do it. Never called twice."""
-        return self.files.bookmark(self)
+        return self.files.recovery_checkpoint(self)
 
 
 def write_seal(disk: Disk, folder: Path, seal: Seal) -> None:
@@ -168,10 +173,12 @@ def write_seal(disk: Disk, folder: Path, seal: Seal) -> None:
     disk.write_file_atomic(folder / EPOCHS_NAME, seal.epochs)
 
 
-def draft_bookmark(active: Segment, state: PartitionState, epochs: LeaderEpochs) -> BookmarkDraft:
-    """Return what a bookmark at the end of the open segment says."""
+def draft_recovery_checkpoint(
+    active: Segment, state: PartitionState, epochs: LeaderEpochs
+) -> RecoveryCheckpointDraft:
+    """Return what a recovery checkpoint at the end of the open segment says."""
     assert active.live_index is not None
-    return BookmarkDraft(
+    return RecoveryCheckpointDraft(
         segment_base=active.base_offset,
         index=active.live_index.copy(),
         summary=active.summary(),
@@ -180,19 +187,20 @@ def draft_bookmark(active: Segment, state: PartitionState, epochs: LeaderEpochs)
     )
 
 
-def write_bookmark(
+def write_recovery_checkpoint(
     disk: Disk, active: Segment, state: PartitionState, epochs: LeaderEpochs
 ) -> None:
-    """Write the bookmark of a log that is closed: its bytes are synced; the next start reads none of them."""
+    """Write the recovery checkpoint of a log that is closed: its bytes are synced; the next start reads none of
+    them."""
     assert active.file is not None
-    draft = draft_bookmark(active, state, epochs)
-    path = active.path.with_suffix(BOOKMARK_SUFFIX)
+    draft = draft_recovery_checkpoint(active, state, epochs)
+    path = active.path.with_suffix(RECOVERY_CHECKPOINT_SUFFIX)
     disk.write_file_atomic(path, draft.encode(draft.proof(active.file)))
 
 
-def remove_bookmark(disk: Disk, segment: Segment) -> None:
-    """Remove the bookmark of a segment, if it has one; durable after `fsync_dir`."""
-    path = segment.path.with_suffix(BOOKMARK_SUFFIX)
+def remove_recovery_checkpoint(disk: Disk, segment: Segment) -> None:
+    """Remove the recovery checkpoint of a segment, if it has one; durable after `fsync_dir`."""
+    path = segment.path.with_suffix(RECOVERY_CHECKPOINT_SUFFIX)
     if disk.exists(path):
         disk.remove(path)
 
@@ -243,7 +251,7 @@ class FileSync:
                 self._disk.fsync_dir(self._folder)
             for seal in job.seals:
                 write_seal(self._disk, self._folder, seal)
-                remove_bookmark(self._disk, seal.segment)
+                remove_recovery_checkpoint(self._disk, seal.segment)
                 self.sealed_below = seal.segment.next_offset
             self.checkpoint.write(job.checkpoint)
             if job.seals:
@@ -268,37 +276,39 @@ class FileSync:
             dropped = end
         self._dropped = (base, dropped)
 
-    def bookmark_job(
-        self, active: Segment, draft: BookmarkDraft, checkpoint: Checkpoint
-    ) -> BookmarkJob:
+    def recovery_checkpoint_job(
+        self, active: Segment, draft: RecoveryCheckpointDraft, checkpoint: Checkpoint
+    ) -> RecoveryCheckpointJob:
         """Return the work that puts `draft` into its place; `checkpoint` covers what it speaks of."""
         assert active.file is not None
-        return BookmarkJob(
+        return RecoveryCheckpointJob(
             files=self,
             generation=self.generation,
             file=active.file,
-            path=active.path.with_suffix(BOOKMARK_SUFFIX),
+            path=active.path.with_suffix(RECOVERY_CHECKPOINT_SUFFIX),
             draft=draft,
             checkpoint=checkpoint,
         )
 
-    def bookmark(self, job: BookmarkJob) -> BookmarkOutcome:
-        """Put a bookmark in its place.
+    def recovery_checkpoint(self, job: RecoveryCheckpointJob) -> RecoveryCheckpointOutcome:
+        """Put a recovery checkpoint in its place.
 
         What was cut, closed or sealed meanwhile gets none, and neither does what cannot be written beside the log.
         """
         proof = self._synced_and_proved(job)
         if not isinstance(proof, int):
-            return BookmarkOutcome(proof)
+            return RecoveryCheckpointOutcome(proof)
         temporary = job.path.with_name(job.path.name + TEMPORARY_SUFFIX)
         try:
             self._write(temporary, job.draft.encode(proof))
         except OSError as error:
-            logger.warning("%s: no bookmark is written, a start reads more: %s", job.path, error)
-            return BookmarkOutcome(None)
+            logger.warning(
+                "%s: no recovery checkpoint is written, a start reads more: %s", job.path, error
+            )
+            return RecoveryCheckpointOutcome(None)
         return self._put(job, temporary)
 
-    def _synced_and_proved(self, job: BookmarkJob) -> int | OSError | None:
+    def _synced_and_proved(self, job: RecoveryCheckpointJob) -> int | OSError | None:
         with self.lock:
             if self._is_void(job):
                 return self._error
@@ -322,7 +332,7 @@ class FileSync:
         finally:
             file.close()
 
-    def _put(self, job: BookmarkJob, temporary: Path) -> BookmarkOutcome:
+    def _put(self, job: RecoveryCheckpointJob, temporary: Path) -> RecoveryCheckpointOutcome:
         with self.lock:
             is_void = self._is_void(job)
             try:
@@ -333,9 +343,9 @@ class FileSync:
                     self._disk.remove(temporary)
             except OSError as error:
                 self._error = error
-            return BookmarkOutcome(self._error, not is_void and self._error is None)
+            return RecoveryCheckpointOutcome(self._error, not is_void and self._error is None)
 
-    def _is_void(self, job: BookmarkJob) -> bool:
+    def _is_void(self, job: RecoveryCheckpointJob) -> bool:
         return (
             job.generation != self.generation
             or self._error is not None

@@ -383,7 +383,10 @@ class Node:
                     tasks.create_task(work, name=name)
                     for name, work in (
                         ("group-commit", self.storage.group_commit.run()),
-                        ("bookmarks", self.storage.partitions.bookmarks.run()),
+                        (
+                            "recovery_checkpoints",
+                            self.storage.partitions.recovery_checkpoints.run(),
+                        ),
                         ("role", self.role.run()),
                         ("forwarder", self._forwarder.run()),
                         ("failover", self.failover.run()),

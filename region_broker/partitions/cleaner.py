@@ -27,11 +27,11 @@ from region_broker.log.cleaning.planning import Filth, groups, judge
 from region_broker.log.cleaning.rewriting import Cleaning, CleaningTask, Read, Rewritten
 from region_broker.log.cleaning.state import CleanMark
 from region_broker.log.failures import LogError
+from region_broker.log.indexes.producer_snapshots import load_newest
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.replay import rebuild_state
 from region_broker.log.segment import SealedCache, Segment
-from region_broker.log.side_files.producer_snapshots import load_newest
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
 

@@ -20,8 +20,8 @@ from idempotency.identity import TopicPartition
 from idempotency.partition_state import PartitionState
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import NotLeader, PartitionFailed
+from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
-from region_broker.log.side_files.log_start import LogStart
 from region_broker.partitions.commit_waiters import CommitFuture, CommitListener, CommitWaiters
 from region_broker.partitions.parts.reader import PartitionReader
 from region_broker.partitions.parts.retention import Retention

@@ -33,10 +33,12 @@ from uuid import UUID
 
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
-from region_broker.log.bookmarks import Bookmarks
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogDamaged, LogError, NewerFormat, UnsupportedConfig
 from region_broker.log.group_commit import GroupCommit
+from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.indexes.log_manifest import LogEntry, LogManifest
+from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.journal.replay import open_journal
 from region_broker.log.log_config import (
     FlushPolicy,
@@ -48,10 +50,8 @@ from region_broker.log.log_setup import LogListener, LogSetup
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.recovery.kept_deletions import DeletionNote, KeptDeletions
 from region_broker.log.recovery.removal import Removal
+from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import LOG_SUFFIX, SealedCache
-from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
-from region_broker.log.side_files.log_manifest import LogEntry, LogManifest
-from region_broker.log.side_files.log_start import LogStart
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
 from region_broker.wire.caps.disk_room import DiskRoom
@@ -114,7 +114,7 @@ class PartitionTable:
         self._config = config
         self._group_commit = group_commit
         self._cache = SealedCache(disk, config)
-        self.bookmarks = Bookmarks()
+        self.recovery_checkpoints = RecoveryCheckpoints()
         self.cold_reads = ColdReads(disk)
         self.room = DiskRoom(config.disk_free_bytes_min)
         self._by_name: dict[str, dict[int, Partition]] = {}
@@ -414,7 +414,8 @@ class PartitionTable:
             config=config,
             flush_policy=self._group_commit.policy,
             listener=LogListener(
-                on_dirty=self._group_commit.mark_dirty, on_grown=self.bookmarks.note_grown
+                on_dirty=self._group_commit.mark_dirty,
+                on_grown=self.recovery_checkpoints.note_grown,
             ),
             wall_ms=self._clock.wall_ms,
             log_id=(topic.topic_id.bytes, number) if self._config.journal_bytes else None,

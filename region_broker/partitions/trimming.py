@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from idempotency.identity import TopicPartition
 from region_broker.log.failures import PartitionFailed
+from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
-from region_broker.log.side_files.log_start import LogStart
 
 
 class Trimming:

@@ -2,7 +2,7 @@
 
 A proxy breaks the client's connection while one of its requests is on the way, and lets that arrive when the client
 is in its next transaction, which under TV1 has the same producer id and epoch. With the connection-order fence
-nothing comes of it. Without, transactions are torn: the tests count how, so that they are seen to have teeth.
+nothing comes of it. Without, transactions are torn: the tests count how, so that they are seen to notice it.
 Judged by a read-committed reader; the broker is `tests/fixtures/transaction_port.py`, alone and behind a mirror.
 """
 

@@ -38,8 +38,11 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
     "sync": (6, lambda model, rng: model.sync()),
     "catch up": (2, lambda model, rng: model.catch_up()),
     "sync files": (1, lambda model, rng: model.sync_files()),
-    "bookmark": (2, lambda model, rng: model.bookmark(lambda: meanwhile(model, rng))),
-    "damage the bookmark": (1, lambda model, rng: model.damage_bookmark(rng)),
+    "recovery_checkpoint": (
+        2,
+        lambda model, rng: model.recovery_checkpoint(lambda: meanwhile(model, rng)),
+    ),
+    "damage the recovery checkpoint": (1, lambda model, rng: model.damage_recovery_checkpoint(rng)),
     "cut": (1, lambda model, rng: model.cut(rng.random())),
     "drop and make again": (1, lambda model, rng: model.drop_and_make_again()),
     "retain": (1, lambda model, rng: model.retain()),
@@ -49,8 +52,8 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
 
 
 def meanwhile(model: LogModel, rng: random.Random) -> None:
-    """Do something else, or nothing, while a bookmark waits for its thread."""
-    others = [name for name in OPERATIONS if name != "bookmark"]
+    """Do something else, or nothing, while a recovery checkpoint waits for its thread."""
+    others = [name for name in OPERATIONS if name != "recovery_checkpoint"]
     if rng.random() < 0.5:
         OPERATIONS[rng.choice(others)][1](model, rng)
 

@@ -54,17 +54,17 @@ class LogMachine(RuleBasedStateMachine):
         self.model.sync_files()
 
     @rule()
-    def bookmark(self) -> None:
-        self.model.bookmark(lambda: None)
+    def recovery_checkpoint(self) -> None:
+        self.model.recovery_checkpoint(lambda: None)
 
     @rule(seed=SEEDS)
-    def bookmark_while_something_else_happens(self, seed: int) -> None:
+    def recovery_checkpoint_while_something_else_happens(self, seed: int) -> None:
         rng = random.Random(seed)
-        self.model.bookmark(lambda: meanwhile(self.model, rng))
+        self.model.recovery_checkpoint(lambda: meanwhile(self.model, rng))
 
     @rule(seed=SEEDS)
-    def damage_the_bookmark(self, seed: int) -> None:
-        self.model.damage_bookmark(random.Random(seed))
+    def damage_the_recovery_checkpoint(self, seed: int) -> None:
+        self.model.damage_recovery_checkpoint(random.Random(seed))
 
     @rule(choice=st.floats(0, 1))
     def cut(self, choice: float) -> None:
@@ -96,8 +96,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.model.retention)
     @rule(seed=SEEDS, clean=st.booleans())
-    def lose_side_files(self, seed: int, clean: bool) -> None:
-        self.model.lose_side_files(random.Random(seed), clean=clean)
+    def lose_log_indexes(self, seed: int, clean: bool) -> None:
+        self.model.lose_log_indexes(random.Random(seed), clean=clean)
 
     @rule(seed=SEEDS, chance=st.sampled_from([0.05, 0.3, 1.0]), power=st.booleans())
     def work_while_the_disk_fails(self, seed: int, chance: float, power: bool) -> None:

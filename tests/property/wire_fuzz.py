@@ -3,10 +3,11 @@
     python -m tests.property.wire_fuzz --frames 100000 [--api NAME ...] [--socket 2000] [--seed 7]
 
 Each API gets `--frames` frames, spread over its versions: random requests written by kio, then mutated. Each is read
-at once and in pieces, which must agree, by kio itself if it was accepted, and by hand, where that is a way: all must say the
-same. kio may refuse what the codec accepts (it takes no unknown tags); it never reads anything else. With `--socket`, that many of each API also go to a live node, over its
-socket, while a good client beside it writes and reads (`wire_fuzz_node`). Any exception but DecodeRefused, a
-disagreement, an abort, or memory that grows ends the process with another code than 0.
+at once and in pieces, which must agree, by kio itself if it was accepted, and by its fast path, where it has one: all
+must say the same. kio may refuse what the codec accepts (it takes no unknown tags); it never reads anything else. With
+`--socket`, that many of each API also go to a live node, over its socket, while a good client beside it writes and
+reads (`wire_fuzz_node`). Any exception but DecodeRefused, a disagreement, an abort, or memory that grows ends the
+process with another code than 0.
 """
 
 import argparse
@@ -37,9 +38,9 @@ from tests.fixtures.memory_census import resident_bytes
 from tests.fixtures.plain_requests import (
     add_of_kio,
     end_of_kio,
-    fetch_by_hand,
+    fetch_of_fast_path,
     fetch_of_kio,
-    produce_by_hand,
+    produce_of_fast_path,
     produce_of_kio,
     read_by_kio,
 )
@@ -152,7 +153,7 @@ def agree_with_kio(key: int, version: int, body: bytes, found: Any) -> None:
     assert of_kio == found, (of_kio, found)
 
 
-def agree_by_hand(key: int, version: int, body: bytes, of_kio: Any) -> None:
+def fast_path_agrees(key: int, version: int, body: bytes, of_kio: Any) -> None:
     """Raise AssertionError if a hand reader says anything else of `body` than kio (None: kio refused)."""
     view = memoryview(body)
     found: Any
@@ -161,14 +162,14 @@ def agree_by_hand(key: int, version: int, body: bytes, of_kio: Any) -> None:
         found = outcome(
             lambda: produce.read_request(version, view),
             lambda: produce.request_pieces(version, view),
-            produce_by_hand,
+            produce_of_fast_path,
         )
         expected = of_kio and produce_of_kio(of_kio)
     elif key == fetch.KEY:
         found = outcome(
             lambda: fetch.read_request(version, view),
             lambda: fetch.request_pieces(version, view),
-            fetch_by_hand,
+            fetch_of_fast_path,
         )
         expected = of_kio and fetch_of_kio(version, of_kio)
     elif key == _END_TXN_KEY:
@@ -209,13 +210,13 @@ def fuzz(api: Api, chance: random.Random, frame_count: int) -> Outcome:
         sound = sound_requests(chance, api.key, version)
         for request, body in sound[:count]:
             assert read_both_ways(api.key, version, body) == request, (api.name, version, body)
-            agree_by_hand(api.key, version, body, request)
+            fast_path_agrees(api.key, version, body, request)
         for index in range(count - len(sound[:count])):
             data = mutated(chance, sound[index % len(sound)][1])
             try:
                 request = read_both_ways(api.key, version, data)
                 agree_with_kio(api.key, version, data, request)
-                agree_by_hand(api.key, version, data, request)
+                fast_path_agrees(api.key, version, data, request)
                 found.refused += request is None
             except BaseException:
                 print(f"{api.name} version {version} body {data.hex()}", flush=True)

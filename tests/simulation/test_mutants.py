@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.simulation.teeth.mutants import MUTANTS, Mutant, caught, clean, played
-from tests.simulation.teeth.patch import DoesNotApply, Edit, edited
-from tests.simulation.teeth.scenes import NOT_CLEAN_YET, SCENES
+from tests.simulation.mutants.named import MUTANTS, Mutant, caught, clean, played
+from tests.simulation.mutants.patch import DoesNotApply, Edit, edited
+from tests.simulation.mutants.scenes import NOT_CLEAN_YET, SCENES
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 

@@ -18,8 +18,8 @@ from idempotency.record_batch import BatchError, BatchHeader, ControlType, crc_o
 from region_broker.cli.inspect.log_dump import batches_of, log, segments_of
 from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, fail
 from region_broker.cli.records.lines import json_line
+from region_broker.log.indexes.log_start import read_log_start
 from region_broker.log.recovery.kept_deletions import DeletionNote, note_of
-from region_broker.log.side_files.log_start import read_log_start
 from region_broker.ports.system.disk import RealDisk
 from region_broker.wire.batches import RecordsError, iter_records
 

@@ -17,7 +17,7 @@ Fields: TypeAlias = Mapping[str, Any]
 
 
 class Written(NamedTuple):
-    """An answer that was written by hand, header included, and the names of the errors in it."""
+    """An answer of a fast path, header included, and the names of the errors in it."""
 
     answer: Buffer
     errors: Sequence[str] = ()

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from region_broker.log.indexes.checked_file import Checkpoint, FrameError
+from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
 from region_broker.log.journal.blocks import (
     ALIGN_BYTES,
     Entry,
@@ -29,8 +31,6 @@ from region_broker.log.journal.blocks import (
 )
 from region_broker.log.journal.writer import Journal
 from region_broker.log.segment import LOG_SUFFIX, file_name
-from region_broker.log.side_files.checked_file import Checkpoint, FrameError
-from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
 from region_broker.ports.disk import Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from region_broker.log.indexes.checked_file import JournalMark
 from region_broker.log.journal.blocks import (
     ENTRIES_MAX,
     Head,
@@ -25,7 +26,6 @@ from region_broker.log.journal.blocks import (
     encode_block,
     has_look_alikes,
 )
-from region_broker.log.side_files.checked_file import JournalMark
 from region_broker.log.sync_job import SyncTarget
 from region_broker.ports.disk import DiskFile
 

@@ -9,33 +9,35 @@ Making durable is in two steps around a thread: `begin_sync` on the loop, `SyncJ
 the loop (`group_commit`). A small job's bytes go into the node's journal instead (`finish_journaled`); the log's own files
 are then synced later (`begin_file_sync`). `FileSync.lock` keeps jobs apart from each other, from cutting, deleting and
 closing; it is the only lock.
-Not here: the blocking part (`sync_job`), when it is due (`group_commit`, `bookmarks`).
+Not here: the blocking part (`sync_job`), when it is due (`group_commit`, `recovery_checkpoints`).
 """
 
 from pathlib import Path
 from typing import Final
 
+from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
+from region_broker.log.indexes.producer_snapshots import remove_between
 from region_broker.log.journal.blocks import LogId
 from region_broker.log.journal.tail import LogTail
 from region_broker.log.log_config import FlushPolicy
 from region_broker.log.parts.content import LogContent
-from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
-from region_broker.log.side_files.producer_snapshots import remove_between
 from region_broker.log.sync_job import (
-    BookmarkJob,
-    BookmarkOutcome,
     FileSync,
+    RecoveryCheckpointJob,
+    RecoveryCheckpointOutcome,
     Seal,
     SyncJob,
-    draft_bookmark,
-    write_bookmark,
+    draft_recovery_checkpoint,
+    write_recovery_checkpoint,
 )
 
 
 class LogDurability:
     """See the module's head. All methods but `run_sync` belong to the event loop."""
 
-    def __init__(self, content: LogContent, log_id: LogId | None, *, bookmarked_bytes: int) -> None:
+    def __init__(
+        self, content: LogContent, log_id: LogId | None, *, checkpointed_bytes: int
+    ) -> None:
         """All that was found on disk is durable."""
         self.synced_offset = content.end_offset
         self.tail = LogTail(log_id)
@@ -48,7 +50,7 @@ class LogDurability:
         self._folder_version = 0  # grows with each new name in the folder
         self._pending_seals: list[Seal] = []
         self._sealed: list[Path] = []
-        self._bookmarked_bytes = bookmarked_bytes
+        self._checkpointed_bytes = checkpointed_bytes
         self._waits_for_sync: Final = content.policy is FlushPolicy.COMMIT
 
     def open_checkpoint(self, fence: JournalMark, *, clean: bool) -> None:
@@ -69,11 +71,11 @@ class LogDurability:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of the open segment behind its bookmark: what a start after a crash reads."""
+        """Bytes of the open segment behind its recovery checkpoint: what a start after a crash reads."""
         content = self._content
         if content.failed is not None or content.closed or content.active is None:
             return 0
-        return content.active.size_bytes - self._bookmarked_bytes
+        return content.active.size_bytes - self._checkpointed_bytes
 
     @property
     def has_pending_seals(self) -> bool:
@@ -191,42 +193,47 @@ class LogDurability:
                 self.finish_sync(job, job.run())
         self._content.check_running()
 
-    # -- bookmarks -------------------------------------------------------------------------------
+    # -- recovery checkpoints -------------------------------------------------------------------------------
 
-    def begin_bookmark(self) -> BookmarkJob | None:
-        """Return what puts a bookmark at the log's end (INV-BKM1); None while a seal is under way, or after the end."""
+    def begin_recovery_checkpoint(self) -> RecoveryCheckpointJob | None:
+        """Return what puts a recovery checkpoint at the log's end (INV-BKM1); None while a seal is under way, or after
+        the end."""
         content = self._content
         active = content.active
         if content.failed is not None or content.closed or active is None or self._pending_seals:
             return None
-        draft = draft_bookmark(active, content.state, content.epochs)
-        return self.files.bookmark_job(active, draft, self.checkpoint_now())
+        draft = draft_recovery_checkpoint(active, content.state, content.epochs)
+        return self.files.recovery_checkpoint_job(active, draft, self.checkpoint_now())
 
-    def finish_bookmark(self, job: BookmarkJob, outcome: BookmarkOutcome) -> None:
+    def finish_recovery_checkpoint(
+        self, job: RecoveryCheckpointJob, outcome: RecoveryCheckpointOutcome
+    ) -> None:
         """Take the outcome in."""
         content = self._content
         if job.generation != self.generation or content.failed is not None:
             return
         if outcome.error is not None:
-            content.fail(f"syncing {content.folder} for its bookmark failed: {outcome.error}")
+            content.fail(
+                f"syncing {content.folder} for its recovery checkpoint failed: {outcome.error}"
+            )
             return
         self._file_offset = max(self._file_offset, job.checkpoint.synced_offset)
         self._stable_at(job.checkpoint.synced_offset)
         active = content.active
         if outcome.is_put and active is not None and active.base_offset == job.draft.segment_base:
-            self._bookmarked_bytes = job.checkpoint.segment_bytes
+            self._checkpointed_bytes = job.checkpoint.segment_bytes
 
     # -- what the other parts do to the log ------------------------------------------------------
 
     def rolled(self, seal: Seal) -> None:
-        """Note that a segment is full and a fresh one, without a bookmark, stands behind it."""
+        """Note that a segment is full and a fresh one, without a recovery checkpoint, stands behind it."""
         self._pending_seals.append(seal)
         self._folder_version += 1
-        self._bookmarked_bytes = 0
+        self._checkpointed_bytes = 0
 
     def cut_at(self, offset: int) -> None:
         """Note that the log ends at `offset` now, and that all of it is in its own files."""
-        self._bookmarked_bytes = 0
+        self._checkpointed_bytes = 0
         self.tail.clear()
         self.synced_offset = self._file_offset = offset
 
@@ -242,7 +249,7 @@ class LogDurability:
         assert checkpoint is not None
         if checkpoint.clean:  # nothing came since the last time
             return
-        write_bookmark(content.disk, content.open_segment, content.state, content.epochs)
+        write_recovery_checkpoint(content.disk, content.open_segment, content.state, content.epochs)
         kept = [*content.segments.bases, content.end_offset, holes_below]
         remove_between(content.disk, content.folder, kept)
         checkpoint.force(self.checkpoint_now(clean=True))

@@ -14,16 +14,16 @@ from dataclasses import replace
 from idempotency.partition_state import PartitionState
 from region_broker.log.cleaning.state import CleaningState
 from region_broker.log.failures import PartitionFailed
+from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
+from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from region_broker.log.indexes.producer_snapshots import remove_outside
 from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
 from region_broker.log.replay import keep_state_at, rebuild_state
 from region_broker.log.segment import Segment, expired_count, remove_segment_files
 from region_broker.log.segment_list import SegmentList
-from region_broker.log.side_files.checked_file import Checkpoint, JournalMark
-from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
-from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
-from region_broker.log.side_files.producer_snapshots import remove_outside
-from region_broker.log.sync_job import remove_bookmark
+from region_broker.log.sync_job import remove_recovery_checkpoint
 
 
 class LogTrimmer:
@@ -98,7 +98,7 @@ class LogTrimmer:
         segment.file.truncate(position)
         segment.file.fdatasync()
         remove_outside(content.disk, content.folder, content.start_offset, offset)
-        remove_bookmark(content.disk, segment)
+        remove_recovery_checkpoint(content.disk, segment)
         content.disk.fsync_dir(content.folder)
         content.active = segment
         content.end_offset = offset

@@ -16,6 +16,15 @@ from typing import Final
 from idempotency.partition_state import PartitionState
 from region_broker.log.cleaning.state import CleanMark
 from region_broker.log.failures import LogDamaged
+from region_broker.log.indexes.aborted_index import encode_aborted
+from region_broker.log.indexes.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
+from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from region_broker.log.indexes.recovery_checkpoint import (
+    RECOVERY_CHECKPOINT_SUFFIX,
+    RecoveryCheckpoint,
+    decode_recovery_checkpoint,
+)
+from region_broker.log.indexes.sparse_index import SparseIndex
 from region_broker.log.log_config import LogConfig
 from region_broker.log.replay import (
     Replayed,
@@ -31,11 +40,6 @@ from region_broker.log.segment import (
     file_name,
     remove_segment_files,
 )
-from region_broker.log.side_files.aborted_index import encode_aborted
-from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX, Bookmark, decode_bookmark
-from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
-from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
-from region_broker.log.side_files.sparse_index import SparseIndex
 from region_broker.ports.disk import Disk
 
 logger: Final = logging.getLogger(__name__)
@@ -81,16 +85,19 @@ class Found:
     """
 
     replayed: Replayed = field(default_factory=lambda: Replayed(PartitionState(), LeaderEpochs()))
-    bookmark: Bookmark | None = None
+    recovery_checkpoint: RecoveryCheckpoint | None = None
     cut_bytes: int = 0
     changed: bool = False
     ends: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
 
-    def bookmarked_bytes(self, active: Segment) -> int:
-        """Return how much of the last segment lies below the bookmark that was used."""
-        if self.bookmark is None or self.bookmark.segment_base != active.base_offset:
+    def checkpointed_bytes(self, active: Segment) -> int:
+        """Return how much of the last segment lies below the recovery checkpoint that was used."""
+        if (
+            self.recovery_checkpoint is None
+            or self.recovery_checkpoint.segment_base != active.base_offset
+        ):
             return 0
-        return self.bookmark.summary.size_bytes
+        return self.recovery_checkpoint.summary.size_bytes
 
 
 class Check:
@@ -126,12 +133,12 @@ class Check:
             )
         return segments
 
-    def begin_at_bookmark(self, segment: Segment, durable_bytes: int) -> bool:
-        """Let the segment be as its bookmark says, if there is one that holds; tell which (INV-BKM3)."""
-        path = segment.path.with_suffix(BOOKMARK_SUFFIX)
+    def begin_at_recovery_checkpoint(self, segment: Segment, durable_bytes: int) -> bool:
+        """Let the segment be as its recovery checkpoint says, if there is one that holds; tell which (INV-BKM3)."""
+        path = segment.path.with_suffix(RECOVERY_CHECKPOINT_SUFFIX)
         assert segment.file is not None
         try:
-            found = decode_bookmark(
+            found = decode_recovery_checkpoint(
                 self._disk.read_file(path), segment.file, self.left.config.index_interval_bytes
             )
         except FileNotFoundError:
@@ -149,7 +156,7 @@ class Check:
         segment.adopt(found.index, found.summary)
         found.epochs.truncate_end(segment.next_offset)  # INV-E3
         self.found.replayed = Replayed(found.state, found.epochs)
-        self.found.bookmark = found
+        self.found.recovery_checkpoint = found
         return True
 
     def run(self, segments: list[Segment]) -> None:
@@ -177,15 +184,16 @@ class Check:
             break
 
     def _read(self, segments: list[Segment], at: int, durable_bytes: int) -> TornAt | None:
-        """Take in what lies behind the bookmark, or the whole segment; return where it is torn, if it is.
+        """Take in what lies behind the recovery checkpoint, or the whole segment; return where it is torn, if it is.
 
-        The first one that is read begins at its bookmark, or at the snapshot of its base; the next ones go on from it.
+        The first one that is read begins at its recovery checkpoint, or at the snapshot of its base; the next ones go
+        on from it.
         """
         segment = segments[at]
         end_bytes = segment.size_bytes
         segment.file = self._disk.open(segment.path)
         is_first = not any(before.file is not None for before in segments[:at])
-        if not is_first or not self.begin_at_bookmark(segment, durable_bytes):
+        if not is_first or not self.begin_at_recovery_checkpoint(segment, durable_bytes):
             segment.size_bytes, segment.next_offset = 0, segment.base_offset
             segment.live_index = SparseIndex(self.left.config.index_interval_bytes)
             if is_first:

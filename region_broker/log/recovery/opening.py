@@ -1,7 +1,7 @@
 """Opening a log: its files as a crash or a stop left them become a log that is ready for use.
 
-INV-R1  after a clean close no segment is read, if the bookmark holds that the close left; otherwise the segment of the checkpoint, from its bookmark on, and
-        those behind it are read, once, with CRC
+INV-R1  after a clean close no segment is read, if the recovery checkpoint holds that the close left; otherwise the
+        segment of the checkpoint, from its recovery checkpoint on, and those behind it are read, once, with CRC
 Not here: appending and the rest of a log's life (`partition_log`), what is proved and cut (`recovery.checking`), how it
 is made durable (`recovery.settling`), what batches come to (`replay`).
 """
@@ -20,6 +20,12 @@ from region_broker.log.cleaning.state import (
     read_mark,
 )
 from region_broker.log.failures import LogDamaged
+from region_broker.log.indexes.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
+from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
+from region_broker.log.indexes.log_start import LOG_START_NAME
+from region_broker.log.indexes.recovery_checkpoint import RECOVERY_CHECKPOINT_SUFFIX
+from region_broker.log.indexes.sparse_index import SparseIndex
 from region_broker.log.log_config import LogConfig
 from region_broker.log.recovery.checking import Check, Found, LogAsLeft
 from region_broker.log.recovery.settling import make_durable
@@ -32,19 +38,13 @@ from region_broker.log.segment import (
     Segment,
     file_name,
 )
-from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX
-from region_broker.log.side_files.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
-from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
-from region_broker.log.side_files.leader_epochs import EPOCHS_NAME, LeaderEpochs
-from region_broker.log.side_files.log_start import LOG_START_NAME
-from region_broker.log.side_files.sparse_index import SparseIndex
 from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk
 
 logger: Final = logging.getLogger(__name__)
 
 _DECIDING: Final = frozenset({MARK_NAME, LOG_START_NAME})
 """Small files of a log that count also where nothing has changed since it was closed."""
-_OF_SEGMENTS: Final = (INDEX_SUFFIX, ABORTED_SUFFIX, BOOKMARK_SUFFIX)
+_OF_SEGMENTS: Final = (INDEX_SUFFIX, ABORTED_SUFFIX, RECOVERY_CHECKPOINT_SUFFIX)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class RecoveredLog:
     """A log ready for use: at least one segment, the last one active with file and index in memory.
 
     `clean`: nothing was read. `settled`: the checkpoint says that the next start need not read, either.
-    `fence`: that of its checkpoint, to be kept in those that follow (INV-K4). `bookmarked_bytes`: of the last segment,
-    below the bookmark that is there.
+    `fence`: that of its checkpoint, to be kept in those that follow (INV-K4). `checkpointed_bytes`: of the last
+    segment, below the recovery checkpoint that is there.
     """
 
     segments: list[Segment]
@@ -62,7 +62,7 @@ class RecoveredLog:
     clean: bool
     settled: bool = False
     cut_bytes: int = 0
-    bookmarked_bytes: int = 0
+    checkpointed_bytes: int = 0
     mark: CleanMark = NEVER_CLEANED
     fence: JournalMark = NO_MARK
 
@@ -195,14 +195,14 @@ def _open(check: Check, segments: list[Segment]) -> RecoveredLog:
         clean=clean,
         settled=clean,
         cut_bytes=found.cut_bytes,
-        bookmarked_bytes=found.bookmarked_bytes(segments[-1]),
+        checkpointed_bytes=found.checkpointed_bytes(segments[-1]),
         mark=left.mark,
         fence=left.fence,
     )
 
 
 def _is_as_closed(check: Check, segments: list[Segment]) -> bool:
-    """Take a log that was closed as its bookmark says; False if there is none that holds: then it is read.
+    """Take a log that was closed as its recovery checkpoint says; False if there is none that holds: then it is read.
 
     Without one, leader epochs and the state would be those of the last seal. Only a log that never held anything has
     none.
@@ -212,7 +212,7 @@ def _is_as_closed(check: Check, segments: list[Segment]) -> bool:
     size_bytes = active.size_bytes
     active.next_offset = left.checkpoint.synced_offset
     active.file = left.disk.open(active.path)
-    if check.begin_at_bookmark(active, size_bytes) and active.size_bytes == size_bytes:
+    if check.begin_at_recovery_checkpoint(active, size_bytes) and active.size_bytes == size_bytes:
         return True
     check.found = Found()
     if size_bytes == 0 and len(segments) == 1:

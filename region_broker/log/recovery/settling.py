@@ -9,14 +9,14 @@ The open segment has no index file: what a cut or an unfinished seal left would 
 Not here: what is kept (`recovery.checking`).
 """
 
+from region_broker.log.indexes.checked_file import Checkpoint
+from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.indexes.leader_epochs import EPOCHS_NAME
+from region_broker.log.indexes.producer_snapshots import remove_outside, write_snapshot
+from region_broker.log.indexes.recovery_checkpoint import RECOVERY_CHECKPOINT_SUFFIX
 from region_broker.log.recovery.checking import Found, LogAsLeft
 from region_broker.log.replay import SCAN_WINDOW_BYTES
 from region_broker.log.segment import ABORTED_SUFFIX, INDEX_SUFFIX, Segment
-from region_broker.log.side_files.bookmark import BOOKMARK_SUFFIX
-from region_broker.log.side_files.checked_file import Checkpoint
-from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
-from region_broker.log.side_files.leader_epochs import EPOCHS_NAME
-from region_broker.log.side_files.producer_snapshots import remove_outside, write_snapshot
 from region_broker.ports.disk import DiskFile
 
 
@@ -50,15 +50,16 @@ def make_durable(left: LogAsLeft, found: Found, segments: list[Segment]) -> None
 
 
 def _remove_stale(left: LogAsLeft, found: Found, active: Segment) -> bool:
-    """Remove bookmarks that are not used, and what a seal that was undone left of the open segment; tell if there was any.
+    """Remove recovery checkpoints that are not used, and what a seal that was undone left of the open segment; tell if
+    there was any.
 
     Durable after `fsync_dir`, before anything is appended (INV-BKM2).
     """
-    used = None if found.bookmark is None else found.bookmark.segment_base
+    used = None if found.recovery_checkpoint is None else found.recovery_checkpoint.segment_base
     there_was_any = False
     for name in left.disk.list_dir(left.folder):
         is_index = name.endswith((INDEX_SUFFIX, ABORTED_SUFFIX))
-        if (name.endswith(BOOKMARK_SUFFIX) and int(name[:20]) != used) or (
+        if (name.endswith(RECOVERY_CHECKPOINT_SUFFIX) and int(name[:20]) != used) or (
             is_index and int(name[:20]) == active.base_offset
         ):
             left.disk.remove(left.folder / name)

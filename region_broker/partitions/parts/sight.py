@@ -12,8 +12,8 @@ Not here: who is told when it changes (`partition`), the bytes (`reader`).
 from enum import Enum, auto
 from typing import Final
 
+from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
-from region_broker.log.side_files.log_start import LogStart
 
 NO_EPOCH: Final = -1
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.folder_life import Birth, FolderIdentity, Shown
-from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.ports.disk import Disk
 from region_broker.ports.offload import Offload
 

@@ -4,7 +4,7 @@ Identity, metadata, failover journal and logs are made once, by the first start;
 folder that lost one of them is not opened: what is left could be taken for all there ever was. A part of another
 folder, or an older one than the others, is no part of this folder.
 
-Not here: single logs (`log.side_files.log_manifest`).
+Not here: single logs (`log.indexes.log_manifest`).
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from geo_replicator.lineage import BEFORE_ALL, TidemarkPoint
-from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.ports.disk import Disk, DiskFile, sync_as_found
 
 _MAGIC: Final = b"TMRC"

@@ -3,7 +3,7 @@
 INV-WK4  an answer of more than RESPONSE_BYTES_MAX is given up as soon as it is that long (`AnswerTooLarge`)
 Field names are kio's; durations are ms, timestamps ms since the epoch (-1: none), errors Kafka numbers.
 Not here: what the fields mean (`handlers`), how structs and values are written (`struct_writers`, `value_writers`),
-answers that are written by hand (`fast_paths`).
+answers of the fast paths (`fast_paths`).
 """
 
 import struct

@@ -2,7 +2,7 @@
 
 A body reaches kio only through the guard (`guard`, INV-WG1).
 Field names are kio's; durations are timedeltas.
-Not here: the APIs that are read by hand (`requests`), what the fields mean (`handlers`).
+Not here: the APIs that have a fast path (`requests`), what the fields mean (`handlers`).
 """
 
 from collections.abc import Callable

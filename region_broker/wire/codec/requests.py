@@ -16,7 +16,7 @@ from region_broker.wire.codec.pieces import Pieces
 
 
 class FastPath(NamedTuple):
-    """How the requests of one API are read by hand: at once (which raises `ManyElements`) and in pieces."""
+    """The fast path of the requests of one API: at once (which raises `ManyElements`) and in pieces."""
 
     read: Callable[[int, memoryview], Any]
     read_pieces: Callable[[int, memoryview], Pieces[Any]]

@@ -90,8 +90,9 @@ def one_log_cannot_grow(stand: Stand) -> None:
     assert world.values(stand.mirror, topic, 1) == sorted(values)
 
 
-def bookmarks_lost(stand: Stand) -> None:
-    """Bookmarks of logs that were closed are gone at home and damaged at a mirror: the logs are read as after a crash."""
+def recovery_checkpoints_lost(stand: Stand) -> None:
+    """Recovery checkpoints of logs that were closed are gone at home and damaged at a mirror: the logs are read as
+    after a crash."""
     world = stand.world
     stand.start()
     world.stage.cluster.stop()
@@ -102,7 +103,7 @@ def bookmarks_lost(stand: Stand) -> None:
     stand.start()
 
 
-def side_files_lost(stand: Stand) -> None:
+def log_indexes_lost(stand: Stand) -> None:
     """Indexes, snapshots and headers of segments are gone at home and damaged at a mirror: they are made again."""
     world = stand.world
     stand.start()
@@ -204,8 +205,8 @@ DISKS: Final[Sequence[Scene]] = (
     Scene(disk_nearly_full),
     Scene(no_free_descriptors),
     Scene(one_log_cannot_grow),
-    Scene(bookmarks_lost),
-    Scene(side_files_lost),
+    Scene(recovery_checkpoints_lost),
+    Scene(log_indexes_lost),
     Scene(killed_in_deletions),
     Scene(deletion_kept_by_a_clock_ahead),
     Scene(kept_tail_changed),

@@ -1,1 +1,1 @@
-"""Requests and answers of the hottest APIs, read and written by hand: kio's classes cost more than what they carry."""
+"""Fast paths: requests and answers of the hottest APIs without kio, whose classes cost more than what they carry."""

@@ -1,4 +1,4 @@
-"""Fetch (1), versions 4-18, read and written by hand.
+"""Fetch (1), versions 4-18, read and written on the fast path.
 
 INV-BFE1  a request without tags, with names and counts of a usual size, is read here, as the general reader reads it; any other
          is left to that: the reader here refuses nothing by itself

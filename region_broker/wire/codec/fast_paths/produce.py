@@ -1,4 +1,4 @@
-"""Produce (0), versions 3-13, read and written by hand.
+"""Produce (0), versions 3-13, read and written on the fast path.
 
 INV-BP1  what is accepted, and as what, is what the general reader accepts; what is written is what the general writer
          (`codec.answers`) writes, byte for byte, in every version

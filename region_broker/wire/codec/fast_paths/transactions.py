@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn (24) and EndTxn (26) as one producer sends them, read and written by hand.
+"""AddPartitionsToTxn (24) and EndTxn (26) as one producer sends them, read and written on the fast path.
 
 INV-BT3  what is not of that plain form (a batch of transactions, a long name, tags, a wrong length) is left to the
          general reader: a `plain_` reader returns None, and refuses nothing by itself

@@ -21,7 +21,7 @@ from region_broker.controller.metadata_image import (
     MetadataImage,
     TopicImage,
 )
-from region_broker.log.side_files.checked_file import pack_frame
+from region_broker.log.indexes.checked_file import pack_frame
 from region_broker.wire.batches import Record, build_batch
 from tests.reconciliation.two_regions import (
     A0,

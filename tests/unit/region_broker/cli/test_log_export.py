@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from idempotency.record_batch import ControlType, MarkerFacts, build_marker, read_header
 from region_broker.cli.inspect.log_export import log
 from region_broker.cli.records.lines import from_json
+from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.recovery.kept_deletions import NOTE_NAME, DeletionNote
-from region_broker.log.side_files.log_start import LogStart
 from region_broker.ports.system.disk import RealDisk
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch
 

@@ -17,8 +17,8 @@ from region_broker.controller.metadata_image import LEDGER_CONFIGS, TRANSACTION_
 from region_broker.ledgers.image_file import ImageFile, image_ends, image_path
 from region_broker.ledgers.images import LedgerImages
 from region_broker.ledgers.txn_log import PartitionTransactionLog
+from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.log_config import NodeLogConfig
-from region_broker.log.side_files.checked_file import FrameError
 from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.coordinator import CoreWorld, Row, tp

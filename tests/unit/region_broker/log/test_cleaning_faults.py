@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from region_broker.log.cleaning.state import MARK_NAME, SWAP_NAME
-from region_broker.log.side_files.producer_snapshots import snapshot_offsets
+from region_broker.log.indexes.producer_snapshots import snapshot_offsets
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.fixtures.node_logs import World, world

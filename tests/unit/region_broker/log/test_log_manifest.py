@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.log.side_files.log_manifest import LogEntry, LogManifest
+from region_broker.log.indexes.log_manifest import LogEntry, LogManifest
 from tests.simulation.disk import SimulatedDisk
 
 FOLDER = Path("/logs")

@@ -138,7 +138,7 @@ def closed_with_two_epochs() -> tuple[World, int]:
 
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])
-def test_INV_BKM3_a_closed_log_without_its_bookmark_is_read_and_knows_its_leader_epochs(
+def test_INV_BKM3_a_closed_log_without_its_recovery_checkpoint_is_read_and_knows_its_leader_epochs(
     how: str,
 ) -> None:
     some, began = closed_with_two_epochs()

@@ -8,9 +8,9 @@ import pytest
 
 from idempotency.partition_state import PartitionState
 from region_broker.log.failures import NewerFormat, PartitionFailed
+from region_broker.log.indexes.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
+from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
 from region_broker.log.segment import file_name
-from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
-from region_broker.log.side_files.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
@@ -34,7 +34,7 @@ def last_segment(some: World) -> Path:
 
 
 # Holds INV-K3.
-def test_clean_start_reads_nothing_of_the_log_but_what_proves_the_bookmark() -> None:
+def test_clean_start_reads_nothing_of_the_log_but_what_proves_the_recovery_checkpoint() -> None:
     some = world()
     fill(some, 40)
     some.sync()
@@ -216,7 +216,7 @@ def test_removed_sealed_segment_fails_the_partition() -> None:
 # Holds INV-A2.
 @pytest.mark.parametrize("suffix", [".index", ".txnindex", ".snapshot"])
 @pytest.mark.parametrize("how", ["flip", "remove"])
-def test_damaged_side_files_are_built_again(suffix: str, how: str) -> None:
+def test_damaged_log_indexes_are_built_again(suffix: str, how: str) -> None:
     some = world(SMALL_SEGMENTS)
     fill(some, 40)
     some.sync()

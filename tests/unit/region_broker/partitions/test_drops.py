@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.log.side_files.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
 from region_broker.partitions.partition import Partition
 from tests.fixtures.node_logs import (
     DATA_DIR,

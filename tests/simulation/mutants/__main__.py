@@ -1,4 +1,4 @@
-"""``python -m tests.simulation.teeth``: rules taken out of the product, one at a time, and what the scenes see of it.
+"""``python -m tests.simulation.mutants``: rules taken out of the product, one at a time, and what the scenes see of it.
 
 A mutant that is not noticed, that only crashes, or whose edit does not apply is a failure of the simulator.
 """
@@ -9,8 +9,8 @@ import time
 
 import click
 
-from tests.simulation.teeth.mutants import MUTANTS, Mutant, caught, clean, played
-from tests.simulation.teeth.scenes import SCENES
+from tests.simulation.mutants.named import MUTANTS, Mutant, caught, clean, played
+from tests.simulation.mutants.scenes import SCENES
 
 
 @click.command()
@@ -25,7 +25,7 @@ from tests.simulation.teeth.scenes import SCENES
 def main(only: str, scene: str, *, without: bool, verbose: bool) -> None:
     """Play each mutant's scene with its edits, and without.
 
-    Example: python -m tests.simulation.teeth --only sync
+    Example: python -m tests.simulation.mutants --only sync
     """
     logging.disable(logging.CRITICAL)
     say = click.echo if verbose else None

@@ -1,11 +1,14 @@
-"""Which open segments get a bookmark, and when: so that a start after a crash never reads much.
+"""Which open segments get a recovery checkpoint, and when: so that a start after a crash never reads much.
 
-INV-BKD1  what lies behind the bookmarks of all logs is at most `UNREAD_BYTES_MAX` and one step, or `LOG_UNREAD_BYTES_MIN`
-          for each log, whichever is more; or what keeps bookmarks to 1/`WORTH` of what is appended
-INV-BKD2  nobody who waits for an append waits for a bookmark: it is written in a thread, one at a time, and no clock runs
+INV-BKD1  what lies behind the recovery checkpoints of all logs is at most `UNREAD_BYTES_MAX` and one step, or
+          `LOG_UNREAD_BYTES_MIN` for each log, whichever is more; or what keeps recovery checkpoints to 1/`WORTH` of
+          what is appended
+INV-BKD2  nobody who waits for an append waits for a recovery checkpoint: it is written in a thread, one at a time, and
+          no clock runs
 
-Each `STEP_BYTES` that the node has appended, the logs with most behind their bookmark get one, until little enough is left.
-Not here: what a bookmark says (`side_files.bookmark`), how it is made durable (`sync_job`).
+Each `STEP_BYTES` that the node has appended, the logs with most behind their recovery checkpoint get one, until little
+enough is left.
+Not here: what a recovery checkpoint says (`indexes.recovery_checkpoint`), how it is made durable (`sync_job`).
 """
 
 import asyncio
@@ -13,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from region_broker.log.sync_job import BookmarkOutcome, BookmarkTarget
+from region_broker.log.sync_job import RecoveryCheckpointOutcome, RecoveryCheckpointTarget
 
 logger: Final = logging.getLogger(__name__)
 
@@ -22,22 +25,24 @@ UNREAD_BYTES_MAX: Final = 64 << 20
 LOG_UNREAD_BYTES_MIN: Final = 1 << 20
 WORTH: Final = 16
 
-RunInThread = Callable[[Callable[[], BookmarkOutcome]], Awaitable[BookmarkOutcome]]
+RunInThread = Callable[
+    [Callable[[], RecoveryCheckpointOutcome]], Awaitable[RecoveryCheckpointOutcome]
+]
 
 
-class Bookmarks:
+class RecoveryCheckpoints:
     """One per node; `run` is its task. Belongs to the event loop."""
 
     def __init__(self, run_in_thread: RunInThread = asyncio.to_thread) -> None:
         """Know of no log yet."""
         self._run_in_thread = run_in_thread
-        self._grown: dict[BookmarkTarget, None] = {}
+        self._grown: dict[RecoveryCheckpointTarget, None] = {}
         self._since_bytes = 0
-        self._last_bytes: dict[BookmarkTarget, int] = {}
-        """How large the last bookmark of each log was."""
+        self._last_bytes: dict[RecoveryCheckpointTarget, int] = {}
+        """How large the last recovery checkpoint of each log was."""
         self._wake = asyncio.Event()
 
-    def note_grown(self, log: BookmarkTarget, size_bytes: int) -> None:
+    def note_grown(self, log: RecoveryCheckpointTarget, size_bytes: int) -> None:
         """Note that a log has grown, or was found with that much to read."""
         if size_bytes <= 0:
             return
@@ -47,7 +52,7 @@ class Bookmarks:
             self._wake.set()
 
     async def run(self) -> None:
-        """Write bookmarks as they are due, until cancelled."""
+        """Write recovery checkpoints as they are due, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -55,8 +60,8 @@ class Bookmarks:
             for log in self.due():
                 await self.put(log)
 
-    def due(self) -> list[BookmarkTarget]:
-        """Return the logs to which a bookmark is to be put now, the one with most to read first."""
+    def due(self) -> list[RecoveryCheckpointTarget]:
+        """Return the logs to which a recovery checkpoint is to be put now, the one with most to read first."""
         unread = {log: log.unread_bytes for log in self._grown}
         self._grown = {log: None for log, size_bytes in unread.items() if size_bytes > 0}
         self._last_bytes = {log: self._last_bytes.get(log, 0) for log in self._grown}
@@ -70,10 +75,10 @@ class Bookmarks:
                 found.append(log)
         return found
 
-    async def put(self, log: BookmarkTarget) -> None:
-        """Put a bookmark at the end of `log`, unless it is being sealed, or has ended."""
-        job = log.begin_bookmark()
+    async def put(self, log: RecoveryCheckpointTarget) -> None:
+        """Put a recovery checkpoint at the end of `log`, unless it is being sealed, or has ended."""
+        job = log.begin_recovery_checkpoint()
         if job is None:
             return
         self._last_bytes[log] = job.size_bytes
-        log.finish_bookmark(job, await self._run_in_thread(job.run))
+        log.finish_recovery_checkpoint(job, await self._run_in_thread(job.run))

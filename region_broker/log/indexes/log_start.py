@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.ports.disk import Disk
 
 logger: Final = logging.getLogger(__name__)

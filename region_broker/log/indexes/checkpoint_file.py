@@ -9,7 +9,7 @@ Called under the log's disk lock. Not here: the record (`checked_file`), what it
 from dataclasses import replace
 from pathlib import Path
 
-from region_broker.log.side_files.checked_file import (
+from region_broker.log.indexes.checked_file import (
     CHECKPOINT_FILE_BYTES,
     Checkpoint,
     JournalMark,

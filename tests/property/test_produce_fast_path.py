@@ -1,4 +1,5 @@
-"""What is read and written by hand is what kio reads and writes, in every version, for any bytes."""
+"""What is read and written on the fast path of Produce is what kio reads and writes, in every version, for any
+bytes."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from region_broker.wire.codec.fast_paths import produce
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest
 from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
 from tests.fixtures.kafka_port import answer_body_of, body_of
-from tests.fixtures.plain_requests import produce_by_hand, produce_of_kio, read_by_kio
+from tests.fixtures.plain_requests import produce_of_fast_path, produce_of_kio, read_by_kio
 
 PRODUCE_VERSIONS = st.sampled_from(list(produce.VERSIONS))
 
@@ -68,7 +69,7 @@ def test_INV_BP1_a_whole_produce_request_is_read_as_kio_reads_it(
     body = memoryview(data.draw(produce_bodies(version)))
     expected = produce_of_kio(read_by_kio(0, version, body))
     assert produce_of_kio(read_entity(0, version, body)) == expected
-    assert produce_by_hand(produce.read_request(version, body)) == expected
+    assert produce_of_fast_path(produce.read_request(version, body)) == expected
 
 
 @given(st.data(), PRODUCE_VERSIONS)
@@ -85,7 +86,7 @@ def test_INV_BP1_what_the_general_reader_refuses_is_refused(
     found = outcome(
         lambda: produce.read_request(version, view),
         lambda: produce.request_pieces(version, view),
-        produce_by_hand,
+        produce_of_fast_path,
     )
     assert found == expected
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from tests.simulation.teeth.patch import Edit, edited
-from tests.simulation.teeth.scenes import SCENES, play_scene
+from tests.simulation.mutants.patch import Edit, edited
+from tests.simulation.mutants.scenes import SCENES, play_scene
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
-from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 
 _MAGIC: Final = b"TMIX"
 _VERSION: Final = 1

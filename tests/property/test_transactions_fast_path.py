@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn and EndTxn read and written by hand say what kio says, for any bytes."""
+"""AddPartitionsToTxn and EndTxn on their fast paths say what kio says, for any bytes."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def test_INV_BT3_a_plain_add_is_read_as_kio_reads_it(data: st.DataObject, versio
 
 
 @given(st.data(), st.integers(0, 5))
-def test_INV_BT3_what_is_refused_or_read_otherwise_is_never_read_by_hand(
+def test_INV_BT3_what_is_refused_or_read_otherwise_is_never_read_on_the_fast_path(
     data: st.DataObject, version: int
 ) -> None:
     for strategy, newest, read, of_kio in (

@@ -1,4 +1,4 @@
-"""What Fetch reads and writes by hand is what kio reads and writes, in every version, for any bytes."""
+"""What the fast path of Fetch reads and writes is what kio reads and writes, in every version, for any bytes."""
 
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ from region_broker.wire.codec.fast_paths.fetch import Endpoint, FetchAnswer, Fet
 from region_broker.wire.codec.pieces import drained
 from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
 from tests.fixtures.kafka_port import answer_body_of, body_of
-from tests.fixtures.plain_requests import fetch_by_hand, fetch_of_kio, read_by_kio
+from tests.fixtures.plain_requests import fetch_of_fast_path, fetch_of_kio, read_by_kio
 
 VERSIONS = st.sampled_from(list(fetch.VERSIONS))
 _BY_ID = range(13, 19)
@@ -70,7 +70,7 @@ def test_INV_BFE1_a_whole_request_is_read_as_kio_reads_it(
     body = memoryview(data.draw(bodies(version)))
     expected = fetch_of_kio(version, read_by_kio(1, version, body))
     assert fetch_of_kio(version, read_entity(1, version, body)) == expected
-    assert fetch_by_hand(fetch.read_request(version, body)) == expected
+    assert fetch_of_fast_path(fetch.read_request(version, body)) == expected
 
 
 @given(st.data(), VERSIONS)
@@ -80,7 +80,7 @@ def test_INV_BFE1_a_plain_request_needs_no_general_reader(
     body = memoryview(data.draw(bodies(version, tagged=False)))
     found = fetch._plain(version, body)
     assert found is not None
-    assert fetch_by_hand(found) == fetch_of_kio(version, read_entity(1, version, body))
+    assert fetch_of_fast_path(found) == fetch_of_kio(version, read_entity(1, version, body))
 
 
 @given(st.data(), VERSIONS)
@@ -96,7 +96,7 @@ def test_INV_BFE1_what_the_general_reader_refuses_is_refused(
     found = outcome(
         lambda: fetch.read_request(version, body),
         lambda: fetch.request_pieces(version, body),
-        fetch_by_hand,
+        fetch_of_fast_path,
     )
     assert found == expected
 
@@ -124,7 +124,7 @@ def test_INV_BFE1_many_partitions_are_read_in_pieces(version: int) -> None:
     request = outcome(
         lambda: fetch.read_request(version, body),
         lambda: fetch.request_pieces(version, body),
-        fetch_by_hand,
+        fetch_of_fast_path,
     )
     assert request[7][0][1] == [(7, -1, 1, 2)] * (ELEMENTS_AT_ONCE_MAX + 1)
 

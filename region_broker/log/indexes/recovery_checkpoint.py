@@ -1,13 +1,14 @@
-"""The bookmark of the open segment: what its bytes up to one position have come to, so that a start reads from there.
+"""A recovery checkpoint: what the bytes of the open segment up to one position have come to; a start reads from there.
 
-INV-BKM1  a bookmark is put in its place after the bytes that it speaks of, and a checkpoint that covers them, are durable
+INV-BKM1  a recovery checkpoint is put in its place after the bytes that it speaks of, and a checkpoint that covers
+          them, are durable
 INV-BKM2  it is durably gone before the segment is cut below its position, or appended to after such a cut
 INV-BKM3  it is a shortcut only: without it, with one that is damaged, says more than the checkpoint, or does not fit the
          segment's bytes, the segment is read whole
 
 Content: base, CRC-32C of the last bytes before the position (`PROOF_BYTES_MAX`: another segment has other ones), then the
 files that a seal has: index (with position, offset and timestamps), state, leader epochs.
-Not here: when it is written (`bookmarks`), what a start does with it (`recovery`).
+Not here: when it is written (`recovery_checkpoints`), what a start does with it (`recovery`).
 """
 
 import struct
@@ -17,9 +18,9 @@ from typing import Final
 from crc32c import crc32c
 
 from idempotency.partition_state import PartitionState, SnapshotError
-from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
-from region_broker.log.side_files.leader_epochs import LeaderEpochs
-from region_broker.log.side_files.sparse_index import (
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.leader_epochs import LeaderEpochs
+from region_broker.log.indexes.sparse_index import (
     ENTRY_BYTES,
     SegmentSummary,
     SparseIndex,
@@ -27,7 +28,7 @@ from region_broker.log.side_files.sparse_index import (
 )
 from region_broker.ports.disk import DiskFile
 
-BOOKMARK_SUFFIX: Final = ".bookmark"
+RECOVERY_CHECKPOINT_SUFFIX: Final = ".bookmark"
 _MAGIC: Final = b"TMBM"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">qIIII")
@@ -35,7 +36,7 @@ PROOF_BYTES_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bookmark:
+class RecoveryCheckpoint:
     """See the module's head; `summary.size_bytes` is its position. The objects in it are its owner's."""
 
     segment_base: int
@@ -46,8 +47,8 @@ class Bookmark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookmarkDraft:
-    """A bookmark as the loop hands it to a thread: nothing in it changes any more."""
+class RecoveryCheckpointDraft:
+    """A recovery checkpoint as the loop hands it to a thread: nothing in it changes any more."""
 
     segment_base: int
     index: SparseIndex
@@ -71,14 +72,18 @@ class BookmarkDraft:
         return pack_frame(_MAGIC, _VERSION, b"".join((head, *parts)))
 
 
-def decode_bookmark(data: bytes, file: DiskFile, interval_bytes: int) -> Bookmark:
+def decode_recovery_checkpoint(
+    data: bytes, file: DiskFile, interval_bytes: int
+) -> RecoveryCheckpoint:
     """Return what `data` says if it fits the segment in `file`; raises FrameError, OSError."""
     payload = unpack_frame(_MAGIC, _VERSION, data)
     if len(payload) < _HEAD.size:
-        raise FrameError("bookmark has no head")
+        raise FrameError("recovery checkpoint has no head")
     base, proof, *sizes = _HEAD.unpack_from(payload)
     if len(payload) != _HEAD.size + sum(sizes):
-        raise FrameError(f"bookmark of {len(payload)} bytes does not hold its {sum(sizes)}")
+        raise FrameError(
+            f"recovery checkpoint of {len(payload)} bytes does not hold its {sum(sizes)}"
+        )
     parts = []
     start = _HEAD.size
     for size_bytes in sizes:
@@ -94,7 +99,9 @@ def decode_bookmark(data: bytes, file: DiskFile, interval_bytes: int) -> Bookmar
     except SnapshotError as error:
         raise FrameError(str(error)) from error
     epochs = LeaderEpochs.decode(parts[2])
-    return Bookmark(segment_base=base, index=index, summary=summary, state=state, epochs=epochs)
+    return RecoveryCheckpoint(
+        segment_base=base, index=index, summary=summary, state=state, epochs=epochs
+    )
 
 
 def _proof(file: DiskFile, position: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from idempotency.visibility import AbortedTxn
-from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 
 _MAGIC: Final = b"TMAX"
 _VERSION: Final = 1

@@ -11,7 +11,7 @@ Not here: who leads under which epoch (`idempotency.fencing`, `partitions.partit
 from bisect import bisect_left, bisect_right
 from typing import Final, Self
 
-from region_broker.log.side_files.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 
 EPOCHS_NAME: Final = "leader-epochs"
 _MAGIC: Final = b"TMLE"

@@ -1,4 +1,5 @@
-"""Bookmarks of open segments: what a start reads with one, when it is not believed, and which log gets one when."""
+"""Recovery checkpoints of open segments: what a start reads with one, when it is not believed, and which log gets one
+when."""
 
 import asyncio
 import errno
@@ -9,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from idempotency.partition_state import PartitionState
-from region_broker.log import bookmarks, replay
-from region_broker.log.bookmarks import Bookmarks
+from region_broker.log import recovery_checkpoints, replay
 from region_broker.log.failures import CorruptRange
+from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
 from region_broker.log.journal.blocks import ALIGN_BYTES
+from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import file_name
-from region_broker.log.side_files.bookmark import PROOF_BYTES_MAX
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
 from tests.fixtures.node_logs import World, all_bytes, batch, with_markers, world
@@ -34,14 +35,14 @@ def fill(some: World, batch_count: int, *, size_bytes: int = 300, producer_id: i
 
 
 def put(some: World, between: Callable[[], None] = lambda: None) -> None:
-    """Put a bookmark at the end of partition 0; `between` is done while its thread has not begun."""
-    job = some.partition.log.durability.begin_bookmark()
+    """Put a recovery checkpoint at the end of partition 0; `between` is done while its thread has not begun."""
+    job = some.partition.log.durability.begin_recovery_checkpoint()
     assert job is not None
     between()
-    some.partition.log.durability.finish_bookmark(job, job.run())
+    some.partition.log.durability.finish_recovery_checkpoint(job, job.run())
 
 
-def bookmark_of(some: World, base: int = 0) -> Path:
+def recovery_checkpoint_of(some: World, base: int = 0) -> Path:
     return some.folder / file_name(base, ".bookmark")
 
 
@@ -55,7 +56,7 @@ def expect_replayed(some: World, before: bytes) -> None:
     assert some.partition.state.encode() == state.encode()
 
 
-def test_a_start_after_a_kill_reads_only_what_lies_behind_the_bookmark() -> None:
+def test_a_start_after_a_kill_reads_only_what_lies_behind_the_recovery_checkpoint() -> None:
     some = world(journal_bytes=0)
     fill(some, 200)
     some.sync()
@@ -67,12 +68,12 @@ def test_a_start_after_a_kill_reads_only_what_lies_behind_the_bookmark() -> None
     some.disk.bytes_read = 0
     some.open()
     assert len(before) > 70_000
-    # The journal's two halves, what lies behind the bookmark, and it again to be written again (INV-R4).
+    # The journal's two halves, what lies behind the recovery checkpoint, and it again to be written again (INV-R4).
     assert some.disk.bytes_read < PROOF_BYTES_MAX + 3 * ALIGN_BYTES + 2 * 5 * 400
     expect_replayed(some, before)
 
 
-def test_what_was_only_in_the_journal_is_below_the_bookmark_too() -> None:
+def test_what_was_only_in_the_journal_is_below_the_recovery_checkpoint_too() -> None:
     some = world()
     fill(some, 20)
     some.sync()
@@ -85,7 +86,7 @@ def test_what_was_only_in_the_journal_is_below_the_bookmark_too() -> None:
 
 
 # Holds INV-BKM1.
-def test_a_bookmark_makes_durable_what_it_speaks_of() -> None:
+def test_a_recovery_checkpoint_makes_durable_what_it_speaks_of() -> None:
     some = world()
     fill(some, 20)
     put(some)
@@ -95,7 +96,7 @@ def test_a_bookmark_makes_durable_what_it_speaks_of() -> None:
     assert some.partition.log_end_offset == 20
 
 
-def test_a_wrong_byte_below_the_bookmark_stops_no_start_and_is_never_given_out() -> None:
+def test_a_wrong_byte_below_the_recovery_checkpoint_stops_no_start_and_is_never_given_out() -> None:
     some = world()
     fill(some, 100)
     put(some)
@@ -122,14 +123,14 @@ def test_a_wrong_byte_below_the_bookmark_stops_no_start_and_is_never_given_out()
 
 
 @pytest.mark.parametrize("at", range(0, 400, 13))
-def test_a_flipped_bit_in_a_bookmark_only_costs_time(at: int) -> None:
+def test_a_flipped_bit_in_a_recovery_checkpoint_only_costs_time(at: int) -> None:
     some = world()
     fill(some, 40)
     put(some)
     fill(some, 2)
     some.sync_files()
     before = all_bytes(some.partition)
-    path = bookmark_of(some)
+    path = recovery_checkpoint_of(some)
     some.disk.damage(path, at % some.disk.file_size(path))
     some.kill_and_reopen()
     expect_replayed(some, before)
@@ -138,39 +139,39 @@ def test_a_flipped_bit_in_a_bookmark_only_costs_time(at: int) -> None:
 
 # Holds INV-BKM2.
 @pytest.mark.parametrize("offset", [5, 20, 22])
-def test_no_bookmark_survives_a_cut(offset: int) -> None:
+def test_no_recovery_checkpoint_survives_a_cut(offset: int) -> None:
     some = world()
     fill(some, 20)
     put(some)
     fill(some, 5)
     some.partition.truncate_to(offset)
-    assert not some.disk.exists(bookmark_of(some))
+    assert not some.disk.exists(recovery_checkpoint_of(some))
 
 
 # Holds INV-BKM2.
-def test_a_bookmark_from_before_a_cut_is_not_believed() -> None:
+def test_a_recovery_checkpoint_from_before_a_cut_is_not_believed() -> None:
     some = world()
     fill(some, 20)
     put(some)
-    stale = bytes(some.disk.content(bookmark_of(some)))
+    stale = bytes(some.disk.content(recovery_checkpoint_of(some)))
     some.partition.truncate_to(5)
-    some.disk.write_file_atomic(bookmark_of(some), stale)
+    some.disk.write_file_atomic(recovery_checkpoint_of(some), stale)
     some.kill_and_reopen()  # it speaks of more than is durable
-    assert not some.disk.exists(bookmark_of(some))
+    assert not some.disk.exists(recovery_checkpoint_of(some))
     fill(some, 30, producer_id=8)
     some.sync_files()
     before = all_bytes(some.partition)
-    some.disk.write_file_atomic(bookmark_of(some), stale)
+    some.disk.write_file_atomic(recovery_checkpoint_of(some), stale)
     some.kill_and_reopen()  # the bytes in front of it are others
     expect_replayed(some, before)
 
 
-def test_a_bookmark_that_was_begun_before_a_cut_is_not_put() -> None:
+def test_a_recovery_checkpoint_that_was_begun_before_a_cut_is_not_put() -> None:
     some = world()
     fill(some, 20)
     some.sync()
     put(some, lambda: some.partition.truncate_to(5))
-    assert [name for name in some.disk.list_dir(some.folder) if "bookmark" in name] == []
+    assert [name for name in some.disk.list_dir(some.folder) if ".bookmark" in name] == []
     fill(some, 30, producer_id=8)
     some.sync_files()
     before = all_bytes(some.partition)
@@ -178,7 +179,7 @@ def test_a_bookmark_that_was_begun_before_a_cut_is_not_put() -> None:
     expect_replayed(some, before)
 
 
-def test_a_bookmark_that_was_begun_before_a_seal_is_not_put() -> None:
+def test_a_recovery_checkpoint_that_was_begun_before_a_seal_is_not_put() -> None:
     some = world({"segment.bytes": "4096"})
     fill(some, 8)
     some.sync()
@@ -189,11 +190,11 @@ def test_a_bookmark_that_was_begun_before_a_seal_is_not_put() -> None:
 
     put(some, roll)
     assert some.partition.log.sealed_paths() != []
-    assert [name for name in some.disk.list_dir(some.folder) if "bookmark" in name] == []
+    assert [name for name in some.disk.list_dir(some.folder) if ".bookmark" in name] == []
 
 
 @pytest.mark.parametrize("what", ["cut", "seal"])
-def test_a_bookmark_that_is_overtaken_while_it_is_written_is_not_put(what: str) -> None:
+def test_a_recovery_checkpoint_that_is_overtaken_while_it_is_written_is_not_put(what: str) -> None:
     some = world({"segment.bytes": "4096"})
     fill(some, 8)
     some.sync()
@@ -214,21 +215,21 @@ def test_a_bookmark_that_is_overtaken_while_it_is_written_is_not_put(what: str) 
     some.disk.fault = overtake
     put(some)
     assert overtaken == [what]
-    assert [name for name in some.disk.list_dir(some.folder) if "bookmark" in name] == []
+    assert [name for name in some.disk.list_dir(some.folder) if ".bookmark" in name] == []
 
 
-def test_a_sealed_segment_keeps_no_bookmark() -> None:
+def test_a_sealed_segment_keeps_no_recovery_checkpoint() -> None:
     some = world({"segment.bytes": "4096"})
     fill(some, 8)
     put(some)
-    assert some.disk.exists(bookmark_of(some))
+    assert some.disk.exists(recovery_checkpoint_of(some))
     fill(some, 10)
     some.sync()
-    assert not some.disk.exists(bookmark_of(some))
+    assert not some.disk.exists(recovery_checkpoint_of(some))
 
 
 # Holds INV-BKD2.
-def test_a_bookmark_that_cannot_be_written_stops_nothing() -> None:
+def test_a_recovery_checkpoint_that_cannot_be_written_stops_nothing() -> None:
     some = world()
     fill(some, 20)
     some.sync()
@@ -241,13 +242,13 @@ def test_a_bookmark_that_cannot_be_written_stops_nothing() -> None:
     put(some)
     some.disk.fault = None
     assert some.partition.failed is None
-    assert not some.disk.exists(bookmark_of(some))
+    assert not some.disk.exists(recovery_checkpoint_of(some))
     fill(some, 5)
     some.sync()
     assert some.partition.high_watermark == 25
 
 
-def test_a_log_whose_sync_fails_for_its_bookmark_stops() -> None:
+def test_a_log_whose_sync_fails_for_its_recovery_checkpoint_stops() -> None:
     some = world()
     fill(some, 20)
 
@@ -259,10 +260,10 @@ def test_a_log_whose_sync_fails_for_its_bookmark_stops() -> None:
     put(some)
     assert some.partition.failed is not None
     assert some.partition.high_watermark == 0
-    assert not some.disk.exists(bookmark_of(some))
+    assert not some.disk.exists(recovery_checkpoint_of(some))
 
 
-def test_power_lost_at_every_step_of_putting_a_bookmark_loses_nothing() -> None:
+def test_power_lost_at_every_step_of_putting_a_recovery_checkpoint_loses_nothing() -> None:
     for at in range(1, 60):
         some = world()
         fill(some, 20)
@@ -281,7 +282,7 @@ def test_power_lost_at_every_step_of_putting_a_bookmark_loses_nothing() -> None:
         else:
             assert at > 5
             return
-    pytest.fail("a bookmark takes less than 60 operations")
+    pytest.fail("a recovery checkpoint takes less than 60 operations")
 
 
 def test_batches_larger_than_the_window_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +296,7 @@ def test_batches_larger_than_the_window_are_read(monkeypatch: pytest.MonkeyPatch
     expect_replayed(some, before)
 
 
-def test_INV_BKD1_a_bookmark_that_found_no_room_does_not_count() -> None:
+def test_INV_BKD1_a_recovery_checkpoint_that_found_no_room_does_not_count() -> None:
     some = world()
     fill(some, 20)
     some.sync()
@@ -314,35 +315,37 @@ def test_INV_BKD1_a_bookmark_that_found_no_room_does_not_count() -> None:
     assert some.partition.log.durability.unread_bytes == 0
 
 
-def test_bookmarks_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookmarks, "UNREAD_BYTES_MAX", 30_000)
-    monkeypatch.setattr(bookmarks, "LOG_UNREAD_BYTES_MIN", 2_000)
+def test_recovery_checkpoints_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery_checkpoints, "UNREAD_BYTES_MAX", 30_000)
+    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 2_000)
     some = world(partition_count=3)
-    due = some.table.bookmarks
+    due = some.table.recovery_checkpoints
     for number, count in enumerate((60, 100, 3)):
         for _ in range(count):
             some.partitions[number].writer.append(batch(size_bytes=300))
     some.sync()
     assert due.due() == [some.partitions[1].log.durability]
-    job = some.partitions[1].log.durability.begin_bookmark()
+    job = some.partitions[1].log.durability.begin_recovery_checkpoint()
     assert job is not None
-    some.partitions[1].log.durability.finish_bookmark(job, job.run())
+    some.partitions[1].log.durability.finish_recovery_checkpoint(job, job.run())
     assert some.partitions[1].log.durability.unread_bytes == 0
     assert due.due() == []
     some.kill_and_reopen()  # a start knows what is unread, as what was appended before it
     for _ in range(40):
         some.partitions[0].writer.append(batch(size_bytes=300))
     some.sync()
-    assert some.table.bookmarks.due() == [some.partitions[0].log.durability]
+    assert some.table.recovery_checkpoints.due() == [some.partitions[0].log.durability]
 
 
-async def test_a_node_puts_bookmarks_as_its_logs_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookmarks, "STEP_BYTES", 20_000)
-    monkeypatch.setattr(bookmarks, "UNREAD_BYTES_MAX", 10_000)
-    monkeypatch.setattr(bookmarks, "LOG_UNREAD_BYTES_MIN", 1_000)
-    monkeypatch.setattr(bookmarks, "WORTH", 1)
+async def test_a_node_puts_recovery_checkpoints_as_its_logs_grow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery_checkpoints, "STEP_BYTES", 20_000)
+    monkeypatch.setattr(recovery_checkpoints, "UNREAD_BYTES_MAX", 10_000)
+    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 1_000)
+    monkeypatch.setattr(recovery_checkpoints, "WORTH", 1)
     some = world()
-    running = Bookmarks()
+    running = RecoveryCheckpoints()
     some.partition.log.listener.on_grown = running.note_grown
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(running.run())
@@ -355,4 +358,4 @@ async def test_a_node_puts_bookmarks_as_its_logs_grow(monkeypatch: pytest.Monkey
                 await asyncio.sleep(0.001)
             assert some.partition.log.durability.unread_bytes == 0
         task.cancel()
-    assert some.disk.exists(bookmark_of(some))
+    assert some.disk.exists(recovery_checkpoint_of(some))

@@ -1,4 +1,4 @@
-"""Frames for the log's small files, and the recovery checkpoint.
+"""Frames for the log's small files, and its checkpoint.
 
 INV-K3  a clean checkpoint also names the last segment and its exact size, so that any later append, and
         any loss, makes it a plain one without another write
@@ -12,7 +12,8 @@ INV-K5  a checkpoint is written beside the one in force: a write that fails, or 
 
 The checkpoint is a record of 64 bytes, overwritten in place after each sync of the log's own files without a sync of its
 own: after a crash it is older but still true. There are two, in sectors of their own, and the sound one with the higher
-serial counts. It is synced when a segment is sealed or gets a bookmark, when the log is cut and when it is closed.
+serial counts. It is synced when a segment is sealed or gets a recovery checkpoint, when the log is cut and when it is
+closed.
 Not here: what recovery does with it; writing it (`checkpoint_file`).
 """
 
