@@ -163,16 +163,16 @@ async def stage_of(
 ) -> AsyncIterator[Stage]:
     """Run broker, mirror and proxy for one client."""
     settings = TxnSettings(connection_order=fenced)
-    async with txn_broker(folder, settings=settings) as (world, _txn):
+    async with txn_broker(folder, settings=settings) as (fixture, _txn):
         for topic in TOPICS:
-            await world.services.metadata.create_topic(topic, 1, {})
+            await fixture.services.metadata.create_topic(topic, 1, {})
         if mirrored:
-            async with mirror_of(world) as (port, region), delaying_proxy(port) as proxy:
+            async with mirror_of(fixture) as (port, region), delaying_proxy(port) as proxy:
                 region.kafka_port = proxy.port
                 yield Stage(CLIENTS[name](), proxy)
         else:
-            async with delaying_proxy(world.server.port) as proxy:
-                world.region.kafka_port = proxy.port
+            async with delaying_proxy(fixture.server.port) as proxy:
+                fixture.region.kafka_port = proxy.port
                 yield Stage(CLIENTS[name](), proxy)
 
 

@@ -28,7 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.demo.stage import wait_mirrored
 from region_broker.cli.local_cluster import LocalCluster
-from tests.process.client_world import fail_over
+from tests.process.client_fixture import fail_over
 
 pytestmark = pytest.mark.process
 CALL_S = 20.0

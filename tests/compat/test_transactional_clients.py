@@ -67,8 +67,8 @@ def run_librdkafka(address: str) -> list[bytes]:
 
 
 async def test_librdkafka_commits_aborts_and_is_fenced(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, txn):
-        address = f"127.0.0.1:{world.server.port}"
+    async with txn_broker(tmp_path) as (fixture, txn):
+        address = f"127.0.0.1:{fixture.server.port}"
         found = await asyncio.to_thread(run_librdkafka, address)
         numbers = [number for number in range(14) if number not in (2, 5, 11)]
         assert sorted(found) == sorted(
@@ -76,7 +76,7 @@ async def test_librdkafka_commits_aborts_and_is_fenced(tmp_path: Path) -> None:
         )
         assert txn.open_transactions == 0
         for index in range(3):
-            partition = world.partition("orders", index)
+            partition = fixture.partition("orders", index)
             assert partition.state.open_transactions() == []
             assert (
                 partition.sight.readable_end(Isolation.READ_COMMITTED) == partition.high_watermark
@@ -84,8 +84,8 @@ async def test_librdkafka_commits_aborts_and_is_fenced(tmp_path: Path) -> None:
 
 
 async def test_aiokafka_commits_and_aborts(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, txn):
-        address = f"127.0.0.1:{world.server.port}"
+    async with txn_broker(tmp_path) as (fixture, txn):
+        address = f"127.0.0.1:{fixture.server.port}"
         async with AIOKafkaProducer(
             bootstrap_servers=address, transactional_id="a", enable_idempotence=True
         ) as producer:
@@ -102,10 +102,10 @@ async def test_aiokafka_commits_and_aborts(tmp_path: Path) -> None:
 
 
 async def test_a_restart_finds_the_ledger_and_finishes(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, txn):
+    async with txn_broker(tmp_path) as (fixture, txn):
         init = await txn.clients.init_producer_id("t", 60_000)
         pair = (init.producer_id, init.producer_epoch)
-        partitions = [world.partition("orders", 0).tp]
+        partitions = [fixture.partition("orders", 0).tp]
         await txn.clients.add_partitions("t", *pair, partitions, implicit=False)
         await txn.load(LEADER_EPOCH, REGION_EPOCH)  # every entry read again from the log
         ended = await txn.clients.end_txn("t", *pair, True, 1)

@@ -19,7 +19,7 @@ from typing import IO, Final
 from region_broker.cli.local_cluster import LocalCluster
 from tests.compat.foreign_clients import MissingToolError
 from tests.compat.run import prepared
-from tests.process.client_world import create_topic, fail_over, open_cluster, read_all
+from tests.process.client_fixture import create_topic, fail_over, open_cluster, read_all
 
 TOPIC: Final = "orders"
 PARTITION_COUNT: Final = 2

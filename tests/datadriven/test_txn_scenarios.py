@@ -23,7 +23,7 @@ import pytest
 from idempotency.decision import round_number, round_of
 from idempotency.identity import TopicPartition
 from idempotency.partition_state import OpenTxn
-from tests.fixtures.coordinator import CoreWorld, tp
+from tests.fixtures.coordinator import CoreFixture, tp
 from txn_coordinator import events as ev
 from txn_coordinator.serving.adoption import orphans_of
 
@@ -32,11 +32,11 @@ SCENARIOS = sorted(FOLDER.glob("*.txt"))
 
 
 class Player:
-    """One scenario's world."""
+    """One scenario's fixture."""
 
     def __init__(self) -> None:
         """Start with an empty ledger."""
-        self.world = CoreWorld()
+        self.fixture = CoreFixture()
         self.seen_answers: dict[int, None] = {}
         self.seen_held = 0
         self.seen_sent = 0
@@ -46,7 +46,7 @@ class Player:
         verb, *words = command.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)
         plain = [word for word in words if "=" not in word]
-        rows = len(self.world.rows)
+        rows = len(self.fixture.rows)
         handler = getattr(self, "_" + verb.replace("-", "_"))
         said = handler(options, plain)
         if said is not None:
@@ -54,21 +54,21 @@ class Player:
         return self._effects(rows) or "nothing"
 
     def _effects(self, rows: int) -> str:
-        world = self.world
+        fixture = self.fixture
         found = []
-        written = len(world.rows) - rows
+        written = len(fixture.rows) - rows
         if written > 0:
             found.append(f"wrote={written}")
-        for number, answer in world.answers.items():
+        for number, answer in fixture.answers.items():
             if number not in self.seen_answers:
                 self.seen_answers[number] = None
                 pair = ""
                 if answer.producer_id >= 0:
                     pair = f" pair={answer.producer_id}/{answer.producer_epoch}"
                 found.append(f"#{number} {answer.verdict.name}{pair}")
-        found += [f"#{number} held" for number in world.held[self.seen_held :]]
-        self.seen_held = len(world.held)
-        for order in world.sent[self.seen_sent :]:
+        found += [f"#{number} held" for number in fixture.held[self.seen_held :]]
+        self.seen_held = len(fixture.held)
+        for order in fixture.sent[self.seen_sent :]:
             kind = "COMMIT" if order.commit else "ABORT"
             where = ",".join(f"{part.topic}/{part.partition}" for part in order.partitions)
             decision = order.decision
@@ -77,91 +77,93 @@ class Player:
                 f"decision={decision.leader_epoch >> 16}.{decision.leader_epoch & 0xFFFF}@"
                 f"{decision.offset} round={round_number(decision.stamp)}"
             )
-        self.seen_sent = len(world.sent)
+        self.seen_sent = len(fixture.sent)
         return "; ".join(found)
 
     def _init(self, options: dict[str, str], _plain: list[str]) -> None:
         pid, epoch = _pair(options.get("pair", "-1/-1"))
         timeout_ms = int(options.get("timeout_ms", "60000"))
-        self.world.init(options.get("txn", "t"), timeout_ms, pid, epoch)
+        self.fixture.init(options.get("txn", "t"), timeout_ms, pid, epoch)
 
     def _add(self, options: dict[str, str], plain: list[str]) -> None:
         pair = _pair(options["pair"])
         partitions = [_partition(word) for word in plain]
         name, tv = options.get("txn", "t"), int(options.get("tv", "1"))
-        self.world.add(*pair, *partitions, name=name, tv=tv)
+        self.fixture.add(*pair, *partitions, name=name, tv=tv)
 
     def _end(self, options: dict[str, str], plain: list[str]) -> None:
         pair = _pair(options["pair"])
         name, tv = options.get("txn", "t"), int(options.get("tv", "1"))
-        self.world.end(*pair, plain == ["commit"], name=name, tv=tv)
+        self.fixture.end(*pair, plain == ["commit"], name=name, tv=tv)
 
     def _verify(self, options: dict[str, str], plain: list[str]) -> str:
         pair = _pair(options["pair"])
-        verdict = self.world.core.view.verify(options.get("txn", "t"), *pair, _partition(plain[0]))
+        verdict = self.fixture.core.view.verify(
+            options.get("txn", "t"), *pair, _partition(plain[0])
+        )
         assert verdict is not None
         return verdict.name
 
     def _durable(self, _options: dict[str, str], _plain: list[str]) -> None:
-        self.world.persist()
+        self.fixture.persist()
 
     def _markers(self, _options: dict[str, str], _plain: list[str]) -> None:
-        sent, self.world.sent, self.seen_sent = self.world.sent, [], 0
+        sent, self.fixture.sent, self.seen_sent = self.fixture.sent, [], 0
         for order in sent:
             for partition in order.partitions:
                 confirmed = ev.MarkerConfirmed(order.transactional_id, order.decision, partition)
-                self.world.step(confirmed)
+                self.fixture.step(confirmed)
 
     def _enter(self, _options: dict[str, str], plain: list[str]) -> None:
-        self.world.step(ev.EnterRound(round_of(7, int(plain[0]))))
+        self.fixture.step(ev.EnterRound(round_of(7, int(plain[0]))))
 
     def _release(self, _options: dict[str, str], plain: list[str]) -> None:
-        self.world.step(ev.ReleaseRound(round_of(7, int(plain[0]))))
+        self.fixture.step(ev.ReleaseRound(round_of(7, int(plain[0]))))
 
     def _advance(self, _options: dict[str, str], plain: list[str]) -> str:
-        self.world.now_ms += int(plain[0])
-        return f"now_ms={self.world.now_ms}"
+        self.fixture.now_ms += int(plain[0])
+        return f"now_ms={self.fixture.now_ms}"
 
     def _timeout(self, _options: dict[str, str], _plain: list[str]) -> None:
-        for name in self.world.core.view.timed_out(self.world.now_ms):
-            self.world.step(ev.TransactionTimedOut(name))
+        for name in self.fixture.core.view.timed_out(self.fixture.now_ms):
+            self.fixture.step(ev.TransactionTimedOut(name))
 
     def _hold_expires(self, _options: dict[str, str], _plain: list[str]) -> None:
-        for name, entry in list(self.world.entries.items()):
+        for name, entry in list(self.fixture.entries.items()):
             for request in list(entry.parked):
-                self.world.step(ev.HoldExpired(request.request_id, name))
+                self.fixture.step(ev.HoldExpired(request.request_id, name))
 
     def _crash(self, options: dict[str, str], _plain: list[str]) -> None:
         keep = int(options["keep"]) if "keep" in options else None
-        self._replace(self.world.reload(rows=keep))
-        self.world.resume()
+        self._replace(self.fixture.reload(rows=keep))
+        self.fixture.resume()
 
     def _takeover(self, options: dict[str, str], _plain: list[str]) -> None:
-        world = self.world.reload(region_epoch=16, leader_epoch=16 << 16 | 1)
-        self._replace(world)
+        fixture = self.fixture.reload(region_epoch=16, leader_epoch=16 << 16 | 1)
+        self._replace(fixture)
         found: list[tuple[TopicPartition, OpenTxn]] = []
         if "open" in options:
             pair, partition = options["open"].split("@")
             found = [(_partition(partition), OpenTxn(*_pair(pair), 0, 0))]
-        orphans = orphans_of(found, list(world.core.view.records()))
-        world.step(ev.MarkersDeferred(deferred=True))
-        for record in world.core.view.ongoing():
+        orphans = orphans_of(found, list(fixture.core.view.records()))
+        fixture.step(ev.MarkersDeferred(deferred=True))
+        for record in fixture.core.view.ongoing():
             partitions = tuple(part for part, txn in found if txn.producer_id == record.producer_id)
-            world.step(ev.AdoptOngoing(record.transactional_id, partitions))
+            fixture.step(ev.AdoptOngoing(record.transactional_id, partitions))
         for orphan in orphans:
-            world.step(orphan)
-        world.persist()
-        world.step(ev.MarkersDeferred(deferred=False))
-        world.resume()
+            fixture.step(orphan)
+        fixture.persist()
+        fixture.step(ev.MarkersDeferred(deferred=False))
+        fixture.resume()
 
-    def _replace(self, world: CoreWorld) -> None:
-        world.requests = self.world.requests
-        self.world = world
+    def _replace(self, fixture: CoreFixture) -> None:
+        fixture.requests = self.fixture.requests
+        self.fixture = fixture
         self.seen_held = self.seen_sent = 0
 
     def _show(self, options: dict[str, str], _plain: list[str]) -> str:
         name = options.get("txn", "t").replace("orphan-", "\x00orphan-")
-        entry = self.world.entries.get(name)
+        entry = self.fixture.entries.get(name)
         if entry is None:
             return "unknown"
         record = entry.record

@@ -23,7 +23,7 @@ from region_broker.cli.local_cluster import LocalCluster
 from region_broker.ports.system.clock import SystemClock
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.fixtures.kafka_port import frame_of, parse_answer
-from tests.process.client_world import create_topic
+from tests.process.client_fixture import create_topic
 from tests.process.nodes_measured import Wire, cpu_s, load, resident_mb
 
 PRODUCE, FETCH, INIT_PRODUCER_ID = 0, 1, 22

@@ -24,7 +24,7 @@ from region_broker.client import (
     to_json,
 )
 from tests.fixtures.waiting import until
-from tests.process.client_world import create_topic, open_cluster, read_all
+from tests.process.client_fixture import create_topic, open_cluster, read_all
 
 pytestmark = pytest.mark.process
 

@@ -22,7 +22,7 @@ from region_broker.client import (
     TransactionAborted,
     TransactionalProducer,
 )
-from tests.process.client_world import (
+from tests.process.client_fixture import (
     CALL_S,
     create_topic,
     fail_over,

@@ -67,12 +67,12 @@ def operations_that_fail(
     model: LogModel, rng: random.Random, chance: float, *, power: bool
 ) -> None:
     """Work on a disk that gives EIO and ENOSPC by chance until the partition stops, then start again."""
-    model.world.disk.fail_by_chance(rng, chance, DISK_ERRORS)
+    model.fixture.disk.fail_by_chance(rng, chance, DISK_ERRORS)
     for _ in range(STEPS_MAX):
         OPERATIONS[chosen(rng)][1](model, rng)
-        if model.world.partition.failed is not None:
+        if model.fixture.partition.failed is not None:
             break
-    model.world.disk.fault = None
+    model.fixture.disk.fault = None
     if power:
         model.lose_power(rng)
     else:
@@ -87,20 +87,20 @@ def one_loss(model: LogModel, rng: random.Random) -> str:
     if rng.random() < 0.1:
         model.flip_a_bit(rng)
     hit = "between operations"
-    model.world.disk.crash_after(rng.randint(0, 60))
+    model.fixture.disk.crash_after(rng.randint(0, 60))
     try:
         for _ in range(STEPS_MAX):
             hit = chosen(rng)
             OPERATIONS[hit][1](model, rng)
         hit = "clean stop"
-        model.world.table.close()
+        model.fixture.table.close()
         hit = "after a clean stop"
     except Crashed:
         hit = f"in: {hit}"
         if (
             rng.random() < 0.3
         ):  # a kill first: the next life goes on with what this one has not synced
-            model.world.kill_and_reopen()
+            model.fixture.kill_and_reopen()
             model.after_crash(keeps_all=False)
             for _ in range(rng.randint(0, 10)):
                 OPERATIONS[chosen(rng)][1](model, rng)

@@ -44,7 +44,7 @@ from region_broker.groups.records import (
 )
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.partitions.partition import Partition
-from tests.fixtures.node_logs import World, append_marker, world
+from tests.fixtures.node_logs import Fixture, append_marker, fixture
 from tests.simulation.disk import Crashed
 from tests.unit.region_broker.log.test_cleaning import clean
 
@@ -65,7 +65,7 @@ class Ledger:
     """The partition, and the table that was kept up to date beside it."""
 
     chance: random.Random
-    some: World = field(default_factory=lambda: world(CONFIGS))
+    some: Fixture = field(default_factory=lambda: fixture(CONFIGS))
     live: OffsetTable = field(default_factory=OffsetTable)
     open: set[int] = field(default_factory=set)
     cleanings: int = 0
@@ -108,7 +108,7 @@ class Ledger:
         return table
 
     def clean(self) -> None:
-        """Clean what may be cleaned; the world's bound is the last stable offset."""
+        """Clean what may be cleaned; the fixture's bound is the last stable offset."""
         self.some.sync()
         self.cleanings += clean(self.some, keys_max=self.chance.choice([3, 10_000]))
 

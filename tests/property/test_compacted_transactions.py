@@ -22,9 +22,9 @@ from region_broker.ledgers.images import LedgerImages
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.partitions.partition import Partition
 from tests.fixtures.coordinator import LEADER_EPOCH, REGION_EPOCH, MemoryLedger, Row, tp
-from tests.fixtures.coordinator_driver import World, running, turns
-from tests.fixtures.node_logs import InstantClock, at_once, world
-from tests.fixtures.node_logs import World as LogWorld
+from tests.fixtures.coordinator_driver import Fixture, running, turns
+from tests.fixtures.node_logs import Fixture as LogFixture
+from tests.fixtures.node_logs import InstantClock, at_once, fixture
 from tests.simulation.disk import Crashed
 from tests.unit.region_broker.log.test_cleaning import clean
 from txn_coordinator.core import TxnCoordinatorCore
@@ -45,18 +45,18 @@ class Clients:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.world = World(ledger=MemoryLedger(1))
+        self.fixture = Fixture(ledger=MemoryLedger(1))
         self.pairs: dict[str, tuple[int, int]] = {}
         self.round = 0
 
     async def run(self) -> list[Row]:
         for _ in range(3):
-            async with running(self.world) as txn:
+            async with running(self.fixture) as txn:
                 for _ in range(STEPS // 3):
                     await self._step(txn)
-                self.world.markers.gate.set()
+                self.fixture.markers.gate.set()
                 await turns()
-        return self.world.ledger.rows[0]
+        return self.fixture.ledger.rows[0]
 
     async def _step(self, txn: TransactionCoordinator) -> None:
         name = self.chance.choice(NAMES)
@@ -85,10 +85,10 @@ class Clients:
                 if self.chance.random() < 0.8:
                     txn.rounds.release(entered)
             case 7:
-                gate = self.world.markers.gate
+                gate = self.fixture.markers.gate
                 gate.clear() if gate.is_set() else gate.set()
             case _:
-                self.world.clock.advance(self.chance.choice([100, 70_000, 8 * DAY_MS]))
+                self.fixture.clock.advance(self.chance.choice([100, 70_000, 8 * DAY_MS]))
         await turns()
 
     async def _ask(self, question: Any) -> None:
@@ -102,7 +102,7 @@ class Ledger:
     """The log that the rows are copied into."""
 
     chance: random.Random
-    some: LogWorld = field(default_factory=lambda: world(CONFIGS))
+    some: LogFixture = field(default_factory=lambda: fixture(CONFIGS))
     bound: int = 0
     cleanings: int = 0
     from_images: int = 0

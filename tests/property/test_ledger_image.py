@@ -161,9 +161,9 @@ class ImageMachine(CoreMachine):
     def teardown(self) -> None:
         """Hold the image against the whole ledger."""
         super().teardown()
-        if hasattr(self, "world"):
-            for cut in range(len(self.world.rows) + 1):
-                expect_image_at(self.world.rows, cut)
+        if hasattr(self, "fixture"):
+            for cut in range(len(self.fixture.rows) + 1):
+                expect_image_at(self.fixture.rows, cut)
 
 
 ImageMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 from idempotency.record_batch import ControlType, iter_headers
 from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, wire_fixture
 from tests.fixtures.node_logs import append_marker
 
 PARTITIONS, STEPS = 6, 80
@@ -106,13 +106,13 @@ def truth(partition: Partition) -> tuple[int, int, int]:
     )
 
 
-async def read_all(world: WireWorld, reader: Reader) -> None:
+async def read_all(fixture: WireFixture, reader: Reader) -> None:
     for _ in range(200):
         if not await reader.fetch(0) and not reader.moved:
             return
         for index in reader.moved:
             if reader.offsets[index] < 0:
-                reader.offsets[index] = world.partition("t", index).log_start_offset
+                reader.offsets[index] = fixture.partition("t", index).log_start_offset
     raise AssertionError("there is no end of news")
 
 
@@ -121,19 +121,19 @@ async def test_INV_FE1_a_session_tells_what_a_full_fetch_would_tell(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", PARTITIONS)
-        readers = [Reader(await world.connect(), level) for level in (0, 1)]
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", PARTITIONS)
+        readers = [Reader(await fixture.connect(), level) for level in (0, 1)]
         for _ in range(STEPS):
             for _ in range(chance.randrange(4)):
-                await change(world.partition("t", chance.randrange(PARTITIONS)), chance)
+                await change(fixture.partition("t", chance.randrange(PARTITIONS)), chance)
             for reader in readers:
                 if chance.random() < 0.5:
                     await reader.fetch(chance.choice([0, 0, 1]))
                     continue
-                await read_all(world, reader)
+                await read_all(fixture, reader)
                 for index in range(PARTITIONS):
-                    partition = world.partition("t", index)
+                    partition = fixture.partition("t", index)
                     assert reader.told[index] == truth(partition), (seed, index)
                     end = truth(partition)[reader.isolation_level]
                     assert reader.offsets[index] >= end, (seed, index)

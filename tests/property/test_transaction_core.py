@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from idempotency.decision import round_of
 from idempotency.ledger_records import TransactionRecord, TxnStatus
-from tests.fixtures.coordinator import CoreWorld, tp
+from tests.fixtures.coordinator import CoreFixture, tp
 from txn_coordinator import events as ev
 from txn_coordinator.effects import Answer
 from txn_coordinator.transitions import unborn
@@ -51,25 +51,25 @@ def entry(status: TxnStatus, epoch: int, tv: int) -> TransactionRecord:
 @pytest.mark.parametrize("tv", [1, 2])
 def test_C16_P6_P7_every_state_and_operation_at_the_last_epochs(epoch: int, tv: int) -> None:
     for status, op, sent_epoch in itertools.product(STATES, OPS, (epoch - 1, epoch)):
-        world = CoreWorld()
-        world.install(entry(status, epoch, tv))
-        world.resume()
-        before = world.record()
+        fixture = CoreFixture()
+        fixture.install(entry(status, epoch, tv))
+        fixture.resume()
+        before = fixture.record()
         number = 0
         match op:
             case "init":
-                number = world.init()
+                number = fixture.init()
             case "init-pair":
-                number = world.init(pid=5, epoch=sent_epoch)
+                number = fixture.init(pid=5, epoch=sent_epoch)
             case "add":
-                number = world.add(5, sent_epoch, tp("b"), tv=tv)
+                number = fixture.add(5, sent_epoch, tp("b"), tv=tv)
             case "commit" | "abort":
-                number = world.end(5, sent_epoch, op == "commit", tv=tv)
+                number = fixture.end(5, sent_epoch, op == "commit", tv=tv)
             case _:
-                world.now_ms = 10**9
-                world.step(ev.TransactionTimedOut("t"))
-        world.deliver()
-        after = world.record()
+                fixture.now_ms = 10**9
+                fixture.step(ev.TransactionTimedOut("t"))
+        fixture.deliver()
+        after = fixture.record()
         where = (status, op, sent_epoch, epoch, tv)
         assert after.status not in (S.PREPARE_COMMIT, S.PREPARE_ABORT), where  # nothing is stuck
         assert after.producer_epoch >= 0, where
@@ -79,7 +79,7 @@ def test_C16_P6_P7_every_state_and_operation_at_the_last_epochs(epoch: int, tv: 
         else:
             assert after.producer_epoch in (0, 1), where
         if number:
-            answer = world.answers[number]
+            answer = fixture.answers[number]
             if (
                 before.status in PREPARED or epoch < 32_767
             ):  # the others are only ever read, not made
@@ -88,10 +88,10 @@ def test_C16_P6_P7_every_state_and_operation_at_the_last_epochs(epoch: int, tv: 
                 pair = (answer.producer_id, answer.producer_epoch)
                 assert pair == (after.producer_id, after.producer_epoch), where
         # whatever happened, a new instance can always go on
-        again = world.init()
-        world.deliver()
-        assert world.answers[again].verdict is V.OK, where
-        assert 0 <= world.answers[again].producer_epoch <= 32_766, where
+        again = fixture.init()
+        fixture.deliver()
+        assert fixture.answers[again].verdict is V.OK, where
+        assert 0 <= fixture.answers[again].producer_epoch <= 32_766, where
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -100,14 +100,14 @@ class CoreMachine(RuleBasedStateMachine):
     @initialize(epoch=st.sampled_from([0, 32_763, 32_765]))
     def start(self, epoch: int) -> None:
         """Begin near the end of the epochs, or at 0."""
-        self.world = CoreWorld()
+        self.fixture = CoreFixture()
         self.pairs: dict[str, tuple[int, int]] = {}
         self.given: dict[tuple[int, int], str] = {}
-        self.asked: list[tuple[int, str, CoreWorld]] = []
+        self.asked: list[tuple[int, str, CoreFixture]] = []
         self.round = 0
         for name, pid in (("t", 5), ("u", 6)):
             record = entry(S.EMPTY, epoch, 2)
-            self.world.install(
+            self.fixture.install(
                 msgspec.structs.replace(record, transactional_id=name, producer_id=pid)
             )
             self.pairs[name] = (pid, epoch)
@@ -116,15 +116,15 @@ class CoreMachine(RuleBasedStateMachine):
     tvs = st.sampled_from([1, 2])
 
     def _note(self, name: str, number: int) -> None:
-        self.world.stock(2)
-        self.asked.append((number, name, self.world))
+        self.fixture.stock(2)
+        self.asked.append((number, name, self.fixture))
 
     def _learn(self) -> None:
         """Let clients take the pairs they were answered."""
-        for number, name, world in list(self.asked):
-            answer = world.answers.get(number)
-            if world is self.world and answer is not None:
-                self.asked.remove((number, name, world))
+        for number, name, fixture in list(self.asked):
+            answer = fixture.answers.get(number)
+            if fixture is self.fixture and answer is not None:
+                self.asked.remove((number, name, fixture))
                 self._learn_one(name, answer)
 
     def _learn_one(self, name: str, answer: Answer) -> None:
@@ -138,75 +138,75 @@ class CoreMachine(RuleBasedStateMachine):
     def init(self, name: str, keep: bool) -> None:
         """InitProducerId, with or without the pair."""
         pid, epoch = self.pairs[name] if keep else (-1, -1)
-        self._note(name, self.world.init(name, pid=pid, epoch=epoch))
+        self._note(name, self.fixture.init(name, pid=pid, epoch=epoch))
 
     @rule(name=names, number=st.integers(0, 3), tv=tvs)
     def add(self, name: str, number: int, tv: int) -> None:
         """AddPartitions."""
         pid, epoch = self.pairs[name]
-        self._note(name, self.world.add(pid, epoch, tp("a", number), name=name, tv=tv))
+        self._note(name, self.fixture.add(pid, epoch, tp("a", number), name=name, tv=tv))
 
     @rule(name=names, commit=st.booleans(), tv=tvs)
     def end(self, name: str, commit: bool, tv: int) -> None:
         """EndTxn."""
         pid, epoch = self.pairs[name]
-        self._note(name, self.world.end(pid, epoch, commit, name=name, tv=tv))
+        self._note(name, self.fixture.end(pid, epoch, commit, name=name, tv=tv))
 
     @rule()
-    @precondition(lambda self: self.world.unconfirmed)
+    @precondition(lambda self: self.fixture.unconfirmed)
     def durable(self) -> None:
         """One record becomes durable."""
-        position, name = self.world.unconfirmed.pop(0)
-        self.world.step(ev.RecordDurable(name, position))
+        position, name = self.fixture.unconfirmed.pop(0)
+        self.fixture.step(ev.RecordDurable(name, position))
         self._learn()
 
     @rule()
-    @precondition(lambda self: self.world.sent)
+    @precondition(lambda self: self.fixture.sent)
     def marker(self) -> None:
         """All markers of one decision arrive."""
-        order = self.world.sent.pop(0)
+        order = self.fixture.sent.pop(0)
         for partition in order.partitions:
-            self.world.step(ev.MarkerConfirmed(order.transactional_id, order.decision, partition))
+            self.fixture.step(ev.MarkerConfirmed(order.transactional_id, order.decision, partition))
         self._learn()
 
     @rule()
     def enter(self) -> None:
         """ENTER of the next round."""
         self.round += 1
-        self.world.step(ev.EnterRound(round_of(7, self.round)))
+        self.fixture.step(ev.EnterRound(round_of(7, self.round)))
 
     @rule()
     def release(self) -> None:
         """RELEASE of the current round."""
-        self.world.step(ev.ReleaseRound(round_of(7, self.round)))
+        self.fixture.step(ev.ReleaseRound(round_of(7, self.round)))
 
     @rule(name=names)
     def time_out(self, name: str) -> None:
         """The transaction runs out of time."""
-        self.world.now_ms += 100_000
-        self.world.stock(1)
-        self.world.step(ev.TransactionTimedOut(name))
+        self.fixture.now_ms += 100_000
+        self.fixture.stock(1)
+        self.fixture.step(ev.TransactionTimedOut(name))
 
     @rule(lost=st.integers(0, 4))
     def crash(self, lost: int) -> None:
         """Lose a part of what is not durable, and load again."""
-        durable = max([0, *(len(self.world.rows) - lost,)])
-        if self.world.unconfirmed:
-            durable = max(durable, self.world.unconfirmed[0][0].offset)
+        durable = max([0, *(len(self.fixture.rows) - lost,)])
+        if self.fixture.unconfirmed:
+            durable = max(durable, self.fixture.unconfirmed[0][0].offset)
         else:
-            durable = len(self.world.rows)
-        self.world = self.world.reload(rows=durable)
-        self.world.stock(50)
-        self.world.resume()
+            durable = len(self.fixture.rows)
+        self.fixture = self.fixture.reload(rows=durable)
+        self.fixture.stock(50)
+        self.fixture.resume()
 
     @invariant()
     def live_is_replay(self) -> None:
         """What is applied is what the ledger says, up to what is pending."""
-        if not hasattr(self, "world"):
+        if not hasattr(self, "fixture"):
             return
-        replayed = self.world.reload()
-        assert replayed.core.view.round == self.world.core.view.round
-        for name, live in self.world.entries.items():
+        replayed = self.fixture.reload()
+        assert replayed.core.view.round == self.fixture.core.view.round
+        for name, live in self.fixture.entries.items():
             again = replayed.entries.get(name)
             expected = live.pending or live.record
             if expected.producer_id >= 0:
@@ -216,22 +216,22 @@ class CoreMachine(RuleBasedStateMachine):
     @invariant()
     def commit_markers_of_the_current_round_wait(self) -> None:
         """T3, for every order that was sent."""
-        for order in getattr(self, "world", CoreWorld()).sent:
+        for order in getattr(self, "fixture", CoreFixture()).sent:
             if order.commit:
-                assert self.world.core._gate.is_free(order.decision.stamp)
+                assert self.fixture.core._gate.is_free(order.decision.stamp)
 
     def teardown(self) -> None:
         """Let everything finish: nothing is stuck, every request is answered."""
-        if not hasattr(self, "world"):
+        if not hasattr(self, "fixture"):
             return
-        self.world.step(ev.ReleaseRound(round_of(7, self.round)))
-        self.world.deliver()
+        self.fixture.step(ev.ReleaseRound(round_of(7, self.round)))
+        self.fixture.deliver()
         self._learn()
-        for live in self.world.entries.values():
+        for live in self.fixture.entries.values():
             assert live.record.status not in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
             assert live.pending is None
             assert live.parked == []
-        assert [ask for ask in self.asked if ask[2] is self.world] == []
+        assert [ask for ask in self.asked if ask[2] is self.fixture] == []
 
 
 CoreMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

@@ -18,7 +18,7 @@ from tests.simulation.swarm.life import play
 
 SAMPLE_S: Final = 0.002
 LAYERS: Final = (
-    ("clients, with kio's reading and writing", ("tests/wire_world", "tests/simulation/kafka_client", "/kio/",
+    ("clients, with kio's reading and writing", ("tests/fixtures/kafka_port", "tests/simulation/kafka_client", "/kio/",
      "tests/simulation/pipeliner", "tests/simulation/bank", "tests/simulation/swarm/")),
     ("event loop", ("/asyncio/", "tests/simulation/simulated_loop")),
     ("simulated network", ("tests/simulation/network",)),

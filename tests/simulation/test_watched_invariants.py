@@ -10,7 +10,7 @@ from idempotency.producer_state import ProducerEntry
 from idempotency.window import BatchWindow, SentBatch
 from region_broker.partitions.parts.sight import Sight
 from region_broker.wire.batches import Origin
-from tests.fixtures.node_logs import batch, world
+from tests.fixtures.node_logs import batch, fixture
 from tests.simulation.swarm.invariants.rules import (
     Ends,
     replayed,
@@ -96,7 +96,7 @@ def test_INV_IVA4_what_is_shown_beyond_the_tidemark_is_seen() -> None:
 
 
 def test_INV_IVE5_a_state_that_is_not_its_logs_is_seen() -> None:
-    some = world()
+    some = fixture()
     for number in range(3):
         some.partition.writer.append(batch(origin=Origin(7, 0, number, transactional=True)))
     [segment] = some.partition.log.segments.segments

@@ -14,7 +14,7 @@ from region_broker.limits import TURN_ROWS
 from region_broker.log.failures import ColdRange
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.codec.fast_paths.fetch import FetchedRow
-from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 from tests.fixtures.page_cache import drop_pages, load_pages, tells_cached
 
 FETCH, API_VERSIONS = 1, 18
@@ -35,10 +35,10 @@ def request(count: int, *, wait_ms: int = 0, bytes_min: int = 1) -> dict[str, An
     }  # fmt: skip
 
 
-async def filled(world: WireWorld, count: int) -> list[bytes]:
+async def filled(fixture: WireFixture, count: int) -> list[bytes]:
     """Make a topic and fill some partitions of it; return what lies in each."""
-    await world.topic("t", count)
-    parts = [world.partition("t", index) for index in range(count)]
+    await fixture.topic("t", count)
+    parts = [fixture.partition("t", index) for index in range(count)]
     for number in range(BATCHES):
         for part in parts[:WITHOUT_A_TASK]:
             part.writer.append(build_batch([Record(None, bytes([number]) * 9000)]))
@@ -56,10 +56,10 @@ def records_of(answer: Any) -> list[bytes]:
 async def test_INV_CO1_a_fetch_of_what_is_not_in_memory_is_read_in_by_a_thread(
     tmp_path: Path, count: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        expected = await filled(world, count)
-        cold_reads = world.services.partitions.cold_reads
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        expected = await filled(fixture, count)
+        cold_reads = fixture.services.partitions.cold_reads
+        client = await fixture.connect()
         load_pages(tmp_path)
         assert records_of(await client.call(FETCH, VERSION, request(count))) == expected
         assert cold_reads.warmed_count == 0
@@ -73,9 +73,9 @@ async def test_INV_CO1_a_fetch_of_what_is_not_in_memory_is_read_in_by_a_thread(
 
 @pytest.mark.parametrize("count", [WITHOUT_A_TASK, WITH_A_TASK])
 async def test_answers_come_in_order_while_something_is_read_in(tmp_path: Path, count: int) -> None:
-    async with wire_world(tmp_path) as world:
-        expected = await filled(world, count)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        expected = await filled(fixture, count)
+        client = await fixture.connect()
         for _ in range(2):
             drop_pages(tmp_path)
             sent = [
@@ -95,9 +95,9 @@ async def test_INV_FRD2_nothing_that_was_found_waits_for_the_collector(
     tmp_path: Path, count: int
 ) -> None:
     """Cycles on this path kept a gigabyte: the collector comes seldom."""
-    async with wire_world(tmp_path) as world:
-        await filled(world, count)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await filled(fixture, count)
+        client = await fixture.connect()
         await client.call(FETCH, VERSION, request(count))
         drop_pages(tmp_path)
         gc.collect()
@@ -116,24 +116,24 @@ async def test_INV_FRD2_nothing_that_was_found_waits_for_the_collector(
 
 async def test_C38_bytes_min_counts_what_is_not_in_memory(tmp_path: Path) -> None:
     """A fetch that waits for many bytes, far behind the end, is answered: nobody reads the disk to count them."""
-    async with wire_world(tmp_path) as world:
-        expected = await filled(world, 1)
+    async with wire_fixture(tmp_path) as fixture:
+        expected = await filled(fixture, 1)
         drop_pages(tmp_path)
-        client = await world.connect()
+        client = await fixture.connect()
         asked = request(1, wait_ms=60_000, bytes_min=50_000)
         assert records_of(await client.call(FETCH, VERSION, asked)) == expected
 
 
 async def test_a_client_that_leaves_while_something_is_read_in_harms_nobody(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        expected = await filled(world, WITHOUT_A_TASK)
+    async with wire_fixture(tmp_path) as fixture:
+        expected = await filled(fixture, WITHOUT_A_TASK)
         for _ in range(3):
             drop_pages(tmp_path)
-            leaving: RawClient = await world.connect()
+            leaving: RawClient = await fixture.connect()
             leaving.send(FETCH, VERSION, request(WITHOUT_A_TASK))
             await leaving.writer.drain()
             leaving.writer.close()
             await asyncio.sleep(0)
-        client = await world.connect()
+        client = await fixture.connect()
         answer = await client.call(FETCH, VERSION, request(WITHOUT_A_TASK))
         assert records_of(answer) == expected

@@ -16,8 +16,8 @@ from region_broker.groups.offset_service import Asker
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
 from tests.unit.region_broker.groups.fakes import (
+    Fixture,
     MemoryLedger,
-    World,
     join_request,
     running,
     settle,
@@ -30,27 +30,27 @@ PRODUCER = TxnProducer(7, 0)
 Told = dict[UUID, frozenset[int]]
 
 
-def world_of(partition_count: int = 4, **settings: Any) -> tuple[World, UUID]:
-    world = World(**settings)
-    return world, world.topics.put("orders", partition_count)
+def fixture_of(partition_count: int = 4, **settings: Any) -> tuple[Fixture, UUID]:
+    fixture = Fixture(**settings)
+    return fixture, fixture.topics.put("orders", partition_count)
 
 
-async def beat(world: World, member_id: str, epoch: int, **said: Any) -> HeartbeatOutcome:
+async def beat(fixture: Fixture, member_id: str, epoch: int, **said: Any) -> HeartbeatOutcome:
     joining: dict[str, Any] = {}
     if epoch == 0:
         joining = {"rebalance_timeout_ms": 60_000, "topic_names": ("orders",), "owned": {}}
     request = HeartbeatRequest(
         group_id="g", member_id=member_id, member_epoch=epoch, **(joining | said)
     )
-    return await world.groups.consumer_heartbeat(request)
+    return await fixture.groups.consumer_heartbeat(request)
 
 
 def own(topic_id: UUID, *partitions: int) -> Told:
     return {topic_id: frozenset(partitions)} if partitions else {}
 
 
-def state(world: World) -> str:
-    return world.groups.describe_modern("g").state
+def state(fixture: Fixture) -> str:
+    return fixture.groups.describe_modern("g").state
 
 
 # --- reconciliation -------------------------------------------------------------------------------
@@ -58,68 +58,68 @@ def state(world: World) -> str:
 
 # Holds INV-NC3.
 async def test_KIP848_a_partition_is_given_only_after_its_owner_gave_it_back() -> None:
-    world, orders = world_of()
-    async with running(world):
-        first = await beat(world, "A", 0)
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        first = await beat(fixture, "A", 0)
         assert (first.member_epoch, first.assignment) == (1, own(orders, 0, 1, 2, 3))
-        second = await beat(world, "B", 0)
+        second = await beat(fixture, "B", 0)
         assert (second.member_epoch, second.assignment) == (2, {})
-        assert state(world) == "Reconciling"
-        told = await beat(world, "A", 1)  # stays at its epoch until it has revoked
+        assert state(fixture) == "Reconciling"
+        told = await beat(fixture, "A", 1)  # stays at its epoch until it has revoked
         assert (told.member_epoch, told.assignment) == (1, own(orders, 0, 1))
-        waits = await beat(world, "B", 2)
+        waits = await beat(fixture, "B", 2)
         assert (waits.member_epoch, waits.assignment) == (2, None)
-        still = await beat(world, "A", 1, owned=own(orders, 0, 1, 2, 3))
+        still = await beat(fixture, "A", 1, owned=own(orders, 0, 1, 2, 3))
         assert (still.member_epoch, still.assignment) == (1, None)
-        acknowledged = await beat(world, "A", 1, owned=own(orders, 0, 1))
+        acknowledged = await beat(fixture, "A", 1, owned=own(orders, 0, 1))
         assert (acknowledged.member_epoch, acknowledged.assignment) == (2, None)
-        given = await beat(world, "B", 2)
+        given = await beat(fixture, "B", 2)
         assert (given.member_epoch, given.assignment) == (2, own(orders, 2, 3))
-        assert state(world) == "Stable"
-        world.assert_live_is_replay()
+        assert state(fixture) == "Stable"
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP848_a_heartbeat_without_news_writes_nothing() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "A", 0)
-        before = [len(shard) for shard in world.ledger.shards]
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        before = [len(shard) for shard in fixture.ledger.shards]
         for _ in range(3):
-            assert (await beat(world, "A", 1)).assignment is None
+            assert (await beat(fixture, "A", 1)).assignment is None
         full = await beat(
-            world, "A", 1, rebalance_timeout_ms=60_000, topic_names=("orders",),
+            fixture, "A", 1, rebalance_timeout_ms=60_000, topic_names=("orders",),
             owned=own(orders, 0, 1, 2, 3),
         )  # fmt: skip
         assert full.assignment == own(orders, 0, 1, 2, 3)  # a full request is told all
-        assert [len(shard) for shard in world.ledger.shards] == before
+        assert [len(shard) for shard in fixture.ledger.shards] == before
 
 
 # Holds INV-ND2.
 async def test_KIP848_nothing_is_answered_before_it_is_durable() -> None:
-    world, _ = world_of()
-    async with running(world):
-        world.ledger.hold()
-        joining = asyncio.ensure_future(beat(world, "A", 0))  # noqa: TID251
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        fixture.ledger.hold()
+        joining = asyncio.ensure_future(beat(fixture, "A", 0))  # noqa: TID251
         await settle()
         assert not joining.done()
-        going_on = asyncio.ensure_future(beat(world, "A", 1))  # noqa: TID251
+        going_on = asyncio.ensure_future(beat(fixture, "A", 1))  # noqa: TID251
         await settle()
         assert not going_on.done()  # it changes nothing, but would tell of what may be lost
-        world.ledger.release()
+        fixture.ledger.release()
         assert (await joining).verdict is V.OK
         assert (await going_on).verdict is V.OK
 
 
 async def test_KIP848_the_assignor_that_most_members_ask_for_is_used() -> None:
-    world, _ = world_of()
-    bills = world.topics.put("bills", 3)
-    async with running(world):
+    fixture, _ = fixture_of()
+    bills = fixture.topics.put("bills", 3)
+    async with running(fixture):
         said: dict[str, Any] = {"topic_names": ("bills",), "assignor": "range"}
-        await beat(world, "B", 0, **said)
-        assert world.groups.describe_modern("g").assignor == "range"
-        await beat(world, "A", 0, **said)
-        await beat(world, "B", 1, owned=own(bills))
-        assert (await beat(world, "A", 2)).assignment == own(
+        await beat(fixture, "B", 0, **said)
+        assert fixture.groups.describe_modern("g").assignor == "range"
+        await beat(fixture, "A", 0, **said)
+        await beat(fixture, "B", 1, owned=own(bills))
+        assert (await beat(fixture, "A", 2)).assignment == own(
             bills, 0, 1
         )  # by member id, in stretches
 
@@ -129,33 +129,33 @@ async def test_KIP848_the_assignor_that_most_members_ask_for_is_used() -> None:
 
 # Holds INV-NH2.
 async def test_KIP848_members_are_fenced_by_their_epoch() -> None:
-    world, orders = world_of()
-    async with running(world):
-        assert (await beat(world, "A", 3)).verdict is V.UNKNOWN_MEMBER  # no such group
-        await beat(world, "A", 0)
-        assert (await beat(world, "B", 1)).verdict is V.UNKNOWN_MEMBER
-        assert (await beat(world, "A", 2)).verdict is V.FENCED_MEMBER_EPOCH
-        await beat(world, "B", 0)
-        await beat(world, "A", 1, owned={})  # at 2 now, and B has what it gave back
-        lost = await beat(world, "A", 1, owned={})
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        assert (await beat(fixture, "A", 3)).verdict is V.UNKNOWN_MEMBER  # no such group
+        await beat(fixture, "A", 0)
+        assert (await beat(fixture, "B", 1)).verdict is V.UNKNOWN_MEMBER
+        assert (await beat(fixture, "A", 2)).verdict is V.FENCED_MEMBER_EPOCH
+        await beat(fixture, "B", 0)
+        await beat(fixture, "A", 1, owned={})  # at 2 now, and B has what it gave back
+        lost = await beat(fixture, "A", 1, owned={})
         assert (lost.verdict, lost.member_epoch) == (V.OK, 2)
-        more = await beat(world, "A", 1, owned=own(orders, 0, 1, 2, 3))
+        more = await beat(fixture, "A", 1, owned=own(orders, 0, 1, 2, 3))
         assert more.verdict is V.FENCED_MEMBER_EPOCH
-        assert (await beat(world, "A", 1)).verdict is V.FENCED_MEMBER_EPOCH  # says nothing
-        assert (await beat(world, "A", 0)).verdict is V.FENCED_MEMBER_EPOCH
+        assert (await beat(fixture, "A", 1)).verdict is V.FENCED_MEMBER_EPOCH  # says nothing
+        assert (await beat(fixture, "A", 0)).verdict is V.FENCED_MEMBER_EPOCH
 
 
 # Holds INV-NH2.
 async def test_KIP848_a_join_whose_answer_was_lost_may_be_sent_again() -> None:
-    world, orders = world_of()
-    async with running(world):
+    fixture, orders = fixture_of()
+    async with running(fixture):
         for instance_id in (None, "i"):
             member_id = f"member-{instance_id}"
-            first = await beat(world, member_id, 0, instance_id=instance_id)
-            again = await beat(world, member_id, 0, instance_id=instance_id)
+            first = await beat(fixture, member_id, 0, instance_id=instance_id)
+            again = await beat(fixture, member_id, 0, instance_id=instance_id)
             assert again == first
             assert first.assignment == own(orders, 0, 1, 2, 3)
-            assert (await beat(world, member_id, -1, instance_id=instance_id)).verdict is V.OK
+            assert (await beat(fixture, member_id, -1, instance_id=instance_id)).verdict is V.OK
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ async def test_KIP848_a_join_whose_answer_was_lost_may_be_sent_again() -> None:
 async def test_KIP848_what_contradicts_itself_is_refused(
     said: dict[str, Any], verdict: V, words: str
 ) -> None:
-    world, _ = world_of()
-    async with running(world):
+    fixture, _ = fixture_of()
+    async with running(fixture):
         asked: dict[str, Any] = {"member_id": "A", "epoch": 0} | said
-        answer = await beat(world, **asked)
+        answer = await beat(fixture, **asked)
         assert answer.verdict is verdict
         assert answer.message is not None
         assert words in answer.message
-        assert not any(world.ledger.shards)
+        assert not any(fixture.ledger.shards)
 
 
 # --- static members -------------------------------------------------------------------------------
@@ -195,68 +195,68 @@ async def test_KIP848_what_contradicts_itself_is_refused(
 
 # Holds INV-NH3.
 async def test_KIP848_a_static_member_comes_back_to_what_it_had() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "A", 0, instance_id="i")
-        await beat(world, "B", 0)
-        await beat(world, "A", 1, owned=own(orders, 0, 1), instance_id="i")
-        await beat(world, "B", 2)
-        taken = await beat(world, "A2", 0, instance_id="i")
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0, instance_id="i")
+        await beat(fixture, "B", 0)
+        await beat(fixture, "A", 1, owned=own(orders, 0, 1), instance_id="i")
+        await beat(fixture, "B", 2)
+        taken = await beat(fixture, "A2", 0, instance_id="i")
         assert taken.verdict is V.UNRELEASED_INSTANCE
-        left = await beat(world, "A", -2, instance_id="i")
+        left = await beat(fixture, "A", -2, instance_id="i")
         assert (left.verdict, left.member_epoch) == (V.OK, -2)
-        assert (await beat(world, "B", 2)).assignment is None  # nothing moves meanwhile
-        back = await beat(world, "A2", 0, instance_id="i")
+        assert (await beat(fixture, "B", 2)).assignment is None  # nothing moves meanwhile
+        back = await beat(fixture, "A2", 0, instance_id="i")
         assert (back.member_epoch, back.assignment) == (2, own(orders, 0, 1))
-        assert (await beat(world, "A", 2, instance_id="i")).verdict is V.FENCED_INSTANCE
-        assert (await beat(world, "A", -1, instance_id="i")).verdict is V.FENCED_INSTANCE
-        assert (await beat(world, "A", 2)).verdict is V.UNKNOWN_MEMBER
-        assert (await beat(world, "X", 2, instance_id="no")).verdict is V.UNKNOWN_MEMBER
-        assert state(world) == "Stable"
-        world.assert_live_is_replay()
+        assert (await beat(fixture, "A", 2, instance_id="i")).verdict is V.FENCED_INSTANCE
+        assert (await beat(fixture, "A", -1, instance_id="i")).verdict is V.FENCED_INSTANCE
+        assert (await beat(fixture, "A", 2)).verdict is V.UNKNOWN_MEMBER
+        assert (await beat(fixture, "X", 2, instance_id="no")).verdict is V.UNKNOWN_MEMBER
+        assert state(fixture) == "Stable"
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP848_a_static_member_that_stays_away_loses_its_place_with_its_session() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "A", 0, instance_id="i")
-        await beat(world, "A", -2, instance_id="i")
-        await world.clock.advance(SESSION_MS - 1)
-        assert len(world.groups.describe_modern("g").members) == 1
-        await world.clock.advance(1)
-        assert state(world) == "Empty"
-        assert (await beat(world, "B", 0)).assignment == own(orders, 0, 1, 2, 3)
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0, instance_id="i")
+        await beat(fixture, "A", -2, instance_id="i")
+        await fixture.clock.advance(SESSION_MS - 1)
+        assert len(fixture.groups.describe_modern("g").members) == 1
+        await fixture.clock.advance(1)
+        assert state(fixture) == "Empty"
+        assert (await beat(fixture, "B", 0)).assignment == own(orders, 0, 1, 2, 3)
 
 
 # --- time -----------------------------------------------------------------------------------------
 
 
 async def test_KIP848_a_silent_member_is_fenced_and_its_partitions_go_to_others() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "A", 0)
-        await world.clock.advance(20_000)
-        await beat(world, "B", 0)
-        await world.clock.advance(SESSION_MS - 20_000)
-        given = await beat(world, "B", 2)
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        await fixture.clock.advance(20_000)
+        await beat(fixture, "B", 0)
+        await fixture.clock.advance(SESSION_MS - 20_000)
+        given = await beat(fixture, "B", 2)
         assert (given.member_epoch, given.assignment) == (3, own(orders, 0, 1, 2, 3))
-        assert (await beat(world, "A", 1)).verdict is V.UNKNOWN_MEMBER
-        world.assert_live_is_replay()
+        assert (await beat(fixture, "A", 1)).verdict is V.UNKNOWN_MEMBER
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP848_a_member_that_does_not_revoke_in_time_is_fenced() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "A", 0, rebalance_timeout_ms=50_000)
-        await beat(world, "B", 0)
-        await beat(world, "A", 1)  # told to revoke: from here on
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0, rebalance_timeout_ms=50_000)
+        await beat(fixture, "B", 0)
+        await beat(fixture, "A", 1)  # told to revoke: from here on
         for _ in range(4):
-            await world.clock.advance(12_400)
-            assert (await beat(world, "A", 1, owned=own(orders, 0, 1, 2, 3))).verdict is V.OK
-            await beat(world, "B", 2)
-        await world.clock.advance(400)
-        assert (await beat(world, "A", 1)).verdict is V.UNKNOWN_MEMBER
-        assert (await beat(world, "B", 2)).assignment == own(orders, 0, 1, 2, 3)
+            await fixture.clock.advance(12_400)
+            assert (await beat(fixture, "A", 1, owned=own(orders, 0, 1, 2, 3))).verdict is V.OK
+            await beat(fixture, "B", 2)
+        await fixture.clock.advance(400)
+        assert (await beat(fixture, "A", 1)).verdict is V.UNKNOWN_MEMBER
+        assert (await beat(fixture, "B", 2)).assignment == own(orders, 0, 1, 2, 3)
 
 
 # --- topics ---------------------------------------------------------------------------------------
@@ -264,64 +264,64 @@ async def test_KIP848_a_member_that_does_not_revoke_in_time_is_fenced() -> None:
 
 # Holds INV-ND3.
 async def test_KIP848_topics_that_come_grow_and_go_begin_an_epoch() -> None:
-    world, orders = world_of(2)
-    async with running(world):
+    fixture, orders = fixture_of(2)
+    async with running(fixture):
         names = ("orders", "bills")
-        first = await beat(world, "A", 0, topic_names=names)
+        first = await beat(fixture, "A", 0, topic_names=names)
         assert first.assignment == own(orders, 0, 1)
-        bills = world.topics.put("bills", 1)
-        both = await beat(world, "A", 1)
+        bills = fixture.topics.put("bills", 1)
+        both = await beat(fixture, "A", 1)
         assert (both.member_epoch, both.assignment) == (2, own(orders, 0, 1) | own(bills, 0))
-        world.topics.put("other", 1)
-        assert (await beat(world, "A", 2)).member_epoch == 2
-        world.topics.put("orders", 3, number=orders.int)
-        grown = await beat(world, "A", 2)
+        fixture.topics.put("other", 1)
+        assert (await beat(fixture, "A", 2)).member_epoch == 2
+        fixture.topics.put("orders", 3, number=orders.int)
+        grown = await beat(fixture, "A", 2)
         assert (grown.member_epoch, grown.assignment) == (3, own(orders, 0, 1, 2) | own(bills, 0))
-        world.topics.drop("bills")
-        shrunk = await beat(world, "A", 3)
+        fixture.topics.drop("bills")
+        shrunk = await beat(fixture, "A", 3)
         assert (shrunk.member_epoch, shrunk.assignment) == (3, own(orders, 0, 1, 2))
-        done = await beat(world, "A", 3, owned=own(orders, 0, 1, 2))
+        done = await beat(fixture, "A", 3, owned=own(orders, 0, 1, 2))
         assert done.member_epoch == 4
-        world.assert_live_is_replay()
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP848_a_topic_created_again_is_another_topic() -> None:
-    world, _ = world_of(1)
-    async with running(world):
-        await beat(world, "A", 0)
-        again = world.topics.put("orders", 1, number=4711)
-        told = await beat(world, "A", 1)
+    fixture, _ = fixture_of(1)
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        again = fixture.topics.put("orders", 1, number=4711)
+        told = await beat(fixture, "A", 1)
         assert told.assignment == {}
-        done = await beat(world, "A", 1, owned={})
+        done = await beat(fixture, "A", 1, owned={})
         assert done.assignment == own(again, 0)
 
 
 # Holds INV-NX2.
 async def test_KIP848_a_pattern_follows_the_topics_and_never_means_ledgers() -> None:
-    world, orders = world_of(1)
-    world.topics.put("__consumer_offsets", 4)
-    async with running(world):
-        first = await beat(world, "A", 0, topic_names=(), topic_regex=".*")
+    fixture, orders = fixture_of(1)
+    fixture.topics.put("__consumer_offsets", 4)
+    async with running(fixture):
+        first = await beat(fixture, "A", 0, topic_names=(), topic_regex=".*")
         assert first.assignment == own(orders, 0)
-        bills = world.topics.put("bills", 1)
-        both = await beat(world, "A", 1)
+        bills = fixture.topics.put("bills", 1)
+        both = await beat(fixture, "A", 1)
         assert both.assignment == own(orders, 0) | own(bills, 0)
-        fewer = await beat(world, "A", 2, topic_regex="b.*")
+        fewer = await beat(fixture, "A", 2, topic_regex="b.*")
         assert fewer.assignment == own(bills, 0)
-        none = await beat(world, "A", 2, topic_regex="", owned=own(bills, 0))
-        assert world.groups.describe_modern("g").members[0].topic_regex is None
+        none = await beat(fixture, "A", 2, topic_regex="", owned=own(bills, 0))
+        assert fixture.groups.describe_modern("g").members[0].topic_regex is None
         assert none.assignment == {}
-        world.assert_live_is_replay()
+        fixture.assert_live_is_replay()
 
 
 # Holds INV-NX1.
 async def test_KIP848_a_pattern_over_many_topics_is_resolved_in_a_thread() -> None:
-    world = World()
-    wanted = {world.topics.put(f"orders-{number:04}", 1) for number in range(300)}
+    fixture = Fixture()
+    wanted = {fixture.topics.put(f"orders-{number:04}", 1) for number in range(300)}
     for number in range(300):
-        world.topics.put(f"other-{number}", 1)
-    async with running(world):
-        joined = await beat(world, "A", 0, topic_names=(), topic_regex=r"(orders|none){1,30}-\d+")
+        fixture.topics.put(f"other-{number}", 1)
+    async with running(fixture):
+        joined = await beat(fixture, "A", 0, topic_names=(), topic_regex=r"(orders|none){1,30}-\d+")
         assert set(joined.assignment or {}) == wanted
 
 
@@ -330,13 +330,13 @@ async def test_KIP848_a_pattern_over_many_topics_is_resolved_in_a_thread() -> No
 
 async def test_KIP848_a_group_goes_on_after_a_restart_with_fresh_sessions() -> None:
     ledger = MemoryLedger()
-    world = World(ledger)
-    orders = world.topics.put("orders", 4)
-    async with running(world):
-        await beat(world, "A", 0, rebalance_timeout_ms=20_000)
-        await beat(world, "B", 0)
-        await beat(world, "A", 1)
-    again = World(ledger)
+    fixture = Fixture(ledger)
+    orders = fixture.topics.put("orders", 4)
+    async with running(fixture):
+        await beat(fixture, "A", 0, rebalance_timeout_ms=20_000)
+        await beat(fixture, "B", 0)
+        await beat(fixture, "A", 1)
+    again = Fixture(ledger)
     again.topics.put("orders", 4)
     async with running(again):
         assert state(again) == "Reconciling"
@@ -351,84 +351,84 @@ async def test_KIP848_a_group_goes_on_after_a_restart_with_fresh_sessions() -> N
 
 # Holds INV-NB3.
 async def test_KIP848_an_empty_classic_group_becomes_one_of_the_new_protocol_and_back() -> None:
-    world, orders = world_of()
-    async with running(world):
-        joined = await stable_member(world)
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        joined = await stable_member(fixture)
         commit = CommitRequest(
             group_id="g",
             offsets=(OffsetToCommit(tp(), 5),),
             who=MemberIdentity(joined.member_id),
             generation=joined.generation,
         )
-        assert (await world.groups.commit_offsets(commit)).verdict is V.OK
-        await world.groups.leave("g", [MemberIdentity(joined.member_id)])
-        assert (await beat(world, "A", 0)).assignment == own(orders, 0, 1, 2, 3)
-        assert world.groups.describe("g").state == "Dead"
-        assert (await fetched(world)) == [5]  # offsets stay
-        world.assert_live_is_replay()
-        await beat(world, "A", -1)
-        await stable_member(world)
-        assert world.groups.describe_modern("g").verdict is V.GROUP_NOT_FOUND
-        assert (await fetched(world)) == [5]
-        world.assert_live_is_replay()
+        assert (await fixture.groups.commit_offsets(commit)).verdict is V.OK
+        await fixture.groups.leave("g", [MemberIdentity(joined.member_id)])
+        assert (await beat(fixture, "A", 0)).assignment == own(orders, 0, 1, 2, 3)
+        assert fixture.groups.describe("g").state == "Dead"
+        assert (await fetched(fixture)) == [5]  # offsets stay
+        fixture.assert_live_is_replay()
+        await beat(fixture, "A", -1)
+        await stable_member(fixture)
+        assert fixture.groups.describe_modern("g").verdict is V.GROUP_NOT_FOUND
+        assert (await fetched(fixture)) == [5]
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP848_a_failed_ledger_ends_the_service_of_its_shard() -> None:
-    world, _ = world_of()
-    async with running(world):
-        await beat(world, "A", 0)
-        world.ledger.fail()
-        assert (await beat(world, "B", 0)).verdict is V.NOT_AVAILABLE
-        assert (await beat(world, "A", 1)).verdict is V.NOT_AVAILABLE
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        fixture.ledger.fail()
+        assert (await beat(fixture, "B", 0)).verdict is V.NOT_AVAILABLE
+        assert (await beat(fixture, "A", 1)).verdict is V.NOT_AVAILABLE
 
 
 async def test_KIP848_an_empty_group_expires_with_its_offsets() -> None:
-    world, _ = world_of(offsets_retention_ms=100_000)
-    async with running(world):
-        await beat(world, "A", 0)
+    fixture, _ = fixture_of(offsets_retention_ms=100_000)
+    async with running(fixture):
+        await beat(fixture, "A", 0)
         request = commit_of("A", 1)
-        assert (await world.groups.commit_offsets(request)).verdict is V.OK
-        await world.clock.advance(30_000)
-        await beat(world, "A", 1)
-        await world.groups.expire_offsets()
-        assert await fetched(world) == [5]
-        await beat(world, "A", -1)
-        await world.clock.advance(100_000)
-        await world.groups.expire_offsets()
-        assert await fetched(world) == [-1]
-        assert world.groups.list() == (V.OK, [])
-        world.assert_live_is_replay()
+        assert (await fixture.groups.commit_offsets(request)).verdict is V.OK
+        await fixture.clock.advance(30_000)
+        await beat(fixture, "A", 1)
+        await fixture.groups.expire_offsets()
+        assert await fetched(fixture) == [5]
+        await beat(fixture, "A", -1)
+        await fixture.clock.advance(100_000)
+        await fixture.groups.expire_offsets()
+        assert await fetched(fixture) == [-1]
+        assert fixture.groups.list() == (V.OK, [])
+        fixture.assert_live_is_replay()
 
 
 @pytest.mark.parametrize("how", ["its member leaves", "a takeover", "a classic member comes"])
 async def test_C45_offsets_of_a_group_of_the_new_protocol_age_from_when_it_was_empty(
     how: str,
 ) -> None:
-    world, _ = world_of(offsets_retention_ms=100_000, initial_rebalance_delay_ms=3_000)
-    async with running(world):
-        await beat(world, "A", 0)
-        assert (await world.groups.commit_offsets(commit_of("A", 1))).verdict is V.OK
+    fixture, _ = fixture_of(offsets_retention_ms=100_000, initial_rebalance_delay_ms=3_000)
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        assert (await fixture.groups.commit_offsets(commit_of("A", 1))).verdict is V.OK
         for _ in range(20):  # the group lives on, there is nothing new to commit
-            await world.clock.advance(10_000)
-            assert (await beat(world, "A", 1)).verdict is V.OK
+            await fixture.clock.advance(10_000)
+            assert (await beat(fixture, "A", 1)).verdict is V.OK
         if how == "a takeover":
-            await world.groups.clamp({})
+            await fixture.groups.clamp({})
         else:
-            await beat(world, "A", -1)
+            await beat(fixture, "A", -1)
         if how == "a classic member comes":  # and goes, before it is in a generation
             async with asyncio.TaskGroup() as tasks:
-                joining = tasks.create_task(world.groups.join("g", join_request()))
+                joining = tasks.create_task(fixture.groups.join("g", join_request()))
                 await settle()
-                await world.groups.resign()
+                await fixture.groups.resign()
             assert joining.result().verdict is V.NOT_COORDINATOR
-        await world.groups.load()  # only what the ledger says
-        await world.clock.advance(99_999)
-        await world.groups.expire_offsets()
-        assert await fetched(world) == [5]
-        await world.clock.advance(1)
-        await world.groups.expire_offsets()
-        assert await fetched(world) == [-1]
-        world.assert_live_is_replay()
+        await fixture.groups.load()  # only what the ledger says
+        await fixture.clock.advance(99_999)
+        await fixture.groups.expire_offsets()
+        assert await fetched(fixture) == [5]
+        await fixture.clock.advance(1)
+        await fixture.groups.expire_offsets()
+        assert await fetched(fixture) == [-1]
+        fixture.assert_live_is_replay()
 
 
 # --- offsets --------------------------------------------------------------------------------------
@@ -444,8 +444,8 @@ def commit_of(member_id: str, epoch: int, **changes: Any) -> CommitRequest:
     )
 
 
-async def fetched(world: World, asker: Asker | None = None) -> list[int] | V:
-    outcome = await world.groups.fetch_offsets(
+async def fetched(fixture: Fixture, asker: Asker | None = None) -> list[int] | V:
+    outcome = await fixture.groups.fetch_offsets(
         "g", [tp()], require_stable=False, asker=asker or Asker()
     )
     if outcome.verdict is not V.OK:
@@ -455,15 +455,15 @@ async def fetched(world: World, asker: Asker | None = None) -> list[int] | V:
 
 # Holds INV-NM1.
 async def test_C42_offsets_are_committed_at_the_members_epoch_only() -> None:
-    world, _ = world_of()
-    async with running(world):
-        await beat(world, "A", 0)
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
 
         async def verdict(member_id: str, epoch: int, *, staged: bool = False) -> V:
             request = commit_of(member_id, epoch)
             if staged:
-                return (await world.groups.txn_commit_offsets(request, PRODUCER)).verdict
-            return (await world.groups.commit_offsets(request)).verdict
+                return (await fixture.groups.txn_commit_offsets(request, PRODUCER)).verdict
+            return (await fixture.groups.commit_offsets(request)).verdict
 
         assert await verdict("A", 1) is V.OK
         assert await verdict("A", 0) is V.STALE_MEMBER_EPOCH
@@ -474,20 +474,20 @@ async def test_C42_offsets_are_committed_at_the_members_epoch_only() -> None:
         assert await verdict("A", 0, staged=True) is V.ILLEGAL_GENERATION
         assert await verdict("B", 1, staged=True) is V.UNKNOWN_MEMBER
         assert await verdict("", -1, staged=True) is V.OK  # before v3, which knows no generation
-        await beat(world, "A", -1)
+        await beat(fixture, "A", -1)
         assert await verdict("", -1) is V.OK  # an administrator, while nobody is there
         assert await verdict("A", 1) is V.UNKNOWN_MEMBER
 
 
 async def test_KIP848_offsets_are_told_to_members_of_their_epoch() -> None:
-    world, _ = world_of()
-    async with running(world):
-        await beat(world, "A", 0)
-        await world.groups.commit_offsets(commit_of("A", 1))
-        assert await fetched(world) == [5]
-        assert await fetched(world, Asker("A", 1)) == [5]
-        assert await fetched(world, Asker("A", 0)) is V.STALE_MEMBER_EPOCH
-        assert await fetched(world, Asker("B", 1)) is V.UNKNOWN_MEMBER
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        await fixture.groups.commit_offsets(commit_of("A", 1))
+        assert await fetched(fixture) == [5]
+        assert await fetched(fixture, Asker("A", 1)) == [5]
+        assert await fetched(fixture, Asker("A", 0)) is V.STALE_MEMBER_EPOCH
+        assert await fetched(fixture, Asker("B", 1)) is V.UNKNOWN_MEMBER
 
 
 # --- T26 ------------------------------------------------------------------------------------------
@@ -496,38 +496,38 @@ async def test_KIP848_offsets_are_told_to_members_of_their_epoch() -> None:
 async def test_T26_member_epochs_of_two_takeovers_from_one_cut_never_meet() -> None:
     given = []
     for region_epoch in (17, 26):
-        world, _ = world_of()
-        async with running(world):
-            await beat(world, "A", 0)
-            await world.groups.clamp({}, region_epoch=region_epoch)
-            given.append((await beat(world, "A", 0)).member_epoch >> 16)
+        fixture, _ = fixture_of()
+        async with running(fixture):
+            await beat(fixture, "A", 0)
+            await fixture.groups.clamp({}, region_epoch=region_epoch)
+            given.append((await beat(fixture, "A", 0)).member_epoch >> 16)
     assert given == [17, 26]
 
 
 async def test_T26_members_of_the_lost_region_rejoin_and_commit_nothing_old() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "A", 0)
-        await world.groups.commit_offsets(commit_of("A", 1))
-        report = await world.groups.clamp({tp(): 3})
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        await fixture.groups.commit_offsets(commit_of("A", 1))
+        report = await fixture.groups.clamp({tp(): 3})
         assert report.emptied == ("g",)
-        assert await fetched(world) == [3]
-        assert (await beat(world, "A", 1)).verdict is V.UNKNOWN_MEMBER
-        assert (await world.groups.commit_offsets(commit_of("A", 1))).verdict is V.UNKNOWN_MEMBER
-        back = await beat(world, "A", 0)
+        assert await fetched(fixture) == [3]
+        assert (await beat(fixture, "A", 1)).verdict is V.UNKNOWN_MEMBER
+        assert (await fixture.groups.commit_offsets(commit_of("A", 1))).verdict is V.UNKNOWN_MEMBER
+        back = await beat(fixture, "A", 0)
         assert (back.member_epoch, back.assignment) == (2**16 + 2, own(orders, 0, 1, 2, 3))
-        stale = await world.groups.commit_offsets(commit_of("A", 1))
+        stale = await fixture.groups.commit_offsets(commit_of("A", 1))
         assert stale.verdict is V.STALE_MEMBER_EPOCH
-        world.assert_live_is_replay()
+        fixture.assert_live_is_replay()
 
 
 # Holds INV-GV2.
 async def test_T26_a_commit_beyond_the_cut_is_refused_though_its_epoch_is_known_again() -> None:
     """The group was made in the lost region, behind the cut: here its epochs begin anew."""
-    world, _ = world_of()
-    async with running(world):
+    fixture, _ = fixture_of()
+    async with running(fixture):
         epoch = FIRST_LEADER_EPOCH + 7
-        world.ends.ends[tp(), epoch] = 4
-        await beat(world, "A", 0)
-        outcome = await world.groups.commit_offsets(commit_of("A", 1, leader_epoch=epoch))
+        fixture.ends.ends[tp(), epoch] = 4
+        await beat(fixture, "A", 0)
+        outcome = await fixture.groups.commit_offsets(commit_of("A", 1, leader_epoch=epoch))
         assert outcome.of(tp()) is V.OFFSET_BEYOND_EPOCH

@@ -12,11 +12,11 @@ from idempotency.partition_state import OpenTxn
 from tests.fixtures.coordinator import (
     FIRST_ID,
     LEADER_EPOCH,
-    CoreWorld,
+    CoreFixture,
+    fixture_with,
     record,
     started,
     tp,
-    world_with,
 )
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
@@ -35,55 +35,55 @@ R1, R2 = round_of(7, 1), round_of(7, 2)
 
 # Holds INV-TC4.
 def test_T2_the_stamp_is_the_last_round_before_the_decision() -> None:
-    world, pid = started()
-    world.end(pid, 0, commit=False)  # appended, not durable
-    world.step(ev.EnterRound(R1))
-    world.persist()
-    assert world.sent[0].decision.stamp == 0
-    world.deliver()
-    world.add(pid, 0, A)
-    world.persist()
-    world.end(pid, 0, commit=False)
-    world.persist()
-    assert world.sent[0].decision.stamp == R1
-    again = world.reload()
-    assert again.entries["t"].decision == world.sent[0].decision
+    fixture, pid = started()
+    fixture.end(pid, 0, commit=False)  # appended, not durable
+    fixture.step(ev.EnterRound(R1))
+    fixture.persist()
+    assert fixture.sent[0].decision.stamp == 0
+    fixture.deliver()
+    fixture.add(pid, 0, A)
+    fixture.persist()
+    fixture.end(pid, 0, commit=False)
+    fixture.persist()
+    assert fixture.sent[0].decision.stamp == R1
+    again = fixture.reload()
+    assert again.entries["t"].decision == fixture.sent[0].decision
 
 
 # Holds INV-RO1.
 def test_T2_a_lower_or_repeated_round_writes_nothing() -> None:
-    world = CoreWorld()
-    world.step(ev.EnterRound(R2))
-    rows, offset = len(world.rows), world.core.view.round_offset
-    world.step(ev.EnterRound(R1))
-    world.step(ev.EnterRound(R2))
-    assert len(world.rows) == rows
-    assert (world.core.view.round, world.core.view.round_offset) == (R2, offset)
+    fixture = CoreFixture()
+    fixture.step(ev.EnterRound(R2))
+    rows, offset = len(fixture.rows), fixture.core.view.round_offset
+    fixture.step(ev.EnterRound(R1))
+    fixture.step(ev.EnterRound(R2))
+    assert len(fixture.rows) == rows
+    assert (fixture.core.view.round, fixture.core.view.round_offset) == (R2, offset)
 
 
 # Holds INV-RO2.
 @pytest.mark.parametrize("by", ["enter", "release"])
 def test_T3_commit_markers_of_the_current_round_wait(by: str) -> None:
-    world, pid = started()
-    world.step(ev.EnterRound(R1))
-    end = world.end(pid, 0, commit=True)
-    world.persist()
-    assert world.answers[end].verdict is V.OK  # the client does not wait
-    assert world.sent == []
-    assert world.core.view.held_count == 1
-    world.step(ev.EnterRound(R2) if by == "enter" else ev.ReleaseRound(R1))
-    assert len(world.sent) == 1
-    assert world.core.view.held_count == 0
+    fixture, pid = started()
+    fixture.step(ev.EnterRound(R1))
+    end = fixture.end(pid, 0, commit=True)
+    fixture.persist()
+    assert fixture.answers[end].verdict is V.OK  # the client does not wait
+    assert fixture.sent == []
+    assert fixture.core.view.held_count == 1
+    fixture.step(ev.EnterRound(R2) if by == "enter" else ev.ReleaseRound(R1))
+    assert len(fixture.sent) == 1
+    assert fixture.core.view.held_count == 0
 
 
 # Holds INV-RO3.
 def test_T3_after_a_reload_the_current_stamp_is_held_until_the_release_is_repeated() -> None:
-    world, pid = started()
-    world.step(ev.EnterRound(R1))
-    world.end(pid, 0, commit=True)
-    world.persist()
-    decision = world.entries["t"].decision
-    again = world.reload()
+    fixture, pid = started()
+    fixture.step(ev.EnterRound(R1))
+    fixture.end(pid, 0, commit=True)
+    fixture.persist()
+    decision = fixture.entries["t"].decision
+    again = fixture.reload()
     again.resume()
     assert again.sent == []
     again.step(ev.ReleaseRound(R1))
@@ -91,51 +91,51 @@ def test_T3_after_a_reload_the_current_stamp_is_held_until_the_release_is_repeat
 
 
 def test_T3_after_a_reload_older_stamps_are_free() -> None:
-    world, pid = started()
-    world.step(ev.EnterRound(R1))
-    world.end(pid, 0, commit=True)
-    world.persist()
-    world.step(ev.EnterRound(R2))
-    again = world.reload()
+    fixture, pid = started()
+    fixture.step(ev.EnterRound(R1))
+    fixture.end(pid, 0, commit=True)
+    fixture.persist()
+    fixture.step(ev.EnterRound(R2))
+    again = fixture.reload()
     again.resume()
     assert [order.decision.stamp for order in again.sent] == [R1]
 
 
 # Holds INV-RO2.
 def test_T5_abort_markers_never_wait() -> None:
-    world, pid = started()
-    world.step(ev.EnterRound(R1))
-    world.end(pid, 0, commit=False)
-    world.persist()
-    assert len(world.sent) == 1
+    fixture, pid = started()
+    fixture.step(ev.EnterRound(R1))
+    fixture.end(pid, 0, commit=False)
+    fixture.persist()
+    assert len(fixture.sent) == 1
 
 
 # Holds INV-L3.
 def test_T6_markers_sent_again_carry_the_old_decision_also_from_a_new_leader() -> None:
-    world, pid = started()
-    world.end(pid, 0, commit=True)
-    world.persist()
-    again = world.reload(leader_epoch=LEADER_EPOCH + 5)
+    fixture, pid = started()
+    fixture.end(pid, 0, commit=True)
+    fixture.persist()
+    again = fixture.reload(leader_epoch=LEADER_EPOCH + 5)
     again.resume()
-    assert again.sent[0].decision == world.sent[0].decision
+    assert again.sent[0].decision == fixture.sent[0].decision
 
 
 # ---- takeover
 
 
-def cut(status: TxnStatus, *, tv: int, epoch: int = 3, **changes: object) -> CoreWorld:
-    """Return a new region's world that has loaded one entry of the old one."""
-    old = world_with(record(status, epoch, client_tv=tv, **changes))
+def cut(status: TxnStatus, *, tv: int, epoch: int = 3, **changes: object) -> CoreFixture:
+    """Return a new region's fixture that has loaded one entry of the old one."""
+    old = fixture_with(record(status, epoch, client_tv=tv, **changes))
     return old.reload(region_epoch=16, leader_epoch=16 << 16)
 
 
 # Holds INV-TA1.
 def test_T21_an_ongoing_transaction_is_aborted_wherever_it_has_data() -> None:
-    world = cut(S.ONGOING, tv=1)
-    world.step(ev.AdoptOngoing("t", (A, B)))
-    world.persist()
-    assert world.sent[0].partitions == (A, B)
-    assert not world.sent[0].commit
+    fixture = cut(S.ONGOING, tv=1)
+    fixture.step(ev.AdoptOngoing("t", (A, B)))
+    fixture.persist()
+    assert fixture.sent[0].partitions == (A, B)
+    assert not fixture.sent[0].commit
 
 
 # Holds INV-TA1.
@@ -157,12 +157,12 @@ def test_T21_what_is_open_without_a_ledger_entry_is_an_orphan() -> None:
 
 
 def test_T21_an_orphan_abort_fences_what_it_ends() -> None:
-    world = CoreWorld()
-    world.step(ev.AbortOrphan(77, 3, (A,)))
-    world.persist()
-    (sent,) = world.sent
+    fixture = CoreFixture()
+    fixture.step(ev.AbortOrphan(77, 3, (A,)))
+    fixture.persist()
+    (sent,) = fixture.sent
     assert (sent.producer_id, sent.producer_epoch, sent.commit) == (77, 4, False)
-    again = world.reload()
+    again = fixture.reload()
     again.resume()
     assert again.sent == [sent]
     again.deliver()
@@ -172,11 +172,11 @@ def test_T21_an_orphan_abort_fences_what_it_ends() -> None:
 # Holds INV-TC7.
 @pytest.mark.parametrize("status", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_T22_every_request_but_init_is_refused(status: TxnStatus) -> None:
-    world = cut(status, tv=1)
-    assert world.answers[world.add(5, 3, A)].verdict is V.FENCED_BY_TAKEOVER
+    fixture = cut(status, tv=1)
+    assert fixture.answers[fixture.add(5, 3, A)].verdict is V.FENCED_BY_TAKEOVER
     for commit in (True, False):
-        assert world.answers[world.end(5, 3, commit)].verdict is V.FENCED_BY_TAKEOVER_FATAL
-    assert world.core.view.verify("t", 5, 3, A) is V.FENCED_BY_TAKEOVER
+        assert fixture.answers[fixture.end(5, 3, commit)].verdict is V.FENCED_BY_TAKEOVER_FATAL
+    assert fixture.core.view.verify("t", 5, 3, A) is V.FENCED_BY_TAKEOVER
 
 
 # Holds INV-TC7.
@@ -191,22 +191,22 @@ def test_T22_every_request_but_init_is_refused(status: TxnStatus) -> None:
     ],
 )
 def test_T22_init_gives_a_new_producer_id(pair: tuple[int, int], verdict: V) -> None:
-    world = cut(S.EMPTY, tv=1)
-    number = world.init(pid=pair[0], epoch=pair[1])
-    world.persist()
-    answer = world.answers[number]
+    fixture = cut(S.EMPTY, tv=1)
+    number = fixture.init(pid=pair[0], epoch=pair[1])
+    fixture.persist()
+    answer = fixture.answers[number]
     assert answer.verdict is verdict
     if verdict is V.OK:
         assert answer.producer_id >= FIRST_ID
         assert answer.producer_epoch == 0
-        joined = world.add(answer.producer_id, 0, A)
-        world.persist()
-        assert world.answers[joined].verdict is V.OK
+        joined = fixture.add(answer.producer_id, 0, A)
+        fixture.persist()
+        assert fixture.answers[joined].verdict is V.OK
     if pair[0] != -1 and verdict is V.OK:
-        world.end(answer.producer_id, 0, commit=False)
-        world.deliver()
-        again = world.init(pid=pair[0], epoch=pair[1])  # the answer was lost
-        assert world.answers[again].producer_id == answer.producer_id
+        fixture.end(answer.producer_id, 0, commit=False)
+        fixture.deliver()
+        again = fixture.init(pid=pair[0], epoch=pair[1])  # the answer was lost
+        assert fixture.answers[again].producer_id == answer.producer_id
 
 
 # Holds INV-TC7.
@@ -223,14 +223,14 @@ def test_T22_init_gives_a_new_producer_id(pair: tuple[int, int], verdict: V) -> 
 def test_T22_under_TV2_a_retry_is_answered_from_the_ledger(
     status: TxnStatus, commit: bool, verdict: V
 ) -> None:
-    world = cut(status, tv=2, last_producer_epoch=2)
-    number = world.end(5, 2, commit, tv=2)
-    world.deliver()
-    assert world.answers[number].verdict is verdict
+    fixture = cut(status, tv=2, last_producer_epoch=2)
+    number = fixture.end(5, 2, commit, tv=2)
+    fixture.deliver()
+    assert fixture.answers[number].verdict is verdict
     if commit:
         for epoch in (3, 4):  # a transaction that the cut does not have
-            number = world.end(5, epoch, commit, tv=2)
-            assert world.answers[number].verdict is V.FENCED_BY_TAKEOVER
+            number = fixture.end(5, epoch, commit, tv=2)
+            assert fixture.answers[number].verdict is V.FENCED_BY_TAKEOVER
 
 
 @pytest.mark.parametrize("status", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
@@ -239,21 +239,21 @@ def test_T22_under_TV2_an_abort_is_answered_with_a_new_producer_id(
     status: TxnStatus, epoch: int
 ) -> None:
     """Java 4 and franz-go never send InitProducerId again: they go on with the pair that the abort answers."""
-    world = cut(status, tv=2, last_producer_epoch=2)
-    number = world.end(5, epoch, commit=False, tv=2)
-    world.deliver()
-    answer = world.answers[number]
+    fixture = cut(status, tv=2, last_producer_epoch=2)
+    number = fixture.end(5, epoch, commit=False, tv=2)
+    fixture.deliver()
+    answer = fixture.answers[number]
     assert answer.verdict is V.OK
     assert answer.producer_id >= FIRST_ID
     assert answer.producer_epoch == 0
-    again = world.end(5, epoch, commit=False, tv=2)  # its answer was lost
-    assert world.answers[again] == replace(answer, request_id=again)
-    joined = world.add(answer.producer_id, 0, A, tv=2)
-    world.persist()
-    assert world.answers[joined].verdict is V.OK
-    late = world.end(5, epoch, commit=False, tv=2)  # and once more, long after
-    assert world.answers[late].verdict is V.FENCED
-    assert world.record().status is S.ONGOING
+    again = fixture.end(5, epoch, commit=False, tv=2)  # its answer was lost
+    assert fixture.answers[again] == replace(answer, request_id=again)
+    joined = fixture.add(answer.producer_id, 0, A, tv=2)
+    fixture.persist()
+    assert fixture.answers[joined].verdict is V.OK
+    late = fixture.end(5, epoch, commit=False, tv=2)  # and once more, long after
+    assert fixture.answers[late].verdict is V.FENCED
+    assert fixture.record().status is S.ONGOING
 
 
 @pytest.mark.parametrize(
@@ -264,17 +264,17 @@ def test_T22_under_TV2_an_abort_with_a_fenced_pair_gets_no_new_one(
     pair: tuple[int, int], verdict: V
 ) -> None:
     """A zombie must hear that it is one: with an abortable error it would turn in a circle."""
-    world = cut(S.COMPLETE_COMMIT, tv=2, last_producer_epoch=2)
-    assert world.answers[world.end(*pair, commit=False, tv=2)].verdict is verdict
+    fixture = cut(S.COMPLETE_COMMIT, tv=2, last_producer_epoch=2)
+    assert fixture.answers[fixture.end(*pair, commit=False, tv=2)].verdict is verdict
 
 
 # Holds INV-TT3.
 def test_T22_the_region_epoch_is_that_of_the_pair_not_of_the_record() -> None:
-    world = cut(S.ONGOING, tv=1)
-    world.step(ev.AdoptOngoing("t"))
-    world.deliver()
-    assert world.record().region_epoch == 8
-    number = world.init(pid=5, epoch=3)  # the pair the client holds, though the abort bumped it
-    world.persist()
-    assert world.answers[number].verdict is V.OK
-    assert world.record().region_epoch == 16
+    fixture = cut(S.ONGOING, tv=1)
+    fixture.step(ev.AdoptOngoing("t"))
+    fixture.deliver()
+    assert fixture.record().region_epoch == 8
+    number = fixture.init(pid=5, epoch=3)  # the pair the client holds, though the abort bumped it
+    fixture.persist()
+    assert fixture.answers[number].verdict is V.OK
+    assert fixture.record().region_epoch == 16

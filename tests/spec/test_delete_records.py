@@ -14,7 +14,7 @@ from geo_replicator.failover import Phase
 from idempotency.record_batch import iter_headers
 from region_broker.wire.batches import Record, build_batch, iter_records
 from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
-from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 from tests.fixtures.waiting import until
 
 NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_REQUEST = 0, 1, 3, 17, 42
@@ -54,20 +54,20 @@ async def fetched(client: RawClient, offset: int) -> tuple[int, int, list[int]]:
     return row.error_code, row.log_start_offset, offsets
 
 
-async def write(world: WireWorld, *times_ms: int) -> None:
+async def write(fixture: WireFixture, *times_ms: int) -> None:
     """Append one batch with a record for each time."""
     records = [Record(None, b"v", timestamp_ms=time_ms) for time_ms in times_ms]
-    partition = world.partition("t")
+    partition = fixture.partition("t")
     await partition.wait_committed(partition.writer.append(build_batch(records)).next_offset)
 
 
 @pytest.mark.parametrize("version", range(3))
 async def test_KIP107_log_start_moves_and_readers_begin_there(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
-        await write(world, 1000, 4000, 2000)
-        await write(world, 3000)
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        await write(fixture, 1000, 4000, 2000)
+        await write(fixture, 3000)
         assert await delete(client, 2, version=version) == (NONE, 2)
         assert await listed(client, -2) == (2, -1)
         assert (await fetched(client, 1))[0] == OUT_OF_RANGE
@@ -79,7 +79,7 @@ async def test_KIP107_log_start_moves_and_readers_begin_there(tmp_path: Path, ve
         assert await delete(client, 1, version=version) == (NONE, 2), "it never goes down"
         assert await delete(client, HIGH_WATERMARK, version=version) == (NONE, 4)
         assert await fetched(client, 4) == (NONE, 4, [])
-        await write(world, 5000)
+        await write(fixture, 5000)
         assert (await fetched(client, 4))[2] == [4]
 
 
@@ -94,18 +94,18 @@ async def test_KIP107_log_start_moves_and_readers_begin_there(tmp_path: Path, ve
     ],
 )
 async def test_KIP107_bad_orders_are_refused(tmp_path: Path, asked: Any, error: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        await world.internal_topic("__ledger")
-        client = await world.connect()
-        await write(world, 1, 2)
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        await fixture.internal_topic("__ledger")
+        client = await fixture.connect()
+        await write(fixture, 1, 2)
         assert await delete(client, *asked) == (error, -1)
-        assert world.partition("t").log_start_offset == 0
+        assert fixture.partition("t").log_start_offset == 0
 
 
 async def test_one_request_names_a_bounded_number_of_partitions(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         parts = [{"partition_index": index, "offset": 0} for index in range(20_001)]
         answer = await client.call(21, 2, {"topics": [{"name": "t", "partitions": parts}],
                                            "timeout": 1})  # fmt: skip

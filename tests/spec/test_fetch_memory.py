@@ -7,17 +7,17 @@ from typing import Any
 from region_broker.limits import MIB
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.memory_budget import MemoryBudget, Share
-from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 
 SIZE_BYTES = 100_000
 
 
-async def written(world: WireWorld, count: int) -> RawClient:
-    await world.topic("t")
+async def written(fixture: WireFixture, count: int) -> RawClient:
+    await fixture.topic("t")
     for _ in range(count):
-        world.partition("t").writer.append(build_batch([Record(b"k", bytes(SIZE_BYTES))]))
-    await world.partition("t").wait_committed(count)
-    return await world.connect()
+        fixture.partition("t").writer.append(build_batch([Record(b"k", bytes(SIZE_BYTES))]))
+    await fixture.partition("t").wait_committed(count)
+    return await fixture.connect()
 
 
 def asked(max_wait: int) -> dict[str, Any]:
@@ -28,18 +28,18 @@ def asked(max_wait: int) -> dict[str, Any]:
 
 
 async def test_full_budget_answers_empty_when_the_wait_is_over(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await written(world, 1)
-        memory = world.services.memory
+    async with wire_fixture(tmp_path) as fixture:
+        client = await written(fixture, 1)
+        memory = fixture.services.memory
         memory.hold(Share(), memory.left_bytes)
         (row,) = (await client.call(1, 12, asked(20))).responses[0].partitions
         assert (row.error_code, row.high_watermark, row.records) == (0, 1, b"")
 
 
 async def test_waiting_fetch_is_served_once_there_is_room(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await written(world, 1)
-        memory, holder = world.services.memory, Share()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await written(fixture, 1)
+        memory, holder = fixture.services.memory, Share()
         memory.hold(holder, memory.left_bytes)
         client.send(1, 12, asked(30_000))
         await asyncio.sleep(0.01)
@@ -49,9 +49,9 @@ async def test_waiting_fetch_is_served_once_there_is_room(tmp_path: Path) -> Non
 
 
 async def test_one_answer_takes_half_of_what_is_left_at_most(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await written(world, 20)
-        memory: MemoryBudget = world.services.memory
+    async with wire_fixture(tmp_path) as fixture:
+        client = await written(fixture, 20)
+        memory: MemoryBudget = fixture.services.memory
         memory.hold(Share(), memory.left_bytes - MIB)
         (row,) = (await client.call(1, 12, asked(0))).responses[0].partitions
         assert SIZE_BYTES < len(row.records) <= MIB // 2

@@ -18,7 +18,7 @@ from region_broker.partitions.fetch_sessions import FetchSession, SessionRequest
 from region_broker.partitions.parts.reader import PartitionReader
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Record, build_batch, iter_records
-from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireWorld, watched_by, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, watched_by, wire_fixture
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC = 0, 1, 3
 SESSION_NOT_FOUND, WRONG_EPOCH, TOPIC_ID_ERROR, INVALID_REQUEST = 70, 71, 106, 42
@@ -64,16 +64,16 @@ def row_of(answer: Any, index: int) -> Any:
     return next(row for row in rows if row.partition_index == index)
 
 
-async def write(world: WireWorld, index: int, text: str) -> None:
-    partition = world.partition("t", index)
+async def write(fixture: WireFixture, index: int, text: str) -> None:
+    partition = fixture.partition("t", index)
     outcome = partition.writer.append(build_batch([Record(None, text.encode())]))
     await partition.wait_committed(outcome.next_offset)
 
 
-async def waiting(world: WireWorld, count: int) -> None:
+async def waiting(fixture: WireFixture, count: int) -> None:
     """Return once so many fetches wait."""
     async with asyncio.timeout(10):
-        while len(world.services.deadlines) < count:  # noqa: ASYNC110 -- has no event of its own
+        while len(fixture.services.deadlines) < count:  # noqa: ASYNC110 -- has no event of its own
             await asyncio.sleep(0.001)
 
 
@@ -81,15 +81,15 @@ async def waiting(world: WireWorld, count: int) -> None:
 async def test_C40_incremental_answer_omits_what_did_not_change(
     tmp_path: Path, version: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("t", 3)
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("t", 3)
         key = topic.topic_id if version >= 13 else "t"
-        session = Session(await world.connect(), version=version, topic=key)
+        session = Session(await fixture.connect(), version=version, topic=key)
         opened = await session.fetch({0: 0, 1: 0, 2: 0})
         assert opened.session_id != 0
         assert named(opened) == [0, 1, 2]
         assert named(await session.fetch({})) == []
-        await write(world, 1, "a")
+        await write(fixture, 1, "a")
         news = await session.fetch({})
         assert (news.session_id, named(news)) == (session.session_id, [1])
         (record,) = iter_records(row_of(news, 1).records)
@@ -99,9 +99,9 @@ async def test_C40_incremental_answer_omits_what_did_not_change(
 
 # Holds INV-FE3.
 async def test_C40_wrong_epochs_and_unknown_ids_are_errors(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0})
         session.epoch = 2
@@ -121,49 +121,49 @@ async def test_C40_wrong_epochs_and_unknown_ids_are_errors(tmp_path: Path) -> No
 
 
 async def test_C40_forgotten_partitions_leave_and_new_ones_join(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 3)
-        session = Session(await world.connect())
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 3)
+        session = Session(await fixture.connect())
         await session.fetch({0: 0, 1: 0})
         assert named(await session.fetch({2: 0}, forgotten=(0,))) == [2]
         for index in range(3):
-            await write(world, index, "a")
+            await write(fixture, index, "a")
         assert named(await session.fetch({})) == [1, 2]
         emptied = await session.fetch({}, forgotten=(1, 2))
         assert (emptied.error_code, emptied.session_id) == (NONE, 0)  # nothing left: it ends
-        assert len(world.services.fetch_sessions) == 0
+        assert len(fixture.services.fetch_sessions) == 0
 
 
 async def test_C40_final_epoch_and_a_new_full_request_end_the_session(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        session = Session(await world.connect())
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        session = Session(await fixture.connect())
         await session.fetch({0: 0})
         first = session.session_id
         session.epoch = 0
         again = await session.fetch({0: 0})
         assert again.session_id not in (0, first)
-        assert len(world.services.fetch_sessions) == 1
+        assert len(fixture.services.fetch_sessions) == 1
         session.epoch = FINAL
         last = await session.fetch({0: 0})
         assert (last.session_id, named(last)) == (0, [0])
-        assert len(world.services.fetch_sessions) == 0
+        assert len(fixture.services.fetch_sessions) == 0
 
 
 async def test_C40_request_without_session_gets_none(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        session = Session(await world.connect())
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        session = Session(await fixture.connect())
         session.epoch = FINAL
         assert (await session.fetch({0: 0})).session_id == 0
-        assert len(world.services.fetch_sessions) == 0
+        assert len(fixture.services.fetch_sessions) == 0
 
 
 # Holds INV-FE2.
 async def test_C40_errors_are_told_each_time_and_their_end_too(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        session = Session(await world.connect())
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        session = Session(await fixture.connect())
         opened = await session.fetch({0: 0, 1: 7})
         assert row_of(opened, 1).error_code == OFFSET_OUT_OF_RANGE
         assert named(await session.fetch({})) == [1]
@@ -176,44 +176,44 @@ async def test_C40_errors_are_told_each_time_and_their_end_too(tmp_path: Path) -
 
 
 async def test_C40_topic_ids_and_names_do_not_mix_in_a_session(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("t")
-        session = Session(await world.connect(), version=13, topic=topic.topic_id)
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("t")
+        session = Session(await fixture.connect(), version=13, topic=topic.topic_id)
         await session.fetch({0: 0})
         session.version, session.topic = 12, "t"
         assert (await session.fetch({})).error_code == TOPIC_ID_ERROR
 
 
 async def test_C40_session_outlives_its_connection_and_moved_ends_are_news(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        session = Session(await world.connect())
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        session = Session(await fixture.connect())
         await session.fetch({0: 0})
-        session.client = await world.connect()
+        session.client = await fixture.connect()
         assert named(await session.fetch({})) == []
-        await write(world, 0, "a")
-        world.partition("t").become_mirror()  # shows nothing, and then D of a reached tidemark
+        await write(fixture, 0, "a")
+        fixture.partition("t").become_mirror()  # shows nothing, and then D of a reached tidemark
         assert named(await session.fetch({})) == []
-        world.partition("t").show_up_to(1, 0)
+        fixture.partition("t").show_up_to(1, 0)
         told = row_of(await session.fetch({}, isolation_level=1), 0)
         assert (told.high_watermark, told.last_stable_offset, told.records) == (1, 0, b"")
-        world.partition("t").show_up_to(1, 1)
+        fixture.partition("t").show_up_to(1, 1)
         news = row_of(await session.fetch({}, isolation_level=1), 0)
         assert (news.last_stable_offset, len(list(iter_records(news.records)))) == (1, 1)
 
 
 async def test_C40_waits_for_data_of_all_that_the_session_holds(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0, 1: 0})
         session.client.send(1, VERSION, {
             "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
             "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
         await client.writer.drain()
-        await waiting(world, 1)
-        await write(world, 1, "a")
+        await waiting(fixture, 1)
+        await write(fixture, 1, "a")
         _, answer = await client.receive(1, VERSION)
         assert named(answer) == [1]
 
@@ -221,51 +221,51 @@ async def test_C40_waits_for_data_of_all_that_the_session_holds(tmp_path: Path) 
 async def test_INV_WS4_a_fetch_that_waits_is_given_up_when_its_reader_has_gone(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0, 1: 0})
         client.send(1, VERSION, {
             "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
             "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
         await client.writer.drain()
-        await waiting(world, 1)
-        assert len(world.services.deadlines) == 1
+        await waiting(fixture, 1)
+        assert len(fixture.services.deadlines) == 1
         client.writer.transport.abort()
-        await asyncio.wait_for(world.server.wait_connections(0), 10)
-        sessions = world.services.fetch_sessions
-        watching = sum(len(world.partition("t", index).watchers) for index in (0, 1))
+        await asyncio.wait_for(fixture.server.wait_connections(0), 10)
+        sessions = fixture.services.fetch_sessions
+        watching = sum(len(fixture.partition("t", index).watchers) for index in (0, 1))
         assert watching == watched_by(sessions) == 2, "the session goes on, the request does not"
-        assert len(world.services.deadlines) == 0
+        assert len(fixture.services.deadlines) == 0
 
 
 async def test_C40_answer_that_a_later_request_overtook_has_a_wrong_epoch(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0})
         fields = {"min_bytes": 1, "max_bytes": 1 << 20, "topics": [], "forgotten_topics_data": [],
                   "session_id": session.session_id}  # fmt: skip
         client.send(1, VERSION, fields | {"max_wait": 60_000, "session_epoch": 1})
         await client.writer.drain()
-        await waiting(world, 1)
-        other = await world.connect()  # on one connection, a fetch waits for the one before
+        await waiting(fixture, 1)
+        other = await fixture.connect()  # on one connection, a fetch waits for the one before
         other.send(1, VERSION, fields | {"max_wait": 60_000, "session_epoch": 2})
         await other.writer.drain()
         _, first = await client.receive(1, VERSION)
-        await waiting(world, 1)
-        await write(world, 0, "a")
+        await waiting(fixture, 1)
+        await write(fixture, 0, "a")
         _, second = await other.receive(1, VERSION)
         assert (first.error_code, first.session_id) == (WRONG_EPOCH, session.session_id)
         assert (second.error_code, named(second)) == (NONE, [0])
 
 
 async def test_C40_request_for_too_much_is_refused(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        session = Session(await world.connect())
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        session = Session(await fixture.connect())
         many = dict.fromkeys(range(20_001), 0)
         assert (await session.fetch(many)).error_code == INVALID_REQUEST
         await session.fetch({0: 0})
@@ -273,9 +273,9 @@ async def test_C40_request_for_too_much_is_refused(tmp_path: Path) -> None:
 
 
 async def test_KIP951_fenced_reader_is_told_who_leads(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("t")
+        client = await fixture.connect()
         part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100,
                 "current_leader_epoch": LEADER_EPOCH - 1}  # fmt: skip
         answer = await client.call(1, 16, {
@@ -286,7 +286,7 @@ async def test_KIP951_fenced_reader_is_told_who_leads(tmp_path: Path) -> None:
         leader = row.current_leader
         assert (leader.leader_id, leader.leader_epoch) == (1, LEADER_EPOCH)
         (node,) = answer.node_endpoints
-        assert (node.node_id, node.host, node.port) == (1, "127.0.0.1", world.server.port)
+        assert (node.node_id, node.host, node.port) == (1, "127.0.0.1", fixture.server.port)
 
 
 async def test_INV_FE6_a_fetch_that_waits_is_told_of_what_changes_and_looks_at_that_only(
@@ -299,9 +299,9 @@ async def test_INV_FE6_a_fetch_that_waits_is_told_of_what_changes_and_looks_at_t
         looked_at.append(reader._reads._tp.partition)
         return readable_bytes(reader, *args, **more)
 
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 50)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 50)
+        client = await fixture.connect()
         session = Session(client)
         await session.fetch(dict.fromkeys(range(50), 0))
         monkeypatch.setattr(PartitionReader, "readable_bytes", counted)
@@ -311,8 +311,8 @@ async def test_INV_FE6_a_fetch_that_waits_is_told_of_what_changes_and_looks_at_t
                 "session_id": session.session_id, "session_epoch": epoch,
                 "forgotten_topics_data": [{"topic": "t", "partitions": [7]}] if epoch == 2 else []})  # fmt: skip
             await client.writer.drain()
-            await waiting(world, 1)
-            await write(world, index, "a")
+            await waiting(fixture, 1)
+            await write(fixture, index, "a")
             _, answer = await client.receive(1, VERSION)
             assert named(answer) == [index]
         assert set(looked_at) == {7, 9}
@@ -321,17 +321,17 @@ async def test_INV_FE6_a_fetch_that_waits_is_told_of_what_changes_and_looks_at_t
 async def test_INV_PU1_a_fetch_that_waits_in_a_session_ends_when_the_role_changes(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0, 1: 0})
         client.send(1, VERSION, {
             "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
             "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
         await client.writer.drain()
-        await waiting(world, 1)
-        world.partition("t", 1).become_mirror()
+        await waiting(fixture, 1)
+        fixture.partition("t", 1).become_mirror()
         _, answer = await asyncio.wait_for(client.receive(1, VERSION), 10)
         assert answer.error_code == NONE
 
@@ -339,22 +339,22 @@ async def test_INV_PU1_a_fetch_that_waits_in_a_session_ends_when_the_role_change
 async def test_INV_FE7_a_session_that_ends_watches_nothing_and_answers_who_waits(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 3)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 3)
+        client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0, 1: 0, 2: 0})
         client.send(1, VERSION, {
             "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
             "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
         await client.writer.drain()
-        await waiting(world, 1)
-        other = Session(await world.connect())
+        await waiting(fixture, 1)
+        other = Session(await fixture.connect())
         other.session_id, other.epoch = session.session_id, FINAL
         await other.fetch({0: 0})
         _, answer = await client.receive(1, VERSION)
         assert (answer.error_code, named(answer)) == (NONE, [])
-        assert [len(world.partition("t", index).watchers) for index in range(3)] == [0, 0, 0]
+        assert [len(fixture.partition("t", index).watchers) for index in range(3)] == [0, 0, 0]
         assert (await session.fetch({})).error_code == SESSION_NOT_FOUND
 
 
@@ -362,13 +362,13 @@ async def test_INV_FE1_more_than_one_answer_takes_is_told_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_reading, "ELEMENTS_AT_ONCE_MAX", 2)
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 5)
-        session = Session(await world.connect())
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 5)
+        session = Session(await fixture.connect())
         await session.fetch(dict.fromkeys(range(4), 0) | {4: 7})  # the last one is out of range
         assert named(await session.fetch({})) == [4]
         for index in (3, 0, 1):
-            await write(world, index, "a")
+            await write(fixture, index, "a")
         assert named(await session.fetch({})) == [4, 3]
         assert named(await session.fetch({3: 1})) == [0, 1]
         assert named(await session.fetch({0: 1, 1: 1})) == [4]
@@ -385,10 +385,10 @@ async def test_INV_FE6_only_partitions_that_changed_are_looked_at(
         return read(reader, *args, **more)
 
     monkeypatch.setattr(PartitionReader, "fetch", counted)
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 5)
-        await write(world, 1, "first")
-        session = Session(await world.connect())
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 5)
+        await write(fixture, 1, "first")
+        session = Session(await fixture.connect())
         await session.fetch(dict.fromkeys(range(5), 0))
         assert looked_at == [0, 1, 2, 3, 4]
         looked_at.clear()
@@ -400,14 +400,14 @@ async def test_INV_FE6_only_partitions_that_changed_are_looked_at(
         looked_at.clear()
         assert named(await session.fetch({})) == []
         assert looked_at == []
-        await write(world, 3, "second")
+        await write(fixture, 3, "second")
         assert named(await session.fetch({}, isolation_level=0)) == [3]
         assert looked_at == [3]
         looked_at.clear()
         assert named(await session.fetch({}, isolation_level=1)) == [3]
         assert sorted(looked_at) == [0, 1, 2, 3, 4], "another isolation may see other things"
         looked_at.clear()
-        await world.services.metadata.delete_topic("t")
+        await fixture.services.metadata.delete_topic("t")
         assert row_of(await session.fetch({}), 0).error_code == UNKNOWN_TOPIC
 
 
@@ -416,9 +416,9 @@ async def test_INV_H10_a_request_that_is_overtaken_while_it_is_answered_changes_
 ) -> None:
     monkeypatch.setattr(fetch, "TURN_ROWS", 1)  # others are served after each partition
     note_quiet = Fetching._note_quiet
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 4)
-        session, sessions = Session(await world.connect()), world.services.fetch_sessions
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 4)
+        session, sessions = Session(await fixture.connect()), fixture.services.fetch_sessions
         await session.fetch(dict.fromkeys(range(4), 0))
         later = [
             SessionRequest(session.session_id, 2, False, (), [("t", 3)]),

@@ -14,8 +14,8 @@ from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.handlers.groups.errors import ERROR_OF
 from tests.fixtures.coordinator import REGION_EPOCH
-from tests.fixtures.coordinator_driver import World as TxnWorld
-from tests.unit.region_broker.groups.fakes import World, join_request, running, stable_member, tp
+from tests.fixtures.coordinator_driver import Fixture as TxnFixture
+from tests.unit.region_broker.groups.fakes import Fixture, join_request, running, stable_member, tp
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.settings import TxnSettings
 from txn_coordinator.verdicts import TxnVerdict
@@ -28,83 +28,83 @@ def commit(group_id: str) -> CommitRequest:
     return CommitRequest(group_id=group_id, offsets=(OffsetToCommit(tp(), 1),))
 
 
-async def attempts(world: World, group_id: str) -> list[V]:
+async def attempts(fixture: Fixture, group_id: str) -> list[V]:
     """Try every way of making a group; return what came of each."""
-    join: JoinOutcome = await world.groups.join(group_id, join_request())
-    beat = await world.groups.consumer_heartbeat(
+    join: JoinOutcome = await fixture.groups.join(group_id, join_request())
+    beat = await fixture.groups.consumer_heartbeat(
         HeartbeatRequest(
             group_id=group_id, member_id="m", member_epoch=0, rebalance_timeout_ms=60_000,
             topic_names=("orders",), owned={},
         )
     )  # fmt: skip
-    plain = await world.groups.commit_offsets(commit(group_id))
-    staged = await world.groups.txn_commit_offsets(commit(group_id), TxnProducer(7, 0))
+    plain = await fixture.groups.commit_offsets(commit(group_id))
+    staged = await fixture.groups.txn_commit_offsets(commit(group_id), TxnProducer(7, 0))
     return [join.verdict, beat.verdict, plain.verdict, staged.verdict]
 
 
 async def test_INV_GN1_new_groups_are_refused_when_there_are_too_many(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World(group_count_max=3)
-    world.topics.put("orders", 1)
-    async with running(world):
+    fixture = Fixture(group_count_max=3)
+    fixture.topics.put("orders", 1)
+    async with running(fixture):
         for n in range(2):
-            assert (await world.groups.commit_offsets(commit(f"g{n}"))).verdict is V.OK
-        joined = await stable_member(world, "g2")
+            assert (await fixture.groups.commit_offsets(commit(f"g{n}"))).verdict is V.OK
+        joined = await stable_member(fixture, "g2")
         with caplog.at_level(logging.WARNING):
-            assert set(await attempts(world, "new")) == {V.TOO_MANY_GROUPS}
-            assert set(await attempts(world, "newer")) == {V.TOO_MANY_GROUPS}
+            assert set(await attempts(fixture, "new")) == {V.TOO_MANY_GROUPS}
+            assert set(await attempts(fixture, "newer")) == {V.TOO_MANY_GROUPS}
         (said,) = [record.message for record in caplog.records]
         assert "'new'" in said
         assert "group_count_max = 3" in said
         assert ERROR_OF[V.TOO_MANY_GROUPS] == INVALID_GROUP_ID
-        assert sum(shard.group_count() for shard in world.groups.shards) == 3
+        assert sum(shard.group_count() for shard in fixture.groups.shards) == 3
 
-        assert (await world.groups.commit_offsets(commit("g1"))).verdict is V.OK
+        assert (await fixture.groups.commit_offsets(commit("g1"))).verdict is V.OK
         who = MemberIdentity(joined.member_id)
         mine = replace(commit("g2"), who=who, generation=joined.generation)
-        assert (await world.groups.commit_offsets(mine)).verdict is V.OK
-        rejoined = await world.groups.join("g2", join_request(joined.member_id))
+        assert (await fixture.groups.commit_offsets(mine)).verdict is V.OK
+        rejoined = await fixture.groups.join("g2", join_request(joined.member_id))
         assert rejoined.verdict is V.OK
 
 
 async def test_INV_GN2_groups_that_went_make_room() -> None:
-    world = World(group_count_max=2)
-    async with running(world):
-        await world.groups.commit_offsets(commit("g0"))
-        await world.groups.commit_offsets(commit("g1"))
-        assert (await world.groups.commit_offsets(commit("g2"))).verdict is V.TOO_MANY_GROUPS
-        assert await world.groups.delete_group("g0") is V.OK
+    fixture = Fixture(group_count_max=2)
+    async with running(fixture):
+        await fixture.groups.commit_offsets(commit("g0"))
+        await fixture.groups.commit_offsets(commit("g1"))
+        assert (await fixture.groups.commit_offsets(commit("g2"))).verdict is V.TOO_MANY_GROUPS
+        assert await fixture.groups.delete_group("g0") is V.OK
         # Within a second of the last count nobody counts again.
-        assert (await world.groups.commit_offsets(commit("g2"))).verdict is V.TOO_MANY_GROUPS
-        await world.clock.advance(1_000)
-        assert (await world.groups.commit_offsets(commit("g2"))).verdict is V.OK
-        assert (await world.groups.commit_offsets(commit("g3"))).verdict is V.TOO_MANY_GROUPS
-        await world.clock.advance(8 * DAY_MS)
-        await world.groups.expire_offsets()
-        assert (await world.groups.commit_offsets(commit("g3"))).verdict is V.OK
+        assert (await fixture.groups.commit_offsets(commit("g2"))).verdict is V.TOO_MANY_GROUPS
+        await fixture.clock.advance(1_000)
+        assert (await fixture.groups.commit_offsets(commit("g2"))).verdict is V.OK
+        assert (await fixture.groups.commit_offsets(commit("g3"))).verdict is V.TOO_MANY_GROUPS
+        await fixture.clock.advance(8 * DAY_MS)
+        await fixture.groups.expire_offsets()
+        assert (await fixture.groups.commit_offsets(commit("g3"))).verdict is V.OK
 
 
 async def test_INV_GN1_what_was_loaded_counts() -> None:
-    first = World(group_count_max=2)
+    first = Fixture(group_count_max=2)
     async with running(first):
         for n in range(2):
             await first.groups.commit_offsets(commit(f"g{n}"))
-    again = World(first.ledger, group_count_max=2)
+    again = Fixture(first.ledger, group_count_max=2)
     async with running(again):
         assert (await again.groups.commit_offsets(commit("g2"))).verdict is V.TOO_MANY_GROUPS
         assert (await again.groups.commit_offsets(commit("g1"))).verdict is V.OK
 
 
 async def test_transactional_ids_without_end_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    world = TxnWorld()
-    ports: dict[str, Any] = {"ledger": world.ledger, "markers": world.markers}
+    fixture = TxnFixture()
+    ports: dict[str, Any] = {"ledger": fixture.ledger, "markers": fixture.markers}
     txn = TransactionCoordinator(
-        **ports, id_blocks=world.ids, clock=world.clock, settings=TxnSettings(id_count_max=2)
+        **ports, id_blocks=fixture.ids, clock=fixture.clock, settings=TxnSettings(id_count_max=2)
     )
     async with asyncio.TaskGroup() as tasks:
         running_task = tasks.create_task(txn.run())
-        await txn.load(world.ledger.leader_epoch, REGION_EPOCH)
+        await txn.load(fixture.ledger.leader_epoch, REGION_EPOCH)
         for name in ("a", "b"):
             assert (await txn.clients.init_producer_id(name, 60_000)).verdict is TxnVerdict.OK
         with caplog.at_level(logging.WARNING):
@@ -123,17 +123,17 @@ async def test_C45_offsets_of_very_many_groups_are_looked_at_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coordinator, "TURN_ROWS", 5)
-    world = World(retention_check_interval_ms=100 * DAY_MS)
-    async with running(world):
+    fixture = Fixture(retention_check_interval_ms=100 * DAY_MS)
+    async with running(fixture):
         for n in range(40):
-            await world.groups.commit_offsets(commit(f"g{n}"))
-        await world.clock.advance(8 * DAY_MS)
-        expiring = asyncio.get_running_loop().create_task(world.groups.expire_offsets())
+            await fixture.groups.commit_offsets(commit(f"g{n}"))
+        await fixture.clock.advance(8 * DAY_MS)
+        expiring = asyncio.get_running_loop().create_task(fixture.groups.expire_offsets())
         seen: set[int] = set()
         while not expiring.done():
-            seen.add(sum(shard.group_count() for shard in world.groups.shards))
+            seen.add(sum(shard.group_count() for shard in fixture.groups.shards))
             await asyncio.sleep(0)
         await expiring
         assert len(seen) > 2
-        assert sum(shard.group_count() for shard in world.groups.shards) == 0
-        world.assert_live_is_replay()
+        assert sum(shard.group_count() for shard in fixture.groups.shards) == 0
+        fixture.assert_live_is_replay()

@@ -18,9 +18,9 @@ from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetT
 from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
-from tests.fixtures.kafka_port import wire_world
+from tests.fixtures.kafka_port import wire_fixture
 from tests.unit.region_broker.groups.fakes import (
-    World,
+    Fixture,
     join_request,
     running,
     settle,
@@ -42,81 +42,81 @@ def commit_of(*partitions: int, group_id: str = "g") -> CommitRequest:
     return CommitRequest(group_id=group_id, offsets=offsets)
 
 
-async def offsets(world: World) -> list[int]:
-    outcome = await world.groups.fetch_offsets("g", None, require_stable=False)
+async def offsets(fixture: Fixture) -> list[int]:
+    outcome = await fixture.groups.fetch_offsets("g", None, require_stable=False)
     return [place.tp.partition for place in outcome.offsets]
 
 
 async def test_KIP229_group_without_members_goes_with_its_offsets() -> None:
-    async with running(World()) as world:
-        await world.groups.commit_offsets(commit_of(0, 1))
-        assert await world.groups.delete_group("g") is V.OK
-        assert await offsets(world) == []
-        assert world.groups.list()[1] == []
-        world.assert_live_is_replay()
-        assert await world.groups.delete_group("g") is V.GROUP_NOT_FOUND
-        assert await world.groups.delete_group("") is V.INVALID_GROUP_ID
+    async with running(Fixture()) as fixture:
+        await fixture.groups.commit_offsets(commit_of(0, 1))
+        assert await fixture.groups.delete_group("g") is V.OK
+        assert await offsets(fixture) == []
+        assert fixture.groups.list()[1] == []
+        fixture.assert_live_is_replay()
+        assert await fixture.groups.delete_group("g") is V.GROUP_NOT_FOUND
+        assert await fixture.groups.delete_group("") is V.INVALID_GROUP_ID
 
 
 async def test_KIP229_group_with_members_stays_until_they_left() -> None:
-    async with running(World()) as world:
-        joined = await stable_member(world)
+    async with running(Fixture()) as fixture:
+        joined = await stable_member(fixture)
         mine = replace(
             commit_of(0),
             who=MemberIdentity(joined.member_id),
             generation=joined.generation,
         )
-        await world.groups.commit_offsets(mine)
-        assert await world.groups.delete_group("g") is V.NON_EMPTY_GROUP
-        assert await offsets(world) == [0]
-        await world.groups.leave("g", [MemberIdentity(joined.member_id)])
+        await fixture.groups.commit_offsets(mine)
+        assert await fixture.groups.delete_group("g") is V.NON_EMPTY_GROUP
+        assert await offsets(fixture) == [0]
+        await fixture.groups.leave("g", [MemberIdentity(joined.member_id)])
         await settle()
-        assert await world.groups.delete_group("g") is V.OK
-        assert world.groups.describe("g").verdict is V.GROUP_NOT_FOUND
-        world.assert_live_is_replay()
-        again = await stable_member(world)
+        assert await fixture.groups.delete_group("g") is V.OK
+        assert fixture.groups.describe("g").verdict is V.GROUP_NOT_FOUND
+        fixture.assert_live_is_replay()
+        again = await stable_member(fixture)
         assert again.generation == 1, "it is a new group"
 
 
 async def test_KIP229_nothing_of_a_deleted_group_of_the_new_protocol_stays_in_memory() -> None:
-    async with running(World()) as world:
+    async with running(Fixture()) as fixture:
         join = HeartbeatRequest(
             group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=60_000,
             topic_names=("t",), owned={},
         )  # fmt: skip
-        assert (await world.groups.consumer_heartbeat(join)).verdict is V.OK
+        assert (await fixture.groups.consumer_heartbeat(join)).verdict is V.OK
         leave = HeartbeatRequest(group_id="g", member_id="m", member_epoch=-1)
-        assert (await world.groups.consumer_heartbeat(leave)).verdict is V.OK
-        assert await world.groups.delete_group("g") is V.OK
-        assert not any(world.groups._modern._runtimes.values())
-        world.assert_live_is_replay()
+        assert (await fixture.groups.consumer_heartbeat(leave)).verdict is V.OK
+        assert await fixture.groups.delete_group("g") is V.OK
+        assert not any(fixture.groups._modern._runtimes.values())
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP229_offsets_of_open_transactions_do_not_bring_a_group_back() -> None:
-    async with running(World()) as world:
-        await world.groups.txn_commit_offsets(commit_of(0), PRODUCER)
-        assert await world.groups.delete_group("g") is V.OK
-        world.end_transaction("g", PRODUCER.producer_id, commit=True)
-        assert await offsets(world) == []
-        world.assert_live_is_replay()
+    async with running(Fixture()) as fixture:
+        await fixture.groups.txn_commit_offsets(commit_of(0), PRODUCER)
+        assert await fixture.groups.delete_group("g") is V.OK
+        fixture.end_transaction("g", PRODUCER.producer_id, commit=True)
+        assert await offsets(fixture) == []
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP229_deletion_that_the_ledger_did_not_take_is_no_success() -> None:
-    async with running(World()) as world:
-        await world.groups.commit_offsets(commit_of(0))
-        world.ledger.fail()
-        assert await world.groups.delete_group("g") is V.NOT_AVAILABLE
+    async with running(Fixture()) as fixture:
+        await fixture.groups.commit_offsets(commit_of(0))
+        fixture.ledger.fail()
+        assert await fixture.groups.delete_group("g") is V.NOT_AVAILABLE
 
 
 async def test_KIP496_offsets_of_an_empty_group_go() -> None:
-    async with running(World()) as world:
-        await world.groups.commit_offsets(commit_of(0, 1, 2))
+    async with running(Fixture()) as fixture:
+        await fixture.groups.commit_offsets(commit_of(0, 1, 2))
         asked = [tp(0, "t"), tp(2, "t"), tp(9, "t")]
-        verdict, each = await world.groups.delete_offsets("g", asked)
+        verdict, each = await fixture.groups.delete_offsets("g", asked)
         assert (verdict, set(each.values())) == (V.OK, {V.OK})
-        assert await offsets(world) == [1]
-        world.assert_live_is_replay()
-        assert await world.groups.delete_offsets("nope", asked) == (V.GROUP_NOT_FOUND, {})
+        assert await offsets(fixture) == [1]
+        fixture.assert_live_is_replay()
+        assert await fixture.groups.delete_offsets("nope", asked) == (V.GROUP_NOT_FOUND, {})
 
 
 # Holds INV-GD1.
@@ -132,13 +132,13 @@ async def test_KIP496_offsets_of_an_empty_group_go() -> None:
 async def test_KIP496_offsets_that_members_read_stay(
     metadata: bytes, kind: str, verdict: V, partition: V | None
 ) -> None:
-    async with running(World()) as world:
-        await world.groups.commit_offsets(commit_of(0))
-        await stable_member(world, protocol_type=kind, protocols=(("range", metadata),))
-        found, each = await world.groups.delete_offsets("g", [tp(0, "t")])
+    async with running(Fixture()) as fixture:
+        await fixture.groups.commit_offsets(commit_of(0))
+        await stable_member(fixture, protocol_type=kind, protocols=(("range", metadata),))
+        found, each = await fixture.groups.delete_offsets("g", [tp(0, "t")])
         assert found is verdict
         assert each == ({} if partition is None else {tp(0, "t"): partition})
-        assert await offsets(world) == ([] if partition is V.OK else [0])
+        assert await offsets(fixture) == ([] if partition is V.OK else [0])
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_subscriptions_are_read_whatever_a_member_sends(data: bytes, topics: Any
 
 @pytest.mark.parametrize("version", range(3))
 async def test_KIP229_through_the_wire(tmp_path: Path, version: int) -> None:
-    async with running(World()) as groups, wire_world(tmp_path) as world:
-        world.services.groups = groups.groups
+    async with running(Fixture()) as groups, wire_fixture(tmp_path) as fixture:
+        fixture.services.groups = groups.groups
         await groups.groups.commit_offsets(commit_of(0))
         await groups.groups.join("h", join_request())
-        client = await world.connect()
+        client = await fixture.connect()
         answer = await client.call(42, version, {"groups_names": ["g", "h", "nope", "g"]})
         rows = {row.group_id: row.error_code for row in answer.results}
         assert rows == {"g": 0, "h": 68, "nope": 69}
@@ -176,11 +176,11 @@ async def test_KIP229_through_the_wire(tmp_path: Path, version: int) -> None:
 
 
 async def test_KIP496_through_the_wire(tmp_path: Path) -> None:
-    async with running(World()) as groups, wire_world(tmp_path) as world:
-        world.services.groups = groups.groups
-        await world.topic("t", 2)
+    async with running(Fixture()) as groups, wire_fixture(tmp_path) as fixture:
+        fixture.services.groups = groups.groups
+        await fixture.topic("t", 2)
         await groups.groups.commit_offsets(commit_of(0, 1))
-        client = await world.connect()
+        client = await fixture.connect()
         asked = [{"name": "t", "partitions": [{"partition_index": n} for n in (0, 5)]},
                  {"name": "nope", "partitions": [{"partition_index": 0}]}]  # fmt: skip
         answer = await client.call(47, 0, {"group_id": "g", "topics": asked})
@@ -196,96 +196,98 @@ async def test_KIP496_through_the_wire(tmp_path: Path) -> None:
 # --- topics that are deleted ----------------------------------------------------------------------
 
 
-async def committed(world: World) -> list[int]:
+async def committed(fixture: Fixture) -> list[int]:
     """Return what is committed in partition 0 of `t`, -1: nothing; first by name, then among all."""
-    named = await world.groups.fetch_offsets("g", [tp(0, "t")], require_stable=False)
-    all_there = await world.groups.fetch_offsets("g", None, require_stable=False)
+    named = await fixture.groups.fetch_offsets("g", [tp(0, "t")], require_stable=False)
+    all_there = await fixture.groups.fetch_offsets("g", None, require_stable=False)
     return [place.committed_offset for place in (*named.offsets, *all_there.offsets)]
 
 
 @pytest.mark.parametrize("how", ["the shard loads", "a crash", "a takeover"])
 async def test_INV_GO6_offsets_of_a_deleted_topic_are_not_those_of_its_namesake(how: str) -> None:
     """The registry is durable first, the tombstones come after it: what falls between the two leaves them out."""
-    world = World()
-    async with running(world):
-        world.topics.put("t", 1, number=1)
-        assert (await world.groups.commit_offsets(commit_of(0))).verdict is V.OK
-        assert await committed(world) == [5, 5]
+    fixture = Fixture()
+    async with running(fixture):
+        fixture.topics.put("t", 1, number=1)
+        assert (await fixture.groups.commit_offsets(commit_of(0))).verdict is V.OK
+        assert await committed(fixture) == [5, 5]
         if how == "the shard loads":
-            world.ledger.hold()
+            fixture.ledger.hold()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(world.groups.load())
+                tasks.create_task(fixture.groups.load())
                 await settle()
-                world.topics.drop("t")
-                tasks.create_task(world.groups.forget_topic("t"))
+                fixture.topics.drop("t")
+                tasks.create_task(fixture.groups.forget_topic("t"))
                 await settle()
-                world.ledger.release()
+                fixture.ledger.release()
         else:
-            world.topics.drop("t")
-            await world.groups.load()
-            assert await committed(world) == [5, 5], "that a topic is not there deletes nothing"
+            fixture.topics.drop("t")
+            await fixture.groups.load()
+            assert await committed(fixture) == [5, 5], "that a topic is not there deletes nothing"
             if how == "a takeover":
-                await world.groups.clamp({tp(0, "t"): 3})
-        world.topics.put("t", 1, number=2)
-        assert await committed(world) == [-1]
-        await world.groups.expire_offsets()
-        world.topics.put("t", 1, number=1)
-        assert await committed(world) == [-1], "they are removed once another topic has the name"
-        world.assert_live_is_replay()
+                await fixture.groups.clamp({tp(0, "t"): 3})
+        fixture.topics.put("t", 1, number=2)
+        assert await committed(fixture) == [-1]
+        await fixture.groups.expire_offsets()
+        fixture.topics.put("t", 1, number=1)
+        assert await committed(fixture) == [-1], "they are removed once another topic has the name"
+        fixture.assert_live_is_replay()
 
 
 async def test_INV_GO6_a_transaction_that_ends_after_the_deletion_brings_no_offset_back() -> None:
-    world = World()
-    async with running(world):
-        world.topics.put("t", 1, number=1)
-        await world.groups.txn_commit_offsets(commit_of(0), PRODUCER)
-        world.topics.put("t", 1, number=2)  # nobody told this shard
-        world.end_transaction("g", PRODUCER.producer_id, commit=True)
-        assert await committed(world) == [-1]
-        assert (await world.groups.commit_offsets(commit_of(0))).verdict is V.OK
-        assert await committed(world) == [5, 5]
-        world.assert_live_is_replay()
+    fixture = Fixture()
+    async with running(fixture):
+        fixture.topics.put("t", 1, number=1)
+        await fixture.groups.txn_commit_offsets(commit_of(0), PRODUCER)
+        fixture.topics.put("t", 1, number=2)  # nobody told this shard
+        fixture.end_transaction("g", PRODUCER.producer_id, commit=True)
+        assert await committed(fixture) == [-1]
+        assert (await fixture.groups.commit_offsets(commit_of(0))).verdict is V.OK
+        assert await committed(fixture) == [5, 5]
+        fixture.assert_live_is_replay()
 
 
 async def test_INV_GO5_an_offset_in_an_open_transaction_does_not_go_with_that_of_a_deleted_namesake() -> (
     None
 ):
-    world = World()
-    async with running(world):
-        world.topics.put("t", 1, number=1)
-        assert (await world.groups.commit_offsets(commit_of(0))).verdict is V.OK
-        world.topics.put("t", 1, number=2)  # nobody told this shard
-        await world.groups.txn_commit_offsets(commit_of(0), PRODUCER)
-        await world.groups.expire_offsets()
-        world.end_transaction("g", PRODUCER.producer_id, commit=True)
-        assert await committed(world) == [5, 5]
-        world.assert_live_is_replay()
+    fixture = Fixture()
+    async with running(fixture):
+        fixture.topics.put("t", 1, number=1)
+        assert (await fixture.groups.commit_offsets(commit_of(0))).verdict is V.OK
+        fixture.topics.put("t", 1, number=2)  # nobody told this shard
+        await fixture.groups.txn_commit_offsets(commit_of(0), PRODUCER)
+        await fixture.groups.expire_offsets()
+        fixture.end_transaction("g", PRODUCER.producer_id, commit=True)
+        assert await committed(fixture) == [5, 5]
+        fixture.assert_live_is_replay()
 
 
 @pytest.mark.parametrize("made_again", [False, True])
 async def test_INV_GV4_a_large_commit_is_not_written_behind_the_deletion_of_its_topic(
     made_again: bool,
 ) -> None:
-    world = World()
-    async with running(world):
-        world.topics.put("t", 3_000, number=1)
+    fixture = Fixture()
+    async with running(fixture):
+        fixture.topics.put("t", 3_000, number=1)
         async with asyncio.TaskGroup() as tasks:
-            large = tasks.create_task(world.groups.commit_offsets(commit_of(*range(3_000))))
+            large = tasks.create_task(fixture.groups.commit_offsets(commit_of(*range(3_000))))
             await asyncio.sleep(0)
-            world.topics.drop("t")
-            await world.groups.forget_topic("t")
+            fixture.topics.drop("t")
+            await fixture.groups.forget_topic("t")
             assert not large.done()
             if made_again:
-                world.topics.put("t", 3_000, number=2)
+                fixture.topics.put("t", 3_000, number=2)
         assert large.result().verdict is V.LOADING, "ask again"
-        assert await offsets(world) == []
+        assert await offsets(fixture) == []
 
 
 async def test_INV_GV4_a_commit_for_a_topic_that_is_another_now_is_refused() -> None:
-    world = World()
-    async with running(world):
-        world.topics.put("t", 1, number=2)
+    fixture = Fixture()
+    async with running(fixture):
+        fixture.topics.put("t", 1, number=2)
         wanted = OffsetToCommit(tp(0, "t"), 5, topic_id=UUID(int=1))
-        outcome = await world.groups.commit_offsets(CommitRequest(group_id="g", offsets=(wanted,)))
+        outcome = await fixture.groups.commit_offsets(
+            CommitRequest(group_id="g", offsets=(wanted,))
+        )
         assert outcome.of(wanted.tp) is V.UNKNOWN_PARTITION
-        assert await committed(world) == [-1]
+        assert await committed(fixture) == [-1]

@@ -26,8 +26,8 @@ from region_broker.groups.modern.consumer_protocol import (
 from region_broker.groups.modern.messages import ModernMemberDescription
 from region_broker.groups.modern.patterns import resolver
 from region_broker.groups.verdicts import GroupVerdict as V
-from tests.spec.test_consumer_group_rules import SESSION_MS, Told, beat, own, state, world_of
-from tests.unit.region_broker.groups.fakes import World, join_request, running, settle, tp
+from tests.spec.test_consumer_group_rules import SESSION_MS, Told, beat, fixture_of, own, state
+from tests.unit.region_broker.groups.fakes import Fixture, join_request, running, settle, tp
 
 NOBODY: dict[str, tuple[int, ...]] = {}
 
@@ -55,18 +55,21 @@ def assignment(*numbers: int) -> bytes:
 
 
 async def join(
-    world: World, member_id: str = "", owned: tuple[int, ...] = (), instance_id: str | None = None
+    fixture: Fixture,
+    member_id: str = "",
+    owned: tuple[int, ...] = (),
+    instance_id: str | None = None,
 ) -> JoinOutcome:
     offered = (("cooperative-sticky", subscription({"orders": owned} if owned else NOBODY)),)
-    return await world.groups.join(
+    return await fixture.groups.join(
         "g", join_request(member_id, protocols=offered, instance_id=instance_id)
     )
 
 
 async def sync(
-    world: World, joined: JoinOutcome, assigned: dict[str, bytes] | None = None
+    fixture: Fixture, joined: JoinOutcome, assigned: dict[str, bytes] | None = None
 ) -> SyncOutcome:
-    return await world.groups.sync(
+    return await fixture.groups.sync(
         "g",
         SyncRequest(
             member_id=joined.member_id,
@@ -79,110 +82,112 @@ async def sync(
     )
 
 
-async def classic_group(world: World) -> JoinOutcome:
+async def classic_group(fixture: Fixture) -> JoinOutcome:
     """Return the only member of a classic group: it has all four partitions."""
-    joined = await join(world)
+    joined = await join(fixture)
     assert joined.leader == joined.member_id
-    synced = await sync(world, joined, {joined.member_id: assignment(0, 1, 2, 3)})
+    synced = await sync(fixture, joined, {joined.member_id: assignment(0, 1, 2, 3)})
     assert synced.assignment == assignment(0, 1, 2, 3)
     return joined
 
 
-def members(world: World) -> tuple[ModernMemberDescription, ...]:
-    return world.groups.describe_modern("g").members
+def members(fixture: Fixture) -> tuple[ModernMemberDescription, ...]:
+    return fixture.groups.describe_modern("g").members
 
 
-async def alive(world: World, joined: JoinOutcome) -> V:
+async def alive(fixture: Fixture, joined: JoinOutcome) -> V:
     who = MemberIdentity(joined.member_id)
-    return await world.groups.heartbeat("g", who, joined.generation)
+    return await fixture.groups.heartbeat("g", who, joined.generation)
 
 
 # --- upgrade --------------------------------------------------------------------------------------
 
 
 async def test_KIP848_a_member_of_the_new_protocol_upgrades_the_group() -> None:
-    world, orders = world_of()
-    async with running(world):
-        old = await classic_group(world)
-        new = await beat(world, "B", 0)
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        old = await classic_group(fixture)
+        new = await beat(fixture, "B", 0)
         assert (new.member_epoch, new.assignment) == (old.generation + 1, {})
-        assert state(world) == "Reconciling"
-        world.assert_live_is_replay()
+        assert state(fixture) == "Reconciling"
+        fixture.assert_live_is_replay()
         # The classic member is told to rejoin; it says that it owns all, and is left two.
-        assert await alive(world, old) is V.REBALANCE_IN_PROGRESS
-        again = await join(world, old.member_id, (0, 1, 2, 3))
+        assert await alive(fixture, old) is V.REBALANCE_IN_PROGRESS
+        again = await join(fixture, old.member_id, (0, 1, 2, 3))
         assert (again.verdict, again.generation, again.leader) == (V.OK, old.generation, "")
-        assert (await sync(world, again)).assignment == assignment(0, 1)
-        assert (await beat(world, "B", new.member_epoch)).assignment is None  # nothing is free yet
+        assert (await sync(fixture, again)).assignment == assignment(0, 1)
+        assert (
+            await beat(fixture, "B", new.member_epoch)
+        ).assignment is None  # nothing is free yet
         # It has revoked two, and says so by rejoining.
-        assert await alive(world, again) is V.REBALANCE_IN_PROGRESS
-        last = await join(world, old.member_id, (0, 1))
+        assert await alive(fixture, again) is V.REBALANCE_IN_PROGRESS
+        last = await join(fixture, old.member_id, (0, 1))
         assert last.generation == new.member_epoch
-        assert (await sync(world, last)).assignment == assignment(0, 1)
-        assert await alive(world, last) is V.OK
-        given = await beat(world, "B", new.member_epoch)
+        assert (await sync(fixture, last)).assignment == assignment(0, 1)
+        assert await alive(fixture, last) is V.OK
+        given = await beat(fixture, "B", new.member_epoch)
         assert given.assignment == own(orders, 2, 3)
-        assert state(world) == "Stable"
-        kinds = {each.member_id: each.is_classic for each in members(world)}
+        assert state(fixture) == "Stable"
+        kinds = {each.member_id: each.is_classic for each in members(fixture)}
         assert kinds == {old.member_id: True, "B": False}
-        world.assert_live_is_replay()
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP848_a_classic_member_waits_until_its_partitions_are_free() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "B", 0)
-        asked = await world.groups.join(
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        asked = await fixture.groups.join(
             "g", join_request(protocols=(("r", subscription()),), must_know_member_id=True)
         )
         assert asked.verdict is V.MEMBER_ID_REQUIRED
-        joined = await join(world, asked.member_id)
+        joined = await join(fixture, asked.member_id)
         assert (joined.verdict, joined.generation) == (V.OK, 2)
-        assert (await sync(world, joined)).assignment == assignment()
-        assert await alive(world, joined) is V.OK  # waits: B has not given anything back
-        told = await beat(world, "B", 1, owned=own(orders, 0, 1, 2, 3))
+        assert (await sync(fixture, joined)).assignment == assignment()
+        assert await alive(fixture, joined) is V.OK  # waits: B has not given anything back
+        told = await beat(fixture, "B", 1, owned=own(orders, 0, 1, 2, 3))
         kept: Told = dict(told.assignment or {})
-        await beat(world, "B", 1, owned=kept)
-        assert await alive(world, joined) is V.REBALANCE_IN_PROGRESS
-        again = await join(world, joined.member_id)
+        await beat(fixture, "B", 1, owned=kept)
+        assert await alive(fixture, joined) is V.REBALANCE_IN_PROGRESS
+        again = await join(fixture, joined.member_id)
         free = sorted({0, 1, 2, 3} - kept[orders])
-        assert (await sync(world, again)).assignment == assignment(*free)
-        assert state(world) == "Stable"
+        assert (await sync(fixture, again)).assignment == assignment(*free)
+        assert state(fixture) == "Stable"
 
 
 async def test_KIP848_members_who_wait_in_a_join_are_sent_to_rejoin_by_the_upgrade() -> None:
-    world, _ = world_of()
-    async with running(world):
-        await classic_group(world)
-        waiting = asyncio.ensure_future(join(world))  # noqa: TID251
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await classic_group(fixture)
+        waiting = asyncio.ensure_future(join(fixture))  # noqa: TID251
         await settle()
         assert not waiting.done()  # for the first member
-        assert (await beat(world, "B", 0)).verdict is V.OK
+        assert (await beat(fixture, "B", 0)).verdict is V.OK
         assert (await waiting).verdict is V.REBALANCE_IN_PROGRESS
 
 
 async def test_KIP848_a_group_that_is_not_of_consumers_keeps_its_protocol() -> None:
-    world, _ = world_of()
-    async with running(world):
+    fixture, _ = fixture_of()
+    async with running(fixture):
         request = join_request(protocol_type="connect", protocols=(("v", b"x"),))
-        assert (await world.groups.join("g", request)).verdict is V.OK
-        refused = await beat(world, "B", 0)
+        assert (await fixture.groups.join("g", request)).verdict is V.OK
+        refused = await beat(fixture, "B", 0)
         assert refused.verdict is V.GROUP_NOT_FOUND
         assert refused.message is not None
         assert "connect" in refused.message
-        world.assert_live_is_replay()
+        fixture.assert_live_is_replay()
 
 
 # --- members of both ------------------------------------------------------------------------------
 
 
 async def test_KIP848_classic_members_are_judged_by_generation() -> None:
-    world, _ = world_of()
-    async with running(world):
-        await beat(world, "B", 0)
-        joined = await join(world)
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        joined = await join(fixture)
         who = MemberIdentity(joined.member_id)
-        groups = world.groups
+        groups = fixture.groups
         assert await groups.heartbeat("g", who, joined.generation + 1) is V.ILLEGAL_GENERATION
         assert await groups.heartbeat("g", MemberIdentity("X"), 2) is V.UNKNOWN_MEMBER
         assert await groups.heartbeat("g", MemberIdentity("B"), 1) is V.UNKNOWN_MEMBER
@@ -199,133 +204,133 @@ async def test_KIP848_classic_members_are_judged_by_generation() -> None:
         assert (await groups.join("g", broken)).verdict is V.INCONSISTENT_PROTOCOL
         left = await groups.leave("g", [who, MemberIdentity("B"), MemberIdentity("X")])
         assert left.members == (V.OK, V.UNKNOWN_MEMBER, V.UNKNOWN_MEMBER)
-        assert [each.member_id for each in members(world)] == ["B"]
-        world.assert_live_is_replay()
+        assert [each.member_id for each in members(fixture)] == ["B"]
+        fixture.assert_live_is_replay()
 
 
 @pytest.mark.parametrize("sin", ["silent", "does not rejoin", "does not sync"])
 async def test_KIP848_classic_members_are_fenced_by_their_own_times(sin: str) -> None:
-    world, _ = world_of()
-    async with running(world):
-        await beat(world, "B", 0)
-        joined = await join(world)
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        joined = await join(fixture)
         if sin != "does not sync":
-            await sync(world, joined)
+            await sync(fixture, joined)
         if sin == "does not rejoin":
-            await beat(world, "C", 0)
-            assert await alive(world, joined) is V.REBALANCE_IN_PROGRESS
+            await beat(fixture, "C", 0)
+            assert await alive(fixture, joined) is V.REBALANCE_IN_PROGRESS
         limit_ms = 10_000 if sin == "silent" else 60_000
         for _ in range(limit_ms // 5_000 - 1):
-            await world.clock.advance(5_000)
+            await fixture.clock.advance(5_000)
             if sin != "silent":
-                await alive(world, joined)
-            for each in members(world):
+                await alive(fixture, joined)
+            for each in members(fixture):
                 if not each.is_classic:
-                    await beat(world, each.member_id, each.member_epoch)
-        await world.clock.advance(4_999)
-        assert joined.member_id in {each.member_id for each in members(world)}
-        await world.clock.advance(1)
-        assert joined.member_id not in {each.member_id for each in members(world)}
+                    await beat(fixture, each.member_id, each.member_epoch)
+        await fixture.clock.advance(4_999)
+        assert joined.member_id in {each.member_id for each in members(fixture)}
+        await fixture.clock.advance(1)
+        assert joined.member_id not in {each.member_id for each in members(fixture)}
 
 
 async def test_KIP848_a_classic_member_that_beats_stays() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "B", 0)
-        joined = await join(world)
-        await sync(world, joined)
-        await beat(world, "B", 1, owned=own(orders, 0, 1))
-        joined = await join(world, joined.member_id)
-        await sync(world, joined)
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        joined = await join(fixture)
+        await sync(fixture, joined)
+        await beat(fixture, "B", 1, owned=own(orders, 0, 1))
+        joined = await join(fixture, joined.member_id)
+        await sync(fixture, joined)
         for _ in range(20):  # longer than every time-out
-            await world.clock.advance(5_000)
-            assert (await beat(world, "B", 2)).verdict is V.OK
-            assert await alive(world, joined) is V.OK
+            await fixture.clock.advance(5_000)
+            assert (await beat(fixture, "B", 2)).verdict is V.OK
+            assert await alive(fixture, joined) is V.OK
 
 
 async def test_KIP848_a_static_member_may_change_its_protocol_without_leaving() -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "B", 0)
-        old = await join(world, instance_id="i")
-        taken = await beat(world, "N", 0, instance_id="i")
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        old = await join(fixture, instance_id="i")
+        taken = await beat(fixture, "N", 0, instance_id="i")
         assert taken.verdict is V.OK
-        assert {each.member_id for each in members(world)} == {"B", "N"}
-        assert await alive(world, old) is V.UNKNOWN_MEMBER
-        back = await join(world, instance_id="i")
+        assert {each.member_id for each in members(fixture)} == {"B", "N"}
+        assert await alive(fixture, old) is V.UNKNOWN_MEMBER
+        back = await join(fixture, instance_id="i")
         assert back.verdict is V.OK
-        assert {each.member_id: each.is_classic for each in members(world)} == {
+        assert {each.member_id: each.is_classic for each in members(fixture)} == {
             "B": False,
             back.member_id: True,
         }
-        world.assert_live_is_replay()
-        assert orders in world.groups.describe_modern("g").members[0].target
+        fixture.assert_live_is_replay()
+        assert orders in fixture.groups.describe_modern("g").members[0].target
 
 
 async def test_KIP345_a_static_member_that_was_replaced_never_takes_its_place_back() -> None:
-    world, _ = world_of()
-    async with running(world):
-        await beat(world, "A", 0)
-        older = await join(world, instance_id="i")
-        newer = await join(world, instance_id="i")  # another process with the same instance id
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        older = await join(fixture, instance_id="i")
+        newer = await join(fixture, instance_id="i")  # another process with the same instance id
         assert (newer.verdict, newer.member_id != older.member_id) == (V.OK, True)
-        before = members(world)
-        assert (await join(world, older.member_id, instance_id="i")).verdict is V.FENCED_INSTANCE
-        assert members(world) == before
-        await beat(world, "N", 0, instance_id="i")
-        await beat(world, "A", -1)  # the new life is all there is: no one else may end its group
-        assert (await join(world, newer.member_id, instance_id="i")).verdict is V.FENCED_INSTANCE
-        assert [each.member_id for each in members(world)] == ["N"]
+        before = members(fixture)
+        assert (await join(fixture, older.member_id, instance_id="i")).verdict is V.FENCED_INSTANCE
+        assert members(fixture) == before
+        await beat(fixture, "N", 0, instance_id="i")
+        await beat(fixture, "A", -1)  # the new life is all there is: no one else may end its group
+        assert (await join(fixture, newer.member_id, instance_id="i")).verdict is V.FENCED_INSTANCE
+        assert [each.member_id for each in members(fixture)] == ["N"]
 
 
 async def test_INV_NB2_a_join_that_is_refused_does_not_change_the_groups_protocol() -> None:
-    world, _ = world_of()
-    async with running(world):
-        await beat(world, "N", 0, instance_id="i")
-        await join(world)
-        before = members(world)
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "N", 0, instance_id="i")
+        await join(fixture)
+        before = members(fixture)
         other = join_request(instance_id="i", protocols=(("other", subscription()),))
-        assert (await world.groups.join("g", other)).verdict is V.INCONSISTENT_PROTOCOL
-        assert members(world) == before
+        assert (await fixture.groups.join("g", other)).verdict is V.INCONSISTENT_PROTOCOL
+        assert members(fixture) == before
 
 
 async def test_INV_NC1_what_a_member_had_not_given_back_is_not_free_while_its_next_life_has_it() -> (
     None
 ):
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "A", 0)
-        old = await join(world, instance_id="i")
-        await beat(world, "A", 1, owned=own(orders, 0, 1))
-        old = await join(world, old.member_id, instance_id="i")  # it has 2 and 3 now
-        await beat(world, "B", 0)
-        asked = await join(world, old.member_id, (2, 3), "i")  # and shall give one of them back
-        held = {part for part, who in owners(world, orders).items() if who == asked.member_id}
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        old = await join(fixture, instance_id="i")
+        await beat(fixture, "A", 1, owned=own(orders, 0, 1))
+        old = await join(fixture, old.member_id, instance_id="i")  # it has 2 and 3 now
+        await beat(fixture, "B", 0)
+        asked = await join(fixture, old.member_id, (2, 3), "i")  # and shall give one of them back
+        held = {part for part, who in owners(fixture, orders).items() if who == asked.member_id}
         assert held == {2, 3}
-        newer = await join(world, "", (2, 3), "i")
+        newer = await join(fixture, "", (2, 3), "i")
         assert {
-            part for part, who in owners(world, orders).items() if who == newer.member_id
+            part for part, who in owners(fixture, orders).items() if who == newer.member_id
         } == held
-        epoch = (await beat(world, "B", 0)).member_epoch
-        assert not (await beat(world, "B", epoch)).assignment
-        world.assert_live_is_replay()
+        epoch = (await beat(fixture, "B", 0)).member_epoch
+        assert not (await beat(fixture, "B", epoch)).assignment
+        fixture.assert_live_is_replay()
 
 
-def owners(world: World, topic_id: UUID) -> dict[int, str]:
+def owners(fixture: Fixture, topic_id: UUID) -> dict[int, str]:
     """Return who has, or must give back, each partition."""
-    group = world.groups.shards[world.groups.shard_of("g")].table.modern["g"]
+    group = fixture.groups.shards[fixture.groups.shard_of("g")].table.modern["g"]
     return {
         part: member_id for (topic, part), member_id in group.owners.items() if topic == topic_id
     }
 
 
 async def test_INV_NE1_members_that_a_classic_group_brought_are_timed_from_the_upgrade_on() -> None:
-    world, _ = world_of()
-    async with running(world):
-        old = await classic_group(world)  # its session is of ten seconds, that of B of 45
-        await beat(world, "B", 0)
-        await world.clock.advance(10_000)
-        assert old.member_id not in {each.member_id for each in members(world)}
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        old = await classic_group(fixture)  # its session is of ten seconds, that of B of 45
+        await beat(fixture, "B", 0)
+        await fixture.clock.advance(10_000)
+        assert old.member_id not in {each.member_id for each in members(fixture)}
 
 
 async def test_INV_NC1_what_a_member_owns_may_be_named_in_several_rows_of_a_topic() -> None:
@@ -349,22 +354,24 @@ async def test_INV_GS3_who_waited_for_patterns_while_the_shard_was_given_up_is_t
         resolver, "INLINE_STEPS_MAX", -1
     )  # in a thread, as if there were many topics
     monkeypatch.setattr(resolver, "_matching", matching)
-    world, _ = world_of()
-    async with running(world):
+    fixture, _ = fixture_of()
+    async with running(fixture):
         looked_up.set()
-        await beat(world, "A", 0, topic_names=(), topic_regex="o.*")
+        await beat(fixture, "A", 0, topic_names=(), topic_regex="o.*")
         looked_up.clear()
-        world.topics.put("others", 1)
+        fixture.topics.put("others", 1)
         async with asyncio.TaskGroup() as tasks:
-            joining = tasks.create_task(join(world))
-            beating = tasks.create_task(beat(world, "A", 1))
+            joining = tasks.create_task(join(fixture))
+            beating = tasks.create_task(beat(fixture, "A", 1))
             await settle()
-            await world.groups.resign()
+            await fixture.groups.resign()
             if again:
-                await world.groups.load()
+                await fixture.groups.load()
             looked_up.set()
         assert (joining.result().verdict, beating.result().verdict) == (told, told)
-        assert not any(shard.groups for shard in world.groups.shards), "nobody is in a group there"
+        assert not any(shard.groups for shard in fixture.groups.shards), (
+            "nobody is in a group there"
+        )
 
 
 # --- downgrade ------------------------------------------------------------------------------------
@@ -372,48 +379,48 @@ async def test_INV_GS3_who_waited_for_patterns_while_the_shard_was_given_up_is_t
 
 @pytest.mark.parametrize("how", ["leaves", "is silent", "is replaced"])
 async def test_KIP848_the_group_is_classic_again_when_its_last_new_member_goes(how: str) -> None:
-    world, orders = world_of()
-    async with running(world):
-        await beat(world, "B", 0, instance_id="i")
-        joined = await join(world)
-        await beat(world, "B", 1, owned=own(orders, 0, 1))
-        again = await join(world, joined.member_id)
-        had = (await sync(world, again)).assignment
+    fixture, orders = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "B", 0, instance_id="i")
+        joined = await join(fixture)
+        await beat(fixture, "B", 1, owned=own(orders, 0, 1))
+        again = await join(fixture, joined.member_id)
+        had = (await sync(fixture, again)).assignment
         replacing: asyncio.Future[JoinOutcome] | None = None
         if how == "leaves":
-            assert (await beat(world, "B", -1, instance_id="i")).verdict is V.OK
+            assert (await beat(fixture, "B", -1, instance_id="i")).verdict is V.OK
         elif how == "is silent":
             for _ in range(SESSION_MS // 5_000):
-                await world.clock.advance(5_000)
-                await alive(world, again)
+                await fixture.clock.advance(5_000)
+                await alive(fixture, again)
         else:
-            replacing = asyncio.ensure_future(join(world, instance_id="i"))  # noqa: TID251
+            replacing = asyncio.ensure_future(join(fixture, instance_id="i"))  # noqa: TID251
             await settle()
-        assert world.groups.describe_modern("g").verdict is V.GROUP_NOT_FOUND
-        described = world.groups.describe("g")
+        assert fixture.groups.describe_modern("g").verdict is V.GROUP_NOT_FOUND
+        described = fixture.groups.describe("g")
         assert described.state == "PreparingRebalance"
-        world.assert_live_is_replay()
+        fixture.assert_live_is_replay()
         assert had == assignment(2, 3)
-        assert await alive(world, again) is V.REBALANCE_IN_PROGRESS
-        rejoining = asyncio.ensure_future(join(world, again.member_id, (2, 3)))  # noqa: TID251
+        assert await alive(fixture, again) is V.REBALANCE_IN_PROGRESS
+        rejoining = asyncio.ensure_future(join(fixture, again.member_id, (2, 3)))  # noqa: TID251
         await settle()
         rejoined = await rejoining
         assert rejoined.generation == again.generation + 1
         if replacing is not None:
             assert (await replacing).verdict is V.OK
-        synced = await sync(world, rejoined, {rejoined.member_id: assignment(0, 1, 2, 3)})
+        synced = await sync(fixture, rejoined, {rejoined.member_id: assignment(0, 1, 2, 3)})
         assert synced.assignment == assignment(0, 1, 2, 3)
-        world.assert_live_is_replay()
+        fixture.assert_live_is_replay()
 
 
 async def test_KIP848_a_restart_keeps_members_of_both() -> None:
-    world, _ = world_of()
-    async with running(world):
-        await beat(world, "B", 0)
-        joined = await join(world)
-        await sync(world, joined)
-    again = World(world.ledger)
-    again.topics.topics = world.topics.topics
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        joined = await join(fixture)
+        await sync(fixture, joined)
+    again = Fixture(fixture.ledger)
+    again.topics.topics = fixture.topics.topics
     async with running(again):
         assert await alive(again, joined) is V.OK
         assert (await beat(again, "B", 1)).verdict is V.OK

@@ -13,7 +13,7 @@ from region_broker.log.segment import BatchAtTime
 from region_broker.partitions import time_lookup
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.compression import Codec
-from tests.fixtures.kafka_port import body_of, wire_world
+from tests.fixtures.kafka_port import body_of, wire_fixture
 from tests.unit.region_broker.log.test_cleaning_odd_batches import NOW_MS, UNREADABLE
 
 
@@ -35,12 +35,12 @@ async def test_INV_TL1_compressed_records_are_not_looked_at_on_the_event_loop(
         return real(found, timestamp_ms, start)
 
     monkeypatch.setattr(time_lookup, "position_in", noted)
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
         records = [Record(None, bytes(1000), (), 1_000 + index) for index in range(1_001)]
-        world.partition("t").writer.append(build_batch(records, codec=Codec.ZSTD))
-        await world.partition("t").wait_committed(1_001)
-        client = await world.connect()
+        fixture.partition("t").writer.append(build_batch(records, codec=Codec.ZSTD))
+        await fixture.partition("t").wait_committed(1_001)
+        client = await fixture.connect()
         (row,) = (await client.call(2, 7, asked(1, timestamp))).topics[0].partitions
         assert (row.error_code, row.offset, row.timestamp) == (0, 1_000, 2_000)
     assert len(looked_in) == 1  # INV-TL2: the bisection of KIP-734 unpacks nothing
@@ -53,19 +53,19 @@ async def test_INV_TL1_compressed_records_are_not_looked_at_on_the_event_loop(
 async def test_INV_WB3_a_lookup_answers_no_offset_or_time_that_only_a_producers_bytes_claim(
     tmp_path: Path, name: str
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        world.partition("t").writer.append(UNREADABLE[name])
-        await world.partition("t").wait_committed(1)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        fixture.partition("t").writer.append(UNREADABLE[name])
+        await fixture.partition("t").wait_committed(1)
+        client = await fixture.connect()
         (row,) = (await client.call(2, 7, asked(1, NOW_MS))).topics[0].partitions
         assert (row.error_code, row.offset, row.timestamp) == (0, 0, NOW_MS)
 
 
 async def test_one_request_looks_up_a_bounded_number_of_partitions(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client, other = await world.connect(), await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client, other = await fixture.connect(), await fixture.connect()
         client.send(2, 7, asked(LOOKUPS_MAX + 1, -3))
         assert await client.closed()
         (row,) = (await other.call(2, 7, asked(1, -3))).topics[0].partitions
@@ -74,8 +74,8 @@ async def test_one_request_looks_up_a_bounded_number_of_partitions(tmp_path: Pat
 
 async def test_one_request_holds_a_bounded_number_of_elements(tmp_path: Path) -> None:
     """OffsetFetch's plain numbers: the cheapest elements to send."""
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         numbers = list(range(ARRAY_ELEMENTS_MAX + 1))
         topics = [{"name": "t", "partition_indexes": numbers}]
         asked_offsets = {"groups": [{"group_id": "g", "topics": topics}], "require_stable": False}
@@ -93,8 +93,8 @@ async def test_INV_HW1_requests_behind_a_large_one_wait_for_it(tmp_path: Path) -
         return {"topics": []}
 
     table = ApiTable.of(Api(2, "ListOffsets", range(7, 8), noted))
-    async with wire_world(tmp_path, table=table) as world:
-        client, other = await world.connect(), await world.connect()
+    async with wire_fixture(tmp_path, table=table) as fixture:
+        client, other = await fixture.connect(), await fixture.connect()
         many = {"name": "t", "partitions": []}
         for count in (20_000, 1, 2, 3_000, 3):
             client.send(2, 7, {"replica_id": -1, "isolation_level": 0, "topics": [many] * count})

@@ -14,7 +14,7 @@ from region_broker.groups.messages import CommitOutcome, CommitRequest, FetchOut
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, TURN_ROWS
-from tests.unit.region_broker.groups.fakes import ManualClock, World, running, stable_member, tp
+from tests.unit.region_broker.groups.fakes import Fixture, ManualClock, running, stable_member, tp
 
 MANY = 3_000
 PRODUCER = TxnProducer(7, 0)
@@ -30,9 +30,9 @@ class TurnClock(ManualClock):
         await super().sleep_ms(duration_ms)
 
 
-def world() -> tuple[World, TurnClock]:
+def fixture() -> tuple[Fixture, TurnClock]:
     clock = TurnClock()
-    return World(clock=clock), clock
+    return Fixture(clock=clock), clock
 
 
 def commit(
@@ -53,7 +53,7 @@ async def turns_until(clock: TurnClock, count: int) -> None:
 async def test_INV_GV1_a_large_commit_is_made_in_pieces_and_written_as_one(
     producer: TxnProducer | None,
 ) -> None:
-    made, clock = world()
+    made, clock = fixture()
     async with running(made):
         appended = made.ledger.batches
         before = clock.turns
@@ -76,7 +76,7 @@ async def test_INV_GV1_a_large_commit_is_made_in_pieces_and_written_as_one(
 
 async def test_INV_HW2_a_commit_that_is_read_at_once_is_made_at_once() -> None:
     """Nothing holds back what its connection sends next, so it must be appended before that begins."""
-    made, clock = world()
+    made, clock = fixture()
     async with running(made):
         before = clock.turns
         await made.groups.commit_offsets(commit(ELEMENTS_AT_ONCE_MAX))
@@ -84,7 +84,7 @@ async def test_INV_HW2_a_commit_that_is_read_at_once_is_made_at_once() -> None:
 
 
 async def test_C46_a_large_commit_is_verified_in_the_step_that_appends_it() -> None:
-    made, clock = world()
+    made, clock = fixture()
     seen: list[tuple[int, int]] = []
 
     def verify() -> None:
@@ -101,7 +101,7 @@ async def test_C46_a_large_commit_is_verified_in_the_step_that_appends_it() -> N
 
 
 async def test_C42_a_large_commit_is_judged_after_it_was_made() -> None:
-    made, clock = world()
+    made, clock = fixture()
     async with running(made):
         started = clock.turns
         task = asyncio.get_running_loop().create_task(made.groups.commit_offsets(commit(MANY)))
@@ -112,7 +112,7 @@ async def test_C42_a_large_commit_is_judged_after_it_was_made() -> None:
 
 async def test_T26_a_shard_that_was_loaded_anew_takes_no_commit_made_before() -> None:
     """What it was held against, the ends of this region's epochs, may be others now: the client asks again."""
-    made, clock = world()
+    made, clock = fixture()
     async with running(made):
         made.ends.ends = {(tp(n), FIRST_LEADER_EPOCH): 5 for n in range(MANY)}
         started = clock.turns
@@ -132,7 +132,7 @@ async def test_KAFKA_INVALID_COMMIT_OFFSET_SIZE_for_a_commit_that_is_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(offset_service, "OFFSET_COMMIT_BYTES_MAX", 10_000)
-    made, _ = world()
+    made, _ = fixture()
     async with running(made):
         appended = made.ledger.batches
         outcome = await made.groups.commit_offsets(commit(30, metadata="m" * 500))
@@ -143,7 +143,7 @@ async def test_KAFKA_INVALID_COMMIT_OFFSET_SIZE_for_a_commit_that_is_too_large(
 
 @pytest.mark.parametrize("every", [False, True])
 async def test_INV_GV3_a_large_fetch_shows_one_moment(every: bool) -> None:
-    made, clock = world()
+    made, clock = fixture()
     async with running(made):
         await made.groups.commit_offsets(commit(MANY, 1))
         started = clock.turns
@@ -159,7 +159,7 @@ async def test_INV_GV3_a_large_fetch_shows_one_moment(every: bool) -> None:
 
 
 async def test_INV_GS3_a_shard_that_was_loaded_anew_answers_no_fetch_begun_before() -> None:
-    made, clock = world()
+    made, clock = fixture()
     async with running(made):
         await made.groups.commit_offsets(commit(10))
         asked = [tp(n) for n in range(MANY)]
@@ -177,7 +177,7 @@ async def test_INV_GS3_a_shard_that_was_loaded_anew_answers_no_fetch_begun_befor
 
 
 async def test_B4_a_large_fetch_names_what_open_transactions_hold() -> None:
-    made, _ = world()
+    made, _ = fixture()
     async with running(made):
         await made.groups.commit_offsets(commit(MANY, 1))
         await made.groups.txn_commit_offsets(commit(MANY + 5, 2), PRODUCER)

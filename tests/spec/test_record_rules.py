@@ -19,8 +19,8 @@ from region_broker.partitions.admission import AppendOutcome, AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec, compress
-from tests.fixtures.kafka_port import RawClient, wire_world
-from tests.fixtures.node_logs import Topic, World, batch, world
+from tests.fixtures.kafka_port import RawClient, wire_fixture
+from tests.fixtures.node_logs import Fixture, Topic, batch, fixture
 from tests.simulation.kafka_client import produce_request
 
 CODECS = {
@@ -36,11 +36,11 @@ MAGIC_OF = {  # what a stream of each codec begins with, by the codecs' own docu
     Codec.LZ4: b"\x04\x22\x4d\x18",
     Codec.ZSTD: b"\x28\xb5\x2f\xfd",
 }
-NOW_MS = 1_000_000  # where the world's clock stands
+NOW_MS = 1_000_000  # where the fixture's clock stands
 RECORDS = [Record(b"k%d" % n, b"value " * 40, (("h", b"x"),), NOW_MS + n) for n in range(5)]
 
 
-def stored(some: World, offset: int = 0) -> tuple[BatchHeader, bytes]:
+def stored(some: Fixture, offset: int = 0) -> tuple[BatchHeader, bytes]:
     some.sync()
     data = some.partition.reader.fetch(offset, 1 << 20, Isolation.READ_UNCOMMITTED).data
     header = read_header(data)
@@ -52,7 +52,7 @@ def stored(some: World, offset: int = 0) -> tuple[BatchHeader, bytes]:
 @pytest.mark.parametrize("target", CODECS)
 @pytest.mark.parametrize("source", CODECS)
 def test_C2_recompressed_batch_keeps_records_offsets_and_sequence(source: str, target: str) -> None:
-    some = world({"compression.type": target})
+    some = fixture({"compression.type": target})
     some.partition.writer.append(batch(3))
     sent = build_batch(RECORDS, origin=Origin(7, 0, 0), codec=CODECS[source])
     outcome = some.partition.writer.append(sent)
@@ -74,7 +74,7 @@ def test_C2_recompressed_batch_keeps_records_offsets_and_sequence(source: str, t
 
 def test_producer_codec_is_kept_byte_for_byte() -> None:
     for codec in Codec:
-        some = world({"compression.type": "producer"})
+        some = fixture({"compression.type": "producer"})
         sent = build_batch(RECORDS, codec=codec)
         some.partition.writer.append(sent)
         assert stored(some)[1][16:] == sent[16:]
@@ -84,7 +84,7 @@ def test_the_level_is_used() -> None:
     plain = build_batch([Record(None, bytes(range(256)) * 200, timestamp_ms=NOW_MS)])
     sizes = {}
     for level in ("1", "9"):
-        some = world({"compression.type": "gzip", "compression.gzip.level": level})
+        some = fixture({"compression.type": "gzip", "compression.gzip.level": level})
         some.partition.writer.append(plain)
         sizes[level] = stored(some)[0].size_bytes
     assert sizes["9"] < sizes["1"]
@@ -103,15 +103,15 @@ def test_the_level_is_used() -> None:
 )
 def test_values_that_kafka_refuses_are_refused(configs: dict[str, str]) -> None:
     with pytest.raises(UnsupportedConfig):
-        world(configs)
+        fixture(configs)
 
 
 def test_records_that_cannot_be_decompressed_are_refused_where_they_would_have_to_be() -> None:
     damaged = bytearray(build_batch(RECORDS, codec=Codec.GZIP))
     damaged[61] ^= 0xFF
     struct.pack_into(">I", damaged, 17, google_crc32c.value(bytes(damaged[21:])))
-    assert world().partition.writer.append(damaged).verdict is AppendVerdict.APPENDED
-    some = world({"compression.type": "zstd"})
+    assert fixture().partition.writer.append(damaged).verdict is AppendVerdict.APPENDED
+    some = fixture({"compression.type": "zstd"})
     assert some.partition.writer.append(damaged).verdict is AppendVerdict.INVALID_RECORD
     ahead = some.partition.writer.prepared(damaged).made
     assert isinstance(ahead, AppendOutcome)
@@ -125,7 +125,7 @@ KEYED = [Record(b"k", b"a"), Record(None, b"b"), Record(b"k", b"c"), Record(None
 def test_KIP467_records_without_a_key_are_named_where_a_compacted_topic_refuses_them(
     codec: Codec,
 ) -> None:
-    some = world({"cleanup.policy": "compact"})
+    some = fixture({"cleanup.policy": "compact"})
     batch = build_batch(KEYED, codec=codec)
     for refused in (
         some.partition.writer.append(batch),
@@ -140,7 +140,7 @@ def test_KIP467_records_without_a_key_are_named_where_a_compacted_topic_refuses_
 
 def test_KIP467_so_many_records_are_named_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("region_broker.partitions.record_rules.RECORD_ERRORS_MAX", 3)
-    refused = world({"cleanup.policy": "compact"}).partition.writer.append(
+    refused = fixture({"cleanup.policy": "compact"}).partition.writer.append(
         build_batch([Record(None, b"v")] * 5)
     )
     assert refused.bad_records == (0, 1, 2)
@@ -149,7 +149,7 @@ def test_KIP467_so_many_records_are_named_and_no_more(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_a_bomb_is_not_unpacked() -> None:
-    some = world({"compression.type": "uncompressed", "max.message.bytes": "100000000"})
+    some = fixture({"compression.type": "uncompressed", "max.message.bytes": "100000000"})
     body = gzip.compress(bytes(65 << 20))
     header = bytearray(build_batch([Record(None, b"")], codec=Codec.GZIP)[:61])
     struct.pack_into(">i", header, 8, 49 + len(body))
@@ -163,7 +163,7 @@ def test_a_bomb_is_not_unpacked() -> None:
 
 
 def test_KIP32_log_append_time_is_the_brokers_and_set_once() -> None:
-    some = world({"message.timestamp.type": "LogAppendTime"})
+    some = fixture({"message.timestamp.type": "LogAppendTime"})
     some.clock.now_ms = 5_000_000
     sent = build_batch(RECORDS, origin=Origin(7, 0, 0))
     outcome = some.partition.writer.append(sent)
@@ -182,11 +182,11 @@ def test_KIP32_log_append_time_is_the_brokers_and_set_once() -> None:
 
 
 def test_create_time_answers_no_append_time() -> None:
-    assert world().partition.writer.append(batch()).log_append_time_ms == -1
+    assert fixture().partition.writer.append(batch()).log_append_time_ms == -1
 
 
 def test_log_append_time_with_another_codec() -> None:
-    some = world({"message.timestamp.type": "LogAppendTime", "compression.type": "lz4"})
+    some = fixture({"message.timestamp.type": "LogAppendTime", "compression.type": "lz4"})
     some.partition.writer.append(build_batch(RECORDS))
     header, data = stored(some)
     assert (header.codec, header.attributes & 0x08) == (Codec.LZ4, 8)
@@ -214,11 +214,11 @@ def test_log_append_time_with_another_codec() -> None:
 def test_KIP937_times_are_held_against_the_clock(
     configs: dict[str, str], at_ms: int, verdict: AppendVerdict
 ) -> None:
-    assert world(configs).partition.writer.append(batch(at_ms=at_ms)).verdict is verdict
+    assert fixture(configs).partition.writer.append(batch(at_ms=at_ms)).verdict is verdict
 
 
 def test_C2_a_duplicate_is_a_duplicate_however_late() -> None:
-    some = world({"message.timestamp.before.max.ms": "10"})
+    some = fixture({"message.timestamp.before.max.ms": "10"})
     sent = batch(origin=Origin(7, 0, 0))
     some.partition.writer.append(sent)
     some.clock.now_ms += 1_000
@@ -233,12 +233,13 @@ def test_a_producer_must_not_claim_append_time() -> None:
         struct.pack_into(">h", data, 21, 0x08)
         struct.pack_into(">I", data, 17, google_crc32c.value(bytes(data[21:])))
         assert (
-            world(configs).partition.writer.append(data).verdict is AppendVerdict.INVALID_TIMESTAMP
+            fixture(configs).partition.writer.append(data).verdict
+            is AppendVerdict.INVALID_TIMESTAMP
         )
 
 
 def test_a_batch_that_no_segment_holds_is_refused() -> None:
-    some = world({"segment.bytes": "4096"})
+    some = fixture({"segment.bytes": "4096"})
     assert some.partition.writer.append(batch(size_bytes=4_096)).verdict is (
         AppendVerdict.LARGER_THAN_SEGMENT
     )
@@ -249,15 +250,15 @@ def test_max_message_bytes_holds_for_what_is_kept() -> None:
     big = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)])
     small = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)], codec=Codec.ZSTD)
     limit = {"max.message.bytes": "1000"}
-    assert world(limit).partition.writer.append(big).verdict is AppendVerdict.TOO_LARGE
-    assert world(limit).partition.writer.append(small).verdict is AppendVerdict.APPENDED
-    opened = world(limit | {"compression.type": "uncompressed"})
+    assert fixture(limit).partition.writer.append(big).verdict is AppendVerdict.TOO_LARGE
+    assert fixture(limit).partition.writer.append(small).verdict is AppendVerdict.APPENDED
+    opened = fixture(limit | {"compression.type": "uncompressed"})
     assert opened.partition.writer.append(small).verdict is AppendVerdict.TOO_LARGE
 
 
 def test_max_message_bytes_holds_for_what_a_thread_has_recompressed() -> None:
     small = build_batch([Record(None, bytes(5_000), timestamp_ms=NOW_MS)], codec=Codec.ZSTD)
-    some = world({"max.message.bytes": "1000", "compression.type": "uncompressed"})
+    some = fixture({"max.message.bytes": "1000", "compression.type": "uncompressed"})
     ahead = some.partition.writer.prepared(small)
     assert some.partition.writer.append(small, ahead=ahead).verdict is AppendVerdict.TOO_LARGE
 
@@ -265,13 +266,13 @@ def test_max_message_bytes_holds_for_what_a_thread_has_recompressed() -> None:
 def test_INV_FIT2_what_was_prepared_under_other_rules_is_looked_at_again() -> None:
     """A thread has changed the codec; meanwhile the topic is set to compact, which takes no record without a key."""
     keyless = build_batch([Record(None, b"v", timestamp_ms=NOW_MS)])
-    before = world({"compression.type": "zstd"}).partition.writer.prepared(keyless)
-    some = world({"compression.type": "gzip", "cleanup.policy": "compact"})
+    before = fixture({"compression.type": "zstd"}).partition.writer.prepared(keyless)
+    some = fixture({"compression.type": "gzip", "cleanup.policy": "compact"})
     assert (
         some.partition.writer.append(keyless, ahead=before).verdict is AppendVerdict.INVALID_RECORD
     )
     keyed = build_batch([Record(b"k", b"v", timestamp_ms=NOW_MS)])
-    before = world({"compression.type": "zstd"}).partition.writer.prepared(keyed)
+    before = fixture({"compression.type": "zstd"}).partition.writer.prepared(keyed)
     assert some.partition.writer.append(keyed, ahead=before).verdict is AppendVerdict.APPENDED
     assert stored(some)[0].codec == Codec.GZIP
 
@@ -279,7 +280,7 @@ def test_INV_FIT2_what_was_prepared_under_other_rules_is_looked_at_again() -> No
 # Holds INV-FIT3.
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_C2_a_retry_of_what_the_log_has_is_a_duplicate_by_whatever_rules(codec: Codec) -> None:
-    some = world()
+    some = fixture()
     sent = build_batch([Record(None, b"v" * 99)], origin=Origin(7, 0, 0), codec=codec)
     assert some.partition.writer.append(sent).verdict is AppendVerdict.APPENDED
     some.sync()
@@ -298,7 +299,7 @@ def test_a_recompressed_batch_has_the_records_of_all_members_of_its_stream(sourc
     batch = bytearray(build_batch(RECORDS, codec=codec)[:61] + body)
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">I", batch, 17, google_crc32c.value(bytes(batch[21:])))
-    some = world({"compression.type": "uncompressed"})
+    some = fixture({"compression.type": "uncompressed"})
     assert some.partition.writer.append(batch).verdict is AppendVerdict.APPENDED
     assert stored(some)[1][61:] == plain[61:]
 
@@ -327,7 +328,7 @@ def claimed(**fields: int) -> bytes:
     ],
 )
 def test_what_a_header_claims_is_held_against_itself(data: bytes, verdict: AppendVerdict) -> None:
-    assert world().partition.writer.append(data).verdict is verdict
+    assert fixture().partition.writer.append(data).verdict is verdict
 
 
 async def _produce(client: RawClient, data: bytes) -> Any:
@@ -340,7 +341,7 @@ async def _produce(client: RawClient, data: bytes) -> Any:
 
 @pytest.mark.slow
 async def test_large_batches_are_recompressed_in_a_thread_and_stay_in_order(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as some:
+    async with wire_fixture(tmp_path) as some:
         topic = await some.topic("t", configs={"compression.type": "zstd"})
         client = await some.connect()
         for sequence, size_bytes in enumerate([100, 60_000, 10, 9_000, 50]):
@@ -352,7 +353,7 @@ async def test_large_batches_are_recompressed_in_a_thread_and_stay_in_order(tmp_
 
 
 async def test_errors_have_the_numbers_of_kafka(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as some:
+    async with wire_fixture(tmp_path) as some:
         await some.topic(
             "t", configs={"segment.bytes": "8192", "max.message.bytes": "10000",
                           "message.timestamp.before.max.ms": "1"},
@@ -372,7 +373,7 @@ async def test_KIP467_an_answer_names_the_records_for_which_a_batch_was_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     monkeypatch.setattr("region_broker.handlers.produce.wait.RECORD_ERRORS_MAX", 3)
-    async with wire_world(tmp_path) as some:
+    async with wire_fixture(tmp_path) as some:
         await some.topic("t", 2, configs={"cleanup.policy": "compact"})
         client = await some.connect()
         batch = build_batch(KEYED)

@@ -13,7 +13,7 @@ import pytest
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.log.log_config import FlushPolicy
 from region_broker.wire.batches import Record, build_batch
-from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 
 NONE, UNKNOWN_TOPIC, TOO_LARGE, INVALID_TOPIC, UNSUPPORTED = 0, 3, 10, 17, 35
 INVALID_CONFIG, INVALID_REQUEST, POLICY = 40, 42, 44
@@ -88,8 +88,8 @@ async def described(client: RawClient, name: str = "t", *, version: int = 4, **m
     return {row.name: row for row in result.configs}
 
 
-def set_configs(world: WireWorld, name: str = "t") -> dict[str, str]:
-    return dict(world.services.metadata.image.topics[name].configs)
+def set_configs(fixture: WireFixture, name: str = "t") -> dict[str, str]:
+    return dict(fixture.services.metadata.image.topics[name].configs)
 
 
 def test_every_topic_config_of_kafka_is_known_with_its_type_and_default() -> None:
@@ -98,9 +98,9 @@ def test_every_topic_config_of_kafka_is_known_with_its_type_and_default() -> Non
 
 
 async def test_KIP226_configs_say_where_they_come_from(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         await change(client, resource("t", op(SET, "segment.bytes", "5000000")))
         rows = await described(client)
         changed, default = rows["segment.bytes"], rows["max.message.bytes"]
@@ -126,26 +126,26 @@ async def test_KIP226_configs_say_where_they_come_from(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", range(2))
 async def test_KIP339_changes_are_merged_and_undone(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         ops = (op(SET, "retention.ms", "5"), op(SET, "segment.ms", "7"))
         (row,) = await change(client, resource("t", *ops), version=version)
         assert (row.error_code, row.resource_type, row.resource_name) == (NONE, TOPIC, "t")
         await change(client, resource("t", op(SET, "retention.ms", "6")), version=version)
-        assert set_configs(world) == {"retention.ms": "6", "segment.ms": "7"}
+        assert set_configs(fixture) == {"retention.ms": "6", "segment.ms": "7"}
         await change(client, resource("t", op(DELETE, "retention.ms")), version=version)
-        assert set_configs(world) == {"segment.ms": "7"}
+        assert set_configs(fixture) == {"segment.ms": "7"}
 
 
 async def test_KIP339_lists_grow_and_shrink(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         (row,) = await change(client, resource("t", op(APPEND, "cleanup.policy", "delete")))
-        assert (row.error_code, set_configs(world)) == (NONE, {"cleanup.policy": "delete"})
+        assert (row.error_code, set_configs(fixture)) == (NONE, {"cleanup.policy": "delete"})
         (row,) = await change(client, resource("t", op(APPEND, "cleanup.policy", "nonsense")))
-        assert (row.error_code, set_configs(world)) == (
+        assert (row.error_code, set_configs(fixture)) == (
             INVALID_CONFIG,
             {"cleanup.policy": "delete"},
         )
@@ -156,17 +156,17 @@ async def test_KIP339_lists_grow_and_shrink(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 async def test_AlterConfigs_sets_back_what_it_does_not_name(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.services.metadata.create_topic("t", 1, {"tidemark.domain": "main"})
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.services.metadata.create_topic("t", 1, {"tidemark.domain": "main"})
+        client = await fixture.connect()
         first = resource("t", {"name": "retention.ms", "value": "5"})
         (row,) = await replace(client, first, version=version)
         assert row.error_code == NONE
         second = resource("t", {"name": "segment.ms", "value": "7"})
         await replace(client, second, version=version)
-        assert set_configs(world) == {"segment.ms": "7", "tidemark.domain": "main"}
+        assert set_configs(fixture) == {"segment.ms": "7", "tidemark.domain": "main"}
         (row,) = await replace(client, first, dry=True, version=version)
-        assert (row.error_code, "retention.ms" in set_configs(world)) == (NONE, False)
+        assert (row.error_code, "retention.ms" in set_configs(fixture)) == (NONE, False)
 
 
 @pytest.mark.parametrize(
@@ -195,60 +195,60 @@ async def test_AlterConfigs_sets_back_what_it_does_not_name(tmp_path: Path, vers
 async def test_refused_change_says_why_and_changes_nothing(
     tmp_path: Path, asked: Any, error: int, text: str
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         good = op(SET, "segment.bytes", "5000")
         both = {**asked, "configs": (*asked["configs"], good)}
         (row,) = await change(client, both)
         assert row.error_code == error
         assert text in (row.error_message or "")
-        assert set_configs(world) == {}
+        assert set_configs(fixture) == {}
 
 
 async def test_resources_named_twice_are_refused_and_others_are_changed(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
+    async with wire_fixture(tmp_path) as fixture:
         for name in ("a", "b"):
-            await world.topic(name)
-        client = await world.connect()
+            await fixture.topic(name)
+        client = await fixture.connect()
         ops = op(SET, "retention.ms", "5")
         rows = await change(client, resource("a", ops), resource("b", ops), resource("a", ops))
         assert [row.error_code for row in rows] == [INVALID_REQUEST, NONE, INVALID_REQUEST]
-        assert (set_configs(world, "a"), set_configs(world, "b")) == ({}, {"retention.ms": "5"})
+        assert (set_configs(fixture, "a"), set_configs(fixture, "b")) == ({}, {"retention.ms": "5"})
 
 
 async def test_validate_only_changes_nothing(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         (good,) = await change(client, resource("t", op(SET, "retention.ms", "5")), dry=True)
         (bad,) = await change(client, resource("t", op(SET, "retention.ms", "x")), dry=True)
-        assert (good.error_code, bad.error_code, set_configs(world)) == (NONE, INVALID_CONFIG, {})
+        assert (good.error_code, bad.error_code, set_configs(fixture)) == (NONE, INVALID_CONFIG, {})
 
 
 async def test_changes_at_the_same_time_are_all_there(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
         values = {"retention.ms": "5", "segment.ms": "6", "segment.bytes": "7000"}
-        clients = [await world.connect() for _ in values]
+        clients = [await fixture.connect() for _ in values]
         async with asyncio.TaskGroup() as tasks:
             for client, (name, value) in zip(clients, values.items(), strict=True):
                 tasks.create_task(change(client, resource("t", op(SET, name, value))))
-        assert set_configs(world) == values
+        assert set_configs(fixture) == values
 
 
 async def test_ledgers_keep_their_configs(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.internal_topic("__consumer_offsets")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.internal_topic("__consumer_offsets")
+        client = await fixture.connect()
         asked = resource("__consumer_offsets", op(SET, "retention.ms", "5"))
         assert [row.error_code for row in await change(client, asked)] == [POLICY]
 
 
 async def test_change_is_in_effect_at_once(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         batch = build_batch([Record(None, b"v" * 3000)])
         produce = {"acks": -1, "timeout": 5000, "transactional_id": None, "topic_data": [
             {"name": "t", "partition_data": [{"index": 0, "records": batch}]}]}  # fmt: skip
@@ -261,23 +261,23 @@ async def test_change_is_in_effect_at_once(tmp_path: Path) -> None:
 
 
 async def test_flush_is_honoured_where_all_is_synced_before_the_answer(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         (row,) = await change(client, resource("t", op(SET, "flush.messages", "1")))
-        assert (row.error_code, set_configs(world)) == (NONE, {"flush.messages": "1"})
+        assert (row.error_code, set_configs(fixture)) == (NONE, {"flush.messages": "1"})
         for policy in (FlushPolicy.INTERVAL, FlushPolicy.OS):
-            world.group_commit.policy = policy
+            fixture.group_commit.policy = policy
             (row,) = await change(client, resource("t", op(SET, "flush.ms", "1")))
             assert row.error_code == INVALID_CONFIG
             assert policy.value in (row.error_message or "")
-        world.group_commit.policy = FlushPolicy.COMMIT
+        fixture.group_commit.policy = FlushPolicy.COMMIT
 
 
 async def test_one_request_names_a_bounded_number_of_keys(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         many = [op(SET, f"k{number}", "1") for number in range(20_000)]
         (row,) = await change(client, resource("t", *many))
         assert row.error_code == INVALID_REQUEST
@@ -288,8 +288,8 @@ async def test_one_request_names_a_bounded_number_of_keys(tmp_path: Path) -> Non
 
 
 async def test_broker_without_a_name_has_no_defaults_of_its_own(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         asked = [{"resource_type": BROKER, "resource_name": name, "configuration_keys": None}
                  for name in ("", "1")]  # fmt: skip
         both = (await client.call(32, 4, {"resources": asked, "include_synonyms": False,
@@ -300,10 +300,10 @@ async def test_broker_without_a_name_has_no_defaults_of_its_own(tmp_path: Path) 
 
 
 async def test_KIP1142_resources_with_configs_are_listed(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
+    async with wire_fixture(tmp_path) as fixture:
         for name in ("b", "a"):
-            await world.topic(name)
-        client = await world.connect()
+            await fixture.topic(name)
+        client = await fixture.connect()
 
         async def listed(*kinds: int) -> tuple[int, list[tuple[int, str]]]:
             answer = await client.call(74, 1, {"resource_types": kinds})

@@ -22,7 +22,7 @@ from region_broker.groups.records import (
 )
 from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.failover_regions import ORDERS, Pair, fail_over
-from tests.fixtures.kafka_port import LEADER_EPOCH, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, wire_fixture
 from tests.fixtures.waiting import until
 
 NONE, UNKNOWN_TOPIC, INVALID_PARTITIONS, BAD_ASSIGNMENT, INVALID_REQUEST = 0, 3, 37, 39, 42
@@ -41,17 +41,17 @@ def topic_of(name: str, count: int, assigned: list[list[int]] | None = None) -> 
 async def test_KIP195_topic_grows_and_its_new_partitions_take_writes(
     tmp_path: Path, version: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("t")
+        client = await fixture.connect()
         (row,) = (await client.call(37, version, grow_of(topic_of("t", 3)))).results
         assert (row.error_code, row.name) == (NONE, "t")
         asked = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
         (found,) = (await client.call(3, 7, asked)).topics
         rows = [(p.partition_index, p.leader_id, p.leader_epoch) for p in found.partitions]
         assert rows == [(0, 1, LEADER_EPOCH), (1, 1, LEADER_EPOCH), (2, 1, LEADER_EPOCH)]
-        assert world.services.metadata.image.topics["t"].topic_id == topic.topic_id
-        assert world.partition("t", 2).is_leader
+        assert fixture.services.metadata.image.topics["t"].topic_id == topic.topic_id
+        assert fixture.partition("t", 2).is_leader
 
 
 @pytest.mark.parametrize(
@@ -73,44 +73,44 @@ async def test_KIP195_topic_grows_and_its_new_partitions_take_writes(
 async def test_KIP195_growth_is_refused_with_the_reason(
     tmp_path: Path, asked: Any, error: int, text: str
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        await world.internal_topic("__ledger")
-        client = await world.connect()
-        before = world.services.metadata.image
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        await fixture.internal_topic("__ledger")
+        client = await fixture.connect()
+        before = fixture.services.metadata.image
         (row,) = (await client.call(37, 3, grow_of(*asked))).results
         assert row.error_code == error
         assert text in (row.error_message or "")
-        assert world.services.metadata.image is before
+        assert fixture.services.metadata.image is before
 
 
 async def test_KIP195_validate_only_grows_nothing_and_assignments_may_name_any_regions_node(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         asked = topic_of("t", 3, [[1], [2]])  # 2: what clients of a mirror see
         for dry, count in ((True, 1), (False, 3)):
             (row,) = (await client.call(37, 1, grow_of(asked, dry=dry))).results
             assert row.error_code == NONE
-            assert world.services.metadata.image.topics["t"].partition_count == count
+            assert fixture.services.metadata.image.topics["t"].partition_count == count
 
 
 async def test_KIP195_of_two_that_grow_a_topic_at_a_time_one_is_refused(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
         rows: list[Any] = []
 
         async def grow(count: int) -> None:
-            client = await world.connect()
+            client = await fixture.connect()
             rows.extend((await client.call(37, 3, grow_of(topic_of("t", count)))).results)
 
         async with asyncio.TaskGroup() as tasks:
             for count in (3, 4):
                 tasks.create_task(grow(count))
         assert {row.error_code for row in rows} <= {NONE, INVALID_PARTITIONS}
-        assert world.services.metadata.image.topics["t"].partition_count in (3, 4)
+        assert fixture.services.metadata.image.topics["t"].partition_count in (3, 4)
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from idempotency.ledger_records import TxnStatus
 from tests.fixtures.coordinator import (
     FIRST_ID,
     LEADER_EPOCH,
-    CoreWorld,
+    CoreFixture,
+    fixture_with,
     record,
     started,
     tp,
-    world_with,
 )
 from txn_coordinator import events as ev
 from txn_coordinator.states import VALID_PREVIOUS, check_transition
@@ -50,27 +50,29 @@ def test_C14_only_listed_transitions_are_legal() -> None:
 
 # Holds INV-TC1.
 def test_C14_one_transition_at_a_time_the_second_request_waits() -> None:
-    world, pid = started()
-    end = world.end(pid, 0, commit=True)
-    late = world.add(pid, 0, B)
-    assert late in world.held
-    assert end not in world.answers
-    world.persist()
-    assert world.answers[end].verdict is V.OK
-    assert late not in world.answers  # markers under way
-    world.step(ev.HoldExpired(late, "t"))
-    assert world.answers[late].verdict is V.CONCURRENT
-    world.deliver()
-    assert world.record().status is S.COMPLETE_COMMIT
+    fixture, pid = started()
+    end = fixture.end(pid, 0, commit=True)
+    late = fixture.add(pid, 0, B)
+    assert late in fixture.held
+    assert end not in fixture.answers
+    fixture.persist()
+    assert fixture.answers[end].verdict is V.OK
+    assert late not in fixture.answers  # markers under way
+    fixture.step(ev.HoldExpired(late, "t"))
+    assert fixture.answers[late].verdict is V.CONCURRENT
+    fixture.deliver()
+    assert fixture.record().status is S.COMPLETE_COMMIT
 
 
 def test_C15_init_over_an_ongoing_transaction_aborts_it_and_bumps_again() -> None:
-    world, pid = started()
-    again = world.init()
-    world.deliver()
-    assert world.answers[again].producer_id == pid
-    assert world.answers[again].producer_epoch == 2  # 1 fenced the old producer, 2 is the new one's
-    assert world.record().status is S.EMPTY
+    fixture, pid = started()
+    again = fixture.init()
+    fixture.deliver()
+    assert fixture.answers[again].producer_id == pid
+    assert (
+        fixture.answers[again].producer_epoch == 2
+    )  # 1 fenced the old producer, 2 is the new one's
+    assert fixture.record().status is S.EMPTY
 
 
 # Holds INV-TT2.
@@ -89,50 +91,53 @@ def test_C15_init_over_an_ongoing_transaction_aborts_it_and_bumps_again() -> Non
 def test_C15_init_with_a_pair(
     status: TxnStatus, sent: tuple[int, int], verdict: V, epoch: int
 ) -> None:
-    world = world_with(record(status, 3, last_producer_epoch=2))
-    number = world.init(pid=sent[0], epoch=sent[1])
-    world.persist()
-    assert (world.answers[number].verdict, world.answers[number].producer_epoch) == (verdict, epoch)
+    fixture = fixture_with(record(status, 3, last_producer_epoch=2))
+    number = fixture.init(pid=sent[0], epoch=sent[1])
+    fixture.persist()
+    assert (fixture.answers[number].verdict, fixture.answers[number].producer_epoch) == (
+        verdict,
+        epoch,
+    )
 
 
 def test_C15_a_new_instance_takes_away_the_old_ones_retry() -> None:
-    world = world_with(record(S.EMPTY, 3, last_producer_epoch=2))
-    world.init()
-    world.persist()
-    old = world.init(pid=5, epoch=3)
-    assert world.answers[old].verdict is V.FENCED
+    fixture = fixture_with(record(S.EMPTY, 3, last_producer_epoch=2))
+    fixture.init()
+    fixture.persist()
+    old = fixture.init(pid=5, epoch=3)
+    assert fixture.answers[old].verdict is V.FENCED
 
 
 def test_C15_init_while_markers_are_written_waits() -> None:
-    world, pid = started()
-    world.end(pid, 0, commit=True)
-    again = world.init()
-    world.persist()
-    assert again not in world.answers
-    world.deliver()
-    assert world.answers[again].producer_epoch == 1
+    fixture, pid = started()
+    fixture.end(pid, 0, commit=True)
+    again = fixture.init()
+    fixture.persist()
+    assert again not in fixture.answers
+    fixture.deliver()
+    assert fixture.answers[again].producer_epoch == 1
 
 
 def test_C15_a_late_copy_of_init_does_not_abort_what_its_sender_does_now() -> None:
-    world = world_with(record(S.ONGOING, 3, last_producer_epoch=2))
-    late = world.init(pid=5, epoch=2)
-    assert world.answers[late].verdict is V.FENCED
-    assert world.record().status is S.ONGOING
+    fixture = fixture_with(record(S.ONGOING, 3, last_producer_epoch=2))
+    late = fixture.init(pid=5, epoch=2)
+    assert fixture.answers[late].verdict is V.FENCED
+    assert fixture.record().status is S.ONGOING
 
 
 # Holds INV-TS3.
 def test_C16_an_exhausted_epoch_gives_a_new_producer_id() -> None:
-    world = world_with(record(S.EMPTY, 32_765))
-    last = world.init()
-    world.persist()
-    assert (world.answers[last].producer_id, world.answers[last].producer_epoch) == (5, 32_766)
-    rotated = world.init(pid=5, epoch=32_766)
-    world.persist()
-    fresh = world.answers[rotated]
+    fixture = fixture_with(record(S.EMPTY, 32_765))
+    last = fixture.init()
+    fixture.persist()
+    assert (fixture.answers[last].producer_id, fixture.answers[last].producer_epoch) == (5, 32_766)
+    rotated = fixture.init(pid=5, epoch=32_766)
+    fixture.persist()
+    fresh = fixture.answers[rotated]
     assert (fresh.producer_id, fresh.producer_epoch) == (FIRST_ID, 0)
-    retried = world.init(pid=5, epoch=32_766)  # the answer was lost
-    assert world.answers[retried].producer_id == fresh.producer_id
-    assert world.answers[retried].producer_epoch == 0
+    retried = fixture.init(pid=5, epoch=32_766)  # the answer was lost
+    assert fixture.answers[retried].producer_id == fresh.producer_id
+    assert fixture.answers[retried].producer_epoch == 0
 
 
 C17 = [
@@ -157,10 +162,10 @@ C17 = [
 def test_C17_end_txn_of_a_TV1_client(
     status: TxnStatus, epoch: int, commit: bool, verdict: V
 ) -> None:
-    world = world_with(record(status, 3, client_tv=1))
-    number = world.end(5, epoch, commit)
-    world.persist()
-    answer = world.answers[number]
+    fixture = fixture_with(record(status, 3, client_tv=1))
+    number = fixture.end(5, epoch, commit)
+    fixture.persist()
+    answer = fixture.answers[number]
     assert answer.verdict is verdict
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
@@ -171,9 +176,9 @@ def test_C17_end_txn_of_a_TV1_client(
 def test_C17_P11_another_epoch_is_fenced_under_TV1(
     status: TxnStatus, epoch: int, commit: bool
 ) -> None:
-    world = world_with(record(status, 3, client_tv=1))
-    assert world.answers[world.end(5, epoch, commit)].verdict is V.FENCED
-    assert world.answers[world.end(6, 3, commit)].verdict is V.UNKNOWN_PRODUCER_MAPPING
+    fixture = fixture_with(record(status, 3, client_tv=1))
+    assert fixture.answers[fixture.end(5, epoch, commit)].verdict is V.FENCED
+    assert fixture.answers[fixture.end(6, 3, commit)].verdict is V.UNKNOWN_PRODUCER_MAPPING
 
 
 C18 = [
@@ -206,10 +211,10 @@ C18 = [
 def test_C18_end_txn_of_a_TV2_client(
     status: TxnStatus, kind: str, commit: bool, verdict: V, epoch: int
 ) -> None:
-    world = world_with(record(status, 3, last_producer_epoch=2))
-    number = world.end(5, 3 if kind == "cur" else 2, commit, tv=2)
-    world.persist()
-    answer = world.answers[number]
+    fixture = fixture_with(record(status, 3, last_producer_epoch=2))
+    number = fixture.end(5, 3 if kind == "cur" else 2, commit, tv=2)
+    fixture.persist()
+    answer = fixture.answers[number]
     assert (answer.verdict, answer.producer_epoch) == (verdict, epoch)
 
 
@@ -219,41 +224,41 @@ def test_C18_P5_the_end_of_the_next_transaction_waits_for_the_markers(commit: bo
     # KIP-890: EndTxn is answered with the next epoch once the decision is durable. The Java client may
     # abort an empty transaction with it before the markers are written; Kafka has a transition pending
     # then and says CONCURRENT_TRANSACTIONS, never PRODUCER_FENCED. Here it is held.
-    world, pid = started()
-    first = world.end(pid, 0, commit=commit, tv=2)
-    world.persist()
-    assert world.answers[first].producer_epoch == 1
-    following = world.end(pid, 1, commit=False, tv=2)
-    assert following not in world.answers
-    world.deliver()
-    world.persist()
-    assert world.answers[following].verdict is V.OK
-    assert world.answers[following].producer_epoch == 2
+    fixture, pid = started()
+    first = fixture.end(pid, 0, commit=commit, tv=2)
+    fixture.persist()
+    assert fixture.answers[first].producer_epoch == 1
+    following = fixture.end(pid, 1, commit=False, tv=2)
+    assert following not in fixture.answers
+    fixture.deliver()
+    fixture.persist()
+    assert fixture.answers[following].verdict is V.OK
+    assert fixture.answers[following].producer_epoch == 2
 
 
 # Holds INV-TC3.
 def test_C19_end_txn_is_answered_when_the_decision_is_durable_markers_after() -> None:
-    world, pid = started()
-    end = world.end(pid, 0, commit=True)
-    assert end not in world.answers
-    assert world.sent == []
-    world.persist()
-    assert world.answers[end].verdict is V.OK
-    (sent,) = world.sent
+    fixture, pid = started()
+    end = fixture.end(pid, 0, commit=True)
+    assert end not in fixture.answers
+    assert fixture.sent == []
+    fixture.persist()
+    assert fixture.answers[end].verdict is V.OK
+    (sent,) = fixture.sent
     assert sent.partitions == (A,)
-    assert sent.decision == DecisionId(0, LEADER_EPOCH, world.rows[-1][0].offset, 0)
+    assert sent.decision == DecisionId(0, LEADER_EPOCH, fixture.rows[-1][0].offset, 0)
 
 
 # Holds INV-TC9.
 @pytest.mark.parametrize("cut", range(1, 6))
 def test_C22_replay_of_any_prefix_gives_the_state_at_that_point(cut: int) -> None:
-    world, pid = started()  # EMPTY, ONGOING
-    world.end(pid, 0, commit=True)
-    world.deliver()  # PREPARE_COMMIT, COMPLETE_COMMIT
-    world.add(pid, 0, B)
-    world.persist()  # ONGOING
+    fixture, pid = started()  # EMPTY, ONGOING
+    fixture.end(pid, 0, commit=True)
+    fixture.deliver()  # PREPARE_COMMIT, COMPLETE_COMMIT
+    fixture.add(pid, 0, B)
+    fixture.persist()  # ONGOING
     order = [S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.COMPLETE_COMMIT, S.ONGOING]
-    again = world.reload(rows=cut)
+    again = fixture.reload(rows=cut)
     assert again.record().status is order[cut - 1]
     again.resume()
     again.deliver()
@@ -263,43 +268,43 @@ def test_C22_replay_of_any_prefix_gives_the_state_at_that_point(cut: int) -> Non
 
 
 def test_C22_a_tombstone_removes() -> None:
-    world, _ = started()
-    world = world_with(record(S.EMPTY, 0))
-    world.wall_ms = 8 * 24 * 3_600_000
-    world.step(ev.TransactionalIdExpired("t"))
-    world.persist()
-    assert world.reload().entries == {}
+    fixture, _ = started()
+    fixture = fixture_with(record(S.EMPTY, 0))
+    fixture.wall_ms = 8 * 24 * 3_600_000
+    fixture.step(ev.TransactionalIdExpired("t"))
+    fixture.persist()
+    assert fixture.reload().entries == {}
 
 
 def test_C24_a_timed_out_transaction_is_aborted_with_one_bump() -> None:
-    world, pid = started()
-    world.now_ms = 60_000
-    assert world.core.view.timed_out(world.now_ms) == []
-    world.now_ms = 60_001
-    assert world.core.view.timed_out(world.now_ms) == ["t"]
-    world.step(ev.TransactionTimedOut("t"))
-    world.deliver()
-    assert world.record().status is S.COMPLETE_ABORT
-    assert world.record().producer_epoch == 1
-    late = world.end(pid, 0, commit=True)
-    assert world.answers[late].verdict is V.FENCED
-    back = world.init(pid=pid, epoch=0)
-    assert world.answers[back].verdict is V.FENCED
+    fixture, pid = started()
+    fixture.now_ms = 60_000
+    assert fixture.core.view.timed_out(fixture.now_ms) == []
+    fixture.now_ms = 60_001
+    assert fixture.core.view.timed_out(fixture.now_ms) == ["t"]
+    fixture.step(ev.TransactionTimedOut("t"))
+    fixture.deliver()
+    assert fixture.record().status is S.COMPLETE_ABORT
+    assert fixture.record().producer_epoch == 1
+    late = fixture.end(pid, 0, commit=True)
+    assert fixture.answers[late].verdict is V.FENCED
+    back = fixture.init(pid=pid, epoch=0)
+    assert fixture.answers[back].verdict is V.FENCED
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_C24_a_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
-    world = CoreWorld()
-    number = world.init(timeout_ms=timeout_ms)
-    assert world.answers[number].verdict is V.INVALID_TIMEOUT
-    assert world.rows == []
+    fixture = CoreFixture()
+    number = fixture.init(timeout_ms=timeout_ms)
+    assert fixture.answers[number].verdict is V.INVALID_TIMEOUT
+    assert fixture.rows == []
 
 
 # Holds INV-TX1.
 def test_G7_timers_start_again_at_a_reload() -> None:
-    world, _ = started()
-    world.now_ms = 59_000
-    again = world.reload()
+    fixture, _ = started()
+    fixture.now_ms = 59_000
+    again = fixture.reload()
     again.now_ms = 119_000
     assert again.core.view.timed_out(again.now_ms) == []
     again.now_ms = 119_001
@@ -310,40 +315,40 @@ def test_G7_timers_start_again_at_a_reload() -> None:
 def test_C25_an_idle_id_is_forgotten_and_an_ongoing_one_never() -> None:
     week_ms = 7 * 24 * 3_600_000
     for status in (S.EMPTY, S.COMPLETE_ABORT, S.COMPLETE_COMMIT):
-        assert world_with(record(status, 0)).core.view.expired(week_ms + 1) == ["t"]
-        assert world_with(record(status, 0)).core.view.expired(week_ms) == []
+        assert fixture_with(record(status, 0)).core.view.expired(week_ms + 1) == ["t"]
+        assert fixture_with(record(status, 0)).core.view.expired(week_ms) == []
     for status in (S.ONGOING, S.PREPARE_ABORT, S.PREPARE_COMMIT):
-        assert world_with(record(status, 0)).core.view.expired(week_ms + 1) == []
-    world = world_with(record(S.EMPTY, 0))
-    world.wall_ms = week_ms + 1
-    world.step(ev.TransactionalIdExpired("t"))
-    assert world.rows[-1][2] is None  # the tombstone first
-    assert "t" in world.entries
-    world.persist()
-    number = world.add(5, 0, A)
-    assert world.answers[number].verdict is V.UNKNOWN_PRODUCER_MAPPING
+        assert fixture_with(record(status, 0)).core.view.expired(week_ms + 1) == []
+    fixture = fixture_with(record(S.EMPTY, 0))
+    fixture.wall_ms = week_ms + 1
+    fixture.step(ev.TransactionalIdExpired("t"))
+    assert fixture.rows[-1][2] is None  # the tombstone first
+    assert "t" in fixture.entries
+    fixture.persist()
+    number = fixture.add(5, 0, A)
+    assert fixture.answers[number].verdict is V.UNKNOWN_PRODUCER_MAPPING
 
 
 def test_C26_a_subset_of_an_ongoing_transaction_is_not_written_again() -> None:
-    world, pid = started()
-    rows = len(world.rows)
-    number = world.add(pid, 0, A)
-    assert world.answers[number].verdict is V.OK
-    assert len(world.rows) == rows
+    fixture, pid = started()
+    rows = len(fixture.rows)
+    number = fixture.add(pid, 0, A)
+    assert fixture.answers[number].verdict is V.OK
+    assert len(fixture.rows) == rows
 
 
 # Holds INV-TC6.
 def test_C26_P6_a_transition_under_way_is_looked_at_before_producer_ids() -> None:
     # TV2 over the last epoch: the client already uses the new pair while markers are written.
-    world = world_with(record(S.ONGOING, 32_766))
-    end = world.end(5, 32_766, commit=True, tv=2)
-    early = world.add(FIRST_ID, 0, B, tv=2)
-    world.persist()
-    pair = (world.answers[end].producer_id, world.answers[end].producer_epoch)
+    fixture = fixture_with(record(S.ONGOING, 32_766))
+    end = fixture.end(5, 32_766, commit=True, tv=2)
+    early = fixture.add(FIRST_ID, 0, B, tv=2)
+    fixture.persist()
+    pair = (fixture.answers[end].producer_id, fixture.answers[end].producer_epoch)
     assert pair == (FIRST_ID, 0)
-    assert early not in world.answers
-    world.deliver()
-    assert world.answers[early].verdict is V.OK
+    assert early not in fixture.answers
+    fixture.deliver()
+    assert fixture.answers[early].verdict is V.OK
 
 
 @pytest.mark.parametrize(
@@ -363,81 +368,81 @@ def test_C26_P6_a_transition_under_way_is_looked_at_before_producer_ids() -> Non
 def test_C27_verification(
     status: TxnStatus, pair: tuple[int, int], partition: object, verdict: V
 ) -> None:
-    world = world_with(record(status, 3))
-    assert world.core.view.verify("t", *pair, partition) is verdict  # type: ignore[arg-type]
+    fixture = fixture_with(record(status, 3))
+    assert fixture.core.view.verify("t", *pair, partition) is verdict  # type: ignore[arg-type]
 
 
 # Holds INV-TK1.
 def test_C33_complete_needs_every_partition() -> None:
-    world, pid = started()
-    world.add(pid, 0, B)
-    world.persist()
-    world.end(pid, 0, commit=True)
-    world.persist()
-    (sent,) = world.sent
-    world.step(ev.MarkerConfirmed("t", sent.decision, A))
-    world.step(ev.MarkerConfirmed("t", sent.decision, A))  # repeated
+    fixture, pid = started()
+    fixture.add(pid, 0, B)
+    fixture.persist()
+    fixture.end(pid, 0, commit=True)
+    fixture.persist()
+    (sent,) = fixture.sent
+    fixture.step(ev.MarkerConfirmed("t", sent.decision, A))
+    fixture.step(ev.MarkerConfirmed("t", sent.decision, A))  # repeated
     other = msgspec.structs.replace(sent.decision, offset=999)
-    world.step(ev.MarkerConfirmed("t", other, B))  # of another decision
-    assert world.record().status is S.PREPARE_COMMIT
-    world.step(ev.MarkerConfirmed("t", sent.decision, B))
-    assert world.record().status is S.COMPLETE_COMMIT
+    fixture.step(ev.MarkerConfirmed("t", other, B))  # of another decision
+    assert fixture.record().status is S.PREPARE_COMMIT
+    fixture.step(ev.MarkerConfirmed("t", sent.decision, B))
+    assert fixture.record().status is S.COMPLETE_COMMIT
 
 
 # Holds INV-TC3.
 def test_B2_ongoing_is_answered_only_when_durable_and_found_after_a_restart() -> None:
-    world = CoreWorld()
-    world.init()
-    world.persist()
-    number = world.add(FIRST_ID, 0, A)
-    assert number not in world.answers
-    assert world.reload(rows=1).record().status is S.EMPTY
-    world.persist()
-    again = world.reload()
+    fixture = CoreFixture()
+    fixture.init()
+    fixture.persist()
+    number = fixture.add(FIRST_ID, 0, A)
+    assert number not in fixture.answers
+    assert fixture.reload(rows=1).record().status is S.EMPTY
+    fixture.persist()
+    again = fixture.reload()
     assert again.record().partitions == (A,)
     same = again.add(FIRST_ID, 0, A)
     assert again.answers[same].verdict is V.OK
 
 
 def test_B10_an_empty_transaction_commits() -> None:
-    world, pid = started()  # partition added, nothing produced
-    end = world.end(pid, 0, commit=True)
-    world.deliver()
-    assert world.answers[end].verdict is V.OK
-    assert world.record().status is S.COMPLETE_COMMIT
+    fixture, pid = started()  # partition added, nothing produced
+    end = fixture.end(pid, 0, commit=True)
+    fixture.deliver()
+    assert fixture.answers[end].verdict is V.OK
+    assert fixture.record().status is S.COMPLETE_COMMIT
 
 
 # Holds INV-TT4.
 def test_P7_a_fence_bumps_once_and_rotates_when_the_epochs_end() -> None:
-    world = world_with(record(S.ONGOING, 32_766))
-    world.now_ms = 10**9
-    world.step(ev.TransactionTimedOut("t"))
-    world.persist()
-    assert world.sent[0].producer_epoch == 32_767
-    world.deliver()
-    done = world.record()
+    fixture = fixture_with(record(S.ONGOING, 32_766))
+    fixture.now_ms = 10**9
+    fixture.step(ev.TransactionTimedOut("t"))
+    fixture.persist()
+    assert fixture.sent[0].producer_epoch == 32_767
+    fixture.deliver()
+    done = fixture.record()
     assert (done.producer_id, done.producer_epoch, done.status) == (FIRST_ID, 0, S.COMPLETE_ABORT)
-    number = world.init()
-    world.persist()
-    assert world.answers[number].producer_epoch == 1
+    number = fixture.init()
+    fixture.persist()
+    assert fixture.answers[number].producer_epoch == 1
 
 
 def test_P12_a_parked_fence_is_not_repeated() -> None:
-    world, _ = started()
-    first, second = world.init(), world.init()
-    world.deliver()
-    assert world.answers[first].producer_epoch == 2
-    assert world.answers[second].producer_epoch == 3
-    values = [lr.decode_transaction_value("t", value) for _, _, value in world.rows if value]
+    fixture, _ = started()
+    first, second = fixture.init(), fixture.init()
+    fixture.deliver()
+    assert fixture.answers[first].producer_epoch == 2
+    assert fixture.answers[second].producer_epoch == 3
+    values = [lr.decode_transaction_value("t", value) for _, _, value in fixture.rows if value]
     assert [value.status for value in values].count(S.PREPARE_ABORT) == 1
 
 
 def test_P1_a_delayed_end_txn_under_TV2_cannot_end_a_later_transaction() -> None:
-    world, pid = started(tv=2)
-    world.end(pid, 0, commit=False, tv=2)
-    world.deliver()
-    world.add(pid, 1, A, tv=2)
-    world.persist()
-    late = world.end(pid, 0, commit=True, tv=2)
-    assert world.answers[late].verdict is V.FENCED
-    assert world.record().status is S.ONGOING
+    fixture, pid = started(tv=2)
+    fixture.end(pid, 0, commit=False, tv=2)
+    fixture.deliver()
+    fixture.add(pid, 1, A, tv=2)
+    fixture.persist()
+    late = fixture.end(pid, 0, commit=True, tv=2)
+    assert fixture.answers[late].verdict is V.FENCED
+    assert fixture.record().status is S.ONGOING

@@ -14,7 +14,7 @@ import pytest
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.record_batch import ControlType
 from region_broker.handlers.produce import produce
-from tests.fixtures.kafka_port import RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 from tests.fixtures.node_logs import append_marker
 from tests.fixtures.waiting import until
 from tests.spec.test_wire_produce_fetch import batch, produce_of, txn
@@ -24,12 +24,12 @@ NONE, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER = 0, 19, 45
 
 
 @asynccontextmanager
-async def held_world(folder: Path) -> AsyncIterator[tuple[WireWorld, RawClient, asyncio.Event]]:
+async def held_fixture(folder: Path) -> AsyncIterator[tuple[WireFixture, RawClient, asyncio.Event]]:
     """A coordinator that answers when the event is set, and says that every batch is in a transaction."""
-    async with wire_world(folder) as world:
-        await world.topic("t", 2)
-        held = world.txn.gate = asyncio.Event()
-        yield world, await world.connect(), held
+    async with wire_fixture(folder) as fixture:
+        await fixture.topic("t", 2)
+        held = fixture.txn.gate = asyncio.Event()
+        yield fixture, await fixture.connect(), held
 
 
 def transactional(sequence: int = 0, *, producer_epoch: int = 0) -> dict[str, Any]:
@@ -44,13 +44,13 @@ def another_producers() -> dict[str, Any]:
     return sent
 
 
-async def waits(world: WireWorld, producer_epoch: int = 0) -> None:
-    attempts = world.partition("t").state.verifications
+async def waits(fixture: WireFixture, producer_epoch: int = 0) -> None:
+    attempts = fixture.partition("t").state.verifications
     await until(lambda: attempts.lowest_sequence(9, producer_epoch) is not None, "an attempt")
 
 
-def write_marker(world: WireWorld, producer_epoch: int) -> None:
-    append_marker(world.partition("t"),
+def write_marker(fixture: WireFixture, producer_epoch: int) -> None:
+    append_marker(fixture.partition("t"),
         producer_id=9, producer_epoch=producer_epoch, control_type=ControlType.ABORT,
         coordinator_epoch=1, decision=None, timestamp_ms=1,
     )  # fmt: skip
@@ -66,16 +66,16 @@ async def test_P4_batch_that_waited_over_a_marker_is_not_taken_into_the_next_tra
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_rows: int
 ) -> None:
     monkeypatch.setattr(produce, "TURN_ROWS", turn_rows)  # 0: every request is one of many batches
-    async with held_world(tmp_path) as (world, client, held):
-        world.txn.in_transaction.add(T0)
+    async with held_fixture(tmp_path) as (fixture, client, held):
+        fixture.txn.in_transaction.add(T0)
         client.send(0, 12, another_producers())
         client.send(0, 9, transactional())
-        await waits(world)
-        write_marker(world, producer_epoch=0)
+        await waits(fixture)
+        write_marker(fixture, producer_epoch=0)
         held.set()
         assert await error_of(client, 12) == NONE
         assert await error_of(client, 9) == NOT_ENOUGH_REPLICAS
-        assert world.partition("t").log_end_offset == 1, "the marker"
+        assert fixture.partition("t").log_end_offset == 1, "the marker"
         client.send(0, 9, transactional())
         assert await error_of(client, 9) == NONE, "sent again, it is verified anew"
 
@@ -85,33 +85,33 @@ async def test_P4_answer_of_the_coordinator_that_comes_after_the_marker_is_refus
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_rows: int
 ) -> None:
     monkeypatch.setattr(produce, "TURN_ROWS", turn_rows)  # 0: every request is one of many batches
-    async with held_world(tmp_path) as (world, client, held):
+    async with held_fixture(tmp_path) as (fixture, client, held):
         client.send(0, 12, transactional())
-        await waits(world)
-        write_marker(world, producer_epoch=1)
+        await waits(fixture)
+        write_marker(fixture, producer_epoch=1)
         held.set()
         assert await error_of(client, 12) == NOT_ENOUGH_REPLICAS
-        assert world.partition("t").log_end_offset == 1, "the marker"
+        assert fixture.partition("t").log_end_offset == 1, "the marker"
 
 
 async def test_P5_marker_of_the_transaction_before_refuses_no_batch_of_the_next_one(
     tmp_path: Path,
 ) -> None:
-    async with held_world(tmp_path) as (world, client, held):
+    async with held_fixture(tmp_path) as (fixture, client, held):
         client.send(0, 12, transactional(producer_epoch=1))
-        await waits(world, producer_epoch=1)
-        write_marker(world, producer_epoch=1)
+        await waits(fixture, producer_epoch=1)
+        write_marker(fixture, producer_epoch=1)
         held.set()
         assert await error_of(client, 12) == NONE
 
 
 async def test_C5_batch_that_overtakes_one_that_waits_is_out_of_order(tmp_path: Path) -> None:
-    async with held_world(tmp_path) as (world, client, held):
-        world.txn.in_transaction.add(T0)
+    async with held_fixture(tmp_path) as (fixture, client, held):
+        fixture.txn.in_transaction.add(T0)
         client.send(0, 12, another_producers())
         client.send(0, 9, transactional(0))
-        await waits(world)
-        quick = await world.connect()
+        await waits(fixture)
+        quick = await fixture.connect()
         quick.send(0, 9, transactional(1))
         assert await error_of(quick, 9) == OUT_OF_ORDER
         held.set()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from region_broker.wire.batches import Record, build_batch
-from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_fixture
 
 INVALID_TOPIC, EXISTS, INVALID_PARTITIONS, INVALID_CONFIG = 17, 36, 37, 40
 
@@ -34,8 +34,8 @@ async def metadata(client: RawClient, *names: str, version: int = 12, **more: An
 
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_created_topic_is_in_the_metadata(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         answer = await client.call(19, version, create_of(retention_ms="1000"))
         assert answer.topics[0].error_code == 0
         (topic,) = (await metadata(client, "orders")).topics
@@ -71,13 +71,13 @@ async def test_created_topic_is_in_the_metadata(tmp_path: Path, version: int) ->
 async def test_bad_topic_is_refused_with_the_reason(
     tmp_path: Path, request_fields: Any, error: int, text: str
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("known_topic")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("known_topic")
+        client = await fixture.connect()
         (row,) = (await client.call(19, 7, request_fields)).topics
         assert row.error_code == error
         assert text in (row.error_message or "")
-        assert set(world.services.metadata.image.topics) == {"known_topic"}
+        assert set(fixture.services.metadata.image.topics) == {"known_topic"}
 
 
 @pytest.mark.parametrize(("nodes", "error"), [([1], 0), ([2], 0), ([9], 39), ([1, 2], 39)])
@@ -85,31 +85,31 @@ async def test_an_assignment_names_one_node_that_of_any_region(
     tmp_path: Path, nodes: list[int], error: int
 ) -> None:
     """A client of a mirror sees that one's node, 2, only; what it asks for is forwarded to the region of node 1."""
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         asked = create_of(count=-1, replicas=-1)
         asked["topics"][0]["assignments"] = [{"partition_index": 0, "broker_ids": nodes}]
         (topic,) = (await client.call(19, 5, asked)).topics
         assert topic.error_code == error
-        assert ("orders" in world.services.metadata.image.topics) == (error == 0)
+        assert ("orders" in fixture.services.metadata.image.topics) == (error == 0)
 
 
 async def test_validate_only_and_a_topic_named_twice_create_nothing(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         (row,) = (await client.call(19, 7, create_of() | {"validate_only": True})).topics
         assert (row.error_code, row.num_partitions) == (0, 2)
         twice = create_of()
         twice["topics"] *= 2
         rows = (await client.call(19, 7, twice)).topics
         assert [row.error_code for row in rows] == [42, 42]
-        assert not world.services.metadata.image.topics
+        assert not fixture.services.metadata.image.topics
 
 
 async def test_deleted_topic_is_gone_and_ledgers_stay(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("orders")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("orders")
+        client = await fixture.connect()
         asked = [{"name": None, "topic_id": topic.topic_id}, {"name": "nope", "topic_id": None}]
         rows = (await client.call(20, 6, {"topics": asked, "timeout": 1000})).responses
         assert [row.error_code for row in rows] == [0, 3]
@@ -117,35 +117,35 @@ async def test_deleted_topic_is_gone_and_ledgers_stay(tmp_path: Path) -> None:
 
 
 async def test_metadata_lists_all_topics_by_null_and_none_by_an_empty_list(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
+    async with wire_fixture(tmp_path) as fixture:
         for name in ("a", "b"):
-            await world.topic(name)
-        client = await world.connect()
+            await fixture.topic(name)
+        client = await fixture.connect()
         every = await metadata(client, topics=None)
         assert sorted(topic.name for topic in every.topics) == ["a", "b"]
         assert (await metadata(client)).topics == ()
         oldest = await client.call(3, 0, {"topics": []})
         assert sorted(topic.name for topic in oldest.topics) == ["a", "b"]
-        assert [(b.host, b.port) for b in every.brokers] == [("127.0.0.1", world.server.port)]
+        assert [(b.host, b.port) for b in every.brokers] == [("127.0.0.1", fixture.server.port)]
 
 
 async def test_metadata_creates_topics_only_where_configured_and_asked(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         asked = {"allow_auto_topic_creation": True}
         assert (await metadata(client, "auto", **asked)).topics[0].error_code == 3
-        world.config.auto_create_topics = True
+        fixture.config.auto_create_topics = True
         assert (await metadata(client, "auto")).topics[0].error_code == 3
         assert (await metadata(client, "a b", **asked)).topics[0].error_code == INVALID_TOPIC
         assert (await metadata(client, "auto", **asked)).topics[0].error_code == 0
 
 
 async def test_metadata_by_topic_id(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("orders")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("orders")
+        client = await fixture.connect()
         by_id = [{"topic_id": topic.topic_id, "name": None},
-                 {"topic_id": world.services.chance.uuid(), "name": None}]  # fmt: skip
+                 {"topic_id": fixture.services.chance.uuid(), "name": None}]  # fmt: skip
         rows = (await metadata(client, topics=by_id)).topics
         assert [(row.error_code, row.name) for row in rows] == [(0, "orders"), (100, None)]
 
@@ -157,13 +157,13 @@ def offsets_of(timestamp: int, isolation: int = 0) -> Any:
 
 
 async def test_list_offsets_by_end_and_by_time(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        partition = world.partition("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        partition = fixture.partition("t")
         for timestamp_ms in (1000, 3000, 2000):
             partition.writer.append(build_batch([Record(None, b"v", (), timestamp_ms)]))
         await partition.wait_committed(3)
-        client = await world.connect()
+        client = await fixture.connect()
 
         async def at(timestamp: int, version: int = 7) -> tuple[int, int, int]:
             answer = await client.call(2, version, offsets_of(timestamp))
@@ -183,15 +183,15 @@ async def test_list_offsets_by_end_and_by_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", range(7))
 @pytest.mark.parametrize("key_type", [0, 1])
 async def test_coordinator_is_always_this_node(tmp_path: Path, version: int, key_type: int) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         asked: dict[str, Any] = {"key": "g"} | ({"key_type": key_type} if version else {})
         if version >= 4:
             asked = {"key_type": key_type, "coordinator_keys": ["g", "h"]}
         answer = await client.call(10, version, asked)
         rows = answer.coordinators if version >= 4 else (answer,)
         assert [(row.error_code, row.node_id, row.port) for row in rows] == [
-            (0, 1, world.server.port)
+            (0, 1, fixture.server.port)
         ] * len(rows)
         assert [row.key for row in rows if version >= 4] == ["g", "h"][: 2 * (version >= 4)]
 
@@ -200,8 +200,8 @@ async def test_coordinator_is_always_this_node(tmp_path: Path, version: int, key
 async def test_KIP699_an_unknown_key_type_is_an_error_of_every_key(
     tmp_path: Path, version: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         for key_type in (2, 7):  # 2: share groups (KIP-932), for which there is no coordinator here
             asked = {"key_type": key_type, "coordinator_keys": ["g", "", "h"]}
             rows = (await client.call(10, version, asked)).coordinators
@@ -215,14 +215,14 @@ async def test_KIP699_an_unknown_key_type_is_an_error_of_every_key(
 
 
 async def test_KIP101_end_of_a_leader_epoch(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        partition = world.partition("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        partition = fixture.partition("t")
         await partition.wait_committed(
             partition.writer.append(build_batch([Record(None, b"v")])).next_offset
         )
         partition.become_leader(LEADER_EPOCH + 1)
-        client = await world.connect()
+        client = await fixture.connect()
 
         async def end_of(leader_epoch: int, current: int = -1) -> tuple[int, int, int]:
             part = {"partition": 0, "leader_epoch": leader_epoch, "current_leader_epoch": current}
@@ -237,8 +237,8 @@ async def test_KIP101_end_of_a_leader_epoch(tmp_path: Path) -> None:
 
 
 async def test_configs_of_topics_and_of_this_node(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         await client.call(19, 7, create_of(retention_ms="1000"))
         asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}
                  for kind, name, keys in ((2, "orders", None), (2, "orders", ["retention.ms"]),
@@ -255,8 +255,8 @@ async def test_configs_of_topics_and_of_this_node(tmp_path: Path) -> None:
 
 
 async def test_cluster_is_this_node(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         for version in range(3):
             answer = await client.call(60, version, {
                 "include_cluster_authorized_operations": False,
@@ -271,14 +271,14 @@ async def test_T18_no_change_is_acknowledged_once_writes_were_stopped_for_a_swit
     tmp_path: Path,
 ) -> None:
     """The request came while the region acted: each row is refused with an error that clients retry."""
-    async with wire_world(tmp_path) as world:
-        await world.topic("orders")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("orders")
+        client = await fixture.connect()
         records = build_batch([Record(None, b"first")])
-        assert world.partition("orders").writer.append(records).base_offset == 0
-        await world.partition("orders").wait_committed(1)
-        world.region.drained = True
-        image = world.services.metadata.image
+        assert fixture.partition("orders").writer.append(records).base_offset == 0
+        await fixture.partition("orders").wait_committed(1)
+        fixture.region.drained = True
+        image = fixture.services.metadata.image
         created = await client.call(19, 7, create_of("payments"))
         deleted = await client.call(20, 1, {"topic_names": ["orders"], "timeout": 1000})
         grown = await client.call(37, 3, {
@@ -298,7 +298,7 @@ async def test_T18_no_change_is_acknowledged_once_writes_were_stopped_for_a_swit
         trimmed = await client.call(
             21, 2, {"topics": [{"name": "orders", "partitions": [below]}], "timeout": 1000}
         )
-        world.config.auto_create_topics = True
+        fixture.config.auto_create_topics = True
         asked = await metadata(client, "payments", allow_auto_topic_creation=True)
         errors = [
             created.topics[0].error_code,
@@ -311,5 +311,5 @@ async def test_T18_no_change_is_acknowledged_once_writes_were_stopped_for_a_swit
         ]
         not_controller, not_leader, unknown_topic = 41, 6, 3
         assert errors == [not_controller] * 5 + [not_leader, unknown_topic]
-        assert world.services.metadata.image is image
-        assert world.partition("orders").log_start_offset == 0
+        assert fixture.services.metadata.image is image
+        assert fixture.partition("orders").log_start_offset == 0

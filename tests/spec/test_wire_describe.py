@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from region_broker.wire.batches import Record, build_batch
-from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_fixture
 
 UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_REQUEST = 3, 17, 42
 # Bits by the codes of AclOperation: READ 3 ... DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11.
@@ -31,10 +31,10 @@ def shape(answer: Any) -> list[tuple[str, list[int]]]:
 
 
 async def test_KIP966_pages_follow_the_cursor_in_name_order(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
+    async with wire_fixture(tmp_path) as fixture:
         for name, count in (("c", 1), ("a", 3), ("b", 2)):
-            await world.topic(name, count)
-        client = await world.connect()
+            await fixture.topic(name, count)
+        client = await fixture.connect()
         first = await pages(client, limit=4)
         assert shape(first) == [("a", [0, 1, 2]), ("b", [0])]
         cursor = first.next_cursor
@@ -51,9 +51,9 @@ async def test_KIP966_pages_follow_the_cursor_in_name_order(tmp_path: Path) -> N
 
 
 async def test_KIP966_topic_has_id_leader_and_operations(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("a")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("a")
+        client = await fixture.connect()
         (row,) = (await pages(client, "a", limit=10)).topics
         assert (row.error_code, row.topic_id, row.is_internal) == (0, topic.topic_id, False)
         assert row.topic_authorized_operations == TOPIC_BITS
@@ -63,9 +63,9 @@ async def test_KIP966_topic_has_id_leader_and_operations(tmp_path: Path) -> None
 
 
 async def test_KIP966_INV_HTP2_lists_of_eligible_leaders_are_never_null(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("a", 2)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("a", 2)
+        client = await fixture.connect()
         (row,) = (await pages(client, "a", limit=10)).topics
         lists = [(p.eligible_leader_replicas, p.last_known_elr) for p in row.partitions]
         assert lists == [((), ()), ((), ())]
@@ -74,9 +74,9 @@ async def test_KIP966_INV_HTP2_lists_of_eligible_leaders_are_never_null(tmp_path
 async def test_KIP966_unknown_topics_and_bad_cursors_are_errors_of_the_topics(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("a")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("a")
+        client = await fixture.connect()
         rows = (await pages(client, "nope", "b/c", "a", limit=10)).topics
         errors = {row.name: row.error_code for row in rows}
         assert errors == {"a": 0, "b/c": INVALID_TOPIC, "nope": UNKNOWN_TOPIC}
@@ -92,13 +92,13 @@ async def test_KIP966_unknown_topics_and_bad_cursors_are_errors_of_the_topics(
 
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_KIP113_log_dirs_tell_sizes(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
+    async with wire_fixture(tmp_path) as fixture:
         for name in ("a", "b"):
-            await world.topic(name, 2)
+            await fixture.topic(name, 2)
         batch = build_batch([Record(None, b"v" * 100)])
-        partition = world.partition("a", 1)
+        partition = fixture.partition("a", 1)
         await partition.wait_committed(partition.writer.append(batch).next_offset)
-        client = await world.connect()
+        client = await fixture.connect()
         (every,) = (await client.call(35, version, {"topics": None})).results
         assert every.error_code == 0
         assert every.log_dir == str(tmp_path / "log")
@@ -119,17 +119,17 @@ async def test_KIP113_log_dirs_tell_sizes(tmp_path: Path, version: int) -> None:
 
 
 async def test_one_admin_request_names_a_bounded_number_of_partitions(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         asked = [{"topic": "t", "partitions": list(range(20_001))}]
         answer = await client.call(35, 4, {"topics": asked})
         assert (answer.error_code, answer.results) == (INVALID_REQUEST, ())
 
 
 async def test_KIP430_operations_are_told_when_asked(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("a")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("a")
+        client = await fixture.connect()
         for asked, of_topic, of_cluster in (
             (True, TOPIC_BITS, CLUSTER_BITS),
             (False, NOT_ASKED, NOT_ASKED),
@@ -146,9 +146,9 @@ async def test_KIP430_operations_are_told_when_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", range(14))
 async def test_metadata_of_every_version(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("a")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("a")
+        client = await fixture.connect()
         row = {"name": "a"} | ({"topic_id": None} if version >= 10 else {})
         fields: dict[str, Any] = {"topics": [row]}
         if version >= 4:
@@ -168,9 +168,9 @@ LATEST, EARLIEST, MAX_TIMESTAMP, LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
 
 
 async def test_KIP405_special_times_as_kafka_without_tiers(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
 
         async def at(timestamp: int, version: int) -> tuple[int, int, int, int]:
             timeout = {"timeout": 1000} if version >= 10 else {}
@@ -182,7 +182,7 @@ async def test_KIP405_special_times_as_kafka_without_tiers(tmp_path: Path) -> No
             return row.error_code, row.offset, row.timestamp, row.leader_epoch
 
         assert await at(MAX_TIMESTAMP, 10) == (0, -1, -1, -1)
-        partition = world.partition("t")
+        partition = fixture.partition("t")
         outcome = partition.writer.append(build_batch([Record(None, b"v", (), 1000)]))
         await partition.wait_committed(outcome.next_offset)
         unsupported = (35, -1, -1, -1)
@@ -200,9 +200,9 @@ async def test_KIP405_special_times_as_kafka_without_tiers(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("version", range(2, 5))
 async def test_KIP101_epoch_ends_in_every_version(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         part = {"partition": 0, "leader_epoch": LEADER_EPOCH, "current_leader_epoch": -1}
         answer = await client.call(23, version, {
             "topics": [{"topic": "t", "partitions": [part]}],

@@ -11,7 +11,7 @@ import pytest
 
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.services import ForwardingFailed
-from tests.fixtures.kafka_port import wire_world
+from tests.fixtures.kafka_port import wire_fixture
 
 COORDINATOR_NOT_AVAILABLE = 15
 TOPIC = 2
@@ -38,30 +38,30 @@ REFUSALS = {29, 30, 31, 34, 41, 43, 45, 46, 48, 50}
 async def test_changes_are_forwarded_and_failures_told(
     tmp_path: Path, key: int, version: int, fields: dict[str, Any], rows: str
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        before = world.services.metadata.image
-        world.region.acting = False
-        world.forwarder.failure = ForwardingFailed("the acting region is away")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        before = fixture.services.metadata.image
+        fixture.region.acting = False
+        fixture.forwarder.failure = ForwardingFailed("the acting region is away")
+        client = await fixture.connect()
         answer = await client.call(key, version, fields)
-        assert len(world.forwarder.frames) == 1
+        assert len(fixture.forwarder.frames) == 1
         found = getattr(answer, rows)
         if key == 21:
             found = found[0].partitions
         assert {row.error_code for row in found} == {COORDINATOR_NOT_AVAILABLE}
-        assert world.services.metadata.image is before
+        assert fixture.services.metadata.image is before
 
 
 async def test_deleting_offsets_is_forwarded_and_a_failure_is_told_at_the_top(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        world.region.acting = False
-        world.forwarder.failure = ForwardingFailed("the acting region is away")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = False
+        fixture.forwarder.failure = ForwardingFailed("the acting region is away")
+        client = await fixture.connect()
         answer = await client.call(47, 0, {"group_id": "g", "topics": []})
-        assert len(world.forwarder.frames) == 1
+        assert len(fixture.forwarder.frames) == 1
         assert (answer.error_code, answer.topics) == (COORDINATOR_NOT_AVAILABLE, ())
 
 
@@ -69,11 +69,11 @@ async def test_deleting_offsets_is_forwarded_and_a_failure_is_told_at_the_top(
 async def test_topics_created_by_being_asked_for_are_created_by_the_acting_region(
     tmp_path: Path, version: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("known")
-        world.region.acting = False
-        world.config.auto_create_topics = True
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("known")
+        fixture.region.acting = False
+        fixture.config.auto_create_topics = True
+        client = await fixture.connect()
 
         async def asked(name: str, *, allowed: bool) -> int:
             topics = [{"name": name, "topic_id": None} if version >= 10 else {"name": name}]
@@ -89,12 +89,12 @@ async def test_topics_created_by_being_asked_for_are_created_by_the_acting_regio
 
         assert [await asked("known", allowed=True), await asked("new", allowed=False)] == [0, 3]
         assert await asked("not a name", allowed=True) == 17
-        assert world.forwarder.frames == []
+        assert fixture.forwarder.frames == []
         assert await asked("new", allowed=True) == 3
-        assert [frame[:4] for frame in world.forwarder.frames] == [bytes((0, 3, 0, version))]
-        world.forwarder.failure = ForwardingFailed("the acting region is away")
+        assert [frame[:4] for frame in fixture.forwarder.frames] == [bytes((0, 3, 0, version))]
+        fixture.forwarder.failure = ForwardingFailed("the acting region is away")
         assert await asked("new", allowed=True) == 3
-        assert "new" not in world.services.metadata.image.topics
+        assert "new" not in fixture.services.metadata.image.topics
 
 
 def test_only_what_reads_is_answered_by_a_mirror_itself() -> None:

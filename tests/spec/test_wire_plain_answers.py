@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.kafka_port import RawClient, wire_world
+from tests.fixtures.kafka_port import RawClient, wire_fixture
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, ELECT, REASSIGN, REASSIGNMENTS = 29, 30, 31, 43, 45, 46
 QUOTAS, SCRAM, TOKENS, LOG_DIRS = 48, 50, 41, 34
@@ -31,8 +31,8 @@ def said(row: Any) -> tuple[int, str | None]:
 async def test_KAFKA_acls_without_an_authorizer_are_SECURITY_DISABLED(
     tmp_path: Path, version: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         found = await client.call(DESCRIBE_ACLS, version, FILTER)
         assert said(found) == (54, "No Authorizer is configured on the broker")
         assert found.resources == ()
@@ -65,9 +65,9 @@ NOT_NEEDED = (84, "Leader election not needed for topic partition.")
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 async def test_KAFKA_a_leader_that_leads_is_not_elected(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        client = await fixture.connect()
         assert await elected(client, version, [("t", [0, 1, 7]), ("nope", [0])]) == (0, [
             ("t", [(0, *NOT_NEEDED), (1, *NOT_NEEDED), (7, 3, "No such partition as t-7")]),
             ("nope", [(0, 3, "No such topic as nope")]),
@@ -82,10 +82,10 @@ async def test_KAFKA_a_leader_that_leads_is_not_elected(tmp_path: Path, version:
 
 
 async def test_a_partition_that_has_stopped_has_no_other_leader(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        world.partition("t", 1).log.fail("the disk is gone")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        fixture.partition("t", 1).log.fail("the disk is gone")
+        client = await fixture.connect()
         for kind, error in ((0, 80), (1, 83)):
             _, rows = await elected(client, 2, None, election_type=kind)
             ((name, ((index, code, text),)),) = rows
@@ -95,9 +95,9 @@ async def test_a_partition_that_has_stopped_has_no_other_leader(tmp_path: Path) 
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_KAFKA_a_partition_stays_where_it_is(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        client = await fixture.connect()
         moves = [[1], [5], [1, 5], None, [], [1, 1]]
         parts = [{"partition_index": 0, "replicas": nodes} for nodes in moves]
         missing = [
@@ -129,12 +129,12 @@ async def test_KAFKA_a_partition_stays_where_it_is(tmp_path: Path, version: int)
 
 @pytest.mark.parametrize("version", [1, 2])
 async def test_KAFKA_a_log_stays_in_its_folder(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        world.partition("t", 1).log.fail("the disk is gone")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        fixture.partition("t", 1).log.fail("the disk is gone")
+        client = await fixture.connect()
         topics = [{"name": "t", "partitions": [0, 1, 9]}, {"name": "nope", "partitions": [0]}]
-        own = str(world.services.partitions.data_dir)
+        own = str(fixture.services.partitions.data_dir)
         asked = {"dirs": [{"path": path, "topics": topics} for path in ("/nope", own)]}
         answer = await client.call(LOG_DIRS, version, asked)
         assert [
@@ -144,9 +144,9 @@ async def test_KAFKA_a_log_stays_in_its_folder(tmp_path: Path, version: int) -> 
 
 
 async def test_KAFKA_no_reassignment_is_under_way(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         for topics in (None, [{"name": "t", "partition_indexes": [0, 9]}]):
             answer = await client.call(REASSIGNMENTS, 0, {"timeout": 1000, "topics": topics})
             assert (*said(answer), answer.topics) == (0, None, ())
@@ -172,8 +172,8 @@ BAD_FILTERS: list[tuple[list[dict[str, Any]], int, str]] = [
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_KAFKA_there_are_no_quotas(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         for components in ([], [component("user", 0, "x"), component("client-id", 2)]):
             asked = {"components": components, "strict": True}
             answer = await client.call(QUOTAS, version, asked)
@@ -185,8 +185,8 @@ async def test_KAFKA_there_are_no_quotas(tmp_path: Path, version: int) -> None:
 
 
 async def test_KAFKA_there_are_no_scram_users(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         everybody: list[dict[str, Any]] = [{"users": None}, {"users": []}]
         for asked in everybody:
             answer = await client.call(SCRAM, 0, asked)
@@ -200,17 +200,17 @@ async def test_KAFKA_there_are_no_scram_users(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 async def test_KAFKA_tokens_are_not_asked_for_in_plaintext(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         answer = await client.call(TOKENS, version, {"owners": None})
         assert (answer.error_code.value, answer.tokens) == (64, ())
 
 
 async def test_a_mirror_answers_these_itself(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        world.region.acting = False
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        fixture.region.acting = False
+        client = await fixture.connect()
         assert (await client.call(DESCRIBE_ACLS, 3, FILTER)).error_code.value == 54
         assert await elected(client, 2, [("t", [0])]) == (0, [("t", [(0, *NOT_NEEDED)])])
-        assert world.forwarder.frames == []
+        assert fixture.forwarder.frames == []

@@ -14,7 +14,7 @@ from idempotency.record_batch import ControlType
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.caps.disk_room import DiskRoom
 from region_broker.wire.compression import Codec
-from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, wire_fixture
 from tests.fixtures.node_logs import append_marker
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -67,9 +67,9 @@ def values(row: Any) -> list[bytes | None]:
 
 @pytest.mark.parametrize("version", range(3, 13))
 async def test_produce_and_fetch_round_trip_in_every_version(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         for expected in range(2):
             (row,) = await produce(client, version, batch(f"v{expected}"))
             assert (row.error_code, row.base_offset) == (NONE, expected)
@@ -79,24 +79,24 @@ async def test_produce_and_fetch_round_trip_in_every_version(tmp_path: Path, ver
 
 
 async def test_produce_13_and_fetch_13_to_16_name_topics_by_id(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        topic = await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        topic = await fixture.topic("t")
+        client = await fixture.connect()
         (row,) = await produce(client, 13, batch(), topic=topic.topic_id, key="topic_id")
         assert row.error_code == NONE
         for version in range(13, 19):
             found = await fetch(client, 0, version=version, key="topic_id", topic=topic.topic_id)
             assert values(found) == [b"v"]
-        unknown = world.services.chance.uuid()
+        unknown = fixture.services.chance.uuid()
         missing = await fetch(client, 0, version=13, key="topic_id", topic=unknown)
         assert missing.error_code == 100
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 async def test_batches_come_back_byte_for_byte(tmp_path: Path, codec: Codec) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         sent = batch("x" * 300, codec=codec)
         await produce(client, 9, sent)
         found = await fetch(client, 0)
@@ -105,19 +105,19 @@ async def test_batches_come_back_byte_for_byte(tmp_path: Path, codec: Codec) -> 
 
 
 async def test_C2_duplicate_is_answered_with_the_original_offset(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         first, second = (batch(str(n), origin=Origin(7, 0, n)) for n in range(2))
         rows = [(await produce(client, 9, data))[0] for data in (first, second, first)]
         assert [(row.error_code, row.base_offset) for row in rows] == [(0, 0), (0, 1), (0, 0)]
-        assert world.partition("t").log_end_offset == 2
+        assert fixture.partition("t").log_end_offset == 2
 
 
 async def test_C3_C6_gaps_and_old_epochs_are_refused_with_kafkas_errors(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         await produce(client, 9, batch(origin=Origin(7, 1, 0)))
         (gap,) = await produce(client, 9, batch(origin=Origin(7, 1, 5)))
         (old,) = await produce(client, 9, batch(origin=Origin(7, 0, 0)))
@@ -141,9 +141,9 @@ async def test_C3_C6_gaps_and_old_epochs_are_refused_with_kafkas_errors(tmp_path
 async def test_bad_batch_is_refused_and_the_connection_goes_on(
     tmp_path: Path, data: bytes, error: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         (row,) = await produce(client, 9, data)
         assert (row.error_code, row.base_offset) == (error, -1)
         (row,) = await produce(client, 9, batch())
@@ -151,10 +151,10 @@ async def test_bad_batch_is_refused_and_the_connection_goes_on(
 
 
 async def test_unknown_topics_ledgers_and_zstd_below_version_7(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        await world.topic("__transaction_state")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        await fixture.topic("__transaction_state")
+        client = await fixture.connect()
         assert (await produce(client, 9, batch(), topic="nope"))[0].error_code == UNKNOWN_TOPIC
         assert (await produce(client, 9, batch(), topic="__transaction_state"))[0].error_code == 17
         assert (await produce(client, 6, batch(codec=Codec.ZSTD)))[0].error_code == 76
@@ -162,27 +162,27 @@ async def test_unknown_topics_ledgers_and_zstd_below_version_7(tmp_path: Path) -
 
 
 async def test_acks_0_gets_no_answer_and_the_next_request_gets_its_own(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         client.send(0, 9, produce_of(batch("silent"), acks=0))
         (row,) = await produce(client, 9, batch("loud"))
         assert row.base_offset == 1
 
 
 async def test_refused_batch_with_acks_0_closes_the_connection(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         client.send(0, 9, produce_of(batch(), acks=0, topic="nope"))
         assert await client.closed()
 
 
 # Holds INV-H16.
 async def test_T8_transactional_batches_need_acks_all(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        world.txn.in_transaction = {T0}
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        fixture.txn.in_transaction = {T0}
+        client = await fixture.connect()
         (row,) = await produce(client, 9, batch(origin=txn(0)), acks=1, transactional_id="a")
         assert row.error_code == 21
         (row,) = await produce(client, 9, batch(origin=txn(0)), transactional_id="a")
@@ -193,20 +193,20 @@ async def test_T8_transactional_batches_need_acks_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [txn(0, producer_id=10), txn(0, producer_epoch=1)])
 async def test_C12_one_producer_per_transactional_request(tmp_path: Path, other: Origin) -> None:
     """Source: Kafka ReplicaManager: the set of (producer id, producer epoch) has one element."""
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 2)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 2)
+        client = await fixture.connect()
         rows = await produce(
             client, 9, batch(origin=txn(0)), batch(origin=other), transactional_id="a"
         )
         assert [row.error_code for row in rows] == [49, 49]
-        assert world.partition("t").log_end_offset == 0
+        assert fixture.partition("t").log_end_offset == 0
 
 
 async def test_C12_plain_batches_of_several_producers_may_share_a_request(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 3)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 3)
+        client = await fixture.connect()
         rows = await produce(
             client, 9, batch(origin=Origin(9, 0, 0)), batch(origin=Origin(10, 0, 0)), batch()
         )
@@ -231,25 +231,25 @@ async def test_C12_plain_batches_of_several_producers_may_share_a_request(tmp_pa
 async def test_C27_C28_C29_verification_errors_by_version(
     tmp_path: Path, verdict: TxnVerdict, version: int, error: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        world.txn.verdict = verdict
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        fixture.txn.verdict = verdict
+        client = await fixture.connect()
         (row,) = await produce(client, version, batch(origin=txn(0)), transactional_id="a")
         assert row.error_code == error
-        assert world.partition("t").log_end_offset == 0
+        assert fixture.partition("t").log_end_offset == 0
 
 
 async def test_KIP890_produce_12_adds_its_partition_and_reports_concurrent_as_such(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         (row,) = await produce(client, 12, batch(origin=txn(0)), transactional_id="a")
-        assert (row.error_code, world.txn.added) == (NONE, [T0])
-        world.txn.in_transaction.clear()
-        world.txn.add_verdict = TxnVerdict.CONCURRENT
+        assert (row.error_code, fixture.txn.added) == (NONE, [T0])
+        fixture.txn.in_transaction.clear()
+        fixture.txn.add_verdict = TxnVerdict.CONCURRENT
         (row,) = await produce(client, 12, batch(origin=txn(1)), transactional_id="a")
         assert row.error_code == 51
 
@@ -257,33 +257,33 @@ async def test_KIP890_produce_12_adds_its_partition_and_reports_concurrent_as_su
 async def test_P4_transaction_that_ended_while_the_partition_was_added_gets_nothing(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
 
         async def added_then_aborted(*_args: object, implicit: bool) -> TxnVerdict:
-            world.txn.in_transaction.clear()
+            fixture.txn.in_transaction.clear()
             return TxnVerdict.OK
 
-        world.txn.add_partitions = added_then_aborted  # type: ignore[method-assign,assignment]
-        client = await world.connect()
+        fixture.txn.add_partitions = added_then_aborted  # type: ignore[method-assign,assignment]
+        client = await fixture.connect()
         (row,) = await produce(client, 12, batch(origin=txn(0)), transactional_id="a")
         assert row.error_code == 120
-        assert world.partition("t").log_end_offset == 0
+        assert fixture.partition("t").log_end_offset == 0
 
 
 # Holds INV-H12.
 async def test_C7_pipelined_batches_keep_their_order_while_the_first_waits(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        world.txn.gate = asyncio.Event()
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        fixture.txn.gate = asyncio.Event()
+        client = await fixture.connect()
         for sequence in range(4):
             data = batch(str(sequence), origin=txn(sequence))
             client.send(0, 12, produce_of(data, transactional_id="a"))
         await client.writer.drain()
-        other = await world.connect()
+        other = await fixture.connect()
         await produce(other, 9, batch("other"))
-        world.txn.gate.set()
+        fixture.txn.gate.set()
         rows = [
             (await client.receive(0, 12))[1].responses[0].partition_responses[0] for _ in range(4)
         ]
@@ -297,12 +297,12 @@ async def test_C7_pipelined_batches_keep_their_order_while_the_first_waits(tmp_p
 
 # Holds INV-H13, INV-HPW1, INV-PT3.
 async def test_P18_write_that_is_not_durable_in_time_is_answered_timed_out(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        world.group_commit.mark_dirty = lambda log: None  # type: ignore[method-assign]
-        partition = world.partition("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        fixture.group_commit.mark_dirty = lambda log: None  # type: ignore[method-assign]
+        partition = fixture.partition("t")
         partition.log.listener.on_dirty = lambda log: None
-        client = await world.connect()
+        client = await fixture.connect()
         request = produce_of(batch()) | {"timeout": 20}
         answer = await client.call(0, 9, request)
         row = answer.responses[0].partition_responses[0]
@@ -310,8 +310,8 @@ async def test_P18_write_that_is_not_durable_in_time_is_answered_timed_out(tmp_p
         assert partition.log_end_offset == 1
 
 
-async def commit(world: WireWorld, *, aborted: bool, producer_id: int = 9) -> None:
-    partition = world.partition("t")
+async def commit(fixture: WireFixture, *, aborted: bool, producer_id: int = 9) -> None:
+    partition = fixture.partition("t")
     outcome = append_marker(partition,
         producer_id=producer_id, producer_epoch=0,
         control_type=ControlType.ABORT if aborted else ControlType.COMMIT,
@@ -323,10 +323,10 @@ async def commit(world: WireWorld, *, aborted: bool, producer_id: int = 9) -> No
 async def test_C36_C37_C38_read_committed_stops_at_the_lso_and_lists_aborted(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        world.txn.in_transaction = {T0}
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        fixture.txn.in_transaction = {T0}
+        client = await fixture.connect()
         await produce(client, 9, batch("open", origin=txn(0)), transactional_id="a")
         await produce(client, 9, batch("plain"))
         committed = await fetch(client, 0, isolation_level=1)
@@ -334,7 +334,7 @@ async def test_C36_C37_C38_read_committed_stops_at_the_lso_and_lists_aborted(
         assert values(committed) == []
         uncommitted = await fetch(client, 0, isolation_level=0)
         assert values(uncommitted) == [b"open"] or uncommitted.records
-        await commit(world, aborted=True)
+        await commit(fixture, aborted=True)
         committed = await fetch(client, 0, isolation_level=1)
         assert committed.last_stable_offset == 3
         assert [(a.producer_id, a.first_offset) for a in committed.aborted_transactions] == [(9, 0)]
@@ -342,18 +342,18 @@ async def test_C36_C37_C38_read_committed_stops_at_the_lso_and_lists_aborted(
 
 # Holds INV-H9.
 async def test_C39_first_batch_is_returned_though_larger_than_allowed(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         await produce(client, 9, batch("x" * 5000))
         found = await fetch(client, 0, max_bytes=10, partition_max_bytes=10)
         assert values(found) == [b"x" * 5000]
 
 
 async def test_fetch_waits_for_data_and_wakes_when_it_is_durable(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        reader, writer = await world.connect(), await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        reader, writer = await fixture.connect(), await fixture.connect()
         reader.send(1, 12, fetch_of(0, max_wait=30_000))
         await produce(writer, 9, batch("late"))
         _, answer = await reader.receive(1, 12)
@@ -361,17 +361,17 @@ async def test_fetch_waits_for_data_and_wakes_when_it_is_durable(tmp_path: Path)
 
 
 async def test_fetch_without_data_is_answered_empty_after_max_wait(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         found = await fetch(client, 0, max_wait=10)
         assert (found.error_code, found.high_watermark, values(found)) == (NONE, 0, [])
 
 
 async def test_fetch_errors_are_answered_at_once(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         long = {"max_wait": 30_000}
         assert (await fetch(client, 99, **long)).error_code == OFFSET_OUT_OF_RANGE
         assert (await fetch(client, 0, topic="nope", **long)).error_code == UNKNOWN_TOPIC
@@ -384,20 +384,20 @@ async def test_fetch_errors_are_answered_at_once(tmp_path: Path) -> None:
 async def test_CVE_2018_1288_client_that_calls_itself_a_replica_gets_nothing(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         answer = await client.call(1, 12, fetch_of(0, replica_id=2))
         assert (answer.error_code, answer.responses) == (42, ())
 
 
 async def test_T17_mirror_shows_no_more_than_the_last_tidemark_reached(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         for text in ("a", "b"):
             await produce(client, 9, batch(text))
-        partition = world.partition("t")
+        partition = fixture.partition("t")
         partition.become_mirror()
         partition.show_up_to(1, 1)
         found = await fetch(client, 0)
@@ -410,27 +410,27 @@ async def test_T17_mirror_shows_no_more_than_the_last_tidemark_reached(tmp_path:
 
 
 async def test_peer_that_leaves_while_it_waits_leaves_nothing_behind(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         client.send(1, 12, fetch_of(0, max_wait=300_000))
         await client.writer.drain()
-        other = await world.connect()
+        other = await fixture.connect()
         await fetch(other, 0)
         client.writer.close()
         await client.writer.wait_closed()
-        await world.server.wait_connections(1)
-        assert len(world.partition("t").watchers) == 0
+        await fixture.server.wait_connections(1)
+        assert len(fixture.partition("t").watchers) == 0
 
 
 async def test_a_nearly_full_disk_refuses_records_and_takes_them_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
         room = DiskRoom(free_bytes_min=100)
-        world.services.partitions.room = room  # the watermark is 0 otherwise
-        client = await world.connect()
+        fixture.services.partitions.room = room  # the watermark is 0 otherwise
+        client = await fixture.connect()
         room.note(1_000, 99)
         (row,) = await produce(client, 9, batch("early"))
         assert (row.error_code, row.base_offset) == (KAFKA_STORAGE_ERROR, -1)
@@ -444,18 +444,18 @@ async def test_a_nearly_full_disk_refuses_records_and_takes_them_when_there_is_r
 
 async def test_HD4_what_was_sent_behind_a_batch_without_room_is_not_judged(tmp_path: Path) -> None:
     """Else the second were out of order, and librdkafka would write it again under a new epoch."""
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
         room = DiskRoom(free_bytes_min=100)
-        world.services.partitions.room = room  # the watermark is 0 otherwise
-        client = await world.connect()
+        fixture.services.partitions.room = room  # the watermark is 0 otherwise
+        client = await fixture.connect()
         room.note(1_000, 99)
         (row,) = await produce(client, 9, batch("one", origin=Origin(9, 0, 0)))
         assert row.error_code == KAFKA_STORAGE_ERROR
         room.note(1_000, 500)
         with pytest.raises(asyncio.IncompleteReadError):
             await produce(client, 9, batch("two", origin=Origin(9, 0, 1)))
-        again = await world.connect()
+        again = await fixture.connect()
         for sequence, value in enumerate(("one", "two")):
             (row,) = await produce(again, 9, batch(value, origin=Origin(9, 0, sequence)))
             assert (row.error_code, row.base_offset) == (NONE, sequence)

@@ -19,7 +19,7 @@ from region_broker.handlers.produce.wait import Item
 from region_broker.limits import PIECE_ELEMENTS
 from region_broker.wire.batches import Origin
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, answer_pieces
-from tests.fixtures.kafka_port import PlayedCoordinator, wire_world
+from tests.fixtures.kafka_port import PlayedCoordinator, wire_fixture
 from tests.spec.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
 
 NONE, INVALID_RECORD, UNKNOWN_TOPIC, CORRUPT = 0, 87, 3, 2
@@ -40,9 +40,9 @@ def errors(answered: Any) -> list[int]:
 async def test_each_batch_of_many_gets_its_own_answer_in_every_version(
     tmp_path: Path, version: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 9)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 9)
+        client = await fixture.connect()
         broken = batch("bad")[:-1] + b"\xff"
         sent = [*(batch(f"v{n}") for n in range(7)), broken, b"", *(batch() for _ in range(3))]
         for round_number in range(2):
@@ -71,9 +71,9 @@ async def test_INV_HPM1_others_are_served_between_the_pieces(
         produce_batches.append(ctx, items)
 
     monkeypatch.setattr(produce_many, "append", noting)
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 20)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 20)
+        client = await fixture.connect()
         ticking = asyncio.get_running_loop().create_task(tick())
         answered = await client.call(0, 9, produce_of(*(batch() for _ in range(20))))
         ticking.cancel()
@@ -84,9 +84,9 @@ async def test_INV_HPM1_others_are_served_between_the_pieces(
 
 # Holds INV-HPM2.
 async def test_C7_what_follows_many_batches_is_appended_behind_them(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 10)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 10)
+        client = await fixture.connect()
         first = [batch(f"first-{n}", origin=Origin(5, 0, 0)) for n in range(10)]
         client.send(0, 9, produce_of(*first))
         second = produce_of(batch("second", origin=Origin(5, 0, 1)))
@@ -114,46 +114,46 @@ class Ending(PlayedCoordinator):
 
 
 async def test_P4_what_is_left_when_the_transaction_ends_is_refused(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 10)
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 10)
         ending = Ending(verified=6)
-        world.services.txn = ending  # type: ignore[assignment]
+        fixture.services.txn = ending  # type: ignore[assignment]
         ending.in_transaction |= {TopicPartition(TopicName("t"), n) for n in range(10)}
-        client = await world.connect()
+        client = await fixture.connect()
         sent = produce_of(*(batch(origin=txn(0)) for _ in range(10)), transactional_id="x")
         answered = await client.call(0, 9, sent)
         assert errors(answered) == [NONE] * 6 + [INVALID_TXN_STATE] * 4
-        ends = [world.partition("t", n).log_end_offset for n in range(10)]
+        ends = [fixture.partition("t", n).log_end_offset for n in range(10)]
         assert ends == [1] * 6 + [0] * 4
 
 
 async def test_KIP890_all_partitions_of_many_batches_are_added_at_once(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 10)
-        world.txn.in_transaction.add(TopicPartition(TopicName("t"), 4))
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 10)
+        fixture.txn.in_transaction.add(TopicPartition(TopicName("t"), 4))
+        client = await fixture.connect()
         sent = produce_of(*(batch(origin=txn(0)) for _ in range(10)), transactional_id="x")
         answered = await client.call(0, 12, sent)
         assert errors(answered) == [NONE] * 10
         expected = [TopicPartition(TopicName("t"), n) for n in range(10) if n != 4]
-        assert world.txn.added == expected
+        assert fixture.txn.added == expected
 
 
 async def test_C12_two_producer_ids_among_many_batches_refuse_all(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 10)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 10)
+        client = await fixture.connect()
         origins = [txn(0)] * 9 + [txn(0, producer_id=10)]
         sent = produce_of(*(batch(origin=each) for each in origins), transactional_id="x")
         answered = await client.call(0, 9, sent)
         assert errors(answered) == [INVALID_PRODUCER_ID_MAPPING] * 10
-        assert {world.partition("t", n).log_end_offset for n in range(10)} == {0}
+        assert {fixture.partition("t", n).log_end_offset for n in range(10)} == {0}
 
 
 async def test_many_batches_with_acks_0_get_no_answer(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t", 10)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 10)
+        client = await fixture.connect()
         client.send(0, 9, produce_of(*(batch() for _ in range(10)), acks=0))
         (row,) = (await client.call(0, 9, produce_of(batch()))).responses[0].partition_responses
         assert row.base_offset == 1

@@ -14,7 +14,7 @@ from region_broker.handlers.dispatch.registry import Api, ApiTable, Fields
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.limits import IN_FLIGHT_REQUESTS_MAX, REQUEST_BYTES_MAX
 from region_broker.wire.batches import Record, build_batch
-from tests.fixtures.kafka_port import frame_of, parse_answer, wire_world
+from tests.fixtures.kafka_port import frame_of, parse_answer, wire_fixture
 
 API_VERSIONS = {"client_software_name": "raw", "client_software_version": "1"}
 CLUSTER = {"include_cluster_authorized_operations": False}
@@ -27,8 +27,8 @@ EMPTY_METADATA: dict[str, Any] = {
 async def test_C21_api_versions_lists_apis_and_finalizes_transaction_version_2(
     tmp_path: Path, version: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         answer = await client.call(18, version, API_VERSIONS if version >= 3 else {})
         rows = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
         assert answer.error_code == 0
@@ -43,8 +43,8 @@ async def test_C21_api_versions_lists_apis_and_finalizes_transaction_version_2(
 async def test_unknown_api_versions_version_gets_a_version_0_answer_with_error_35(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         frame = struct.pack(">hhih", 18, 99, 7, -1) + b"\x00junk of the future"
         client.send_raw(struct.pack(">i", len(frame)) + frame)
         correlation_id, answer = parse_answer(18, 0, await client.receive_raw())
@@ -75,9 +75,9 @@ async def test_unknown_api_versions_version_gets_a_version_0_answer_with_error_3
 async def test_garbage_closes_its_connection_and_harms_nobody_else(
     tmp_path: Path, data: bytes
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        bystander = await world.connect()
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        bystander = await fixture.connect()
+        client = await fixture.connect()
         client.send_raw(data)
         assert await client.closed()
         answer = await bystander.call(3, 12, EMPTY_METADATA)
@@ -85,8 +85,8 @@ async def test_garbage_closes_its_connection_and_harms_nobody_else(
 
 
 async def test_http_on_the_kafka_port_gets_a_helpful_400(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         client.send_raw(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         text = await client.reader.read()
         head, _, body = text.partition(b"\r\n\r\n")
@@ -98,15 +98,15 @@ async def test_http_on_the_kafka_port_gets_a_helpful_400(tmp_path: Path) -> None
 async def test_version_that_is_not_served_gets_unsupported_version_where_it_fits(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         answer = await client.call(35, 5, {"topics": None})  # DescribeLogDirs: served up to 4
         assert answer.error_code == 35
 
 
 async def test_KIP482_unknown_tagged_fields_are_ignored(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         frame = frame_of(3, 12, EMPTY_METADATA)
         assert frame.endswith(b"\x00")
         tagged = frame[:-1] + b"\x02\x63\x03abc\x64\x00"
@@ -119,8 +119,8 @@ async def test_KIP482_unknown_tagged_fields_are_ignored(tmp_path: Path) -> None:
 async def test_duplicate_tags_and_trailing_bytes_close_the_connection(
     tmp_path: Path, tail: bytes
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         frame = frame_of(60, 0, CLUSTER)[:-1] + tail
         client.send_raw(struct.pack(">i", len(frame)) + frame)
         assert await client.closed()
@@ -129,8 +129,8 @@ async def test_duplicate_tags_and_trailing_bytes_close_the_connection(
 async def test_INV_WT1_a_line_about_a_request_names_client_api_and_correlation_id(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         own_address = "{}:{}".format(*client.writer.get_extra_info("sockname"))
         frame = frame_of(60, 0, CLUSTER, correlation_id=77) + b"?"
         client.send_raw(struct.pack(">i", len(frame)) + frame)
@@ -147,9 +147,9 @@ async def test_INV_WT1_a_line_about_a_request_names_client_api_and_correlation_i
 async def test_librdkafka_metadata_with_three_bytes_too_many_is_read_as_kafka_reads_it(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
         frame = frame_of(3, 12, EMPTY_METADATA)
         sent = frame[:-4] + bytes.fromhex("00000000010000")  # librdkafka 2.16, list_topics()
         client.send_raw(struct.pack(">i", len(sent)) + sent)
@@ -158,8 +158,8 @@ async def test_librdkafka_metadata_with_three_bytes_too_many_is_read_as_kafka_re
 
 
 async def test_frames_split_at_every_byte_are_put_together(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         frame = frame_of(3, 12, EMPTY_METADATA)
         for byte in struct.pack(">i", len(frame)) + frame:
             client.send_raw(bytes((byte,)))
@@ -203,8 +203,8 @@ def _slow_table(gates: dict[int, asyncio.Event], started: _Started) -> ApiTable:
 async def test_answers_leave_in_request_order_though_finished_in_another(tmp_path: Path) -> None:
     gates = {1: asyncio.Event(), 2: asyncio.Event()}
     started = _Started()
-    async with wire_world(tmp_path, table=_slow_table(gates, started)) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path, table=_slow_table(gates, started)) as fixture:
+        client = await fixture.connect()
         for _ in range(3):
             client.send(60, 0, CLUSTER)
         gates[2].set()
@@ -218,8 +218,8 @@ async def test_answers_leave_in_request_order_though_finished_in_another(tmp_pat
 async def test_requests_beyond_the_in_flight_cap_wait_in_the_socket(tmp_path: Path) -> None:
     gates = {1: asyncio.Event()}
     started = _Started()
-    async with wire_world(tmp_path, table=_slow_table(gates, started)) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path, table=_slow_table(gates, started)) as fixture:
+        client = await fixture.connect()
         count = IN_FLIGHT_REQUESTS_MAX * 3
         for _ in range(count):
             client.send(60, 0, CLUSTER)
@@ -242,9 +242,9 @@ async def test_failing_handler_closes_its_own_connection_only(
         return {"error_code": 0, "cluster_id": "alive"}
 
     table = ApiTable.of(Api(60, "DescribeCluster", range(3), handle))
-    async with wire_world(tmp_path, table=table) as world:
-        bystander = await world.connect()
-        client = await world.connect()
+    async with wire_fixture(tmp_path, table=table) as fixture:
+        bystander = await fixture.connect()
+        client = await fixture.connect()
         client.send(60, 0, {"include_cluster_authorized_operations": True})
         assert await client.closed()
         assert (await bystander.call(60, 0, CLUSTER)).cluster_id == "alive"
@@ -252,7 +252,7 @@ async def test_failing_handler_closes_its_own_connection_only(
     (line,) = [record for record in caplog.records if record.exc_info]
     assert (line.api, line.client_id, line.correlation_id) == ("DescribeCluster", "raw", 1)  # type: ignore[attr-defined]
     assert b'tidemark_request_failures_total{api="DescribeCluster"} 1.0' in (
-        world.services.metrics.render()
+        fixture.services.metrics.render()
     )
 
 
@@ -263,8 +263,8 @@ async def test_assertion_in_a_handler_ends_the_server(tmp_path: Path) -> None:
     table = ApiTable.of(Api(60, "DescribeCluster", range(3), handle))
     failure: BaseException | None = None
     try:
-        async with wire_world(tmp_path, table=table) as world:
-            client = await world.connect()
+        async with wire_fixture(tmp_path, table=table) as fixture:
+            client = await fixture.connect()
             client.send(60, 0, CLUSTER)
             await asyncio.Event().wait()
     except BaseExceptionGroup as group:
@@ -284,13 +284,13 @@ PRODUCE: dict[str, Any] = {
 async def test_writes_at_a_mirror_are_forwarded_whole_and_answered_verbatim(
     tmp_path: Path,
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        world.region.acting = False
-        world.forwarder.answer = b"\x00\x00\x00\x01verbatim"
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = False
+        fixture.forwarder.answer = b"\x00\x00\x00\x01verbatim"
+        client = await fixture.connect()
         client.send(0, 9, PRODUCE)
         assert await client.receive_raw() == b"\x00\x00\x00\x01verbatim"
-        assert world.forwarder.frames == [frame_of(0, 9, PRODUCE)]
+        assert fixture.forwarder.frames == [frame_of(0, 9, PRODUCE)]
 
 
 # Holds INV-FW2.
@@ -301,10 +301,10 @@ async def test_writes_at_a_mirror_are_forwarded_whole_and_answered_verbatim(
 async def test_P18_failed_forwarding_never_denies_a_write_that_may_have_happened(
     tmp_path: Path, may_have_happened: bool, error: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        world.region.acting = False
-        world.forwarder.failure = ForwardingFailed("cut", may_have_happened=may_have_happened)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = False
+        fixture.forwarder.failure = ForwardingFailed("cut", may_have_happened=may_have_happened)
+        client = await fixture.connect()
         answer = await client.call(0, 9, PRODUCE)
         row = answer.responses[0].partition_responses[0]
         assert (row.error_code, row.base_offset) == (error, -1)
@@ -315,17 +315,17 @@ async def test_INV_HD4_what_follows_a_failed_produce_is_not_executed_out_of_orde
 ) -> None:
     # Two batches of one connection are under way; the first is forwarded to a region that dies; this one
     # takes over before the second is looked at. It must not be written ahead of the first.
-    async with wire_world(tmp_path) as world:
-        await world.topic("t")
-        world.region.acting = False
-        world.forwarder.failure = ForwardingFailed("the acting region died")
-        world.forwarder.on_failure = lambda: setattr(world.region, "acting", True)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        fixture.region.acting = False
+        fixture.forwarder.failure = ForwardingFailed("the acting region died")
+        fixture.forwarder.on_failure = lambda: setattr(fixture.region, "acting", True)
+        client = await fixture.connect()
         client.send(0, 9, PRODUCE)
         client.send(0, 9, PRODUCE)
         _, first = await client.receive(0, 9)
         assert first.responses[0].partition_responses[0].error_code == 7
         assert await client.closed()
-        assert world.partition("t").log_end_offset == 0
-        again = await (await world.connect()).call(0, 9, PRODUCE)
+        assert fixture.partition("t").log_end_offset == 0
+        again = await (await fixture.connect()).call(0, 9, PRODUCE)
         assert again.responses[0].partition_responses[0].base_offset == 0

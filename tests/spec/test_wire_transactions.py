@@ -14,7 +14,7 @@ import pytest
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.handlers.dispatch.services import ForwardingFailed
 from region_broker.partitions.parts.sight import Isolation
-from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_fixture
 from tests.fixtures.transaction_port import (
     batch_of,
     begin,
@@ -78,8 +78,8 @@ async def marker(
 async def test_KIP664_describe_producers_tells_sequence_epochs_and_the_open_transaction(
     tmp_path: Path,
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         pair = await begin(client, 0)
         assert await produce(client, batch_of(pair, b"a", b"b")) == 0
         assert await produce(client, batch_of(pair, b"c", sequence=2)) == 0
@@ -101,19 +101,19 @@ async def test_KIP664_describe_producers_tells_sequence_epochs_and_the_open_tran
 async def test_KIP664_describe_producers_after_the_marker_knows_the_coordinator(
     tmp_path: Path,
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         pair = await begin(client, 0)
         assert await produce(client, batch_of(pair, b"a")) == 0
         assert (await end(client, pair, commit=True)).error_code == 0
-        await world.partition("orders").wait_committed(2)
+        await fixture.partition("orders").wait_committed(2)
         ((state,),) = [row.active_producers for row in await describe_producers(client, 0)]
         assert (state.coordinator_epoch, state.current_txn_start_offset) == (LEADER_EPOCH, -1)
 
 
 async def test_KIP664_describe_producers_refuses_by_partition(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         rows = await describe_producers(client, 0, 3, -1)
         assert [row.error_code for row in rows] == [0, UNKNOWN_TOPIC, UNKNOWN_TOPIC]
         assert [row.active_producers for row in rows] == [(), (), ()]
@@ -127,10 +127,10 @@ async def test_KIP664_describe_producers_refuses_by_partition(tmp_path: Path) ->
 
 
 async def test_KIP664_describe_transactions_tells_state_pair_and_partitions(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         pair = await begin(client, 2, 0)
-        now_ms = world.services.clock.wall_ms()
+        now_ms = fixture.services.clock.wall_ms()
         known, unknown, nameless = await describe(client, "t", "never", "")
         assert (known.error_code, known.transactional_id) == (0, "t")
         assert (known.transaction_state, known.producer_id, known.producer_epoch) == (
@@ -151,8 +151,8 @@ async def test_KIP664_describe_transactions_tells_state_pair_and_partitions(tmp_
 async def test_KIP664_list_transactions_filters_by_state_and_producer(
     tmp_path: Path, version: int
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         first = await begin(client, 0, name="open")
         idle = await init(client, "idle")
         everything = {"open": "Ongoing", "idle": "Empty"}
@@ -170,8 +170,8 @@ async def test_KIP664_list_transactions_filters_by_state_and_producer(
 async def test_KIP664_list_transactions_names_unknown_states_and_they_match_nothing(
     tmp_path: Path,
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         await begin(client, 0, name="open")
         fields = {"state_filters": ["ongoing", "Gone"], "producer_id_filters": []}
         answer = await client.call(LIST, 1, fields)
@@ -181,8 +181,8 @@ async def test_KIP664_list_transactions_names_unknown_states_and_they_match_noth
 
 
 async def test_KIP994_list_transactions_filters_by_duration(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         await begin(client, 0, name="open")
         assert await listed(client, duration_filter=-1) == {"open": "Ongoing"}
         assert await listed(client, duration_filter=3_600_000) == {}
@@ -191,8 +191,8 @@ async def test_KIP994_list_transactions_filters_by_duration(tmp_path: Path) -> N
 async def test_KIP1152_list_transactions_filters_by_a_pattern_of_the_whole_id(
     tmp_path: Path,
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         for name in ("pay-1", "pay-22", "ship-1", "zahlung-ü"):
             await init(client, name)
 
@@ -220,8 +220,8 @@ async def test_KIP1152_list_transactions_filters_by_a_pattern_of_the_whole_id(
 async def test_C23_listings_of_a_coordinator_that_does_not_serve_are_refused(
     tmp_path: Path,
 ) -> None:
-    async with txn_broker(tmp_path, load=False) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path, load=False) as (fixture, _txn):
+        client = await fixture.connect()
         answer = await client.call(LIST, 1, {"state_filters": [], "producer_id_filters": []})
         assert (answer.error_code, answer.transaction_states) == (16, ())
         (state,) = await describe(client, "t")
@@ -235,8 +235,8 @@ async def test_C23_listings_of_a_coordinator_that_does_not_serve_are_refused(
 async def test_B13_an_administrators_abort_ends_the_transaction_at_the_coordinator(
     tmp_path: Path, version: int
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         pair = await begin(client, 0, 1)
         assert await produce(client, batch_of(pair, b"a")) == 0
         assert await produce(client, batch_of(pair, b"b"), 1) == 0
@@ -246,7 +246,7 @@ async def test_B13_an_administrators_abort_ends_the_transaction_at_the_coordinat
             0,
             1,
         ):  # INV-TN2, and all partitions of the transaction, not only the one named
-            partition = world.partition("orders", index)
+            partition = fixture.partition("orders", index)
             assert partition.state.open_transactions() == []
             assert partition.sight.readable_end(Isolation.READ_COMMITTED) == 2
             (aborted,) = partition.state.aborted_in(0, 2, 2)
@@ -263,12 +263,12 @@ async def test_B13_an_administrators_abort_ends_the_transaction_at_the_coordinat
 
 
 async def test_B13_a_transaction_that_no_transactional_id_knows_is_aborted(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         orphan = (4711, 3)
-        world.partition("orders").writer.append(batch_of(orphan, b"lost"))
+        fixture.partition("orders").writer.append(batch_of(orphan, b"lost"))
         assert await marker(client, orphan, 0) == [0]
-        partition = world.partition("orders")
+        partition = fixture.partition("orders")
         assert partition.state.open_transactions() == []
         ((state,),) = [row.active_producers for row in await describe_producers(client, 0)]
         assert (state.producer_id, state.producer_epoch) == (4711, 4)
@@ -279,21 +279,21 @@ async def test_B13_a_transaction_that_no_transactional_id_knows_is_aborted(tmp_p
 async def test_B13_data_that_the_ledger_does_not_know_of_is_aborted_with_its_transactional_id(
     tmp_path: Path,
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         pair = await begin(client, 0)
         assert (await end(client, pair, commit=True)).error_code == 0
-        await world.partition("orders").wait_committed(1)
-        world.partition("orders", 2).writer.append(batch_of(pair, b"hanging"))
+        await fixture.partition("orders").wait_committed(1)
+        fixture.partition("orders", 2).writer.append(batch_of(pair, b"hanging"))
         assert await marker(client, pair, 2) == [0]
-        assert world.partition("orders", 2).state.open_transactions() == []
+        assert fixture.partition("orders", 2).state.open_transactions() == []
         (state,) = await describe(client, "t")
         assert (state.transaction_state, state.producer_epoch) == ("CompleteAbort", pair[1] + 1)
 
 
 async def test_C30_C31_an_abort_by_an_old_epoch_or_coordinator_is_refused(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         pair = await begin(client, 0)
         assert (await end(client, pair, commit=False)).error_code == 0
         again = await init(client, "t", producer_id=pair[0], producer_epoch=pair[1])
@@ -306,26 +306,26 @@ async def test_C30_C31_an_abort_by_an_old_epoch_or_coordinator_is_refused(tmp_pa
         # An epoch that nobody was given yet is not believed either.
         future = (newer[0], newer[1] + 1)
         assert await marker(client, future, 0, coordinator_epoch=LEADER_EPOCH) == [BAD_EPOCH]
-        assert world.partition("orders").state.open_transactions() != []
+        assert fixture.partition("orders").state.open_transactions() != []
         assert await marker(client, newer, 0, coordinator_epoch=LEADER_EPOCH) == [0]
 
 
 async def test_B13_nobody_commits_by_a_marker_and_nothing_open_is_success(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         pair = await begin(client, 0)
         assert await produce(client, batch_of(pair, b"a")) == 0
         assert await marker(client, pair, 0, 7, commit=True) == [INVALID_REQUEST, UNKNOWN_TOPIC]
         assert await marker(client, pair, 1, 7) == [0, UNKNOWN_TOPIC]
-        before = world.partition("orders").log_end_offset
+        before = fixture.partition("orders").log_end_offset
         assert await marker(client, (99, 0), 0) == [0]
-        assert world.partition("orders").log_end_offset == before
+        assert fixture.partition("orders").log_end_offset == before
         assert (await end(client, pair, commit=True)).error_code == 0
 
 
 async def test_several_markers_are_answered_one_by_one(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         markers = [
             {"producer_id": number, "producer_epoch": 0, "transaction_result": False,
              "topics": [{"name": "orders", "partition_indexes": [0]}], "coordinator_epoch": 0}
@@ -365,8 +365,8 @@ async def added(client: RawClient, version: int, *asked: dict[str, Any]) -> dict
 async def test_C26_C27_a_batch_of_verifications_is_answered_per_transaction_and_partition(
     tmp_path: Path, version: int, missing: int
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         pair = await begin(client, 0, name="a")
         other = await begin(client, 1, name="b")
         errors = await added(
@@ -391,8 +391,8 @@ async def test_C26_C27_a_batch_of_verifications_is_answered_per_transaction_and_
 async def test_C26_a_batch_of_adds_succeeds_and_fails_by_transaction(
     tmp_path: Path, version: int
 ) -> None:
-    async with txn_broker(tmp_path) as (world, txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, txn):
+        client = await fixture.connect()
         given = await init(client, "a")
         pair = (int(given.producer_id), int(given.producer_epoch))
         other = await begin(client, 1, name="b")
@@ -407,17 +407,17 @@ async def test_C26_a_batch_of_adds_succeeds_and_fails_by_transaction(
             "a": [0, 0], "b": [NOT_ATTEMPTED, UNKNOWN_TOPIC], "nobody": [BAD_MAPPING]
         }  # fmt: skip
         for index in (0, 2):
-            tp = world.partition("orders", index).tp
+            tp = fixture.partition("orders", index).tp
             assert txn.clients.verify("a", *pair, tp).name == "OK"
         ledger = asked_of("b", other, 0, verify=False, topic=TRANSACTION_LEDGER)
         assert await added(client, version, ledger) == {"b": [29]}
 
 
 async def test_add_partitions_in_a_region_that_cannot_reach_the_acting_one(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
-        world.region.acting = False
-        world.forwarder.failure = ForwardingFailed("the acting region is away")
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
+        fixture.region.acting = False
+        fixture.forwarder.failure = ForwardingFailed("the acting region is away")
         answer = await client.call(24, 5, {"transactions": [asked_of("t", (1, 0), 0, verify=True)]})
         assert (answer.error_code, answer.results_by_transaction) == (15, ())
 
@@ -428,8 +428,8 @@ async def test_add_partitions_in_a_region_that_cannot_reach_the_acting_one(tmp_p
 async def test_KIP939_two_phase_commit_is_refused_as_where_it_is_not_enabled(
     tmp_path: Path,
 ) -> None:
-    async with txn_broker(tmp_path) as (world, _txn):
-        client = await world.connect()
+    async with txn_broker(tmp_path) as (fixture, _txn):
+        client = await fixture.connect()
         refused = await init(client, "t", 6, enable2_pc=True)
         assert (refused.error_code, refused.producer_id) == (NOT_AUTHORIZED, -1)
         both = await init(client, "t", 6, enable2_pc=True, keep_prepared_txn=True)
@@ -451,9 +451,9 @@ ZERO, SOMEONE = None, UUID(int=7)
 
 
 async def test_KIP714_no_metric_is_asked_for_and_the_client_is_named(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
-        world.region.acting = False  # answered by every region for itself
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
+        fixture.region.acting = False  # answered by every region for itself
         first = await client.call(71, 0, {"client_instance_id": ZERO})
         assert (first.error_code, first.requested_metrics) == (0, ())
         assert first.client_instance_id not in (None, UUID(int=0))
@@ -478,8 +478,8 @@ async def test_KIP714_no_metric_is_asked_for_and_the_client_is_named(tmp_path: P
 async def test_KIP714_what_is_pushed_is_checked_and_dropped(
     tmp_path: Path, changes: dict[str, Any], error: int
 ) -> None:
-    async with wire_world(tmp_path) as world:
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
         given = await client.call(71, 0, {"client_instance_id": SOMEONE})
         push = {
             "client_instance_id": SOMEONE, "subscription_id": given.subscription_id,
@@ -492,7 +492,7 @@ async def test_KIP714_what_is_pushed_is_checked_and_dropped(
 
 
 async def test_a_mirror_forwards_every_one_of_them(tmp_path: Path) -> None:
-    async with txn_broker(tmp_path) as (world, _txn), mirror_of(world) as (port, _region):
+    async with txn_broker(tmp_path) as (fixture, _txn), mirror_of(fixture) as (port, _region):
         client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
         pair = await begin(client, 0)
         assert await produce(client, batch_of(pair, b"a")) == 0
@@ -505,6 +505,6 @@ async def test_a_mirror_forwards_every_one_of_them(tmp_path: Path) -> None:
         assert await marker(client, pair, 0) == [0]
         (described,) = await describe(client, "t")
         assert described.transaction_state == "CompleteAbort"
-        assert world.partition("orders").state.open_transactions() == []
+        assert fixture.partition("orders").state.open_transactions() == []
         client.writer.close()
         await client.writer.wait_closed()

@@ -11,7 +11,7 @@ from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.name_series import NameCollector
-from tests.fixtures.node_logs import world
+from tests.fixtures.node_logs import fixture
 from tests.tidy.tree import ROOT
 
 FOLDER = ROOT / "docs" / "observability"
@@ -39,14 +39,14 @@ def offered() -> set[str]:
     metrics.error("Produce", "x")
     metrics.connections_refused.labels("x").inc()
     sources = GaugeSources(
-        partitions=world().table,
+        partitions=fixture().table,
         transactions=lambda: (),
         group_states=lambda: (),
         held_back=lambda: {"logs": 0, "ms": 0, "splits": 0},
     )
     collectors: list[Collector] = [
         NodeCollector(sources),
-        NameCollector(world().table, tuple, names_max=1),
+        NameCollector(fixture().table, tuple, names_max=1),
         RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
     ]
     families = [*metrics.registry.collect()]

@@ -18,9 +18,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.demo.stage import log_ends, wait_until
 from region_broker.cli.main import main as tidemark_command
-from tests.process.client_world import CALL_S
+from tests.process.client_fixture import CALL_S
+from tests.process.faults.fixture import DAY_S, PATIENCE_S, TOPIC, Fixture
 from tests.process.faults.scenes import Scene, Stand
-from tests.process.faults.world import DAY_S, PATIENCE_S, TOPIC, World
 
 _SMALL_SEGMENTS: Final = {"segment.bytes": "4096"}
 _LARGE: Final = "x" * 3_600
@@ -28,18 +28,18 @@ _LARGE: Final = "x" * 3_600
 
 def disk_nearly_full(stand: Stand) -> None:
     """The disk fills up at home: no record is taken, groups commit, it is said why; with room it goes on by itself."""
-    world = stand.world
-    disk = shutil.disk_usage(world.folder)
+    fixture = stand.fixture
+    disk = shutil.disk_usage(fixture.folder)
     # Above disk_free_bytes_min by an eighth: writes go on with a tenth more than that.
-    world.start(stand.home, disk_free_bytes_min=disk.free * 8 // 9)
-    world.start(stand.mirror)
-    world.settle()
-    filling = world.folder / "filling"
+    fixture.start(stand.home, disk_free_bytes_min=disk.free * 8 // 9)
+    fixture.start(stand.mirror)
+    fixture.settle()
+    filling = fixture.folder / "filling"
     with filling.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, disk.free // 8)
     try:
-        world.status_says("the disk is nearly full")
-        world.ready_tells(stand.home, "the disk is nearly full")
+        fixture.status_says("the disk is nearly full")
+        fixture.ready_tells(stand.home, "the disk is nearly full")
         refused = _send(Producer(_client(stand, {"message.timeout.ms": 2_000})), TOPIC, ["refused"])
         assert len(refused) == 1, "a record was taken"
         group = Consumer(_client(stand, {"group.id": "commits"}))
@@ -47,7 +47,7 @@ def disk_nearly_full(stand: Stand) -> None:
         group.close()
     finally:
         filling.unlink()
-    world.await_acting(stand.home)
+    fixture.await_acting(stand.home)
 
 
 def no_free_descriptors(stand: Stand) -> None:
@@ -60,63 +60,63 @@ def no_free_descriptors(stand: Stand) -> None:
     with _limited(stand, stand.home, resource.RLIMIT_NOFILE, _descriptors(stand, stand.home)):
         for each in values[1:]:
             assert not _send(producer, topic, [each])
-        segments = list(stand.world.log_folder(stand.home, topic, 0).glob("*.log"))
+        segments = list(stand.fixture.log_folder(stand.home, topic, 0).glob("*.log"))
         assert len(segments) < len(values), "descriptors were free"
-    stand.world.settle()
+    stand.fixture.settle()
     for name in (stand.home, stand.mirror):
-        assert stand.world.values(name, topic, 1) == sorted(values), name
+        assert stand.fixture.values(name, topic, 1) == sorted(values), name
 
 
 def one_log_cannot_grow(stand: Stand) -> None:
     """One log of a mirror cannot grow on its disk: the others are copied on, it is said why, a restart copies the rest."""
     stand.start()
-    world = stand.world
+    fixture = stand.fixture
     topic, values = "large", [f"{number} {_LARGE * 250}" for number in range(46)]
     _create(stand, topic, {})
-    world.send(stand.home, topic, values[:42], 1)
-    world.settle()
-    bytes_max = _largest_file_bytes(world, stand.mirror) + 65_536
+    fixture.send(stand.home, topic, values[:42], 1)
+    fixture.settle()
+    bytes_max = _largest_file_bytes(fixture, stand.mirror) + 65_536
     with _limited(stand, stand.mirror, resource.RLIMIT_FSIZE, bytes_max):
-        world.send(stand.home, topic, values[42:], 1)
-        world.ready_tells(stand.mirror, topic)
-        world.write(stand.home)
+        fixture.send(stand.home, topic, values[42:], 1)
+        fixture.ready_tells(stand.mirror, topic)
+        fixture.write(stand.home)
         wait_until(
             "the other logs are copied", PATIENCE_S,
-            lambda: _ends(world, stand.mirror) == _ends(world, stand.home),
+            lambda: _ends(fixture, stand.mirror) == _ends(fixture, stand.home),
         )  # fmt: skip
-    world.stage.kill(stand.mirror)
-    world.start(stand.mirror)
-    world.settle()
-    assert world.values(stand.mirror, topic, 1) == sorted(values)
+    fixture.stage.kill(stand.mirror)
+    fixture.start(stand.mirror)
+    fixture.settle()
+    assert fixture.values(stand.mirror, topic, 1) == sorted(values)
 
 
 def recovery_checkpoints_lost(stand: Stand) -> None:
     """Recovery checkpoints of logs that were closed are gone at home and damaged at a mirror: the logs are read as
     after a crash."""
-    world = stand.world
+    fixture = stand.fixture
     stand.start()
-    world.stage.cluster.stop()
-    for path in (world.folder / stand.home).rglob("*.bookmark"):
+    fixture.stage.cluster.stop()
+    for path in (fixture.folder / stand.home).rglob("*.bookmark"):
         path.unlink()
-    for path in (world.folder / stand.mirror).rglob("*.bookmark"):
+    for path in (fixture.folder / stand.mirror).rglob("*.bookmark"):
         path.write_bytes(path.read_bytes()[:-4] + b"odd!")
     stand.start()
 
 
 def log_indexes_lost(stand: Stand) -> None:
     """Indexes, snapshots and headers of segments are gone at home and damaged at a mirror: they are made again."""
-    world = stand.world
+    fixture = stand.fixture
     stand.start()
     topic, values = "segments", [f"{number} {_LARGE}" for number in range(6)]
     _create(stand, topic, _SMALL_SEGMENTS)
     for each in values:
-        world.send(stand.home, topic, [each], 1)
-    world.settle()
+        fixture.send(stand.home, topic, [each], 1)
+    fixture.settle()
     for name in (stand.home, stand.mirror):
-        world.stage.kill(name)
+        fixture.stage.kill(name)
         beside = [
             path
-            for path in world.log_folder(name, topic, 0).iterdir()
+            for path in fixture.log_folder(name, topic, 0).iterdir()
             if path.suffix in {".index", ".txnindex", ".snapshot", ".hdr"}
         ]
         assert beside
@@ -127,78 +127,78 @@ def log_indexes_lost(stand: Stand) -> None:
                 path.write_bytes(b"odd!" + path.read_bytes()[4:])
     stand.start()
     for name in (stand.home, stand.mirror):
-        assert world.values(name, topic, 1) == values, name
+        assert fixture.values(name, topic, 1) == values, name
 
 
 def killed_in_deletions(stand: Stand) -> None:
     """Home is killed while it deletes topics: those whose end was told are gone, the others whole; names can be used again."""
-    world = stand.world
+    fixture = stand.fixture
     stand.start()
     topics = [f"goes-{number}" for number in range(20)]
     for each in topics:
         _create(stand, each, {})
-    world.send(stand.home, topics[-1], ["last"], 1)
+    fixture.send(stand.home, topics[-1], ["last"], 1)
     admin = stand.admin()
     under_way = [admin.delete_topics([each])[each] for each in topics]
     under_way[0].result(CALL_S)
     told = [each for each, one in zip(topics, under_way, strict=True) if one.done()]
-    world.stage.kill(stand.home)
-    world.start(stand.home)
-    world.settle()
+    fixture.stage.kill(stand.home)
+    fixture.start(stand.home)
+    fixture.settle()
     left = set(stand.admin().list_topics(timeout=CALL_S).topics) & set(topics)
     assert not left & set(told), f"{left & set(told)} were deleted"
     if topics[-1] in left:
-        assert world.values(stand.home, topics[-1], 1) == ["last"]
+        assert fixture.values(stand.home, topics[-1], 1) == ["last"]
     _create(stand, topics[0], {})
-    world.send(stand.home, topics[0], ["again"], 1)
-    world.settle()
-    assert world.values(stand.mirror, topics[0], 1) == ["again"]
+    fixture.send(stand.home, topics[0], ["again"], 1)
+    fixture.settle()
+    assert fixture.values(stand.mirror, topics[0], 1) == ["again"]
 
 
 def deletion_kept_by_a_clock_ahead(stand: Stand) -> None:
     """A topic is deleted by mistake, and the clock of the next start is three days ahead: it can still be exported."""
-    world = stand.world
+    fixture = stand.fixture
     stand.start()
     _create(stand, "mistake", {})
-    world.send(stand.home, "mistake", ["kept"], 1)
-    world.settle()
+    fixture.send(stand.home, "mistake", ["kept"], 1)
+    fixture.settle()
     admin = stand.admin()
     admin.delete_topics(["mistake"])["mistake"].result(CALL_S)
     _export(stand)
-    world.stage.kill(stand.home)
-    world.start(stand.home, clock_moved_s=3 * DAY_S, retention_check_interval_ms=200)
-    world.await_acting(stand.home)
-    world.settle()
+    fixture.stage.kill(stand.home)
+    fixture.start(stand.home, clock_moved_s=3 * DAY_S, retention_check_interval_ms=200)
+    fixture.await_acting(stand.home)
+    fixture.settle()
     _export(stand)
 
 
 def kept_tail_changed(stand: Stand) -> None:
     """The disk changes one of the tails that a failover cut off: `region losses` says which, and counts the others."""
     stand.start()
-    world = stand.world
-    world.stage.cut(stand.home, stand.mirror, silent=False)
-    written = world.write(stand.home)
-    world.stage.kill(stand.home)
+    fixture = stand.fixture
+    fixture.stage.cut(stand.home, stand.mirror, silent=False)
+    written = fixture.write(stand.home)
+    fixture.stage.kill(stand.home)
     stand.fail_over(stand.mirror)
-    world.stage.heal(stand.home, stand.mirror)
-    world.start(stand.home)
-    world.settle()
-    world.give_up(written)
-    world.losses_are_named()
-    world.stage.kill(stand.home)
-    tails = sorted((world.folder / stand.home / "quarantine").rglob("*.batches"))
+    fixture.stage.heal(stand.home, stand.mirror)
+    fixture.start(stand.home)
+    fixture.settle()
+    fixture.give_up(written)
+    fixture.losses_are_named()
+    fixture.stage.kill(stand.home)
+    tails = sorted((fixture.folder / stand.home / "quarantine").rglob("*.batches"))
     whole = next(
         path for path in tails if any(each.encode() in path.read_bytes() for each in written)
     )
     content = whole.read_bytes()
     whole.write_bytes(content[:-1])
-    world.start(stand.home)
-    world.settle()
-    said = world.tidemark("region", "losses")
+    fixture.start(stand.home)
+    fixture.settle()
+    said = fixture.tidemark("region", "losses")
     assert whole.name in said or "cannot be read" in said, said
-    world.stage.kill(stand.home)
+    fixture.stage.kill(stand.home)
     whole.write_bytes(content)
-    world.start(stand.home)
+    fixture.start(stand.home)
 
 
 DISKS: Final[Sequence[Scene]] = (
@@ -214,7 +214,7 @@ DISKS: Final[Sequence[Scene]] = (
 
 
 def _client(stand: Stand, more: dict[str, object]) -> dict[str, object]:
-    place = stand.world.stage.cluster.place(stand.home)
+    place = stand.fixture.stage.cluster.place(stand.home)
     return {"bootstrap.servers": place.bootstrap, "log_level": 0, **more}
 
 
@@ -240,7 +240,7 @@ def _send(producer: Producer, topic: str, values: Sequence[str]) -> list[KafkaEr
 @contextmanager
 def _limited(stand: Stand, name: str, what: int, most: int) -> Iterator[None]:
     """Let a running node have no more than this."""
-    [pid] = stand.world.stage.cluster.pids(name)
+    [pid] = stand.fixture.stage.cluster.pids(name)
     before = resource.prlimit(pid, what, (most, resource.prlimit(pid, what)[1]))
     try:
         yield
@@ -250,18 +250,18 @@ def _limited(stand: Stand, name: str, what: int, most: int) -> Iterator[None]:
 
 def _descriptors(stand: Stand, name: str) -> int:
     """Return a limit that leaves no number free."""
-    [pid] = stand.world.stage.cluster.pids(name)
+    [pid] = stand.fixture.stage.cluster.pids(name)
     used = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
     return next(number for number in range(len(used) + 1) if number not in used)
 
 
-def _largest_file_bytes(world: World, name: str) -> int:
-    return max(path.stat().st_size for path in (world.folder / name).rglob("*") if path.is_file())
+def _largest_file_bytes(fixture: Fixture, name: str) -> int:
+    return max(path.stat().st_size for path in (fixture.folder / name).rglob("*") if path.is_file())
 
 
-def _ends(world: World, name: str) -> dict[str, int]:
+def _ends(fixture: Fixture, name: str) -> dict[str, int]:
     """Return where the logs of the topic end that every play has."""
-    ends = log_ends(world.view(name), with_ledgers=False)
+    ends = log_ends(fixture.view(name), with_ledgers=False)
     return {log: end for log, end in ends.items() if log.startswith(f"{TOPIC}-")}
 
 
@@ -270,7 +270,7 @@ def _export(stand: Stand) -> None:
     found: list[str] = []
 
     def exported() -> bool:
-        listed = json.loads(stand.world.tidemark("topic", "deleted", "-o", "json"))["deleted"]
+        listed = json.loads(stand.fixture.tidemark("topic", "deleted", "-o", "json"))["deleted"]
         folders = [each["folder"] for each in listed if each["region"] == stand.home]
         found[:] = folders
         return bool(folders)

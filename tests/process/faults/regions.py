@@ -22,59 +22,59 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from region_broker.cli.demo.stage import wait_until
 from region_broker.cli.local_cluster import LocalCluster, RegionPlace
 from region_broker.cli.region_client import ApiError, request
-from tests.process.client_world import CALL_S, create_topic
+from tests.process.client_fixture import CALL_S, create_topic
 from tests.process.faults.cases import When
+from tests.process.faults.fixture import PATIENCE_S, TOPIC, Fixture
 from tests.process.faults.retention import home_forgets_no_mirror, log_starts_above_the_cut
 from tests.process.faults.scenes import Scene, Stand
-from tests.process.faults.world import PATIENCE_S, TOPIC, World
 
 AGAIN: Final = "again"
 
 
 def topic_made_again(stand: Stand) -> None:
     """A topic is deleted and made again under its name: the mirror shows the old one until it hears, then the new."""
-    world = _with_a_topic(stand)
-    world.stage.cut(stand.home, stand.mirror, silent=True)
+    fixture = _with_a_topic(stand)
+    fixture.stage.cut(stand.home, stand.mirror, silent=True)
     _make_again(stand)
-    assert world.values(stand.mirror, AGAIN, 1) == ["old 1", "old 2"]
-    world.stage.heal(stand.home, stand.mirror)
+    assert fixture.values(stand.mirror, AGAIN, 1) == ["old 1", "old 2"]
+    fixture.stage.heal(stand.home, stand.mirror)
     _await_found(stand, stand.mirror, ["new"])
 
 
 def topic_made_again_and_home_lost(stand: Stand) -> None:
     """The same, and home is lost before the mirror heard: the mirror has the old topic, also when home returns."""
-    world = _with_a_topic(stand)
-    world.stage.cut(stand.home, stand.mirror, silent=False)
+    fixture = _with_a_topic(stand)
+    fixture.stage.cut(stand.home, stand.mirror, silent=False)
     _make_again(stand)
-    world.stage.kill(stand.home)
-    world.stage.heal(stand.home, stand.mirror)
+    fixture.stage.kill(stand.home)
+    fixture.stage.heal(stand.home, stand.mirror)
     stand.fail_over(stand.mirror)
-    world.gone.add("new")
-    world.start(stand.home)
-    world.be_whole()
+    fixture.gone.add("new")
+    fixture.start(stand.home)
+    fixture.be_whole()
     for name in (stand.home, stand.mirror):
         _await_found(stand, name, ["old 1", "old 2"])
 
 
-def _with_a_topic(stand: Stand) -> World:
+def _with_a_topic(stand: Stand) -> Fixture:
     stand.start()
-    create_topic(stand.world.stage.cluster.place(stand.home).bootstrap, AGAIN, 1)
-    stand.world.send(stand.home, AGAIN, ["old 1", "old 2"], 1)
-    stand.world.settle()
-    return stand.world
+    create_topic(stand.fixture.stage.cluster.place(stand.home).bootstrap, AGAIN, 1)
+    stand.fixture.send(stand.home, AGAIN, ["old 1", "old 2"], 1)
+    stand.fixture.settle()
+    return stand.fixture
 
 
 def _make_again(stand: Stand) -> None:
     admin = stand.admin()
     admin.delete_topics([AGAIN])[AGAIN].result(CALL_S)
     admin.create_topics([NewTopic(AGAIN, 1, 1)])[AGAIN].result(CALL_S)
-    stand.world.send(stand.home, AGAIN, ["new"], 1)
+    stand.fixture.send(stand.home, AGAIN, ["new"], 1)
 
 
 def _await_found(stand: Stand, name: str, wanted: list[str]) -> None:
     def found() -> bool:
         try:
-            return stand.world.values(name, AGAIN, 1) == wanted
+            return stand.fixture.values(name, AGAIN, 1) == wanted
         except (OSError, KafkaException):
             return False  # between the two topics
 
@@ -83,41 +83,41 @@ def _await_found(stand: Stand, name: str, wanted: list[str]) -> None:
 
 def grown_apart(stand: Stand) -> None:
     """The lost region had grown a topic; the new one grows it, too, before it returns: the new one's records count."""
-    world = _with_a_topic(stand)
-    world.stage.cut(stand.home, stand.mirror, silent=False)
+    fixture = _with_a_topic(stand)
+    fixture.stage.cut(stand.home, stand.mirror, silent=False)
     lost = stand.admin()
     lost.create_partitions([NewPartitions(AGAIN, 3)])[AGAIN].result(CALL_S)
-    world.send(stand.home, AGAIN, ["lost 0", "lost 1", "lost 2"], 3)
-    world.gone |= {"lost 0", "lost 1", "lost 2"}
-    world.stage.kill(stand.home)
+    fixture.send(stand.home, AGAIN, ["lost 0", "lost 1", "lost 2"], 3)
+    fixture.gone |= {"lost 0", "lost 1", "lost 2"}
+    fixture.stage.kill(stand.home)
     stand.fail_over(stand.mirror)
     admin = stand.admin(stand.mirror)
     admin.create_partitions([NewPartitions(AGAIN, 3)])[AGAIN].result(CALL_S)
-    world.send(stand.mirror, AGAIN, ["kept 0", "kept 1", "kept 2"], 3)
-    world.stage.heal(stand.home, stand.mirror)
-    world.start(stand.home)
-    world.be_whole()
+    fixture.send(stand.mirror, AGAIN, ["kept 0", "kept 1", "kept 2"], 3)
+    fixture.stage.heal(stand.home, stand.mirror)
+    fixture.start(stand.home)
+    fixture.be_whole()
     wanted = ["kept 0", "kept 1", "kept 2", "old 1", "old 2"]
     for name in (stand.home, stand.mirror):
-        assert world.values(name, AGAIN, 3) == wanted, name
+        assert fixture.values(name, AGAIN, 3) == wanted, name
 
 
 def epoch_begun_twice(stand: Stand) -> None:
     """A region takes over twice under one number, from copies of its folder: its mirror follows none of the second."""
-    world, template = stand.world, stand.template
+    fixture, template = stand.fixture, stand.template
     assert template.former is not None
-    template.put(template.former / stand.home, world, stand.home)
-    world.start(stand.home)
+    template.put(template.former / stand.home, fixture, stand.home)
+    fixture.start(stand.home)
     stand.fail_over(stand.home)
-    world.await_acting(stand.home)
-    others = world.write(stand.home)
-    world.kept -= others
-    world.start(stand.mirror)
-    assert world.view(stand.home)["region_epoch"] == world.view(stand.mirror)["region_epoch"]
-    stand.world.status_says(stand.mirror, "region failover")
-    world.shows_all(stand.mirror)
+    fixture.await_acting(stand.home)
+    others = fixture.write(stand.home)
+    fixture.kept -= others
+    fixture.start(stand.mirror)
+    assert fixture.view(stand.home)["region_epoch"] == fixture.view(stand.mirror)["region_epoch"]
+    stand.fixture.status_says(stand.mirror, "region failover")
+    fixture.shows_all(stand.mirror)
     stand.fail_over(stand.mirror)
-    world.gone |= others
+    fixture.gone |= others
 
 
 def switch_under_changes(stand: Stand) -> None:
@@ -128,7 +128,7 @@ def switch_under_changes(stand: Stand) -> None:
 
     def create() -> None:
         admin = AdminClient(
-            {"bootstrap.servers": stand.world.stage.cluster.bootstrap, "log_level": 0}
+            {"bootstrap.servers": stand.fixture.stage.cluster.bootstrap, "log_level": 0}
         )
         number = 0
         while not ended.is_set():
@@ -144,80 +144,82 @@ def switch_under_changes(stand: Stand) -> None:
     creator.start()
     try:
         wait_until("a topic", PATIENCE_S, lambda: len(made) > 3)
-        stand.world.tidemark("region", "switch", "--to", stand.mirror)
+        stand.fixture.tidemark("region", "switch", "--to", stand.mirror)
         before = len(made)
         wait_until("a topic after the switch", PATIENCE_S, lambda: len(made) > before + 3)
     finally:
         ended.set()
         creator.join(PATIENCE_S)
-    stand.world.settle()
-    for name in stand.world.stage.names:
+    stand.fixture.settle()
+    for name in stand.fixture.stage.names:
         missing = set(made) - set(stand.admin(name).list_topics(timeout=CALL_S).topics)
         assert not missing, f"{missing} of {len(made)} topics are not in {name}"
 
 
 def mirror_lost_the_end_of_a_log(stand: Stand) -> None:
     """The mirror's disk lost the end of a log, and home is gone: the journal still has it, a failover there loses nothing."""
-    world = stand.world
-    log = next(world.log_folder(stand.mirror, TOPIC, 1).glob("*.log"))
+    fixture = stand.fixture
+    log = next(fixture.log_folder(stand.mirror, TOPIC, 1).glob("*.log"))
     with log.open("rb+") as file:
         file.truncate(log.stat().st_size // 2)
-    world.start(stand.mirror)
+    fixture.start(stand.mirror)
     wait_until(
-        "the mirror shows all", PATIENCE_S, lambda: set(world.values(stand.mirror)) == world.kept
+        "the mirror shows all",
+        PATIENCE_S,
+        lambda: set(fixture.values(stand.mirror)) == fixture.kept,
     )
     stand.fail_over(stand.mirror)
-    world.start(stand.home)
+    fixture.start(stand.home)
 
 
 def cut_link(stand: Stand) -> None:
     """The link is cut: home counts what the mirror lacks, the mirror says that it does not know; healed, both say 0."""
     stand.start()
-    world = stand.world
-    world.stage.cut(stand.home, stand.mirror, silent=False)
-    written = world.write(stand.home)
-    status = world.status_says("unknown", "not heard for")
+    fixture = stand.fixture
+    fixture.stage.cut(stand.home, stand.mirror, silent=False)
+    written = fixture.write(stand.home)
+    status = fixture.status_says("unknown", "not heard for")
     [counted] = re.findall(rf"{stand.mirror}: (\d+) records", status)
     assert int(counted) >= len(written), status
-    world.stage.heal(stand.home, stand.mirror)
-    world.settle()
-    stand.world.status_says(f"{stand.mirror}: 0 records")
+    fixture.stage.heal(stand.home, stand.mirror)
+    fixture.settle()
+    stand.fixture.status_says(f"{stand.mirror}: 0 records")
 
 
 def split_brain(stand: Stand) -> None:
     """A failover while home lives behind a cut link: both take writes, one line says so; healed, home returns."""
     stand.start()
-    world = stand.world
-    world.stage.cut(stand.home, stand.mirror, silent=False)
+    fixture = stand.fixture
+    fixture.stage.cut(stand.home, stand.mirror, silent=False)
     stand.fail_over(stand.mirror)
-    world.await_acting(stand.mirror)
-    world.give_up(world.write(stand.home))
-    world.write(stand.mirror)
-    stand.world.status_says("SPLIT BRAIN", "docs/runbooks/split_brain.md")
-    world.stage.heal(stand.home, stand.mirror)
+    fixture.await_acting(stand.mirror)
+    fixture.give_up(fixture.write(stand.home))
+    fixture.write(stand.mirror)
+    stand.fixture.status_says("SPLIT BRAIN", "docs/runbooks/split_brain.md")
+    fixture.stage.heal(stand.home, stand.mirror)
 
 
 def folder_runs_twice(stand: Stand) -> None:
     """A copy of home's folder runs elsewhere while home runs: the mirror says so in `region status` and log."""
-    world = stand.world
-    with _elsewhere(world, stand.home) as copy:
+    fixture = stand.fixture
+    with _elsewhere(fixture, stand.home) as copy:
         stand.start()
-        world.write(stand.home)
+        fixture.write(stand.home)
         copy.launch(stand.home)
-        stand.world.status_says("RUNS TWICE")
+        stand.fixture.status_says("RUNS TWICE")
         copy.kill(stand.home)
-    assert "two nodes run as" in world.log(stand.mirror)
+    assert "two nodes run as" in fixture.log(stand.mirror)
 
 
 @contextmanager
-def _elsewhere(world: World, name: str) -> Any:
+def _elsewhere(fixture: Fixture, name: str) -> Any:
     """Give a copy of a region's folder to a node at other ports."""
-    folder = world.folder / "elsewhere"
-    shutil.copytree(world.folder / name, folder / name, ignore=shutil.ignore_patterns("node.log"))
+    folder = fixture.folder / "elsewhere"
+    shutil.copytree(fixture.folder / name, folder / name, ignore=shutil.ignore_patterns("node.log"))
     spare = LocalCluster.open(
-        world.folder / "spare", region_count=1, port=0, new_cluster_id=UUID(int=1)
+        fixture.folder / "spare", region_count=1, port=0, new_cluster_id=UUID(int=1)
     ).plan.regions[0]
-    plan = world.stage.cluster.plan
+    plan = fixture.stage.cluster.plan
     moved = [_at(each, spare) if each.name == name else each for each in plan.regions]
     (folder / "cluster.json").write_bytes(
         msgspec.json.encode(msgspec.structs.replace(plan, regions=moved))
@@ -237,87 +239,89 @@ def _at(place: RegionPlace, spare: RegionPlace) -> RegionPlace:
 def taker_behind_a_third(stand: Stand) -> None:
     """Of two mirrors the one behind takes over: it first copies what the other one has reached."""
     stand.start()
-    world = stand.world
+    fixture = stand.fixture
     ahead, behind = stand.template.mirrors
-    world.stage.cut(stand.home, behind, silent=False)
-    world.write(stand.home)
-    world.await_mirrored(stand.home, ahead)
-    world.stage.kill(stand.home)
+    fixture.stage.cut(stand.home, behind, silent=False)
+    fixture.write(stand.home)
+    fixture.await_mirrored(stand.home, ahead)
+    fixture.stage.kill(stand.home)
     stand.fail_over(behind)
-    world.shows_all(behind)
-    world.shows_all(ahead)
-    world.stage.heal(stand.home, behind)
-    world.start(stand.home)
+    fixture.shows_all(behind)
+    fixture.shows_all(ahead)
+    fixture.stage.heal(stand.home, behind)
+    fixture.start(stand.home)
 
 
 def silent_third(stand: Stand) -> None:
     """A third region is stopped, not dead: the failover goes on, and the lost region joins without it."""
     stand.start()
-    world = stand.world
+    fixture = stand.fixture
     taker, silent = stand.template.mirrors
-    world.stage.cluster.signal(silent, signal.SIGSTOP)
+    fixture.stage.cluster.signal(silent, signal.SIGSTOP)
     try:
-        world.stage.kill(stand.home)
+        fixture.stage.kill(stand.home)
         stand.fail_over(taker)
-        world.write(taker)
-        world.start(stand.home)
-        world.await_mirrored(taker, stand.home)
+        fixture.write(taker)
+        fixture.start(stand.home)
+        fixture.await_mirrored(taker, stand.home)
     finally:
-        world.stage.cluster.signal(silent, signal.SIGCONT)
+        fixture.stage.cluster.signal(silent, signal.SIGCONT)
 
 
 def taker_killed_in_its_takeovers(stand: Stand) -> None:
     """Home is lost, and the region that is to take over is killed in it, four times, later and later: it takes over whole."""
     stand.start()
-    world = stand.world
-    world.stage.kill(stand.home)
+    fixture = stand.fixture
+    fixture.stage.kill(stand.home)
     for moment_s in (0.0, 0.05, 0.2, 0.8):
-        _acts_or_is_told_to(world, stand.mirror)
+        _acts_or_is_told_to(fixture, stand.mirror)
         time.sleep(moment_s)
-        world.stage.kill(stand.mirror)
-        world.start(stand.mirror)
-    wait_until(f"{stand.mirror} acts", PATIENCE_S, lambda: _acts_or_is_told_to(world, stand.mirror))
-    world.start(stand.home)
+        fixture.stage.kill(stand.mirror)
+        fixture.start(stand.mirror)
+    wait_until(
+        f"{stand.mirror} acts", PATIENCE_S, lambda: _acts_or_is_told_to(fixture, stand.mirror)
+    )
+    fixture.start(stand.home)
 
 
-def _acts_or_is_told_to(world: World, name: str) -> bool:
+def _acts_or_is_told_to(fixture: Fixture, name: str) -> bool:
     """Return whether it acts; if not, order it. One that is about to take over already refuses that."""
-    if world.view(name).get("acting"):
+    if fixture.view(name).get("acting"):
         return True
     order = {"to": name, "domain": "main", "confirm": True}
     with suppress(ApiError):
-        request(world.stage.cluster.place(name).http, "POST", "/v1/region/failover", order)
+        request(fixture.stage.cluster.place(name).http, "POST", "/v1/region/failover", order)
     return False
 
 
 def tidemarks_damaged_at_home(stand: Stand) -> None:
     """`__tidemarks` is damaged when home starts: it takes writes, says what to do, and a failover loses nothing."""
-    world = stand.world
-    folder = world.log_folder(stand.home, "__tidemarks", 0)
+    fixture = stand.fixture
+    folder = fixture.log_folder(stand.home, "__tidemarks", 0)
     _damage(folder)
-    world.start(stand.mirror)
-    world.start(stand.home)
-    world.ready_tells(stand.home, "__tidemarks", "region failover")
-    world.status_says("no tidemark is published any more", "region failover")
+    fixture.start(stand.mirror)
+    fixture.start(stand.home)
+    fixture.ready_tells(stand.home, "__tidemarks", "region failover")
+    fixture.status_says("no tidemark is published any more", "region failover")
     stand.fail_over(stand.mirror)
     _copies_its_tidemarks_again(stand, stand.home, folder)
 
 
 def tidemarks_damaged_at_a_mirror(stand: Stand) -> None:
     """The same at a mirror: it copies nothing and names the folder to remove; without it, all is copied."""
-    world = stand.world
-    folder = world.log_folder(stand.mirror, "__tidemarks", 0)
+    fixture = stand.fixture
+    folder = fixture.log_folder(stand.mirror, "__tidemarks", 0)
     _damage(folder)
-    world.start(stand.home)
-    world.start(stand.mirror)
+    fixture.start(stand.home)
+    fixture.start(stand.mirror)
     _copies_its_tidemarks_again(stand, stand.mirror, folder)
 
 
 def _copies_its_tidemarks_again(stand: Stand, name: str, folder: Path) -> None:
-    stand.world.ready_tells(name, "remove that folder")
-    stand.world.stage.kill(name)
+    stand.fixture.ready_tells(name, "remove that folder")
+    stand.fixture.stage.kill(name)
     shutil.rmtree(folder)
-    stand.world.start(name)
+    stand.fixture.start(name)
 
 
 def _damage(folder: Path) -> None:
@@ -333,25 +337,25 @@ def _damage(folder: Path) -> None:
 def reader_ahead_of_the_cut(stand: Stand) -> None:
     """A group has read further than the new region's logs reach: it is shown every record of the new region."""
     stand.start()
-    world = stand.world
-    world.stage.cut(stand.home, stand.mirror, silent=False)
+    fixture = stand.fixture
+    fixture.stage.cut(stand.home, stand.mirror, silent=False)
     consumer = Consumer(
-        {"bootstrap.servers": world.stage.cluster.bootstrap, "group.id": "ahead", "log_level": 0,
+        {"bootstrap.servers": fixture.stage.cluster.bootstrap, "group.id": "ahead", "log_level": 0,
          "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
          "isolation.level": "read_committed", "reconnect.backoff.max.ms": 500}
     )  # fmt: skip
     try:
         consumer.subscribe([TOPIC])
-        world.give_up(world.write(stand.home))
-        _read_until(consumer, world.kept | world.gone)
+        fixture.give_up(fixture.write(stand.home))
+        _read_until(consumer, fixture.kept | fixture.gone)
         consumer.commit(asynchronous=False)
-        world.stage.kill(stand.home)
+        fixture.stage.kill(stand.home)
         stand.fail_over(stand.mirror)
-        _read_until(consumer, world.write(stand.mirror))
+        _read_until(consumer, fixture.write(stand.mirror))
     finally:
         consumer.close()
-    world.stage.heal(stand.home, stand.mirror)
-    world.start(stand.home)
+    fixture.stage.heal(stand.home, stand.mirror)
+    fixture.start(stand.home)
 
 
 def _read_until(consumer: Any, wanted: set[str]) -> None:

@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.demo.stage import wait_until
-from tests.process.client_world import CALL_S
+from tests.process.client_fixture import CALL_S
+from tests.process.faults.fixture import DAY_S, PATIENCE_S
 from tests.process.faults.scenes import Stand
-from tests.process.faults.world import DAY_S, PATIENCE_S
 
 AGED: Final = "aged"
 _SWEPT: Final = "swept"
@@ -23,56 +23,58 @@ _CHECKS_MS: Final = 200
 
 def log_starts_above_the_cut(stand: Stand) -> None:
     """The new home's folder is so old a copy that retention has passed its end in the lost one: that log is copied anew."""
-    world = stand.world
+    fixture = stand.fixture
     stand.start()
     _create(stand)
     early = _write(stand, stand.home, "early")
-    world.settle()
-    world.stage.kill(stand.mirror)
-    copy = world.folder / "copy"
-    shutil.copytree(world.folder / stand.mirror, copy)
-    world.start(stand.mirror)
+    fixture.settle()
+    fixture.stage.kill(stand.mirror)
+    copy = fixture.folder / "copy"
+    shutil.copytree(fixture.folder / stand.mirror, copy)
+    fixture.start(stand.mirror)
     _write(stand, stand.home, "late")
-    world.settle()
+    fixture.settle()
     _restart_with_retention(stand)
     _await_start(stand, AGED, 7)
-    world.gone |= set(world.values(stand.home, AGED, 1))
+    fixture.gone |= set(fixture.values(stand.home, AGED, 1))
     for name in (stand.home, stand.mirror):
-        world.stage.kill(name)
-    world.stage.folders.empty(stand.mirror)
-    shutil.copytree(copy, world.folder / stand.mirror, dirs_exist_ok=True)
+        fixture.stage.kill(name)
+    fixture.stage.folders.empty(stand.mirror)
+    shutil.copytree(copy, fixture.folder / stand.mirror, dirs_exist_ok=True)
     shutil.rmtree(copy)
-    world.start(stand.mirror)
+    fixture.start(stand.mirror)
     stand.fail_over(stand.mirror)
     wanted = sorted([*early, *_write(stand, stand.mirror, "after")])
-    world.start(stand.home)
-    world.be_whole()
+    fixture.start(stand.home)
+    fixture.be_whole()
     for name in (stand.home, stand.mirror):
-        assert world.values(name, AGED, 1) == wanted, name
+        assert fixture.values(name, AGED, 1) == wanted, name
 
 
 def home_forgets_no_mirror(stand: Stand) -> None:
     """A mirror is away, and home starts again, ten days later: retention goes as far as that mirror has come, no further."""
-    world = stand.world
+    fixture = stand.fixture
     stand.start()
     _restart_with_retention(stand)
     for topic, age_ms in ((AGED, 0), (_SWEPT, _AGE_MS)):
         _create(stand, topic)
         _write(stand, stand.home, "early", topic, age_ms)
-        world.settle()
+        fixture.settle()
     _await_start(stand, _SWEPT, 3)  # so home has looked how far the mirror is
-    world.stage.kill(stand.mirror)
+    fixture.stage.kill(stand.mirror)
     _restart_with_retention(stand, clock_moved_s=10 * DAY_S)
     late = _write(stand, stand.home, "late")
     _await_start(stand, AGED, 3)
-    assert late <= set(world.values(stand.home, AGED, 1)), "home has deleted what the mirror lacks"
-    world.stage.kill(
+    assert late <= set(fixture.values(stand.home, AGED, 1)), (
+        "home has deleted what the mirror lacks"
+    )
+    fixture.stage.kill(
         stand.home
     )  # with no retention soon, for it would go on when the mirror has come
     for name in (stand.home, stand.mirror):
-        world.start(name, clock_moved_s=10 * DAY_S, retention_check_interval_ms=DAY_S * 1000)
-    world.settle()
-    assert late <= set(world.values(stand.mirror, AGED, 1)), "the mirror has a gap"
+        fixture.start(name, clock_moved_s=10 * DAY_S, retention_check_interval_ms=DAY_S * 1000)
+    fixture.settle()
+    assert late <= set(fixture.values(stand.mirror, AGED, 1)), "the mirror has a gap"
 
 
 def _create(stand: Stand, topic: str = AGED) -> None:
@@ -86,21 +88,21 @@ def _write(
     """Write four records, one after the other, each too long for one segment with another."""
     values = [f"{word} {number} {'x' * 3600}" for number in range(4)]
     for each in values:
-        stand.world.send(name, topic, [each], 1, age_ms=age_ms)
+        stand.fixture.send(name, topic, [each], 1, age_ms=age_ms)
     return set(values)
 
 
 def _restart_with_retention(stand: Stand, *, clock_moved_s: int = 0) -> None:
-    stand.world.stage.kill(stand.home)
-    stand.world.start(
+    stand.fixture.stage.kill(stand.home)
+    stand.fixture.start(
         stand.home, clock_moved_s=clock_moved_s, retention_check_interval_ms=_CHECKS_MS
     )
-    stand.world.await_acting(stand.home)
+    stand.fixture.await_acting(stand.home)
 
 
 def _await_start(stand: Stand, topic: str, offset: int) -> None:
     """Return once retention at home has taken what lies below an offset."""
-    bootstrap = stand.world.stage.cluster.place(stand.home).bootstrap
+    bootstrap = stand.fixture.stage.cluster.place(stand.home).bootstrap
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "starts", "log_level": 0})
     place = TopicPartition(topic, 0)
     try:

@@ -19,8 +19,8 @@ from chaos.shuffle.plan import Part
 from region_broker.cli.demo.stage import StageError
 from region_broker.cli.region_client import ApiError
 from tests.process.faults.cases import Expected, Fault, Other, Run, Seen, Side, Way, When
+from tests.process.faults.fixture import DAY_S, Fixture, Template, born, failed_over
 from tests.process.faults.scenes import Scene, Stand
-from tests.process.faults.world import DAY_S, Template, World, born, failed_over
 
 
 class Templates:
@@ -46,11 +46,11 @@ class Templates:
 class Play:
     """One run in a folder of its own."""
 
-    def __init__(self, run: Run, template: Template, world: World) -> None:
+    def __init__(self, run: Run, template: Template, fixture: Fixture) -> None:
         """Nothing is done yet."""
         self.run = run
         self.template = template
-        self.world = world
+        self.fixture = fixture
         home, mirror = template.home, template.mirror
         self.region, self.other = (home, mirror) if run.row.side is Side.HOME else (mirror, home)
         self.written_alone: set[str] = set()
@@ -68,22 +68,22 @@ class Play:
         self._other_shows_what_it_had()
         _WAYS[self.run.way](self)
         self._settle_losses()
-        home = self.world.be_whole()
-        self.world.write(home)
-        self.world.be_whole()
-        self.world.losses_are_named()
+        home = self.fixture.be_whole()
+        self.fixture.write(home)
+        self.fixture.be_whole()
+        self.fixture.losses_are_named()
 
     def _start_other(self) -> None:
         if self.run.row.fault is Fault.EXCHANGED:
             self._refused(self.other, self.region, _words(self.run.row.met, self.region))
         else:
-            self.world.start(self.other)
+            self.fixture.start(self.other)
 
     def _launch_if_down(self) -> str | None:
-        if self.world.stage.up(self.region):
+        if self.fixture.stage.up(self.region):
             return None
         moved_s = -DAY_S if self.run.row.fault is Fault.CLOCK else 0
-        return self.world.launch(self.region, clock_moved_s=moved_s)
+        return self.fixture.launch(self.region, clock_moved_s=moved_s)
 
     def _see(self, expected: Expected) -> None:
         """Require that the region does what is expected, and tells it."""
@@ -94,49 +94,49 @@ class Play:
         refused = self._launch_if_down()
         assert refused is None, refused
         if expected.seen is Seen.ACTS:
-            self.world.await_acting(self.region)
-            self.written_alone |= self.world.write(self.region)
+            self.fixture.await_acting(self.region)
+            self.written_alone |= self.fixture.write(self.region)
         elif expected.seen is Seen.MIRRORS:
-            self.world.await_mirrored(self.other, self.region)
+            self.fixture.await_mirrored(self.other, self.region)
         elif expected.seen is Seen.FOLLOWS:
             self._follows(words)
         else:
             phase = _PHASES[expected.seen]
-            self.world.await_view(self.region, f"is {phase}", lambda view: view["phase"] in phase)
-            self.world.says(self.region, *words)
+            self.fixture.await_view(self.region, f"is {phase}", lambda view: view["phase"] in phase)
+            self.fixture.says(self.region, *words)
             if expected.seen in _WAITS_FOR:
-                self.world.alerts_that_it_waits(self.region, _WAITS_FOR[expected.seen])
+                self.fixture.alerts_that_it_waits(self.region, _WAITS_FOR[expected.seen])
 
     def _refused(self, name: str, other: str, words: Iterable[str]) -> None:
-        reason = self.world.launch(name)
+        reason = self.fixture.launch(name)
         assert reason is not None, f"{name} opened a folder that is not its own, or not whole"
         for word in words:
             assert word in reason, f"{word!r} is not in the last word of {name}: {reason}"
-        if self.world.stage.up(other):
-            assert "does not answer" in self.world.tidemark("region", "status")
+        if self.fixture.stage.up(other):
+            assert "does not answer" in self.fixture.tidemark("region", "status")
 
     def _follows(self, words: Iterable[str]) -> None:
         """Require that a mirror whose home is away shows what it holds, and says what it waits for."""
-        self.world.await_view(self.region, "mirrors", lambda view: view["role"] == "mirror")
-        shown = set(self.world.values(self.region))
-        assert shown <= self.world.kept
+        self.fixture.await_view(self.region, "mirrors", lambda view: view["role"] == "mirror")
+        shown = set(self.fixture.values(self.region))
+        assert shown <= self.fixture.kept
         if self.run.row.fault is Fault.CLOCK:
-            assert shown == self.world.kept
-        self.world.status_says(*words)
+            assert shown == self.fixture.kept
+        self.fixture.status_says(*words)
 
     def _other_shows_what_it_had(self) -> None:
-        if not self.world.stage.up(self.other) or self.run.row.met.seen in _GO_ON:
+        if not self.fixture.stage.up(self.other) or self.run.row.met.seen in _GO_ON:
             return
-        found = set(self.world.values(self.other))
+        found = set(self.fixture.values(self.other))
         assert found == self.template.kept, f"{self.other} lacks {self.template.kept - found}"
 
     def _settle_losses(self) -> None:
         """Note what the operator's word has taken away."""
         if self.run.way is Way.ACCEPT_LOSS:
-            self.world.give_up(set(self.template.newer))
+            self.fixture.give_up(set(self.template.newer))
         elif self.run.row.met.seen is not Seen.ACTS:
             # What it acknowledged alone, behind a history that the other region had already gone past.
-            self.world.give_up(self.written_alone)
+            self.fixture.give_up(self.written_alone)
 
     # One method per fault.
 
@@ -144,29 +144,29 @@ class Play:
         pass
 
     def make_empty(self) -> None:
-        self.world.stage.folders.empty(self.region)
+        self.fixture.stage.folders.empty(self.region)
 
     def make_older(self) -> None:
-        self.template.put(self.template.folder / "older" / self.region, self.world, self.region)
+        self.template.put(self.template.folder / "older" / self.region, self.fixture, self.region)
 
     def make_former(self) -> None:
         assert self.template.former is not None
-        self.template.put(self.template.former / self.region, self.world, self.region)
+        self.template.put(self.template.former / self.region, self.fixture, self.region)
 
     def make_exchanged(self) -> None:
-        self.world.stage.folders.swap(self.region, self.other)
+        self.fixture.stage.folders.swap(self.region, self.other)
 
     def make_copied(self) -> None:
-        self.template.put(self.template.folder / self.other, self.world, self.region)
+        self.template.put(self.template.folder / self.other, self.fixture, self.region)
 
     def make_no_logs(self) -> None:
-        assert self.world.stage.folders.halve(self.region, Part.LOGS)
+        assert self.fixture.stage.folders.halve(self.region, Part.LOGS)
 
     def make_no_metadata(self) -> None:
-        assert self.world.stage.folders.halve(self.region, Part.METADATA)
+        assert self.fixture.stage.folders.halve(self.region, Part.METADATA)
 
     def make_lost_log(self) -> None:
-        self.world.lose_log(self.region)
+        self.fixture.lose_log(self.region)
 
     # One method per way out.
 
@@ -174,29 +174,29 @@ class Play:
         """Wait for what happens by itself."""
 
     def fail_over(self) -> None:
-        self.world.tidemark("region", "failover", "--to", self.other, "--yes")
+        self.fixture.tidemark("region", "failover", "--to", self.other, "--yes")
 
     def accept_loss(self) -> None:
-        self.world.tidemark("region", "accept-loss", "--at", self.region, "--yes")
+        self.fixture.tidemark("region", "accept-loss", "--at", self.region, "--yes")
 
     def give_back(self) -> None:
         self._give_others_back()
-        self.world.stage.kill(self.region)
-        self.template.put(self.template.folder / self.region, self.world, self.region)
-        self.world.start(self.region)
+        self.fixture.stage.kill(self.region)
+        self.template.put(self.template.folder / self.region, self.fixture, self.region)
+        self.fixture.start(self.region)
 
     def empty_it(self) -> None:
         self._give_others_back()
         self.make_empty()
-        self.world.start(self.region)
+        self.fixture.start(self.region)
         if self.run.row.side is Side.HOME:
-            self.world.says(self.region, f"region failover --to {self.other}")
+            self.fixture.says(self.region, f"region failover --to {self.other}")
             self.fail_over()
 
     def _give_others_back(self) -> None:
         if self.run.row.fault is Fault.EXCHANGED:
-            self.template.put(self.template.folder / self.other, self.world, self.other)
-            self.world.start(self.other)
+            self.template.put(self.template.folder / self.other, self.fixture, self.other)
+            self.fixture.start(self.other)
 
 
 _GO_ON: Final = {Seen.ACTS, Seen.MIRRORS}
@@ -258,24 +258,24 @@ def play_all(folder: Path, chosen: Iterable[Run | Scene]) -> list[str]:
 
 def _verdict(chosen: Run | Scene, template: Template, place: Path) -> str:
     """Return what is wrong, empty if nothing is."""
-    with template.open(place) as world:
+    with template.open(place) as fixture:
         try:
             if isinstance(chosen, Run):
-                Play(chosen, template, world).through()
+                Play(chosen, template, fixture).through()
             else:
-                _play(chosen, template, world)
+                _play(chosen, template, fixture)
         except (AssertionError, StageError, ApiError, OSError, KafkaException) as error:
             return f"{type(error).__name__}: {error}"
-        return "; ".join(world.stage.anomalies)
+        return "; ".join(fixture.stage.anomalies)
 
 
-def _play(scene: Scene, template: Template, world: World) -> None:
-    world.link()
-    scene.play(Stand(world, template))
-    home = world.be_whole()
-    world.write(home)
-    world.be_whole()
-    world.losses_are_named()
+def _play(scene: Scene, template: Template, fixture: Fixture) -> None:
+    fixture.link()
+    scene.play(Stand(fixture, template))
+    home = fixture.be_whole()
+    fixture.write(home)
+    fixture.be_whole()
+    fixture.losses_are_named()
 
 
 def command(plays: Sequence[Run | Scene]) -> click.Command:

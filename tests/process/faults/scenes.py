@@ -1,7 +1,7 @@
 """What a play is given, and a play as one row of docs/FAULTS.md.
 
 Each play begins with regions that do not run and hold the same, and ends with all of them up and whole. Its first line
-is its line in the document. `world.kept` is what must be there in the end; what an operator's word took away is given
+is its line in the document. `fixture.kept` is what must be there in the end; what an operator's word took away is given
 up, and must be named by `region losses`.
 
 Not here: the plays (`regions`, `retention`, `disks`), who judges their ends (`runner`).
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from confluent_kafka.admin import AdminClient
 
 from tests.process.faults.cases import When
-from tests.process.faults.world import Template, World
+from tests.process.faults.fixture import Fixture, Template
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
     """What a play is given: regions that do not run, with links between them."""
 
-    world: World
+    fixture: Fixture
     template: Template
 
     @property
@@ -36,17 +36,17 @@ class Stand:
     def start(self) -> None:
         """Start all; return when home acts and all others have copied all."""
         for name in (self.home, *self.template.mirrors):
-            self.world.start(name)
-        self.world.settle()
+            self.fixture.start(name)
+        self.fixture.settle()
 
     def admin(self, name: str | None = None) -> AdminClient:
         """Return an administrator's client at home, or at another region."""
-        place = self.world.stage.cluster.place(name or self.home)
+        place = self.fixture.stage.cluster.place(name or self.home)
         return AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
 
     def fail_over(self, to: str) -> None:
         """Give an operator's word."""
-        self.world.tidemark("region", "failover", "--yes", "--to", to)
+        self.fixture.tidemark("region", "failover", "--yes", "--to", to)
 
 
 @dataclass(frozen=True, slots=True)

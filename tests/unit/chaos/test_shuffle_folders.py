@@ -11,7 +11,7 @@ from chaos.shuffle.plan import Part
 TOPIC = "0" * 32
 
 
-def world(tmp_path: Path) -> Folders:
+def fixture(tmp_path: Path) -> Folders:
     for region in ("eu", "us"):
         log = tmp_path / region / "logs" / TOPIC / "0"
         log.mkdir(parents=True)
@@ -26,12 +26,12 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def test_INV_SHF1_an_emptied_folder_keeps_its_log(tmp_path: Path) -> None:
-    world(tmp_path).empty("eu")
+    fixture(tmp_path).empty("eu")
     assert files(tmp_path / "eu") == {"node.log": "log of eu"}
 
 
 def test_a_copy_can_be_restored_again_and_again(tmp_path: Path) -> None:
-    folders = world(tmp_path)
+    folders = fixture(tmp_path)
     before = files(tmp_path / "eu")
     folders.copy("eu", 1.0)
     for _ in range(2):
@@ -42,7 +42,7 @@ def test_a_copy_can_be_restored_again_and_again(tmp_path: Path) -> None:
 
 
 def test_swapping_twice_is_not_swapping(tmp_path: Path) -> None:
-    folders = world(tmp_path)
+    folders = fixture(tmp_path)
     before = files(tmp_path)
     folders.swap("eu", "us")
     swapped = files(tmp_path)
@@ -54,7 +54,7 @@ def test_swapping_twice_is_not_swapping(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", list(Part))
 def test_INV_SHF2_half_a_folder_is_made_whole_again(tmp_path: Path, part: Part) -> None:
-    folders = world(tmp_path)
+    folders = fixture(tmp_path)
     before = files(tmp_path / "eu")
     assert folders.halve("eu", part)
     assert files(tmp_path / "eu") != before

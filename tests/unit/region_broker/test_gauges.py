@@ -9,7 +9,7 @@ from idempotency.fencing import leader_epoch, next_region_epoch
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.wire.batches import Origin
-from tests.fixtures.node_logs import ManualClock, World, batch, world
+from tests.fixtures.node_logs import Fixture, ManualClock, batch, fixture
 
 RECORD = TransactionRecord("a", 1, -1, -1, 0, -1, 60_000, TxnStatus.ONGOING, (), 0, 0)
 
@@ -18,9 +18,9 @@ def rendered(
     *,
     groups: tuple[str, ...] = (),
     txns: tuple[TransactionRecord, ...] = (),
-    home: World | None = None,
+    home: Fixture | None = None,
 ) -> str:
-    home = home or world()
+    home = home or fixture()
     home.partition.writer.append(batch())
     home.partition.writer.append(batch(origin=Origin(9, 0, 0, transactional=True)))
     home.sync()
@@ -63,7 +63,7 @@ def test_partitions_and_their_bytes_are_counted() -> None:
 
 
 def test_T22_records_that_a_plain_producer_lost_in_a_failover_are_counted() -> None:
-    home = world()
+    home = fixture()
     home.partition.writer.append(batch(origin=Origin(7, 0, 0)))
     home.partition.become_leader(
         leader_epoch(next_region_epoch(home.partition.sight.leader_epoch >> 16, 1), 0)

@@ -6,7 +6,7 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.offsets import CommittedOffset, Places
 from region_broker.node.name_series import OTHERS, NameCollector, Named
 from region_broker.partitions.parts.sight import Isolation
-from tests.fixtures.node_logs import batch, world
+from tests.fixtures.node_logs import batch, fixture
 
 
 def rendered(collector: NameCollector) -> list[str]:
@@ -21,7 +21,7 @@ def committed(topic: str, offset: int) -> Places:
 
 
 def test_a_topic_s_records_and_bytes_are_counted() -> None:
-    home = world()
+    home = fixture()
     home.partition.writer.append(batch(3))
     home.sync()
     found = home.partition.reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED)
@@ -35,7 +35,7 @@ def test_a_topic_s_records_and_bytes_are_counted() -> None:
 
 
 def test_a_group_s_lag_is_what_it_has_not_committed_of_what_readers_see() -> None:
-    home = world()
+    home = fixture()
     home.partition.writer.append(batch(3))
     home.sync()
     name = str(home.partition.tp.topic)
@@ -52,7 +52,7 @@ def test_a_group_s_lag_is_what_it_has_not_committed_of_what_readers_see() -> Non
 
 
 def test_INV_NSR1_beyond_the_bound_topics_are_summed_up_and_groups_counted() -> None:
-    home = world()
+    home = fixture()
     home.partition.writer.append(batch(3))
     home.sync()
     name = str(home.partition.tp.topic)

@@ -1,6 +1,6 @@
 """EndTxn that is begun at once: only while there is a producer id in stock for it (INV-TD5)."""
 
-from tests.fixtures.coordinator_driver import OK, World, begin, running, turns
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
 from txn_coordinator.connection_order import Sender
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.verdicts import EndOutcome
@@ -17,8 +17,8 @@ def end_at_once(
 
 
 async def test_INV_TD5_a_tv2_end_is_not_begun_while_no_producer_id_is_in_stock() -> None:
-    world, told = World(), list[EndOutcome]()
-    async with running(world) as txn:
+    fixture, told = Fixture(), list[EndOutcome]()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         (shard,) = [shard for shard in txn._shards if shard.view.id_count]
         ids = shard._core._ids
@@ -35,8 +35,8 @@ async def test_INV_TD5_a_tv2_end_is_not_begun_while_no_producer_id_is_in_stock()
 
 
 async def test_INV_TD5_a_tv1_end_needs_no_producer_id() -> None:
-    world, told = World(), list[EndOutcome]()
-    async with running(world) as txn:
+    fixture, told = Fixture(), list[EndOutcome]()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         (shard,) = [shard for shard in txn._shards if shard.view.id_count]
         shard._core._ids._ids.clear()

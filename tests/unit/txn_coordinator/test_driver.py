@@ -13,26 +13,26 @@ from tests.fixtures.coordinator import (
     REGION_EPOCH,
     tp,
 )
-from tests.fixtures.coordinator_driver import OK, World, begin, running, turns
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
 from txn_coordinator.driver import TransactionCoordinator
 from txn_coordinator.ports import LedgerCorrupt, MarkerResult
 from txn_coordinator.verdicts import TxnVerdict
 
 
 async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         assert txn.clients.verify("t", *pair, tp("orders")) is OK
         assert txn.clients.verify(None, *pair, tp("orders")) is OK
         assert txn.clients.verify("t", *pair, tp("orders", 1)) is TxnVerdict.NOT_IN_TRANSACTION
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
-        (order,) = world.markers.orders
+        (order,) = fixture.markers.orders
         shard = order.decision.shard
         prepared = [
             position
-            for position, key, value in world.ledger.rows[shard]
+            for position, key, value in fixture.ledger.rows[shard]
             if key == lr.encode_transaction_key("t")
             and value is not None
             and lr.decode_transaction_value("t", value).status is lr.TxnStatus.PREPARE_COMMIT
@@ -42,41 +42,41 @@ async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> No
         ]
         assert order.commit
         assert order.coordinator_epoch == LEADER_EPOCH
-        assert world.ledger.records()[-1].status is lr.TxnStatus.COMPLETE_COMMIT
+        assert fixture.ledger.records()[-1].status is lr.TxnStatus.COMPLETE_COMMIT
 
 
 # Holds INV-TD2.
 async def test_B2_the_answer_waits_until_the_record_is_durable() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.ledger.thawed.clear()
+        fixture.ledger.thawed.clear()
         end = asyncio.ensure_future(txn.clients.end_txn("t", *pair, True, 1))  # noqa: TID251
         await turns()
         assert not end.done()
-        assert world.markers.orders == []
-        world.ledger.thawed.set()
+        assert fixture.markers.orders == []
+        fixture.ledger.thawed.set()
         assert (await end).verdict is OK
 
 
 # Holds INV-TD1.
 async def test_records_of_one_turn_go_out_as_one_batch() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         names = [f"t{number}" for number in range(40)]
-        before = world.ledger.batches
+        before = fixture.ledger.batches
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(txn.clients.init_producer_id(name, 1000)) for name in names]
         assert {task.result().verdict for task in tasks} == {OK}
         assert len({task.result().producer_id for task in tasks}) == len(names)
-        assert world.ledger.batches - before < len(names)
+        assert fixture.ledger.batches - before < len(names)
 
 
 async def test_P5_the_next_transaction_waits_for_the_markers_in_the_broker() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.markers.gate.clear()
+        fixture.markers.gate.clear()
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         async with asyncio.TaskGroup() as group:
             add = group.create_task(
@@ -84,50 +84,50 @@ async def test_P5_the_next_transaction_waits_for_the_markers_in_the_broker() -> 
             )
             await turns()
             assert not add.done()
-            world.markers.gate.set()
+            fixture.markers.gate.set()
         assert add.result() is OK
 
 
 async def test_C14_a_hold_is_bounded() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.markers.gate.clear()
+        fixture.markers.gate.clear()
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         async with asyncio.TaskGroup() as group:
             add = group.create_task(
                 txn.clients.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
             )
             await turns()
-            world.clock.advance(499)
+            fixture.clock.advance(499)
             await turns()
             assert not add.done()
-            world.clock.advance(1)
+            fixture.clock.advance(1)
         assert add.result() is TxnVerdict.CONCURRENT
-        world.markers.gate.set()
+        fixture.markers.gate.set()
 
 
 # Holds INV-TD3.
 async def test_a_failed_ledger_closes_the_shard_and_guesses_nothing() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.ledger.broken = True
+        fixture.ledger.broken = True
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.UNAVAILABLE
-        assert world.markers.orders == []
+        assert fixture.markers.orders == []
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.UNAVAILABLE
         assert txn.clients.verify("t", *pair, tp("orders")) is TxnVerdict.UNAVAILABLE
         assert len(txn.failures) == 1
-        world.ledger.broken = False
+        fixture.ledger.broken = False
         await txn.load(LEADER_EPOCH + 1, REGION_EPOCH)
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
 
 
 # Holds INV-TD6.
 async def test_C22_a_damaged_record_fails_the_load() -> None:
-    world = World()
-    world.ledger.append(0, [(lr.encode_transaction_key("t"), b"\x00\x63garbage")])
-    async with running(world, load=False) as txn:
+    fixture = Fixture()
+    fixture.ledger.append(0, [(lr.encode_transaction_key("t"), b"\x00\x63garbage")])
+    async with running(fixture, load=False) as txn:
         with pytest.raises(LedgerCorrupt, match="offset 0"):
             await txn.load(LEADER_EPOCH, REGION_EPOCH)
         assert (await txn.clients.init_producer_id("t", 1000)).verdict is TxnVerdict.LOADING
@@ -135,39 +135,39 @@ async def test_C22_a_damaged_record_fails_the_load() -> None:
 
 # Holds INV-TD4.
 async def test_C23_loading_and_resigned_coordinators_say_so() -> None:
-    world = World()
-    async with running(world, load=False) as txn:
+    fixture = Fixture()
+    async with running(fixture, load=False) as txn:
         assert (await txn.clients.init_producer_id("t", 1000)).verdict is TxnVerdict.NOT_COORDINATOR
-        world.ledger.thawed.clear()
+        fixture.ledger.thawed.clear()
         async with asyncio.TaskGroup() as group:
             group.create_task(txn.load(LEADER_EPOCH, REGION_EPOCH))
             await turns()
             assert (await txn.clients.end_txn("t", 1, 0, True, 1)).verdict is TxnVerdict.LOADING
             assert (await txn.clients.init_producer_id(None, 1000)).verdict is TxnVerdict.LOADING
-            world.ledger.thawed.set()
+            fixture.ledger.thawed.set()
         pair = await begin(txn)
-        world.ledger.thawed.clear()
+        fixture.ledger.thawed.clear()
         end = asyncio.ensure_future(txn.clients.end_txn("t", *pair, True, 1))  # noqa: TID251
         await turns()
         await txn.resign()
         assert (await end).verdict is TxnVerdict.NOT_COORDINATOR
-        world.ledger.thawed.set()
+        fixture.ledger.thawed.set()
         await turns()
-        assert world.markers.orders == []  # the callback of the old load does nothing
+        assert fixture.markers.orders == []  # the callback of the old load does nothing
 
 
 async def test_a_prepared_transaction_is_finished_after_a_restart_with_the_old_decision() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.markers.gate.clear()
+        fixture.markers.gate.clear()
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
-    world.ledger.leader_epoch += 1
-    world.markers.gate.set()
-    async with running(world) as txn:
+    fixture.ledger.leader_epoch += 1
+    fixture.markers.gate.set()
+    async with running(fixture) as txn:
         await turns()
-        (order,) = world.markers.orders
+        (order,) = fixture.markers.orders
         assert order.decision.leader_epoch == LEADER_EPOCH
         assert order.coordinator_epoch == LEADER_EPOCH + 1
         assert (
@@ -176,36 +176,36 @@ async def test_a_prepared_transaction_is_finished_after_a_restart_with_the_old_d
 
 
 async def test_C32_a_marker_is_tried_again_until_it_is_there() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.markers.results = [MarkerResult.RETRY, MarkerResult.RETRY]
+        fixture.markers.results = [MarkerResult.RETRY, MarkerResult.RETRY]
         assert (await txn.clients.end_txn("t", *pair, False, 1)).verdict is OK
         await turns()
-        assert len(world.markers.orders) == 1
-        world.clock.advance(20)
+        assert len(fixture.markers.orders) == 1
+        fixture.clock.advance(20)
         await turns()
-        world.clock.advance(40)
+        fixture.clock.advance(40)
         await turns()
-        assert len(world.markers.orders) == 3
-        assert len({order.decision for order in world.markers.orders}) == 1
+        assert len(fixture.markers.orders) == 3
+        assert len({order.decision for order in fixture.markers.orders}) == 1
         assert txn.transactions()[0].status is lr.TxnStatus.COMPLETE_ABORT
 
 
 async def test_C24_an_overdue_transaction_is_aborted_and_fenced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         await turns()
-        world.clock.advance(60_000)
+        fixture.clock.advance(60_000)
         await turns()
         assert txn.open_transactions == 1
-        world.clock.advance(1_000)
+        fixture.clock.advance(1_000)
         await turns()
         assert txn.open_transactions == 0
-        assert not world.markers.orders[0].commit
+        assert not fixture.markers.orders[0].commit
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is TxnVerdict.FENCED
     (line,) = caplog.records  # INV-TAL1
     assert "the transaction of t is aborted" in line.getMessage()
@@ -217,8 +217,8 @@ async def test_INV_TAL1_a_producer_that_begins_anew_over_an_open_transaction_is_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "txn_coordinator")
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         assert (await txn.clients.init_producer_id("t", 60_000)).verdict is TxnVerdict.OK
         assert (await txn.clients.init_producer_id("t", 60_000)).verdict is TxnVerdict.OK
@@ -228,34 +228,34 @@ async def test_INV_TAL1_a_producer_that_begins_anew_over_an_open_transaction_is_
 
 
 async def test_T2_T3_rounds_over_the_driver() -> None:
-    world = World()
+    fixture = Fixture()
     first, second = round_of(7, 1), round_of(7, 2)
-    async with running(world) as txn:
+    async with running(fixture) as txn:
         pair = await begin(txn)
         entered = await txn.rounds.enter_round(first)
         assert sorted(entered) == [0, 1]
         for shard, answer in entered.items():
-            _, key, value = world.ledger.rows[shard][answer.ledger_offset]
+            _, key, value = fixture.ledger.rows[shard][answer.ledger_offset]
             assert key == lr.encode_round_key()
             assert value is not None
             assert lr.decode_round_value(value).stamp == first
         assert await txn.rounds.enter_round(first) == entered  # repeated: the same L
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
-        assert world.markers.orders == []
+        assert fixture.markers.orders == []
         assert txn.rounds.held_decisions == 1
         txn.rounds.release(first)
         await turns()
-        assert world.markers.orders[0].decision.stamp == first
+        assert fixture.markers.orders[0].decision.stamp == first
         assert await txn.rounds.enter_round(second) != {}
         assert await txn.rounds.enter_round(first) == {}  # lower: ignored
 
 
 @pytest.mark.parametrize("where", ["ongoing", "unknown"])
 async def test_T21_adoption_ends_everything_that_is_open(where: str) -> None:
-    world = World()
+    fixture = Fixture()
     found: list[tuple[TopicPartition, OpenTxn]]
-    async with running(world) as txn:
+    async with running(fixture) as txn:
         pair = await begin(txn)
         if where == "ongoing":
             found = [
@@ -265,20 +265,20 @@ async def test_T21_adoption_ends_everything_that_is_open(where: str) -> None:
         else:
             assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
             await turns()
-            world.markers.orders.clear()
+            fixture.markers.orders.clear()
             found = [(tp("orders"), OpenTxn(pair[0], 0, 9, 0))]
-    world.ledger.leader_epoch = 16 << 16 | 1
-    async with running(world, load=False) as txn:
-        report = await txn.adopt(16, world.ledger.leader_epoch, found)
+    fixture.ledger.leader_epoch = 16 << 16 | 1
+    async with running(fixture, load=False) as txn:
+        report = await txn.adopt(16, fixture.ledger.leader_epoch, found)
         assert report.aborted == (where == "ongoing")
         assert report.orphans_aborted == (where == "unknown")
-        assert {order.partitions[0] for order in world.markers.orders} == {
+        assert {order.partitions[0] for order in fixture.markers.orders} == {
             partition for partition, _ in found
         }
-        assert not any(order.commit for order in world.markers.orders)
+        assert not any(order.commit for order in fixture.markers.orders)
         assert all(
-            order.decision.stamp == world.ledger.leader_epoch << 32
-            for order in world.markers.orders
+            order.decision.stamp == fixture.ledger.leader_epoch << 32
+            for order in fixture.markers.orders
         )
         # T22
         refused = await txn.clients.add_partitions("t", *pair, [tp("orders")], implicit=False)
@@ -293,45 +293,45 @@ async def test_T21_adoption_ends_everything_that_is_open(where: str) -> None:
 
 
 async def test_T21_adoption_run_again_after_a_crash_changes_nothing() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
     found = [(tp("orders"), OpenTxn(pair[0], pair[1], 0, 0)), (tp("x"), OpenTxn(77, 3, 0, 0))]
-    world.ledger.leader_epoch = 16 << 16 | 1
-    world.markers.gate.clear()
-    async with running(world, load=False) as txn:
-        adoption = asyncio.ensure_future(txn.adopt(16, world.ledger.leader_epoch, found))  # noqa: TID251
+    fixture.ledger.leader_epoch = 16 << 16 | 1
+    fixture.markers.gate.clear()
+    async with running(fixture, load=False) as txn:
+        adoption = asyncio.ensure_future(txn.adopt(16, fixture.ledger.leader_epoch, found))  # noqa: TID251
         await turns()
         adoption.cancel()
         await turns()
-    world.markers.gate.set()
-    world.ledger.leader_epoch += 1
-    async with running(world, load=False) as txn:
-        report = await txn.adopt(16, world.ledger.leader_epoch, found)
+    fixture.markers.gate.set()
+    fixture.ledger.leader_epoch += 1
+    async with running(fixture, load=False) as txn:
+        report = await txn.adopt(16, fixture.ledger.leader_epoch, found)
         assert report.aborted == 0
         assert report.carried_out == 2
-        assert {order.decision.leader_epoch for order in world.markers.orders} == {16 << 16 | 1}
-        assert [order.partitions[0] for order in world.markers.orders] == [tp("orders"), tp("x")]
-        orphan = world.markers.orders[1]
+        assert {order.decision.leader_epoch for order in fixture.markers.orders} == {16 << 16 | 1}
+        assert [order.partitions[0] for order in fixture.markers.orders] == [tp("orders"), tp("x")]
+        orphan = fixture.markers.orders[1]
         assert (orphan.producer_id, orphan.producer_epoch) == (77, 4)
 
 
 # Holds INV-TP3.
 async def test_C11_ids_without_transactional_id_are_never_given_twice() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         seen = [(await txn.clients.init_producer_id(None, 0)).producer_id for _ in range(10)]
         seen += [(await txn.clients.init_producer_id(f"t{n}", 1000)).producer_id for n in range(10)]
         assert len(set(seen)) == 20
 
 
 async def test_T28_a_partition_of_another_domain_is_refused() -> None:
-    world = World()
+    fixture = Fixture()
     txn = TransactionCoordinator(
-        ledger=world.ledger,
-        markers=world.markers,
-        id_blocks=world.ids,
-        clock=world.clock,
+        ledger=fixture.ledger,
+        markers=fixture.markers,
+        id_blocks=fixture.ids,
+        clock=fixture.clock,
         domain_check=lambda _name, partitions: all(part.topic != "foreign" for part in partitions),
     )
     async with asyncio.TaskGroup() as group:
@@ -344,8 +344,8 @@ async def test_T28_a_partition_of_another_domain_is_refused() -> None:
 
 
 async def test_names_that_no_client_may_use_are_refused() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         for name in ("", "\x00orphan-1", "x" * 40_000):
             assert (
                 await txn.clients.init_producer_id(name, 1000)
@@ -353,38 +353,38 @@ async def test_names_that_no_client_may_use_are_refused() -> None:
 
 
 async def test_without_producer_ids_only_those_who_need_one_are_refused() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.ids.broken = True
+        fixture.ids.broken = True
         for number in range(40):
             await txn.clients.init_producer_id(f"u{number}", 1000)
         assert (await txn.clients.init_producer_id("v", 1000)).verdict is TxnVerdict.UNAVAILABLE
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
-        world.ids.broken = False
+        fixture.ids.broken = False
         assert (await txn.clients.init_producer_id("v", 1000)).verdict is OK
 
 
 # Holds INV-TA2.
 async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> None:
     """T0 is decided in the cut, its marker owed; were the abort first, T6 would void T0's marker."""
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.markers.gate.clear()
+        fixture.markers.gate.clear()
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
-    world.markers.gate.set()
-    world.ledger.leader_epoch = 16 << 16 | 1
-    world.markers.results = [MarkerResult.RETRY]
+    fixture.markers.gate.set()
+    fixture.ledger.leader_epoch = 16 << 16 | 1
+    fixture.markers.results = [MarkerResult.RETRY]
     found = [(tp("orders"), OpenTxn(*pair, 0, 0)), (tp("x"), OpenTxn(77, 3, 0, 0))]
-    async with running(world, load=False) as txn, asyncio.TaskGroup() as group:
-        adoption = group.create_task(txn.adopt(16, world.ledger.leader_epoch, found))
+    async with running(fixture, load=False) as txn, asyncio.TaskGroup() as group:
+        adoption = group.create_task(txn.adopt(16, fixture.ledger.leader_epoch, found))
         await turns()
-        assert [order.commit for order in world.markers.orders] == [True]
-        world.clock.advance(20)
+        assert [order.commit for order in fixture.markers.orders] == [True]
+        fixture.clock.advance(20)
         assert (await adoption).orphans_aborted == 2
-        assert [order.commit for order in world.markers.orders] == [True, True, False, False]
+        assert [order.commit for order in fixture.markers.orders] == [True, True, False, False]
 
 
 def status_of(txn: TransactionCoordinator, name: str) -> lr.TxnStatus:
@@ -394,53 +394,53 @@ def status_of(txn: TransactionCoordinator, name: str) -> lr.TxnStatus:
 
 
 async def test_T21_adoption_does_not_wait_for_a_stopped_partition_whose_marker_stays_owed() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.markers.gate.clear()
+        fixture.markers.gate.clear()
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
-    world.markers.gate.set()
-    world.ledger.leader_epoch = 16 << 16 | 1
-    world.markers.results = [MarkerResult.STOPPED]
-    async with running(world, load=False) as txn:
-        assert (await txn.adopt(16, world.ledger.leader_epoch, [])).carried_out == 1
+    fixture.markers.gate.set()
+    fixture.ledger.leader_epoch = 16 << 16 | 1
+    fixture.markers.results = [MarkerResult.STOPPED]
+    async with running(fixture, load=False) as txn:
+        assert (await txn.adopt(16, fixture.ledger.leader_epoch, [])).carried_out == 1
         # Its producer waits, all others are served.
         assert (await txn.clients.init_producer_id("other", 1000)).verdict is OK
         assert status_of(txn, "t") is lr.TxnStatus.PREPARE_COMMIT
-        world.clock.advance(20)  # the partition is there again
+        fixture.clock.advance(20)  # the partition is there again
         await turns()
-        assert [order.commit for order in world.markers.orders] == [True, True]
+        assert [order.commit for order in fixture.markers.orders] == [True, True]
         assert status_of(txn, "t") is lr.TxnStatus.COMPLETE_COMMIT
 
 
 async def test_P4_what_comes_while_the_decision_is_written_came_too_late() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.ledger.thawed.clear()
+        fixture.ledger.thawed.clear()
         async with asyncio.TaskGroup() as group:
             group.create_task(txn.clients.end_txn("t", *pair, True, 1))
             await turns()
             assert txn.clients.verify("t", *pair, tp("orders")) is TxnVerdict.CONCURRENT
-            world.ledger.thawed.set()
+            fixture.ledger.thawed.set()
 
 
 async def test_T21_an_orphan_abort_that_owes_its_markers_is_not_the_abort_of_more() -> None:
     """An administrator's abort is decided for x when home dies; the same producer has y open, too."""
-    world = World()
-    async with running(world) as txn, asyncio.TaskGroup() as group:
-        world.markers.gate.clear()
+    fixture = Fixture()
+    async with running(fixture) as txn, asyncio.TaskGroup() as group:
+        fixture.markers.gate.clear()
         asked = group.create_task(txn.admin.abort_producer(77, 3, lambda: [tp("x")]))
         await turns()
         asked.cancel()
-    world.markers.gate.set()
-    world.markers.orders.clear()
-    world.ledger.leader_epoch = 16 << 16 | 1
+    fixture.markers.gate.set()
+    fixture.markers.orders.clear()
+    fixture.ledger.leader_epoch = 16 << 16 | 1
     found = [(tp("x"), OpenTxn(77, 3, 0, 0)), (tp("y"), OpenTxn(77, 3, 0, 0))]
-    async with running(world, load=False) as txn:
-        await txn.adopt(16, world.ledger.leader_epoch, found)
+    async with running(fixture, load=False) as txn:
+        await txn.adopt(16, fixture.ledger.leader_epoch, found)
         assert txn.active
-        first, second = world.markers.orders
+        first, second = fixture.markers.orders
         assert (first.partitions, second.partitions) == ((tp("x"),), (tp("y"),))
         assert second.decision.is_newer_than(first.decision)

@@ -6,17 +6,17 @@ import pytest
 
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from tests.fixtures.coordinator import started, tp
-from tests.fixtures.coordinator_driver import OK, World, begin, running, turns
+from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
 from txn_coordinator import events as ev
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import TxnVerdict
 
 
 async def test_P1_a_request_of_a_gone_client_is_not_executed_later() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.markers.gate.clear()
+        fixture.markers.gate.clear()
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         add = asyncio.ensure_future(  # noqa: TID251
             txn.clients.add_partitions("t", *pair, [tp("orders", 1)], implicit=False)
@@ -24,7 +24,7 @@ async def test_P1_a_request_of_a_gone_client_is_not_executed_later() -> None:
         await turns()
         add.cancel()
         await turns()
-        world.markers.gate.set()
+        fixture.markers.gate.set()
         await turns()
         assert txn.transactions()[0].status is TxnStatus.COMPLETE_COMMIT
 
@@ -32,16 +32,16 @@ async def test_P1_a_request_of_a_gone_client_is_not_executed_later() -> None:
 async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         assert await txn.admin.abort_producer(*pair, lambda: [tp("orders")]) is OK
-        (order,) = world.markers.orders
+        (order,) = fixture.markers.orders
         assert (order.producer_epoch, order.commit) == (pair[1] + 1, False)
         late = await txn.clients.end_txn("t", *pair, True, 1)
         assert late.verdict is TxnVerdict.FENCED
         assert await txn.admin.abort_producer(4242, 0, lambda: [tp("orders")]) is OK
-        assert [order.producer_id for order in world.markers.orders] == [pair[0], 4242]
+        assert [order.producer_id for order in fixture.markers.orders] == [pair[0], 4242]
     (line,) = caplog.records  # INV-TAL1
     assert "by an administrator" in line.getMessage()
 
@@ -49,30 +49,30 @@ async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back(
 async def test_B13_an_abort_ends_what_the_ledger_does_not_know_of_by_a_decision_of_its_own() -> (
     None
 ):
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
-        world.markers.orders.clear()
+        fixture.markers.orders.clear()
         hanging = [tp("orders", 7)]
         assert await txn.admin.abort_producer(*pair, lambda: hanging) is OK
-        (order,) = world.markers.orders
+        (order,) = fixture.markers.orders
         assert (order.partitions[0], order.commit, order.producer_epoch) == (
             hanging[0],
             False,
             pair[1] + 1,
         )
-        assert world.ledger.records()[-1].status is TxnStatus.COMPLETE_ABORT
+        assert fixture.ledger.records()[-1].status is TxnStatus.COMPLETE_ABORT
         again = await txn.clients.add_partitions("t", *pair, hanging, implicit=False)
         assert again is TxnVerdict.FENCED
 
 
 async def test_B13_an_abort_waits_for_markers_under_way_and_looks_again() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
-        world.markers.gate.clear()
+        fixture.markers.gate.clear()
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         still_open = [tp("orders")]
         async with asyncio.TaskGroup() as group:
@@ -80,20 +80,20 @@ async def test_B13_an_abort_waits_for_markers_under_way_and_looks_again() -> Non
             await turns()
             assert not abort.done()
             still_open.clear()  # the commit's marker arrives
-            world.markers.gate.set()
+            fixture.markers.gate.set()
         assert abort.result() is OK
-        assert [order.commit for order in world.markers.orders] == [True]
+        assert [order.commit for order in fixture.markers.orders] == [True]
         assert (await txn.clients.add_partitions("t", *pair, [tp("a")], implicit=False)) is OK
 
 
 # Holds INV-TN1.
 async def test_B13_abort_by_name_ends_what_is_open_and_nothing_else() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         assert await txn.admin.abort("t") is TxnVerdict.UNKNOWN_PRODUCER_MAPPING
         pair = await begin(txn)
         assert await txn.admin.abort("t") is OK
-        assert [order.commit for order in world.markers.orders] == [False]
+        assert [order.commit for order in fixture.markers.orders] == [False]
         assert await txn.admin.abort("t") is TxnVerdict.INVALID_STATE
         record = txn.admin.describe("t")
         assert isinstance(record, TransactionRecord)
@@ -103,8 +103,8 @@ async def test_B13_abort_by_name_ends_what_is_open_and_nothing_else() -> None:
 
 async def test_P1_with_the_connection_order_fence_an_overtaken_end_txn_is_not_executed() -> None:
     """KAFKA-17754: EndTxn is delayed on connection 1, the client goes on over connection 2."""
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         ended = await txn.clients.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 2))
         assert ended.verdict is OK
@@ -119,8 +119,8 @@ async def test_P1_with_the_connection_order_fence_an_overtaken_end_txn_is_not_ex
 
 async def test_P1_whoever_was_fenced_cannot_fence_by_a_newer_connection() -> None:
     """INV-TO2: a zombie with the old epoch reconnects, and the new instance keeps its older connection."""
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         zombie = await begin(txn)
         given = await txn.clients.init_producer_id("t", 60_000)
         pair = (given.producer_id, given.producer_epoch)
@@ -140,8 +140,8 @@ async def test_P1_whoever_was_fenced_cannot_fence_by_a_newer_connection() -> Non
 
 
 async def test_P1_a_repeated_init_that_changes_nothing_does_not_lift_the_fence() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         first = await txn.clients.init_producer_id("t", 60_000)
         old = (first.producer_id, first.producer_epoch)
         bumped = await txn.clients.init_producer_id("t", 60_000, *old)
@@ -162,8 +162,8 @@ async def test_P1_a_repeated_init_that_changes_nothing_does_not_lift_the_fence()
 
 
 async def test_P2_data_of_a_connection_older_than_the_abort_is_asked_for_again() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         ended = await txn.clients.end_txn("t", *pair, False, 1, sender=Sender(0, 2, 6))
         assert ended.verdict is OK
@@ -181,8 +181,8 @@ async def test_P2_data_of_a_connection_older_than_the_abort_is_asked_for_again()
 
 
 async def test_P1_TV2_needs_no_order_of_connections() -> None:
-    world = World()
-    async with running(world) as txn:
+    fixture = Fixture()
+    async with running(fixture) as txn:
         pair = await begin(txn)
         newer, older = Sender(0, 8, 8), Sender(0, 3, 8)
         ended = await txn.clients.end_txn("t", *pair, False, 2, sender=newer)
@@ -195,14 +195,14 @@ async def test_P1_TV2_needs_no_order_of_connections() -> None:
 
 def test_B13_an_abort_that_meets_a_decision_is_sent_away_to_look_again() -> None:
     """It may not wait: what was open when it came has its marker when the decision is carried out."""
-    world, pid = started()
-    world.end(pid, 0, commit=True)
-    world.step(ev.AbortReceived(77, "t", pid, 0, (tp("orders"),)))
-    assert world.answers[77].verdict is TxnVerdict.CONCURRENT
-    world.deliver()
-    assert world.record().status is TxnStatus.COMPLETE_COMMIT
-    world.step(ev.AbortReceived(78, "t", pid, 0))
-    assert world.answers[78].verdict is TxnVerdict.INVALID_STATE
-    world.step(ev.AbortReceived(79, "t", pid, 1, (tp("orders"),)))
-    assert world.answers[79].verdict is TxnVerdict.FENCED  # an epoch that nobody was given yet
-    assert world.record().status is TxnStatus.COMPLETE_COMMIT
+    fixture, pid = started()
+    fixture.end(pid, 0, commit=True)
+    fixture.step(ev.AbortReceived(77, "t", pid, 0, (tp("orders"),)))
+    assert fixture.answers[77].verdict is TxnVerdict.CONCURRENT
+    fixture.deliver()
+    assert fixture.record().status is TxnStatus.COMPLETE_COMMIT
+    fixture.step(ev.AbortReceived(78, "t", pid, 0))
+    assert fixture.answers[78].verdict is TxnVerdict.INVALID_STATE
+    fixture.step(ev.AbortReceived(79, "t", pid, 1, (tp("orders"),)))
+    assert fixture.answers[79].verdict is TxnVerdict.FENCED  # an epoch that nobody was given yet
+    assert fixture.record().status is TxnStatus.COMPLETE_COMMIT

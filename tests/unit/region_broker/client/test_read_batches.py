@@ -22,7 +22,7 @@ from region_broker.client import read_batches as module
 from region_broker.client.read_batches import process, read_in_transactions
 
 
-class World:
+class Fixture:
     """Offsets of one partition, what was written, and what happens to the next transactions."""
 
     def __init__(self, length: int, *fates: TidemarkError | str) -> None:
@@ -81,7 +81,7 @@ class Txn:
     async def send(self, value: int) -> None:
         self.sent.append(value)
 
-    async def send_offsets(self, consumer: World) -> None:
+    async def send_offsets(self, consumer: Fixture) -> None:
         (self.position,) = consumer.position()
 
 
@@ -90,9 +90,9 @@ def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "backoff_s", lambda _count: 0)
 
 
-async def invoice_all(world: World, count_max: int = 2) -> None:
+async def invoice_all(fixture: Fixture, count_max: int = 2) -> None:
     with pytest.raises(Done):  # noqa: PT012
-        async for batch in read_in_transactions(world, world, count_max, None):  # type: ignore[arg-type]  # played
+        async for batch in read_in_transactions(fixture, fixture, count_max, None):  # type: ignore[arg-type]  # played
             async with batch as txn:
                 for order in batch:
                     await txn.send(order)  # type: ignore[call-arg,arg-type]  # played
@@ -113,31 +113,31 @@ async def invoice_all(world: World, count_max: int = 2) -> None:
 async def test_INV_CRB2_each_order_is_invoiced_once_whatever_happens(
     fates: tuple[Any, ...],
 ) -> None:
-    world = World(5, *fates)
-    await invoice_all(world)
-    assert world.written == [0, 1, 2, 3, 4]
-    assert world.committed == 5
+    fixture = Fixture(5, *fates)
+    await invoice_all(fixture)
+    assert fixture.written == [0, 1, 2, 3, 4]
+    assert fixture.committed == 5
 
 
 async def test_what_stands_in_the_way_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "tidemark.client"):
-        await invoice_all(World(1, TransactionAborted("a failover")))
+        await invoice_all(Fixture(1, TransactionAborted("a failover")))
     assert "done again from the committed position: a failover" in caplog.text
 
 
 async def test_INV_CRB3_an_exception_of_the_block_aborts_and_is_raised() -> None:
-    world = World(4, "commits")
+    fixture = Fixture(4, "commits")
     with pytest.raises(KeyError):  # noqa: PT012
-        async for batch in read_in_transactions(world, world, 2, None):  # type: ignore[arg-type]  # played
+        async for batch in read_in_transactions(fixture, fixture, 2, None):  # type: ignore[arg-type]  # played
             async with batch as txn:
                 for order in batch:
                     await txn.send(order)  # type: ignore[call-arg,arg-type]  # played
                 if 2 in list(batch):  # type: ignore[comparison-overlap]  # played
                     raise KeyError
-    assert world.written == [0, 1]
-    assert world.committed == 2
-    await invoice_all(world)  # a new loop begins where the last one committed
-    assert world.written == [0, 1, 2, 3]
+    assert fixture.written == [0, 1]
+    assert fixture.committed == 2
+    await invoice_all(fixture)  # a new loop begins where the last one committed
+    assert fixture.written == [0, 1, 2, 3]
 
 
 def _fail() -> None:
@@ -145,10 +145,10 @@ def _fail() -> None:
 
 
 async def test_INV_CRB3_a_loop_that_goes_on_behind_an_exception_skips_nothing() -> None:
-    world = World(4)
+    fixture = Fixture(4)
     failed: list[object] = []
     with pytest.raises(Done):  # noqa: PT012
-        async for batch in read_in_transactions(world, world, 2, None):  # type: ignore[arg-type]  # played
+        async for batch in read_in_transactions(fixture, fixture, 2, None):  # type: ignore[arg-type]  # played
             try:
                 async with batch as txn:
                     for order in batch:
@@ -158,13 +158,13 @@ async def test_INV_CRB3_a_loop_that_goes_on_behind_an_exception_skips_nothing() 
             except KeyError:
                 failed += list(batch)
     assert failed == [0, 1]
-    assert world.written == [0, 1, 2, 3]
+    assert fixture.written == [0, 1, 2, 3]
 
 
 async def test_INV_CRB3_a_position_that_cannot_be_committed_aborts_and_is_raised() -> None:
     ended: list[Refused] = []
 
-    class Closed(World):
+    class Closed(Fixture):
         def position(self) -> list[Any]:
             raise Refused("the consumer was closed")
 
@@ -184,16 +184,16 @@ async def test_INV_CRB3_a_position_that_cannot_be_committed_aborts_and_is_raised
 
 
 async def test_INV_CRB3_records_without_a_block_are_an_error_and_not_committed() -> None:
-    world = World(4)
+    fixture = Fixture(4)
     with pytest.raises(Refused, match="async with batch as txn"):
-        async for _batch in read_in_transactions(world, world, 2, None):  # type: ignore[arg-type]  # played
+        async for _batch in read_in_transactions(fixture, fixture, 2, None):  # type: ignore[arg-type]  # played
             pass
-    assert (world.written, world.committed, world.at) == ([], 0, 0)
+    assert (fixture.written, fixture.committed, fixture.at) == ([], 0, 0)
 
 
 async def test_a_batch_is_used_once() -> None:
-    world = World(2)
-    batches = read_in_transactions(world, world, 2, None)  # type: ignore[arg-type]  # played
+    fixture = Fixture(2)
+    batches = read_in_transactions(fixture, fixture, 2, None)  # type: ignore[arg-type]  # played
     batch = await anext(batches)
     async with batch:
         pass
@@ -203,18 +203,18 @@ async def test_a_batch_is_used_once() -> None:
 
 @pytest.mark.parametrize("fate", [Fenced("another"), Refused("wrong")])
 async def test_what_does_not_pass_is_raised(fate: TidemarkError) -> None:
-    world = World(2, fate)
+    fixture = Fixture(2, fate)
     with pytest.raises(type(fate)):
-        await invoice_all(world)
+        await invoice_all(fixture)
 
 
 async def test_patience_may_have_an_end() -> None:
-    world = World(2, *[TransactionAborted("again") for _ in range(100)])
+    fixture = Fixture(2, *[TransactionAborted("again") for _ in range(100)])
     with pytest.raises(TransactionAborted, match="again"):  # noqa: PT012
-        async for batch in read_in_transactions(world, world, 2, 0.0):  # type: ignore[arg-type]  # played
+        async for batch in read_in_transactions(fixture, fixture, 2, 0.0):  # type: ignore[arg-type]  # played
             async with batch:
                 pass
-    assert world.written == []
+    assert fixture.written == []
 
 
 async def test_a_handler_is_called_for_each_record_with_or_without_transactions() -> None:
@@ -226,16 +226,16 @@ async def test_a_handler_is_called_for_each_record_with_or_without_transactions(
     async def look(order: int) -> None:
         seen.append(order)
 
-    world = World(5, TransactionAborted("x"))
-    await until_done(process(world, write, world, 2))  # type: ignore[arg-type]  # played
-    assert world.written == [0, 1, 2, 3, 4]
-    plain = World(5)
+    fixture = Fixture(5, TransactionAborted("x"))
+    await until_done(process(fixture, write, fixture, 2))  # type: ignore[arg-type]  # played
+    assert fixture.written == [0, 1, 2, 3, 4]
+    plain = Fixture(5)
     await until_done(process(plain, look, None, 2))
     assert (seen, plain.committed) == ([0, 1, 2, 3, 4], 5)
 
 
 async def test_INV_CRB4_a_handler_that_failed_gets_again_what_it_had_not_done() -> None:
-    world, seen = World(3), []
+    fixture, seen = Fixture(3), []
 
     async def look(order: int) -> None:
         seen.append(order)
@@ -243,10 +243,10 @@ async def test_INV_CRB4_a_handler_that_failed_gets_again_what_it_had_not_done() 
             raise KeyError
 
     with pytest.raises(KeyError):
-        await process(world, look, None, 2)
-    await until_done(process(world, look, None, 2))
+        await process(fixture, look, None, 2)
+    await until_done(process(fixture, look, None, 2))
     assert seen == [0, 1, 0, 1, 2]
-    assert world.committed == 3
+    assert fixture.committed == 3
 
 
 async def until_done(work: Awaitable[None]) -> None:
@@ -255,6 +255,6 @@ async def until_done(work: Awaitable[None]) -> None:
 
 
 async def test_a_batch_has_a_record() -> None:
-    world = World(1)
+    fixture = Fixture(1)
     with pytest.raises(Refused, match="one record at least"):
-        await anext(read_in_transactions(world, world, 0, None))  # type: ignore[arg-type]  # played
+        await anext(read_in_transactions(fixture, fixture, 0, None))  # type: ignore[arg-type]  # played

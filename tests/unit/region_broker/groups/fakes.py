@@ -217,7 +217,7 @@ class Topics:
         self.version += 1
 
 
-class World:
+class Fixture:
     """A coordinator with its ports."""
 
     def __init__(
@@ -255,16 +255,16 @@ class World:
 
 
 @asynccontextmanager
-async def running(world: World) -> AsyncIterator[World]:
-    """Load and run the coordinator of `world`."""
+async def running(fixture: Fixture) -> AsyncIterator[Fixture]:
+    """Load and run the coordinator of `fixture`."""
     async with asyncio.TaskGroup() as tasks:
-        service = tasks.create_task(world.groups.run())
+        service = tasks.create_task(fixture.groups.run())
         await settle()
-        await world.groups.load()
+        await fixture.groups.load()
         try:
-            yield world
+            yield fixture
         finally:
-            await world.groups.resign()
+            await fixture.groups.resign()
             await settle()
             service.cancel()
 
@@ -295,10 +295,10 @@ def sync_request(joined: JoinOutcome, assignments: dict[str, bytes] | None = Non
     )
 
 
-async def stable_member(world: World, group_id: str = "g", **changes: Any) -> JoinOutcome:
+async def stable_member(fixture: Fixture, group_id: str = "g", **changes: Any) -> JoinOutcome:
     """Return the only member of a stable group."""
-    joined = await world.groups.join(group_id, join_request(**changes))
-    synced: SyncOutcome = await world.groups.sync(
+    joined = await fixture.groups.join(group_id, join_request(**changes))
+    synced: SyncOutcome = await fixture.groups.sync(
         group_id, sync_request(joined, {joined.member_id: b"mine"})
     )
     assert synced.assignment == b"mine"

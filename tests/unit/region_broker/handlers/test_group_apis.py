@@ -33,7 +33,7 @@ from region_broker.handlers.transactions import txn_offset_commit
 from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.requests import decode_request
 from region_broker.wire.memory_budget import MemoryBudget
-from tests.unit.region_broker.groups.fakes import World, running
+from tests.unit.region_broker.groups.fakes import Fixture, running
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -77,14 +77,14 @@ class OpenTransaction:
 class Client:
     """Sends one request through codec and handler, and reads the answer with kio's own reader."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, fixture: Fixture) -> None:
+        self.fixture = fixture
         self.txn = OpenTransaction()
         self.ledger = SimpleNamespace(state=PartitionState())
-        world.topics.put("orders", ORDERS.partition_count, number=ORDERS.topic_id.int)
+        fixture.topics.put("orders", ORDERS.partition_count, number=ORDERS.topic_id.int)
         image = MetadataImage(version=1, cluster_id="c", topics={"orders": ORDERS})
         self.services: Any = SimpleNamespace(
-            groups=world.groups,
+            groups=fixture.groups,
             txn=self.txn,
             metadata=SimpleNamespace(image=image),
             memory=MemoryBudget(),
@@ -115,8 +115,8 @@ class Client:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with running(World()) as world:
-        yield Client(world)
+    async with running(Fixture()) as fixture:
+        yield Client(fixture)
 
 
 def fill(entity: Any, **values: Any) -> Any:
@@ -271,13 +271,13 @@ async def test_INV_GV4_a_topic_that_appears_while_its_commit_is_under_way_is_sti
     there = client.services.metadata.image
     client.services.metadata.image = MetadataImage(version=1, cluster_id="c", topics={})
     for name in ("commit_offsets", "txn_commit_offsets"):
-        commit = getattr(client.world.groups, name)
+        commit = getattr(client.fixture.groups, name)
 
         async def appears(*asked: Any, commit: Any = commit) -> Any:
             client.services.metadata.image = there
             return await commit(*asked)
 
-        monkeypatch.setattr(client.world.groups, name, appears)
+        monkeypatch.setattr(client.fixture.groups, name, appears)
     answer = await client.send(api, 5, commit_of(None, api.name))
     assert errors_of(answer) == [3, 3]
     assert client.services.metadata.image is there
@@ -329,7 +329,7 @@ async def test_B4_offset_fetch_every_version_and_shape(
 # Holds INV-GC4.
 @pytest.mark.parametrize("version", offset_fetch.API.versions)
 async def test_C23_offset_fetch_says_not_coordinator(client: Client, version: int) -> None:
-    await client.world.groups.resign()
+    await client.fixture.groups.resign()
     answer = await client.send(
         offset_fetch.API, version, fetch_of(version, listed=True, require_stable=False)
     )
@@ -346,7 +346,7 @@ async def test_C46_txn_offset_commit_asks_the_transaction_coordinator(
     client: Client, version: int
 ) -> None:
     joined = await stable(client)
-    ledger = TopicPartition(OFFSETS_LEDGER, client.world.groups.shard_of("g"))
+    ledger = TopicPartition(OFFSETS_LEDGER, client.fixture.groups.shard_of("g"))
     make = commit_of(joined, "TxnOffsetCommit")
     assert errors_of(await client.send(txn_offset_commit.API, version, make)) == [0, 3]
     assert client.txn.verified == [ledger]
@@ -363,14 +363,14 @@ async def test_P4_INV_HTO1_offsets_that_waited_over_a_marker_are_asked_for_again
     client: Client, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next transaction of the producer has the partition by then: what came before is not taken into it."""
-    commit_offsets = client.world.groups.txn_commit_offsets
+    commit_offsets = client.fixture.groups.txn_commit_offsets
     marker_epoch = 1 if version >= 5 else 0
 
     async def marker_comes(*asked: Any) -> Any:
         client.ledger.state.verifications.end(7, marker_epoch)
         return await commit_offsets(*asked)
 
-    monkeypatch.setattr(client.world.groups, "txn_commit_offsets", marker_comes)
+    monkeypatch.setattr(client.fixture.groups, "txn_commit_offsets", marker_comes)
     make = commit_of(None, "TxnOffsetCommit")
     answer = await client.send(txn_offset_commit.API, version, make)
     assert set(errors_of(answer)) == {14 if version >= 2 else 15}

@@ -20,7 +20,7 @@ from region_broker.handlers.groups import (
 )
 from region_broker.handlers.transactions import txn_offset_commit
 from region_broker.wire.codec.answers import encode_response
-from tests.unit.region_broker.groups.fakes import World, running
+from tests.unit.region_broker.groups.fakes import Fixture, running
 from tests.unit.region_broker.handlers.test_group_apis import ORDERS, Client, fill, named
 
 HEARTBEAT = consumer_group_heartbeat.API
@@ -29,9 +29,9 @@ DESCRIBE = consumer_group_describe.API
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with running(World()) as world:
-        world.topics.put("orders", 3, number=ORDERS.topic_id.int)
-        yield Client(world)
+    async with running(Fixture()) as fixture:
+        fixture.topics.put("orders", 3, number=ORDERS.topic_id.int)
+        yield Client(fixture)
 
 
 def beat_of(member_id: str, epoch: int, **values: Any) -> Any:

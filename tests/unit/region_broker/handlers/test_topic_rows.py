@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.topic_rows import VERSIONS_MAX, RowsOfVersion, TopicRows
-from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireWorld, wire_world
+from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, wire_fixture
 
 METADATA = 3
 
@@ -35,13 +35,13 @@ async def raw_body(client: RawClient, version: int, names: list[str] | None) -> 
 
 @pytest.mark.parametrize("version", range(13))
 async def test_written_rows_are_what_fields_would_be(tmp_path: Path, version: int) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("orders", 3)
-        await world.topic("bills")
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("orders", 3)
+        await fixture.topic("bills")
+        client = await fixture.connect()
         first = await raw_body(client, version, None)
         again = await raw_body(client, version, None)
-        world.services.topic_rows = NothingKept()
+        fixture.services.topic_rows = NothingKept()
         by_fields = await raw_body(client, version, None)
         assert first == again == by_fields
 
@@ -59,7 +59,9 @@ class _NoRow(RowsOfVersion):
         return None
 
 
-async def seen(world: WireWorld, client: RawClient, names: list[str] | None = None) -> list[Any]:
+async def seen(
+    fixture: WireFixture, client: RawClient, names: list[str] | None = None
+) -> list[Any]:
     """Return (error, name, (leader epoch, error) of each partition) of all topics."""
     answer = await client.call(METADATA, 9, asking(9, names) | {
         "include_cluster_authorized_operations": False})  # fmt: skip
@@ -71,34 +73,34 @@ async def seen(world: WireWorld, client: RawClient, names: list[str] | None = No
 
 async def test_a_row_follows_its_partitions(tmp_path: Path) -> None:
     none, away = ErrorCode.none, ErrorCode.leader_not_available
-    async with wire_world(tmp_path) as world:
-        await world.topic("orders", 2)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("orders", 2)
+        client = await fixture.connect()
         one = LEADER_EPOCH
-        assert await seen(world, client) == [(none, "orders", [(one, none), (one, none)])]
-        world.partition("orders", 1).become_leader(one + 1)
-        assert await seen(world, client) == [(none, "orders", [(one, none), (one + 1, none)])]
-        world.partition("orders", 0).log.fail("its disk broke")
-        assert await seen(world, client) == [(none, "orders", [(one, away), (one + 1, none)])]
+        assert await seen(fixture, client) == [(none, "orders", [(one, none), (one, none)])]
+        fixture.partition("orders", 1).become_leader(one + 1)
+        assert await seen(fixture, client) == [(none, "orders", [(one, none), (one + 1, none)])]
+        fixture.partition("orders", 0).log.fail("its disk broke")
+        assert await seen(fixture, client) == [(none, "orders", [(one, away), (one + 1, none)])]
 
 
 async def test_a_topic_that_is_made_again_has_its_own_row(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        before = await world.topic("orders", 1)
-        client = await world.connect()
+    async with wire_fixture(tmp_path) as fixture:
+        before = await fixture.topic("orders", 1)
+        client = await fixture.connect()
         await client.call(METADATA, 12, asking(12, None))
-        await world.services.metadata.delete_topic("orders")
-        after = await world.topic("orders", 1)
+        await fixture.services.metadata.delete_topic("orders")
+        after = await fixture.topic("orders", 1)
         answer = await client.call(METADATA, 12, asking(12, None))
         assert [topic.topic_id for topic in answer.topics] == [after.topic_id]
         assert before.topic_id != after.topic_id
 
 
 async def test_a_topic_that_is_not_there_is_told_beside_those_that_are(tmp_path: Path) -> None:
-    async with wire_world(tmp_path) as world:
-        await world.topic("orders")
-        client = await world.connect()
-        found = await seen(world, client, ["orders", "lost"])
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("orders")
+        client = await fixture.connect()
+        found = await seen(fixture, client, ["orders", "lost"])
         assert [(error, name) for error, name, _ in found] == [
             (ErrorCode.none, "orders"),
             (ErrorCode.unknown_topic_or_partition, "lost"),

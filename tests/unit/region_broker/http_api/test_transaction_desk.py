@@ -13,7 +13,7 @@ from region_broker.http_api.app import HttpServer
 from region_broker.http_api.routes_transactions import add_abort_routes
 from region_broker.region.transaction_desk import TransactionDesk
 from region_broker.region.verdict_service import VerdictRefused
-from tests.fixtures.kafka_port import RawClient, WireWorld
+from tests.fixtures.kafka_port import RawClient, WireFixture
 from tests.fixtures.transaction_port import batch_of, begin, end, join, produce, txn_broker
 
 FENCED = 90
@@ -40,15 +40,15 @@ class Acting:
 @asynccontextmanager
 async def served(
     folder: Path,
-) -> AsyncIterator[tuple[WireWorld, RawClient, ClientSession, Acting]]:
-    async with txn_broker(folder) as (world, txn):
+) -> AsyncIterator[tuple[WireFixture, RawClient, ClientSession, Acting]]:
+    async with txn_broker(folder) as (fixture, txn):
         app, acting = web.Application(), Acting()
-        desk = TransactionDesk(world.services.partitions, txn.admin, acting)
+        desk = TransactionDesk(fixture.services.partitions, txn.admin, acting)
         add_abort_routes(app, acting, desk)
         server = HttpServer(app)
         host, port = await server.start("127.0.0.1", 0)
         async with ClientSession(f"http://{host}:{port}") as http:
-            yield world, await world.connect(), http, acting
+            yield fixture, await fixture.connect(), http, acting
         await server.stop()
 
 
@@ -67,7 +67,7 @@ async def abort(http: ClientSession, **order: Any) -> tuple[int, str]:
 
 # Holds INV-OT2.
 async def test_B13_abort_by_name_ends_all_partitions_and_fences(tmp_path: Path) -> None:
-    async with served(tmp_path) as (_world, client, http, _acting):
+    async with served(tmp_path) as (_fixture, client, http, _acting):
         pair = await begin(client, 0, 1)
         assert await produce(client, batch_of(pair, b"a")) == 0
         assert await produce(client, batch_of(pair, b"b"), 1) == 0
@@ -84,8 +84,8 @@ async def test_B13_abort_by_name_ends_all_partitions_and_fences(tmp_path: Path) 
 
 # Holds INV-OT2.
 async def test_B13_abort_by_place_ends_what_nobody_knows_of(tmp_path: Path) -> None:
-    async with served(tmp_path) as (world, _client, http, _acting):
-        world.partition("orders", 2).writer.append(batch_of((4711, 0), b"lost"))
+    async with served(tmp_path) as (fixture, _client, http, _acting):
+        fixture.partition("orders", 2).writer.append(batch_of((4711, 0), b"lost"))
         (row,) = await opened(http)
         assert (row["transactional_id"], row["producer_id"]) == ("", 4711)
         place = {key: row[key] for key in ("topic", "partition", "start_offset")}
@@ -96,9 +96,9 @@ async def test_B13_abort_by_place_ends_what_nobody_knows_of(tmp_path: Path) -> N
 
 
 async def test_a_partition_that_is_not_in_its_transaction_counts_as_unknown(tmp_path: Path) -> None:
-    async with served(tmp_path) as (world, client, http, _acting):
+    async with served(tmp_path) as (fixture, client, http, _acting):
         pair = await begin(client, 0)
-        world.partition("orders", 1).writer.append(batch_of(pair, b"hanging"))
+        fixture.partition("orders", 1).writer.append(batch_of(pair, b"hanging"))
         (row,) = await opened(http)
         assert (row["partition"], row["transactional_id"]) == (1, "")
         assert await join(client, pair, 1) == [0]
@@ -121,13 +121,13 @@ async def test_a_partition_that_is_not_in_its_transaction_counts_as_unknown(tmp_
 async def test_an_order_names_exactly_one_transaction(
     tmp_path: Path, order: dict[str, Any]
 ) -> None:
-    async with served(tmp_path) as (_world, _client, http, _acting):
+    async with served(tmp_path) as (_fixture, _client, http, _acting):
         assert await abort(http, **order) == (400, "bad-order")
 
 
 # Holds INV-OT1.
 async def test_HV1_HV2_only_the_acting_region_and_only_json(tmp_path: Path) -> None:
-    async with served(tmp_path) as (_world, _client, http, acting):
+    async with served(tmp_path) as (_fixture, _client, http, acting):
         async with http.post("/v1/transactions/abort", data={"transactional_id": "t"}) as response:
             assert response.status == 415
         acting.acting = False

@@ -25,7 +25,7 @@ from region_broker.http_api.routes_transactions import add_transaction_routes
 from region_broker.region.ports import MetadataSide
 from region_broker.region.verdict_service import VerdictRefused, VerdictService
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.fixtures.node_logs import TOPIC_ID, World, append_marker, batch, world
+from tests.fixtures.node_logs import TOPIC_ID, Fixture, append_marker, batch, fixture
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean
 
 OLD, NEW = 8, 17  # region epochs: eu's first, us's after the failover
@@ -73,7 +73,7 @@ class Standing:
 class Bench:
     """One partition, one region, one service."""
 
-    log: World = field(default_factory=world)
+    log: Fixture = field(default_factory=fixture)
     standing: Standing = field(default_factory=Standing)
     scan_bytes_max: int = 64 * 1024 * 1024
 
@@ -200,7 +200,7 @@ async def test_T29_lost_is_what_the_failover_cut_off() -> None:
 
 # Holds INV-VS4.
 async def test_T29_a_lost_record_stays_lost_when_its_place_is_trimmed() -> None:
-    bench = Bench(log=world({"segment.bytes": "4096", "retention.bytes": "4096"}))
+    bench = Bench(log=fixture({"segment.bytes": "4096", "retention.bytes": "4096"}))
     kept = bench.send()
     base = bench.end(ControlType.COMMIT) + 1
     lost = bench.send(sequence=1)
@@ -217,7 +217,7 @@ async def test_T29_a_lost_record_stays_lost_when_its_place_is_trimmed() -> None:
 
 # Holds INV-VS4.
 async def test_T29_a_lost_record_stays_lost_when_its_place_is_compacted() -> None:
-    bench = Bench(log=world(COMPACT))
+    bench = Bench(log=fixture(COMPACT))
     lost = bench.log.partition.writer.append(build_batch([Record(b"k", b"lost")])).base_offset
     bench.log.sync()
     bench.fail_over(lost)
@@ -267,7 +267,7 @@ async def test_T29_nothing_is_guessed_about_offsets_without_a_record() -> None:
 
 
 async def test_T29_records_that_retention_deleted_are_expired() -> None:
-    bench = Bench(log=world({"segment.bytes": "4096", "retention.bytes": "4096"}))
+    bench = Bench(log=fixture({"segment.bytes": "4096", "retention.bytes": "4096"}))
     for sequence in range(200):
         bench.send(sequence=sequence)
         bench.end(ControlType.COMMIT)

@@ -21,8 +21,8 @@ from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Record, build_batch
-from tests.fixtures.coordinator import CoreWorld, Row, tp
-from tests.fixtures.node_logs import LEADER_EPOCH, InstantClock, Topic, World, at_once, run_now
+from tests.fixtures.coordinator import CoreFixture, Row, tp
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, InstantClock, Topic, at_once, run_now
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.log.test_cleaning import clean
 from txn_coordinator import events as ev
@@ -38,12 +38,12 @@ class Ledger:
     def __init__(self, step_bytes: int = 400, configs: dict[str, str] | None = None) -> None:
         """Start empty, leading."""
         self.step_bytes = step_bytes
-        self.world = World(
+        self.fixture = Fixture(
             SimulatedDisk(),
             Topic(name=TRANSACTION_LEDGER, internal=True, configs=configs or {}),
             NodeLogConfig(index_interval_bytes=256, open_files_max=2, journal_bytes=0),
         )
-        self.core = CoreWorld()
+        self.core = CoreFixture()
         self.pairs: dict[str, tuple[int, int]] = {}
         self.written = 0
         self.round = 0
@@ -52,25 +52,25 @@ class Ledger:
     def reopened(self) -> None:
         """Use the node's next life."""
         self.images = LedgerImages(
-            self.world.table, self.world.disk, InstantClock(),
+            self.fixture.table, self.fixture.disk, InstantClock(),
             offload=at_once, step_bytes=self.step_bytes,
         )  # fmt: skip
-        self.log = PartitionTransactionLog(self.world.table, InstantClock(), 1, self.images)
+        self.log = PartitionTransactionLog(self.fixture.table, InstantClock(), 1, self.images)
 
     @property
     def shard(self) -> Partition:
         """The partition."""
-        return self.world.partition
+        return self.fixture.partition
 
     @property
     def folder(self) -> Path:
         """Its folder."""
-        return self.world.folder
+        return self.fixture.folder
 
     @property
     def ends(self) -> list[int]:
         """Where its images end."""
-        return image_ends(self.world.disk, self.folder)
+        return image_ends(self.fixture.disk, self.folder)
 
     def transact(self, count: int = 1, *, finish: bool = True) -> None:
         """Let each name do `count` transactions; the last stays open, or undelivered, unless `finish`."""
@@ -109,7 +109,7 @@ class Ledger:
         """Append a batch durably; return its size in bytes."""
         batch = build_batch(records)
         assert self.shard.writer.append_ledger(batch).base_offset >= 0
-        self.world.sync()
+        self.fixture.sync()
         return len(batch)
 
     def any_value(self) -> bytes:
@@ -180,7 +180,7 @@ def test_INV_LIG3_an_image_is_due_when_the_shard_has_grown_by_a_step_or_by_its_s
     ledger.transact(5)
     assert ledger.renew()
     assert ledger.ends[0] == ledger.shard.high_watermark
-    ledger.world.kill_and_reopen()
+    ledger.fixture.kill_and_reopen()
     ledger.reopened()
     assert not ledger.renew()
 
@@ -192,9 +192,9 @@ def test_an_image_of_an_image_goes_on_from_it() -> None:
     known = ledger.shard.log.segments.bytes_between(0, ledger.ends[0], 1 << 30)
     for _ in range(4):
         ledger.transact(4, finish=False)
-        before = ledger.world.disk.bytes_read
+        before = ledger.fixture.disk.bytes_read
         assert ledger.renew()
-        assert ledger.world.disk.bytes_read - before < known / 2
+        assert ledger.fixture.disk.bytes_read - before < known / 2
         ledger.expect_true()
     assert len(ledger.ends) == 2
 
@@ -205,7 +205,7 @@ def test_INV_LIG3_a_large_image_waits_until_as_much_was_added() -> None:
         value = ledger.any_value()
         ledger.append([Record(lr.encode_transaction_key(f"idle-{name}"), value)])
     assert ledger.renew()
-    size_bytes = ledger.world.disk.file_size(image_path(ledger.folder, ledger.ends[0]))
+    size_bytes = ledger.fixture.disk.file_size(image_path(ledger.folder, ledger.ends[0]))
     grown = 0
     while not ledger.renew():
         grown += ledger.append([Record(lr.encode_transaction_key("busy"), ledger.any_value())])
@@ -221,13 +221,13 @@ def test_INV_LIF2_a_damaged_image_gives_way_to_the_older_one_then_to_the_whole(
     ledger.transact(10)
     ledger.renew()
     newest, older = ledger.ends
-    ledger.world.disk.damage(image_path(ledger.folder, newest), 40)
+    ledger.fixture.disk.damage(image_path(ledger.folder, newest), 40)
     with caplog.at_level(logging.WARNING):
         rows = ledger.expect_true()
     assert f"{newest}.image is ignored" in caplog.text
     whole = len(list(ledger.log.replay(0)))
     assert len(rows) < whole
-    ledger.world.disk.damage(image_path(ledger.folder, older), 40)
+    ledger.fixture.disk.damage(image_path(ledger.folder, older), 40)
     assert len(ledger.expect_true()) == whole
     ledger.transact(10)
     assert ledger.renew()  # from the beginning
@@ -291,8 +291,8 @@ def test_INV_LIG1_an_image_below_the_clean_point_does_not_bring_back_what_is_gon
     for part in range(3):
         for number in range(60):
             say(f"later-{part}-{number}")
-        ledger.world.clock.pass_ms(1_000)
-        clean(ledger.world, bound=ledger.shard.high_watermark)
+        ledger.fixture.clock.pass_ms(1_000)
+        clean(ledger.fixture, bound=ledger.shard.high_watermark)
     assert ledger.shard.log.cleaning.holes_below > end
     assert ledger.ends == [end]
     gone = lr.encode_transaction_key("gone")
@@ -357,10 +357,10 @@ def test_INV_LIG4_a_disk_that_takes_no_image_stops_nothing(
         if path.suffix == ".image":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    ledger.world.disk.fault = full
+    ledger.fixture.disk.fault = full
     assert not ledger.renew()
     assert "no image was made" in caplog.text
-    ledger.world.disk.fault = None
+    ledger.fixture.disk.fault = None
     assert ledger.shard.failed is None
     ledger.transact(10)
     assert ledger.renew()
@@ -376,7 +376,7 @@ def test_a_crash_at_any_disk_operation_while_an_image_is_made(power: bool) -> No
             ledger.renew()
         ledger.transact(6, finish=False)
         before = state_of(ledger.log.replay(0))
-        disk = ledger.world.disk
+        disk = ledger.fixture.disk
         disk.crash_after(count)
         try:
             ledger.renew()
@@ -384,7 +384,7 @@ def test_a_crash_at_any_disk_operation_while_an_image_is_made(power: bool) -> No
         except Crashed:
             crashed = True
         disk.power_loss(random.Random(count)) if power else disk.process_killed()
-        ledger.world.open()
+        ledger.fixture.open()
         ledger.reopened()
         assert state_of(ledger.expect_true()) == before
         assert 1 <= len(ledger.ends) <= 3
@@ -399,8 +399,8 @@ def test_a_shard_that_is_damaged_fails_the_load_also_behind_an_image() -> None:
     ledger.transact(10)
     ledger.renew()
     ledger.transact(3)
-    path = next(ledger.folder / name for name in ledger.world.disk.list_dir(ledger.folder) if name.endswith(".log"))  # fmt: skip
-    ledger.world.disk.damage(path, ledger.world.disk.file_size(path) - 5)
+    path = next(ledger.folder / name for name in ledger.fixture.disk.list_dir(ledger.folder) if name.endswith(".log"))  # fmt: skip
+    ledger.fixture.disk.damage(path, ledger.fixture.disk.file_size(path) - 5)
     with pytest.raises(LedgerFailed):
         ledger.load()
 
@@ -410,7 +410,7 @@ def test_INV_LIF2_a_file_that_ends_early_is_damaged(size: int) -> None:
     ledger = Ledger()
     ledger.transact(10)
     ledger.renew()
-    data = ledger.world.disk.read_file(image_path(ledger.folder, ledger.ends[0]))
+    data = ledger.fixture.disk.read_file(image_path(ledger.folder, ledger.ends[0]))
     assert ImageFile.decode(data).encode() == data
     with pytest.raises(FrameError):
         ImageFile.decode(data[:size])

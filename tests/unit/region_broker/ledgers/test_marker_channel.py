@@ -8,7 +8,7 @@ from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.wire.batches import Origin
-from tests.fixtures.node_logs import LEADER_EPOCH, Topic, World, all_bytes, batch, world
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, all_bytes, batch, fixture
 from txn_coordinator.ports import MarkerOrder, MarkerResult
 
 STAMP = LEADER_EPOCH << 32 | 1
@@ -26,7 +26,7 @@ class Listener:
         self.told.append((order.producer_id, tp.partition, result))
 
 
-def channel_of(some: World, groups: list[tuple[int, int, bool]]) -> PartitionMarkerChannel:
+def channel_of(some: Fixture, groups: list[tuple[int, int, bool]]) -> PartitionMarkerChannel:
     return PartitionMarkerChannel(
         some.table,
         some.clock,
@@ -55,7 +55,7 @@ def order(
     )
 
 
-def markers_in(some: World, partition: int) -> list[tuple[int, int, ControlType, int]]:
+def markers_in(some: Fixture, partition: int) -> list[tuple[int, int, ControlType, int]]:
     """(log offset, producer id, kind, ledger offset of the decision), as the bytes say."""
     data = all_bytes(some.partitions[partition])
     found = []
@@ -75,8 +75,8 @@ def markers_in(some: World, partition: int) -> list[tuple[int, int, ControlType,
     return found
 
 
-def with_open_transactions(count: int) -> World:
-    some = world(partition_count=2)
+def with_open_transactions(count: int) -> Fixture:
+    some = fixture(partition_count=2)
     for producer_id in range(count):
         for partition in some.partitions:
             partition.writer.append(batch(1, origin=Origin(producer_id, 0, 0, transactional=True)))
@@ -84,7 +84,7 @@ def with_open_transactions(count: int) -> World:
     return some
 
 
-def writes_of(some: World) -> list[str]:
+def writes_of(some: Fixture) -> list[str]:
     """Note the disk's writes from now on."""
     seen: list[str] = []
 
@@ -148,10 +148,10 @@ async def test_T6_two_decisions_of_one_producer_in_one_call_are_judged_in_order(
 
 # Holds INV-AM2.
 async def test_AM2_groups_hear_of_new_markers_in_log_order_and_of_no_repeat() -> None:
-    some = World(
-        world().disk,
+    some = Fixture(
+        fixture().disk,
         Topic(partition_count=1, name=OFFSETS_LEDGER, internal=True),
-        world().config,
+        fixture().config,
     )
     listener = Listener()
     groups: list[tuple[int, int, bool]] = []

@@ -15,7 +15,7 @@ from region_broker.partitions.cleaner import Cleaner, CleanerParts
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch, iter_records
 from region_broker.wire.compression import Codec
-from tests.fixtures.node_logs import World, append_marker, world
+from tests.fixtures.node_logs import Fixture, append_marker, fixture
 from tests.simulation.disk import Crashed
 
 COMPACT = {
@@ -37,9 +37,9 @@ class Inline:
 
 
 class NoPauses:
-    """The world's clock, on which pauses take no time."""
+    """The fixture's clock, on which pauses take no time."""
 
-    def __init__(self, some: World) -> None:
+    def __init__(self, some: Fixture) -> None:
         self._clock = some.clock
 
     def monotonic_ms(self) -> int:
@@ -52,7 +52,7 @@ class NoPauses:
         assert duration_ms >= 0
 
 
-def cleaner(some: World, *, bound: int | None = None, keys_max: int = 10_000) -> Cleaner:
+def cleaner(some: Fixture, *, bound: int | None = None, keys_max: int = 10_000) -> Cleaner:
     return Cleaner(
         CleanerParts(
             partitions=lambda: iter(some.partitions),
@@ -65,7 +65,7 @@ def cleaner(some: World, *, bound: int | None = None, keys_max: int = 10_000) ->
     )
 
 
-def clean(some: World, *, bound: int | None = None, keys_max: int = 10_000) -> bool:
+def clean(some: Fixture, *, bound: int | None = None, keys_max: int = 10_000) -> bool:
     """Clean once; the coroutine never waits here."""
     coroutine = cleaner(some, bound=bound, keys_max=keys_max).clean_dirtiest()
     try:
@@ -77,7 +77,7 @@ def clean(some: World, *, bound: int | None = None, keys_max: int = 10_000) -> b
 
 
 def put(
-    some: World,
+    some: Fixture,
     *items: tuple[str, str | None],
     origin: Origin = NO_ORIGIN,
     codec: Codec = Codec.NONE,
@@ -93,14 +93,14 @@ def put(
     return outcome.base_offset
 
 
-def end_txn(some: World, producer_id: int, kind: ControlType) -> None:
+def end_txn(some: Fixture, producer_id: int, kind: ControlType) -> None:
     append_marker(some.partition,
         producer_id=producer_id, producer_epoch=0, control_type=kind, coordinator_epoch=1,
         decision=None, timestamp_ms=some.clock.now_ms,
     )  # fmt: skip
 
 
-def roll(some: World) -> None:
+def roll(some: Fixture) -> None:
     """Fill the active segment, so that what was put before lies in sealed ones."""
     put(some, ("~fill", "x" * 3900))
     put(some, ("~fill", "x" * 3900))
@@ -108,7 +108,7 @@ def roll(some: World) -> None:
 
 
 def left(
-    some: World, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    some: Fixture, isolation: Isolation = Isolation.READ_UNCOMMITTED
 ) -> list[tuple[int, str, str | None]]:
     """Return (offset, key, value) of what a reader gets, without what `roll` wrote, markers and aborted data."""
     found: list[tuple[int, str, str | None]] = []
@@ -133,7 +133,7 @@ def left(
         offset = got.next_offset
 
 
-def markers(some: World) -> list[int]:
+def markers(some: Fixture) -> list[int]:
     data = b""
     offset = some.partition.log_start_offset
     while part := some.partition.reader.read_raw(offset, 1 << 20):
@@ -144,7 +144,7 @@ def markers(some: World) -> list[int]:
 
 # Holds INV-CLW1.
 def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "1"), ("b", "1"), ("a", "2"))
     put(some, ("b", "2"), ("c", "1"))
     put(some, ("a", "3"))
@@ -161,7 +161,7 @@ def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_records_inside_a_batch_go_in_every_codec(codec: Codec) -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, *[(f"k{n}", "old") for n in range(10)], codec=codec)
     put(some, *[(f"k{n}", "new") for n in range(0, 10, 2)], codec=codec)
     roll(some)
@@ -172,7 +172,7 @@ def test_records_inside_a_batch_go_in_every_codec(codec: Codec) -> None:
 
 # Holds INV-CLP1.
 def test_the_active_segment_and_what_lies_above_the_bound_stay() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "1"))
     assert not clean(some)
     put(some, ("a", "2"))
@@ -187,7 +187,7 @@ def test_the_active_segment_and_what_lies_above_the_bound_stay() -> None:
 
 # Holds INV-CLB3.
 def test_KIP534_a_tombstone_stays_for_its_time_and_then_goes() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "1"))
     put(some, ("a", None))
     roll(some)
@@ -207,7 +207,7 @@ def test_KIP534_a_tombstone_stays_for_its_time_and_then_goes() -> None:
 
 # Holds INV-CLB3.
 def test_KIP534_record_times_survive_the_delete_horizon() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", None), ("b", "1"))
     roll(some)
     assert clean(some)
@@ -220,7 +220,7 @@ def test_KIP534_record_times_survive_the_delete_horizon() -> None:
 
 # Holds INV-CLX1.
 def test_aborted_data_goes_and_committed_data_counts() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "1"))
     put(some, ("a", "aborted"), ("b", "aborted"), origin=Origin(1, 0, 0, transactional=True))
     end_txn(some, 1, ControlType.ABORT)
@@ -235,7 +235,7 @@ def test_aborted_data_goes_and_committed_data_counts() -> None:
 
 # Holds INV-CLX1.
 def test_nothing_above_the_last_stable_offset_is_cleaned() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "1"))
     put(some, ("open", "1"), origin=Origin(1, 0, 0, transactional=True))
     put(some, ("a", "2"))
@@ -250,7 +250,7 @@ def test_nothing_above_the_last_stable_offset_is_cleaned() -> None:
 # Holds INV-CLX2, INV-CLX3.
 def test_a_spent_marker_goes_after_its_time_and_no_later_data_is_hidden() -> None:
     """A reader told of an aborted transaction whose marker is gone would drop what the producer wrote later."""
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "aborted"), origin=Origin(1, 0, 0, transactional=True))
     end_txn(some, 1, ControlType.ABORT)
     put(some, ("b", "good"), origin=Origin(1, 0, 1, transactional=True))
@@ -269,7 +269,7 @@ def test_a_spent_marker_goes_after_its_time_and_no_later_data_is_hidden() -> Non
 
 # Holds INV-CLB1.
 def test_C2_sequences_survive_an_emptied_batch() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "1"), origin=Origin(9, 0, 0))
     put(some, ("a", "2"), origin=Origin(9, 0, 1))
     put(some, ("a", "3"))
@@ -290,7 +290,7 @@ def test_C2_sequences_survive_an_emptied_batch() -> None:
 
 # Holds INV-CLP2.
 def test_small_segments_become_one_and_offsets_stay() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     for number in range(40):
         put(some, (f"k{number % 4}", "v" * 1000))
     roll(some)
@@ -304,7 +304,7 @@ def test_small_segments_become_one_and_offsets_stay() -> None:
 
 # Holds INV-CLK1.
 def test_a_small_memory_takes_several_passes() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     for number in range(60):
         put(some, (f"k{number % 20}", "v" * 300))
     roll(some)
@@ -317,13 +317,13 @@ def test_a_small_memory_takes_several_passes() -> None:
 
 
 def test_lag_and_ratio_say_when() -> None:
-    young = world(COMPACT | {"min.compaction.lag.ms": "500"})
+    young = fixture(COMPACT | {"min.compaction.lag.ms": "500"})
     put(young, ("a", "1"), ("a", "2"))
     roll(young)
     assert not clean(young)
     young.clock.now_ms += 500
     assert clean(young)
-    lazy = world(COMPACT | {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "800"})
+    lazy = fixture(COMPACT | {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "800"})
     put(lazy, ("a", "1"), ("a", "2"))
     roll(lazy)
     assert not clean(lazy)
@@ -333,7 +333,7 @@ def test_lag_and_ratio_say_when() -> None:
 
 def test_compact_alone_keeps_old_records_and_compact_delete_does_not() -> None:
     for policy, kept in (("compact", True), ("compact,delete", False)):
-        some = world(COMPACT | {"cleanup.policy": policy, "retention.ms": "10"})
+        some = fixture(COMPACT | {"cleanup.policy": policy, "retention.ms": "10"})
         put(some, ("a", "1"))
         roll(some)
         some.clock.now_ms += 1_000
@@ -342,7 +342,7 @@ def test_compact_alone_keeps_old_records_and_compact_delete_does_not() -> None:
 
 
 def test_records_without_a_key_are_refused() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     for codec in Codec:
         data = build_batch(
             [
@@ -356,7 +356,7 @@ def test_records_without_a_key_are_refused() -> None:
 
 # Holds INV-CLW4.
 def test_a_damaged_log_is_not_rewritten() -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "1"))
     put(some, ("a", "2"))
     roll(some)
@@ -371,7 +371,7 @@ def test_a_damaged_log_is_not_rewritten() -> None:
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
 def test_a_crash_at_every_step_leaves_the_old_segments_or_the_new(power: bool) -> None:
     for at in range(400):
-        some = world(COMPACT)
+        some = fixture(COMPACT)
         for number in range(24):
             put(some, (f"k{number % 5}", f"{number}" + "v" * 600), origin=Origin(3, 0, number))
         roll(some)
@@ -406,7 +406,7 @@ def test_a_crash_at_every_step_leaves_the_old_segments_or_the_new(power: bool) -
 
 @pytest.mark.parametrize("stop_at", range(1, 12))
 async def test_cutting_the_log_meanwhile_voids_the_run(stop_at: int) -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     for number in range(12):
         put(some, (f"k{number % 3}", "v" * 900))
     roll(some)

@@ -10,15 +10,15 @@ from region_broker.log.cleaning.state import MARK_NAME, SWAP_NAME
 from region_broker.log.indexes.producer_snapshots import snapshot_offsets
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.fixtures.node_logs import World, world
+from tests.fixtures.node_logs import Fixture, fixture
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, left, put, roll
 from tests.unit.region_broker.log.test_journal import lose_everything
 
 VOID = Origin(7, 0, 0)
 
 
-def dirty(*values: str) -> World:
-    some = world(COMPACT)
+def dirty(*values: str) -> Fixture:
+    some = fixture(COMPACT)
     for value in values:
         put(some, ("a", value))
     roll(some)
@@ -56,9 +56,9 @@ def test_INV_CLS2_an_end_of_a_swap_that_failed_is_done_again_before_the_next_cle
     assert [value for _, key, value in left(some) if key == "a"] == ["4"]
 
 
-def cut_while_the_state_is_kept(cut: Callable[[World], None]) -> World:
+def cut_while_the_state_is_kept(cut: Callable[[Fixture], None]) -> Fixture:
     """Return a log that was cut on the loop while the cleaner's thread wrote the state at offset 2."""
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "1"))
     put(some, ("b", "2"), origin=VOID)
     put(some, ("c", "3"))  # the cleaner's memory is full here: it keeps the state at 2
@@ -111,7 +111,7 @@ def test_INV_X3_an_aborted_index_that_cannot_be_read_is_built_again() -> None:
 
 
 def test_INV_T3_a_log_that_cannot_be_read_for_cleaning_stops_no_other() -> None:
-    some = world(COMPACT, partition_count=2)
+    some = fixture(COMPACT, partition_count=2)
     broken = some.partition.log.folder
     for _ in range(2):
         put(some, ("a", "1"), ("a", "2"))

@@ -13,10 +13,10 @@ from idempotency.record_batch import ControlType, iter_headers, write_varint
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
 from region_broker.wire.compression import Codec
-from tests.fixtures.node_logs import LEADER_EPOCH, Topic, World, all_bytes, world
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, all_bytes, fixture
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, end_txn, left, put, roll
 
-NOW_MS = 1_000_000  # where the world's clock stands
+NOW_MS = 1_000_000  # where the fixture's clock stands
 INT64_MAX = (1 << 63) - 1
 
 
@@ -52,9 +52,9 @@ UNREADABLE = {
 }
 
 
-def appended_before_the_policy(batches: Sequence[bytes]) -> World:
+def appended_before_the_policy(batches: Sequence[bytes]) -> Fixture:
     """Return a compacted log that was none when these batches came: nothing has looked into them."""
-    some = world({"cleanup.policy": "delete", "segment.bytes": COMPACT["segment.bytes"]})
+    some = fixture({"cleanup.policy": "delete", "segment.bytes": COMPACT["segment.bytes"]})
     for batch in batches:
         assert some.partition.writer.append(batch).verdict is AppendVerdict.APPENDED
     some.sync()
@@ -81,7 +81,7 @@ def test_a_batch_that_nobody_can_read_stays_as_it_is_and_the_rest_is_cleaned(nam
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_compacted_topic_takes_no_batch_that_its_cleaner_could_not_read(name: str) -> None:
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     assert some.partition.writer.append(UNREADABLE[name]).verdict is AppendVerdict.INVALID_RECORD
 
 
@@ -101,7 +101,7 @@ def test_a_tombstone_behind_a_batch_that_nobody_can_read_stays() -> None:
 
 def test_a_tombstone_as_old_as_times_can_be_does_not_end_the_cleaner() -> None:
     """Its distance from the delete horizon does not fit 64 bits: it stays, as if it could not be read."""
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     tombstone = odd(record(0, b"a", None), count=1, at_ms=NOW_MS - INT64_MAX)
     assert some.partition.writer.append(tombstone).verdict is AppendVerdict.APPENDED
     put(some, ("b", "1"))
@@ -113,7 +113,7 @@ def test_a_tombstone_as_old_as_times_can_be_does_not_end_the_cleaner() -> None:
 
 def test_T13_a_cut_behind_what_was_cleaned_loses_no_value_with_what_took_its_place() -> None:
     """The memory fills inside the second segment: what it noted there may supersede nothing below."""
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("a", "old"))
     put(some, ("x", "v" * 3900))
     second = put(some, ("a", "new"))
@@ -129,7 +129,7 @@ def test_T13_a_cut_behind_what_was_cleaned_loses_no_value_with_what_took_its_pla
 
 def test_C2_a_mirror_seeded_from_a_cleaned_log_knows_who_wrote_below_its_cut() -> None:
     """The producer's newest batch lies above what was cleaned; the mirror takes over below that batch."""
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     mine = build_batch([Record(b"a", b"mine", timestamp_ms=NOW_MS)], origin=Origin(9, 0, 0))
     assert some.partition.writer.append(mine).verdict is AppendVerdict.APPENDED
     put(some, ("a", "newer"))
@@ -139,7 +139,7 @@ def test_C2_a_mirror_seeded_from_a_cleaned_log_knows_who_wrote_below_its_cut() -
     assert clean(some)
     cleaned_to = some.partition.log.cleaning.holes_below
     assert (1, "a", "newer") in left(some)
-    mirror = world(COMPACT, leads=False)
+    mirror = fixture(COMPACT, leads=False)
     mirror.partition.become_mirror()
     mirror.partition.writer.cleaned_at_home = cleaned_to
     data = all_bytes(some.partition)
@@ -153,7 +153,7 @@ def test_C2_a_mirror_seeded_from_a_cleaned_log_knows_who_wrote_below_its_cut() -
 
 def test_a_replay_from_an_older_snapshot_opens_no_transaction_that_was_cleaned_away() -> None:
     """A snapshot of a time when it was open, a producer that has expired since, and newer snapshots that are lost."""
-    some = world(COMPACT)
+    some = fixture(COMPACT)
     put(some, ("x", "v" * 3800))
     put(some, ("a", "aborted"), origin=Origin(1, 0, 0, transactional=True))
     opened = put(some, ("x", "v" * 3800))  # seals the first segment while the transaction is open

@@ -20,14 +20,14 @@ from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.disk import RealDisk
 from tests.fixtures.node_logs import (
     LEADER_EPOCH,
+    Fixture,
     InlineRunner,
     ManualClock,
     Topic,
-    World,
     at_once,
     batch,
+    fixture,
     run_now,
-    world,
 )
 from tests.fixtures.page_cache import drop_pages, tells_cached
 
@@ -50,9 +50,9 @@ class WatchedDisk(RealDisk):
         super().warm(path, position, size_bytes)
 
 
-def filled() -> World:
+def filled() -> Fixture:
     """A log of several segments that was opened again: no index is in memory."""
-    some = world(SEGMENTS)
+    some = fixture(SEGMENTS)
     for number in range(BATCHES):
         some.partition.writer.append(batch(3, size_bytes=100, at_ms=1_000_000 + 10 * number))
     some.sync()
@@ -60,7 +60,7 @@ def filled() -> World:
     return some
 
 
-def patient(some: World) -> ColdReads:
+def patient(some: Fixture) -> ColdReads:
     return ColdReads(some.disk, at_once)
 
 
@@ -125,7 +125,7 @@ async def test_INV_CO1_a_cold_log_on_a_real_disk_is_read_in_by_a_thread(tmp_path
 # -- the log ---------------------------------------------------------------------------------------
 
 
-def read_through(some: World, cold_reads: ColdReads) -> list[bytes]:
+def read_through(some: Fixture, cold_reads: ColdReads) -> list[bytes]:
     """Read the log as fetches do, a few batches at a time."""
     partition, found, offset = some.partition, [], 0
     while offset < partition.sight.last_stable_offset:
@@ -137,7 +137,7 @@ def read_through(some: World, cold_reads: ColdReads) -> list[bytes]:
     return found
 
 
-def lacks_all(some: World) -> None:
+def lacks_all(some: Fixture) -> None:
     """Let nothing be in memory but the files that were read in, and fail the test where a read waits."""
 
     def cold(path: Path, size_bytes: int) -> int:

@@ -24,7 +24,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import FORMAT_NAME
 from region_broker.ports.system.disk import RealDisk
 from region_broker.wire.batches import Record, build_batch
-from tests.fixtures.node_logs import DATA_DIR, World, all_bytes, batch, world
+from tests.fixtures.node_logs import DATA_DIR, Fixture, all_bytes, batch, fixture
 
 JOURNAL = DATA_DIR / JOURNAL_NAME
 TOPIC = bytes(range(16))
@@ -40,12 +40,12 @@ class KeepsNothing(random.Random):
         return 0.0
 
 
-def lose_everything(some: World) -> None:
+def lose_everything(some: Fixture) -> None:
     some.disk.power_loss(KeepsNothing())
     some.open()
 
 
-def syncs_during(some: World, act: Callable[[], object]) -> list[str]:
+def syncs_during(some: Fixture, act: Callable[[], object]) -> list[str]:
     synced: list[str] = []
 
     def note(operation: str, path: Path) -> None:
@@ -58,7 +58,7 @@ def syncs_during(some: World, act: Callable[[], object]) -> list[str]:
     return synced
 
 
-def failing(some: World, name: str, *, operation: str = "fdatasync") -> None:
+def failing(some: Fixture, name: str, *, operation: str = "fdatasync") -> None:
     def fail(what: str, path: Path) -> None:
         if what == operation and name in (path.name, path.parent.name):
             raise OSError(errno.EIO, "broken")
@@ -67,7 +67,7 @@ def failing(some: World, name: str, *, operation: str = "fdatasync") -> None:
 
 
 def test_INV_JN1_one_sync_makes_the_small_appends_of_all_partitions_durable() -> None:
-    some = world(partition_count=5)
+    some = fixture(partition_count=5)
     for partition in some.partitions:
         partition.writer.append(batch(2))
     assert syncs_during(some, some.sync) == [JOURNAL_NAME]
@@ -78,7 +78,7 @@ def test_INV_JN1_one_sync_makes_the_small_appends_of_all_partitions_durable() ->
 
 
 async def test_INV_CM7_what_is_appended_a_few_turns_later_is_in_the_same_block() -> None:
-    some = world(partition_count=4)
+    some = fixture(partition_count=4)
     synced: list[str] = []
 
     def note(operation: str, path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_INV_CM7_what_is_appended_a_few_turns_later_is_in_the_same_block()
 
 
 def test_what_was_not_synced_does_not_come_back_from_the_journal() -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch(2))
     some.sync()
     some.partition.writer.append(batch(3))
@@ -109,7 +109,7 @@ def test_what_was_not_synced_does_not_come_back_from_the_journal() -> None:
 
 # Holds INV-JR1.
 def test_a_second_power_loss_right_after_the_replay_loses_nothing() -> None:
-    some = world()
+    some = fixture()
     for _ in range(3):
         some.partition.writer.append(batch())
         some.sync()
@@ -122,7 +122,7 @@ def test_a_second_power_loss_right_after_the_replay_loses_nothing() -> None:
 # Holds INV-JT1.
 @pytest.mark.parametrize("size_bytes", [PIECE_BYTES_MAX + 1, PIECE_BYTES_MAX // 3])
 def test_too_much_for_the_journal_is_synced_in_the_log_itself(size_bytes: int) -> None:
-    some = world(journal_bytes=4 * BLOCK_BYTES_MAX)
+    some = fixture(journal_bytes=4 * BLOCK_BYTES_MAX)
     for _ in range(4):
         some.partition.writer.append(batch(size_bytes=size_bytes))
     assert JOURNAL_NAME not in syncs_during(some, some.sync)
@@ -134,7 +134,7 @@ def test_too_much_for_the_journal_is_synced_in_the_log_itself(size_bytes: int) -
 
 
 def test_INV_JN2_a_half_is_written_over_only_after_its_logs_caught_up() -> None:
-    some = world(partition_count=2, journal_bytes=4 * ALIGN_BYTES)
+    some = fixture(partition_count=2, journal_bytes=4 * ALIGN_BYTES)
     seen = []
     for number in range(7):
         some.partitions[number % 2].writer.append(batch())
@@ -156,7 +156,7 @@ def test_INV_JN2_a_half_is_written_over_only_after_its_logs_caught_up() -> None:
 @pytest.mark.parametrize("how", ["cut", "start again"])
 @pytest.mark.parametrize("in_files", [True, False])
 def test_INV_K4_journaled_bytes_of_a_cut_log_never_come_back(how: str, in_files: bool) -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch(size_bytes=30))
     for size_bytes in (40, 50, 60):
         some.partition.writer.append(batch(size_bytes=size_bytes))
@@ -179,7 +179,7 @@ def test_INV_K4_journaled_bytes_of_a_cut_log_never_come_back(how: str, in_files:
 
 
 def test_INV_JB3_blocks_of_an_earlier_life_never_come_back() -> None:
-    some = world()
+    some = fixture()
     for size_bytes in (40, 50, 60):
         some.partition.writer.append(batch(size_bytes=size_bytes))
         some.sync()
@@ -194,7 +194,7 @@ def test_INV_JB3_blocks_of_an_earlier_life_never_come_back() -> None:
 
 
 def test_INV_JN3_a_failed_journal_stops_what_was_in_it_and_is_not_tried_again() -> None:
-    some = world(partition_count=3)
+    some = fixture(partition_count=3)
     some.partitions[2].writer.append(batch())
     some.sync()
     for partition in some.partitions[:2]:
@@ -213,7 +213,7 @@ def test_INV_JN3_a_failed_journal_stops_what_was_in_it_and_is_not_tried_again() 
 
 
 def test_after_the_journal_failed_the_logs_in_it_are_brought_into_their_own_files() -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     some.partitions[1].writer.append(batch())
     some.sync()
     some.partitions[0].writer.append(batch())
@@ -226,7 +226,7 @@ def test_after_the_journal_failed_the_logs_in_it_are_brought_into_their_own_file
 
 
 def test_a_log_that_cannot_catch_up_stops_and_its_half_is_kept() -> None:
-    some = world(partition_count=2, journal_bytes=2 * ALIGN_BYTES)
+    some = fixture(partition_count=2, journal_bytes=2 * ALIGN_BYTES)
     some.partition.writer.append(batch())
     some.sync()
     before = all_bytes(some.partition)
@@ -246,7 +246,7 @@ def test_a_log_that_cannot_catch_up_stops_and_its_half_is_kept() -> None:
 
 
 def test_INV_JR3_a_log_that_cannot_take_its_bytes_is_not_opened_and_loses_nothing() -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     for partition in some.partitions:
         partition.writer.append(batch())
     some.sync()
@@ -267,7 +267,7 @@ def test_INV_JR3_a_log_that_cannot_take_its_bytes_is_not_opened_and_loses_nothin
 
 
 def test_a_deleted_topic_stays_deleted() -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch())
     some.sync()
     some.table.drop_topic(some.topic.topic_id)
@@ -276,7 +276,7 @@ def test_a_deleted_topic_stays_deleted() -> None:
 
 
 def test_a_folder_of_format_1_is_taken_over() -> None:
-    some = world()
+    some = fixture()
     some.table.close()
     some.disk.process_killed()
     some.disk.remove(JOURNAL)
@@ -288,7 +288,7 @@ def test_a_folder_of_format_1_is_taken_over() -> None:
 
 
 def test_a_damaged_head_is_said_and_nothing_is_changed() -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch())
     some.sync()
     for position in (15, 2048 + 15):
@@ -299,7 +299,7 @@ def test_a_damaged_head_is_said_and_nothing_is_changed() -> None:
 
 
 def test_INV_JB4_a_head_that_is_lost_is_noticed() -> None:
-    some = world()
+    some = fixture()
     some.kill_and_reopen()
     some.partition.writer.append(batch())
     some.sync()
@@ -311,7 +311,7 @@ def test_INV_JB4_a_head_that_is_lost_is_noticed() -> None:
 
 
 def test_INV_JB4_a_head_that_was_torn_changes_nothing() -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch())
     some.sync()
     before = all_bytes(some.partition)
@@ -325,12 +325,12 @@ def test_INV_JB4_a_head_that_was_torn_changes_nothing() -> None:
 
 
 def test_the_size_may_change_between_two_starts() -> None:
-    some = world(journal_bytes=16 * ALIGN_BYTES)
+    some = fixture(journal_bytes=16 * ALIGN_BYTES)
     some.partition.writer.append(batch())
     some.sync()
     before = all_bytes(some.partition)
     some.disk.power_loss(KeepsNothing())
-    some.config = world(journal_bytes=4 * ALIGN_BYTES).config
+    some.config = fixture(journal_bytes=4 * ALIGN_BYTES).config
     some.open()
     assert all_bytes(some.partition) == before
     assert some.disk.file_size(JOURNAL) == 5 * ALIGN_BYTES
@@ -418,7 +418,7 @@ def test_a_hole_in_front_of_a_later_block_is_damage(blocks: Blocks, page: int) -
 
 @pytest.mark.parametrize("whole_block", [False, True])
 def test_INV_JB5_a_client_cannot_write_what_a_start_takes_for_a_block(whole_block: bool) -> None:
-    some = world(journal_bytes=128 * ALIGN_BYTES)
+    some = fixture(journal_bytes=128 * ALIGN_BYTES)
     serial = some.group_commit._journal.mark.serial  # type: ignore[union-attr]  # a client may guess it
     forged = encode_block(
         serial + 1, 9, [Piece((TOPIC, 3), 0, 0, 10, 4, [b"data"])]

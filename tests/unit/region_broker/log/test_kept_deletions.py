@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from region_broker.log.recovery.kept_deletions import KeptDeletion
-from tests.fixtures.node_logs import DATA_DIR, TOPIC_ID, World, batch, world
+from tests.fixtures.node_logs import DATA_DIR, TOPIC_ID, Fixture, batch, fixture
 from tests.simulation.disk import Crashed, Fault
 
 DAY_MS = 86_400_000
@@ -18,22 +18,22 @@ KEPT = DATA_DIR / f"{TOPIC_ID.hex}.kept"
 WHY = "an order"
 
 
-def keeping(partition_count: int = 1, kept_ms: int = DAY_MS) -> World:
-    some = world({"retention.ms": "5"}, partition_count=partition_count)
+def keeping(partition_count: int = 1, kept_ms: int = DAY_MS) -> Fixture:
+    some = fixture({"retention.ms": "5"}, partition_count=partition_count)
     some.table.close()
     some.config = replace(some.config, deleted_topic_retention_ms=kept_ms)
     some.open()
     return some
 
 
-def delete_with_records(some: World) -> None:
+def delete_with_records(some: Fixture) -> None:
     some.partition.writer.append(batch())
     some.sync()
     some.table.mark_topic(TOPIC_ID, WHY)
     some.table.drop_topic(TOPIC_ID)
 
 
-def maintained_after(some: World, duration_ms: int) -> list[KeptDeletion]:
+def maintained_after(some: Fixture, duration_ms: int) -> list[KeptDeletion]:
     some.clock.now_ms += duration_ms
     some.table.maintain(lambda _: None)
     asyncio.run(some.table.purge())
@@ -46,7 +46,7 @@ def full(name: str, path: Path) -> None:
         raise OSError(errno.ENOSPC, "the disk is full", str(path))
 
 
-def restart_without_the_topic(some: World) -> None:
+def restart_without_the_topic(some: Fixture) -> None:
     some.disk.process_killed()
     some.topic = replace(some.topic, topic_id=UUID(int=7), name="other")
     some.open()

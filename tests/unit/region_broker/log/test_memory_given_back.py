@@ -6,21 +6,21 @@ import pytest
 
 from region_broker.log.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
 from region_broker.ports.system.disk import RealDisk
-from tests.fixtures.node_logs import World, batch, world
+from tests.fixtures.node_logs import Fixture, batch, fixture
 from tests.fixtures.page_cache import drop_pages, tells_cached
 
 TAIL_BYTES = 4 << 20
 BATCH_BYTES = 1_000_000
 
 
-def written_in_bulk(some: World, count: int) -> None:
+def written_in_bulk(some: Fixture, count: int) -> None:
     for _ in range(count):
         some.partition.writer.append(batch(size_bytes=BATCH_BYTES))
         some.sync()
 
 
 def test_INV_LF4_what_lies_behind_the_tail_is_given_back_in_steps() -> None:
-    some = world(cached_tail_bytes=TAIL_BYTES)
+    some = fixture(cached_tail_bytes=TAIL_BYTES)
     file = some.folder / f"{0:020d}.log"
     end = 0
     for _ in range(40):
@@ -36,13 +36,13 @@ def test_INV_LF4_what_lies_behind_the_tail_is_given_back_in_steps() -> None:
 
 @pytest.mark.parametrize("tail_bytes", [0, 1 << 30])
 def test_nothing_is_given_back_of_a_tail_that_is_long_or_the_systems(tail_bytes: int) -> None:
-    some = world(cached_tail_bytes=tail_bytes)
+    some = fixture(cached_tail_bytes=tail_bytes)
     written_in_bulk(some, 20)
     assert some.disk.dropped == []
 
 
 def test_nothing_is_given_back_of_a_log_that_is_written_slowly() -> None:
-    some = world(cached_tail_bytes=1)
+    some = fixture(cached_tail_bytes=1)
     for _ in range(100):
         some.partition.writer.append(batch(size_bytes=BULK_BYTES_MIN // 2))
         some.sync()
@@ -50,7 +50,7 @@ def test_nothing_is_given_back_of_a_log_that_is_written_slowly() -> None:
 
 
 def test_INV_LF4_nothing_is_given_back_before_it_is_synced() -> None:
-    some = world(cached_tail_bytes=1)
+    some = fixture(cached_tail_bytes=1)
 
     def broken(operation: str, _path: Path) -> None:
         if operation == "fdatasync":
@@ -65,7 +65,7 @@ def test_INV_LF4_nothing_is_given_back_before_it_is_synced() -> None:
 
 
 def test_each_segment_begins_anew_and_a_full_one_is_left() -> None:
-    some = world({"segment.bytes": "12000000"}, cached_tail_bytes=1)
+    some = fixture({"segment.bytes": "12000000"}, cached_tail_bytes=1)
     written_in_bulk(some, 40)
     firsts = {path: position for path, position, _ in reversed(some.disk.dropped)}
     assert len(firsts) > 1

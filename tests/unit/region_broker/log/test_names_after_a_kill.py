@@ -9,7 +9,7 @@ import pytest
 from region_broker.log.failures import LogDamaged
 from region_broker.log.segment import file_name
 from region_broker.ports.system.disk import RealDisk
-from tests.fixtures.node_logs import LEADER_EPOCH, TOPIC_ID, World, all_bytes, batch, world
+from tests.fixtures.node_logs import LEADER_EPOCH, TOPIC_ID, Fixture, all_bytes, batch, fixture
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing, lose_everything
 
@@ -26,7 +26,7 @@ class KeepsAllNames(random.Random):
         return 0.0
 
 
-def kill_at(some: World, step: int, act: Callable[[], object]) -> bool:
+def kill_at(some: Fixture, step: int, act: Callable[[], object]) -> bool:
     """Kill the process at the step-th change of names or files within `act`; tell whether it came so far."""
     seen: list[str] = []
     changes = ("make_dir", "fsync_dir", "open", "write_file_atomic", "rename", "remove")
@@ -52,7 +52,7 @@ def kill_at(some: World, step: int, act: Callable[[], object]) -> bool:
 def test_INV_DK5_what_a_log_acknowledges_survives_a_kill_at_any_step_of_its_making(
     step: int,
 ) -> None:
-    some = world()
+    some = fixture()
     some.table.drop_topic(TOPIC_ID)
     kill_at(some, step, lambda: some.table.open_topic(some.topic))
     some.kill_and_reopen()
@@ -70,7 +70,7 @@ def test_INV_DK5_what_a_log_acknowledges_survives_a_kill_at_any_step_of_its_maki
 def test_INV_R6_a_segment_that_a_cut_removed_stays_away_though_the_cut_was_killed(
     step: int, keeps: type[random.Random]
 ) -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     for _ in range(15):
         some.partition.writer.append(batch(size_bytes=300))
     some.sync()
@@ -123,9 +123,9 @@ def test_INV_DK5_the_real_disk_makes_folders_from_the_outermost_on(tmp_path: Pat
     assert len(synced) == 3
 
 
-def closed_with_two_epochs() -> tuple[World, int]:
+def closed_with_two_epochs() -> tuple[Fixture, int]:
     """Return a log that was closed, whose second leader epoch began in the open segment, and where."""
-    some = world(SMALL_SEGMENTS, leads=False)
+    some = fixture(SMALL_SEGMENTS, leads=False)
     began = 0
     for leader_epoch, count in ((LEADER_EPOCH, 15), (LEADER_EPOCH + 1, 3)):
         some.partition.become_leader(leader_epoch)
@@ -159,7 +159,7 @@ def test_INV_BKM3_a_closed_log_without_its_recovery_checkpoint_is_read_and_knows
 
 
 def test_INV_R3_a_sealed_segment_that_lost_whole_batches_and_its_index_is_damaged() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     for _ in range(30):
         some.partition.writer.append(batch(size_bytes=300))
     some.sync()
@@ -174,7 +174,7 @@ def test_INV_R3_a_sealed_segment_that_lost_whole_batches_and_its_index_is_damage
 
 
 def test_INV_X3_so_it_is_when_its_index_is_built_again_while_it_is_read() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     for _ in range(30):
         some.partition.writer.append(batch(size_bytes=300))
     some.sync()

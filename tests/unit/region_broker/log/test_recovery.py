@@ -14,13 +14,13 @@ from region_broker.log.segment import file_name
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
-from tests.fixtures.node_logs import DATA_DIR, World, all_bytes, batch, with_markers, world
+from tests.fixtures.node_logs import DATA_DIR, Fixture, all_bytes, batch, fixture, with_markers
 from tests.simulation.disk import Crashed
 
 SMALL_SEGMENTS = {"segment.bytes": "4096"}
 
 
-def fill(some: World, batch_count: int, *, size_bytes: int = 300) -> None:
+def fill(some: Fixture, batch_count: int, *, size_bytes: int = 300) -> None:
     for _ in range(batch_count):
         assert (
             some.partition.writer.append(batch(size_bytes=size_bytes)).verdict
@@ -28,14 +28,14 @@ def fill(some: World, batch_count: int, *, size_bytes: int = 300) -> None:
         )
 
 
-def last_segment(some: World) -> Path:
+def last_segment(some: Fixture) -> Path:
     names = [name for name in some.disk.list_dir(some.folder) if name.endswith(".log")]
     return some.folder / names[-1]
 
 
 # Holds INV-K3.
 def test_clean_start_reads_nothing_of_the_log_but_what_proves_the_recovery_checkpoint() -> None:
-    some = world()
+    some = fixture()
     fill(some, 40)
     some.sync()
     before = all_bytes(some.partition)
@@ -56,7 +56,7 @@ def test_clean_start_reads_nothing_of_the_log_but_what_proves_the_recovery_check
 def test_what_did_not_change_since_a_clean_stop_is_not_touched_again(
     end: str, batch_count: int
 ) -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     fill(some, batch_count)
     some.sync()
     some.close_and_reopen()
@@ -81,7 +81,7 @@ def test_what_did_not_change_since_a_clean_stop_is_not_touched_again(
 def test_INV_R6_a_log_whose_checkpoint_says_it_all_needs_its_bytes_and_names_synced_and_no_more() -> (
     None
 ):
-    some = world()
+    some = fixture()
     fill(some, 3)
     some.sync_files()
     some.disk.process_killed()
@@ -102,7 +102,7 @@ def test_INV_R6_a_log_whose_checkpoint_says_it_all_needs_its_bytes_and_names_syn
 
 def test_a_segment_that_a_start_removed_does_not_come_back_with_the_power() -> None:
     for seed in range(10):
-        some = world(SMALL_SEGMENTS)
+        some = fixture(SMALL_SEGMENTS)
         fill(some, 3)
         some.sync_files()
         stray = some.folder / file_name(5, ".log")
@@ -117,7 +117,7 @@ def test_a_segment_that_a_start_removed_does_not_come_back_with_the_power() -> N
 
 
 def test_killed_process_loses_nothing_that_was_written() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     fill(some, 25)
     some.sync()
     fill(some, 5)
@@ -129,7 +129,7 @@ def test_killed_process_loses_nothing_that_was_written() -> None:
 
 # Holds INV-R2.
 def test_torn_tail_is_cut_and_the_rest_is_kept() -> None:
-    some = world()
+    some = fixture()
     fill(some, 10)
     some.sync()
     synced = all_bytes(some.partition)
@@ -147,7 +147,7 @@ def test_torn_tail_is_cut_and_the_rest_is_kept() -> None:
 
 
 def test_garbage_behind_the_synced_end_is_cut_also_over_a_segment_border() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     fill(some, 5)
     some.sync()
     synced = all_bytes(some.partition)
@@ -165,7 +165,7 @@ def test_garbage_behind_the_synced_end_is_cut_also_over_a_segment_border() -> No
 
 # Holds INV-R2.
 def test_bit_flip_in_the_synced_part_fails_the_partition_and_changes_nothing() -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     fill(some, 10)
     some.sync_files()
     path = last_segment(some)
@@ -184,7 +184,7 @@ def test_bit_flip_in_the_synced_part_fails_the_partition_and_changes_nothing() -
 
 
 def test_missing_synced_bytes_fail_the_partition() -> None:
-    some = world()
+    some = fixture()
     fill(some, 10)
     some.sync_files()
     del some.disk.content(last_segment(some))[-400:]
@@ -194,7 +194,7 @@ def test_missing_synced_bytes_fail_the_partition() -> None:
 
 
 def test_shortened_sealed_segment_fails_the_partition() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     fill(some, 40)
     some.sync()
     del some.disk.content(some.folder / file_name(0, ".log"))[-400:]
@@ -204,7 +204,7 @@ def test_shortened_sealed_segment_fails_the_partition() -> None:
 
 
 def test_removed_sealed_segment_fails_the_partition() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     fill(some, 40)
     some.sync()
     sealed = some.partition.log.sealed_paths()
@@ -217,7 +217,7 @@ def test_removed_sealed_segment_fails_the_partition() -> None:
 @pytest.mark.parametrize("suffix", [".index", ".txnindex", ".snapshot"])
 @pytest.mark.parametrize("how", ["flip", "remove"])
 def test_damaged_log_indexes_are_built_again(suffix: str, how: str) -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     fill(some, 40)
     some.sync()
     before = all_bytes(some.partition)
@@ -241,7 +241,7 @@ def test_damaged_log_indexes_are_built_again(suffix: str, how: str) -> None:
                          ("leader-epochs", (10,))]
 )  # fmt: skip
 def test_damaged_checkpoint_or_epochs_lose_nothing(name: str, places: tuple[int, ...]) -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     fill(some, 40)
     some.sync()
     before = all_bytes(some.partition)
@@ -254,7 +254,7 @@ def test_damaged_checkpoint_or_epochs_lose_nothing(name: str, places: tuple[int,
     assert some.partition.epoch_end_offset(8 << 16 | 1) == (8 << 16 | 1, 40)
 
 
-def written_in_part(some: World, bytes_written: int) -> None:
+def written_in_part(some: Fixture, bytes_written: int) -> None:
     """Let the next write of the checkpoint fail half-way."""
     path = some.folder / "checkpoint"
 
@@ -271,7 +271,7 @@ def written_in_part(some: World, bytes_written: int) -> None:
 
 # Holds INV-K5.
 def test_a_checkpoint_that_was_written_in_part_leaves_the_one_before() -> None:
-    some = world(journal_bytes=0)
+    some = fixture(journal_bytes=0)
     fill(some, 5)
     some.sync()
     fill(some, 5)
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_was_written_in_part_leaves_the_one_before() -> None:
 
 # Holds INV-KF2.
 def test_what_was_cut_does_not_come_back_with_a_checkpoint_that_was_written_in_part() -> None:
-    some = world()
+    some = fixture()
     fill(some, 5)
     some.sync()  # into the journal
     some.partition.truncate_to(2)
@@ -299,7 +299,7 @@ def test_what_was_cut_does_not_come_back_with_a_checkpoint_that_was_written_in_p
 
 
 def test_what_survives_a_failed_sync_is_written_again_before_it_is_trusted() -> None:
-    some = world()
+    some = fixture()
     fill(some, 4)
     some.sync()
     fill(some, 4)
@@ -320,7 +320,7 @@ def test_what_survives_a_failed_sync_is_written_again_before_it_is_trusted() -> 
 
 # Holds INV-T1.
 def test_newer_format_is_refused_and_untouched() -> None:
-    some = world()
+    some = fixture()
     fill(some, 3)
     some.table.close()
     some.disk.process_killed()
@@ -330,7 +330,7 @@ def test_newer_format_is_refused_and_untouched() -> None:
 
 
 def test_foreign_folder_is_refused() -> None:
-    some = world()
+    some = fixture()
     some.disk.remove(DATA_DIR / "format")
     with pytest.raises(NewerFormat, match="choose another data folder"):
         some.open()
@@ -338,7 +338,7 @@ def test_foreign_folder_is_refused() -> None:
 
 def test_crash_at_every_step_of_a_cut_leaves_a_log_that_opens() -> None:
     for at in range(1, 200):
-        some = world(SMALL_SEGMENTS)
+        some = fixture(SMALL_SEGMENTS)
         fill(some, 40)
         some.sync()
         before = all_bytes(some.partition)
@@ -361,7 +361,7 @@ def test_crash_at_every_step_of_a_cut_leaves_a_log_that_opens() -> None:
 
 def test_crash_at_every_step_of_retention_leaves_a_log_without_a_hole() -> None:
     for at in range(1, 200):
-        some = world(SMALL_SEGMENTS | {"retention.bytes": "5000"})
+        some = fixture(SMALL_SEGMENTS | {"retention.bytes": "5000"})
         fill(some, 60)
         some.sync()
         before = all_bytes(some.partition)
@@ -383,7 +383,7 @@ def test_crash_at_every_step_of_retention_leaves_a_log_without_a_hole() -> None:
 # Holds INV-PL5.
 def test_crash_at_every_step_of_a_sync_with_seals_keeps_what_was_acknowledged() -> None:
     for at in range(1, 300):
-        some = world(SMALL_SEGMENTS)
+        some = fixture(SMALL_SEGMENTS)
         fill(some, 8)
         some.sync()
         acknowledged = all_bytes(some.partition)
@@ -403,7 +403,7 @@ def test_crash_at_every_step_of_a_sync_with_seals_keeps_what_was_acknowledged() 
 
 def test_crash_at_every_step_of_opening_can_be_repeated() -> None:
     for at in range(1, 300):
-        some = world(SMALL_SEGMENTS)
+        some = fixture(SMALL_SEGMENTS)
         fill(some, 30)
         some.sync()
         fill(some, 10)
@@ -423,7 +423,7 @@ def test_crash_at_every_step_of_opening_can_be_repeated() -> None:
 
 # Holds INV-NP3.
 def test_C9_no_snapshot_outlives_the_records_it_was_made_of() -> None:
-    some = world()
+    some = fixture()
     for sequence in range(4):
         some.partition.writer.append(batch(origin=Origin(7, 0, sequence)))
     some.close_and_reopen()  # a snapshot at 4
@@ -442,7 +442,7 @@ def test_C9_no_snapshot_outlives_the_records_it_was_made_of() -> None:
 
 # Holds INV-LF2.
 def test_a_sync_that_failed_in_a_thread_is_not_healed_by_the_next_one() -> None:
-    some = world()
+    some = fixture()
     fill(some, 3)
     job = some.partition.log.durability.begin_sync()
     assert job is not None

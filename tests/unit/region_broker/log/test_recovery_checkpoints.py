@@ -18,11 +18,11 @@ from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import file_name
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
-from tests.fixtures.node_logs import World, all_bytes, batch, with_markers, world
+from tests.fixtures.node_logs import Fixture, all_bytes, batch, fixture, with_markers
 from tests.simulation.disk import Crashed
 
 
-def fill(some: World, batch_count: int, *, size_bytes: int = 300, producer_id: int = 7) -> None:
+def fill(some: Fixture, batch_count: int, *, size_bytes: int = 300, producer_id: int = 7) -> None:
     """Append batches of one idempotent producer."""
     log = some.partition
     for _ in range(batch_count):
@@ -34,7 +34,7 @@ def fill(some: World, batch_count: int, *, size_bytes: int = 300, producer_id: i
         assert outcome.base_offset >= 0, outcome
 
 
-def put(some: World, between: Callable[[], None] = lambda: None) -> None:
+def put(some: Fixture, between: Callable[[], None] = lambda: None) -> None:
     """Put a recovery checkpoint at the end of partition 0; `between` is done while its thread has not begun."""
     job = some.partition.log.durability.begin_recovery_checkpoint()
     assert job is not None
@@ -42,11 +42,11 @@ def put(some: World, between: Callable[[], None] = lambda: None) -> None:
     some.partition.log.durability.finish_recovery_checkpoint(job, job.run())
 
 
-def recovery_checkpoint_of(some: World, base: int = 0) -> Path:
+def recovery_checkpoint_of(some: Fixture, base: int = 0) -> Path:
     return some.folder / file_name(base, ".bookmark")
 
 
-def expect_replayed(some: World, before: bytes) -> None:
+def expect_replayed(some: Fixture, before: bytes) -> None:
     """The log holds `before`, and its state is the replay of it."""
     assert some.partition.failed is None, some.partition.failed
     assert all_bytes(some.partition) == before
@@ -57,7 +57,7 @@ def expect_replayed(some: World, before: bytes) -> None:
 
 
 def test_a_start_after_a_kill_reads_only_what_lies_behind_the_recovery_checkpoint() -> None:
-    some = world(journal_bytes=0)
+    some = fixture(journal_bytes=0)
     fill(some, 200)
     some.sync()
     put(some)
@@ -74,7 +74,7 @@ def test_a_start_after_a_kill_reads_only_what_lies_behind_the_recovery_checkpoin
 
 
 def test_what_was_only_in_the_journal_is_below_the_recovery_checkpoint_too() -> None:
-    some = world()
+    some = fixture()
     fill(some, 20)
     some.sync()
     put(some)
@@ -87,7 +87,7 @@ def test_what_was_only_in_the_journal_is_below_the_recovery_checkpoint_too() -> 
 
 # Holds INV-BKM1.
 def test_a_recovery_checkpoint_makes_durable_what_it_speaks_of() -> None:
-    some = world()
+    some = fixture()
     fill(some, 20)
     put(some)
     assert some.partition.high_watermark == 20
@@ -97,7 +97,7 @@ def test_a_recovery_checkpoint_makes_durable_what_it_speaks_of() -> None:
 
 
 def test_a_wrong_byte_below_the_recovery_checkpoint_stops_no_start_and_is_never_given_out() -> None:
-    some = world()
+    some = fixture()
     fill(some, 100)
     put(some)
     fill(some, 3)
@@ -124,7 +124,7 @@ def test_a_wrong_byte_below_the_recovery_checkpoint_stops_no_start_and_is_never_
 
 @pytest.mark.parametrize("at", range(0, 400, 13))
 def test_a_flipped_bit_in_a_recovery_checkpoint_only_costs_time(at: int) -> None:
-    some = world()
+    some = fixture()
     fill(some, 40)
     put(some)
     fill(some, 2)
@@ -140,7 +140,7 @@ def test_a_flipped_bit_in_a_recovery_checkpoint_only_costs_time(at: int) -> None
 # Holds INV-BKM2.
 @pytest.mark.parametrize("offset", [5, 20, 22])
 def test_no_recovery_checkpoint_survives_a_cut(offset: int) -> None:
-    some = world()
+    some = fixture()
     fill(some, 20)
     put(some)
     fill(some, 5)
@@ -150,7 +150,7 @@ def test_no_recovery_checkpoint_survives_a_cut(offset: int) -> None:
 
 # Holds INV-BKM2.
 def test_a_recovery_checkpoint_from_before_a_cut_is_not_believed() -> None:
-    some = world()
+    some = fixture()
     fill(some, 20)
     put(some)
     stale = bytes(some.disk.content(recovery_checkpoint_of(some)))
@@ -167,7 +167,7 @@ def test_a_recovery_checkpoint_from_before_a_cut_is_not_believed() -> None:
 
 
 def test_a_recovery_checkpoint_that_was_begun_before_a_cut_is_not_put() -> None:
-    some = world()
+    some = fixture()
     fill(some, 20)
     some.sync()
     put(some, lambda: some.partition.truncate_to(5))
@@ -180,7 +180,7 @@ def test_a_recovery_checkpoint_that_was_begun_before_a_cut_is_not_put() -> None:
 
 
 def test_a_recovery_checkpoint_that_was_begun_before_a_seal_is_not_put() -> None:
-    some = world({"segment.bytes": "4096"})
+    some = fixture({"segment.bytes": "4096"})
     fill(some, 8)
     some.sync()
 
@@ -195,7 +195,7 @@ def test_a_recovery_checkpoint_that_was_begun_before_a_seal_is_not_put() -> None
 
 @pytest.mark.parametrize("what", ["cut", "seal"])
 def test_a_recovery_checkpoint_that_is_overtaken_while_it_is_written_is_not_put(what: str) -> None:
-    some = world({"segment.bytes": "4096"})
+    some = fixture({"segment.bytes": "4096"})
     fill(some, 8)
     some.sync()
 
@@ -219,7 +219,7 @@ def test_a_recovery_checkpoint_that_is_overtaken_while_it_is_written_is_not_put(
 
 
 def test_a_sealed_segment_keeps_no_recovery_checkpoint() -> None:
-    some = world({"segment.bytes": "4096"})
+    some = fixture({"segment.bytes": "4096"})
     fill(some, 8)
     put(some)
     assert some.disk.exists(recovery_checkpoint_of(some))
@@ -230,7 +230,7 @@ def test_a_sealed_segment_keeps_no_recovery_checkpoint() -> None:
 
 # Holds INV-BKD2.
 def test_a_recovery_checkpoint_that_cannot_be_written_stops_nothing() -> None:
-    some = world()
+    some = fixture()
     fill(some, 20)
     some.sync()
 
@@ -249,7 +249,7 @@ def test_a_recovery_checkpoint_that_cannot_be_written_stops_nothing() -> None:
 
 
 def test_a_log_whose_sync_fails_for_its_recovery_checkpoint_stops() -> None:
-    some = world()
+    some = fixture()
     fill(some, 20)
 
     def broken(operation: str, path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_log_whose_sync_fails_for_its_recovery_checkpoint_stops() -> None:
 
 def test_power_lost_at_every_step_of_putting_a_recovery_checkpoint_loses_nothing() -> None:
     for at in range(1, 60):
-        some = world()
+        some = fixture()
         fill(some, 20)
         some.sync()
         put(some)
@@ -287,7 +287,7 @@ def test_power_lost_at_every_step_of_putting_a_recovery_checkpoint_loses_nothing
 
 def test_batches_larger_than_the_window_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "SCAN_WINDOW_BYTES", 1000)
-    some = world(journal_bytes=0)
+    some = fixture(journal_bytes=0)
     for size_bytes in (10, 2000, 10, 900, 939, 940, 941, 3000):
         fill(some, 1, size_bytes=size_bytes)
     some.sync()
@@ -297,7 +297,7 @@ def test_batches_larger_than_the_window_are_read(monkeypatch: pytest.MonkeyPatch
 
 
 def test_INV_BKD1_a_recovery_checkpoint_that_found_no_room_does_not_count() -> None:
-    some = world()
+    some = fixture()
     fill(some, 20)
     some.sync()
     before = some.partition.log.durability.unread_bytes
@@ -318,7 +318,7 @@ def test_INV_BKD1_a_recovery_checkpoint_that_found_no_room_does_not_count() -> N
 def test_recovery_checkpoints_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery_checkpoints, "UNREAD_BYTES_MAX", 30_000)
     monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 2_000)
-    some = world(partition_count=3)
+    some = fixture(partition_count=3)
     due = some.table.recovery_checkpoints
     for number, count in enumerate((60, 100, 3)):
         for _ in range(count):
@@ -344,7 +344,7 @@ async def test_a_node_puts_recovery_checkpoints_as_its_logs_grow(
     monkeypatch.setattr(recovery_checkpoints, "UNREAD_BYTES_MAX", 10_000)
     monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 1_000)
     monkeypatch.setattr(recovery_checkpoints, "WORTH", 1)
-    some = world()
+    some = fixture()
     running = RecoveryCheckpoints()
     some.partition.log.listener.on_grown = running.note_grown
     async with asyncio.TaskGroup() as tasks:

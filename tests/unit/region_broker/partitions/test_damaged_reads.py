@@ -11,21 +11,21 @@ from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
-from tests.fixtures.node_logs import World, append_marker, batch, world
+from tests.fixtures.node_logs import Fixture, append_marker, batch, fixture
 
 SIZE_BYTES = len(batch())
 COUNT = 12
 
 
-def filled(**configs: str) -> World:
-    some = world({"segment.bytes": "4096"} | configs)
+def filled(**configs: str) -> Fixture:
+    some = fixture({"segment.bytes": "4096"} | configs)
     for number in range(COUNT):
         some.partition.writer.append(batch(at_ms=1_000_000 + number))
     some.sync()
     return some
 
 
-def flip(some: World, batch_number: int, byte: int) -> None:
+def flip(some: Fixture, batch_number: int, byte: int) -> None:
     some.disk.damage(some.folder / f"{0:020d}.log", batch_number * SIZE_BYTES + byte)
 
 
@@ -99,8 +99,8 @@ def test_each_place_is_named_once_and_each_read_is_counted(
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
-def of_two_segments() -> World:
-    some = world({"segment.bytes": "4096", "retention.ms": "1000"}, partition_count=2)
+def of_two_segments() -> Fixture:
+    some = fixture({"segment.bytes": "4096", "retention.ms": "1000"}, partition_count=2)
     for partition in some.partitions:
         for _ in range(30):
             partition.writer.append(batch(size_bytes=300))
@@ -175,7 +175,7 @@ def test_INV_T3_damage_that_retention_meets_stops_the_maintenance_of_no_other_pa
 
 
 def test_INV_T3_a_damaged_marker_that_a_state_is_built_from_concerns_its_partition_alone() -> None:
-    some = world({"segment.bytes": "4096", "retention.ms": "1000"}, partition_count=2)
+    some = fixture({"segment.bytes": "4096", "retention.ms": "1000"}, partition_count=2)
     for partition in some.partitions:
         append_marker(
             partition, producer_id=7, producer_epoch=0, control_type=ControlType.ABORT,

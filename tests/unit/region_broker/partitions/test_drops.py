@@ -14,11 +14,11 @@ from tests.fixtures.node_logs import (
     DATA_DIR,
     LEADER_EPOCH,
     TOPIC_ID,
+    Fixture,
     Topic,
-    World,
     all_bytes,
     batch,
-    world,
+    fixture,
 )
 from tests.simulation.disk import Crashed
 
@@ -26,13 +26,13 @@ OTHER = UUID("11111111-1111-1111-1111-111111111111")
 FOLDER = DATA_DIR / TOPIC_ID.hex
 
 
-def write(some: World, partition: Partition, *sizes_bytes: int) -> None:
+def write(some: Fixture, partition: Partition, *sizes_bytes: int) -> None:
     for size_bytes in sizes_bytes:
         partition.writer.append(batch(size_bytes=size_bytes))
         some.sync()
 
 
-def die_at(some: World, operation: str, folder: Path) -> None:
+def die_at(some: Fixture, operation: str, folder: Path) -> None:
     """Kill the process as it begins that operation in a folder."""
 
     def die(name: str, path: Path) -> None:
@@ -43,7 +43,7 @@ def die_at(some: World, operation: str, folder: Path) -> None:
     some.disk.fault = die
 
 
-def fail_at(some: World, operation: str) -> None:
+def fail_at(some: Fixture, operation: str) -> None:
     def fail(name: str, path: Path) -> None:
         if name == operation:
             raise OSError(errno.EIO, "the disk fails", str(path))
@@ -56,7 +56,7 @@ def fail_at(some: World, operation: str) -> None:
 def test_INV_K4_a_log_made_again_under_its_id_gets_nothing_that_the_journal_has_of_the_dropped_one(
     whole_topic: bool, sizes_bytes: tuple[int, ...]
 ) -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     write(some, some.partitions[1], *[20] * 6)
     some.partitions[1].truncate_to(0)
     write(some, some.partitions[1], *[30] * 4)
@@ -79,7 +79,7 @@ def test_INV_K4_a_log_made_again_under_its_id_gets_nothing_that_the_journal_has_
 def test_INV_T6_a_log_that_was_dropped_is_not_missed_when_its_id_is_made_again(
     whole_topic: bool,
 ) -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     if whole_topic:
         some.table.drop_topic(TOPIC_ID)
     else:
@@ -91,7 +91,7 @@ def test_INV_T6_a_log_that_was_dropped_is_not_missed_when_its_id_is_made_again(
     assert some.table.lost() == [str(some.partitions[1].tp)]
 
 
-def remove_files(some: World, folder: Path, *, named: str, kept: str) -> None:
+def remove_files(some: Fixture, folder: Path, *, named: str, kept: str) -> None:
     """Remove from a folder, of a node that is down, the files that are named so."""
     for name in some.disk.list_dir(folder):
         if named in name and not (kept and kept in name):
@@ -107,7 +107,7 @@ def remove_files(some: World, folder: Path, *, named: str, kept: str) -> None:
 def test_INV_T6_a_log_is_lost_where_neither_checkpoint_nor_segment_is_there_whatever_the_journal_holds(
     *, named: str, kept: str, emptied: bool, synced: bool
 ) -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     write(some, some.partitions[1], 20, 20)
     if synced:
         some.sync_files()
@@ -124,7 +124,7 @@ def test_INV_T6_a_log_is_lost_where_neither_checkpoint_nor_segment_is_there_what
 def test_INV_T5_a_drop_of_partitions_that_a_crash_interrupted_is_finished_and_can_be_done_again(
     operation: str,
 ) -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     write(some, some.partitions[1], 20)
     some.table.mark_beyond(TOPIC_ID, 1)
     die_at(some, operation, FOLDER)
@@ -140,7 +140,7 @@ def test_INV_T5_a_drop_of_partitions_that_a_crash_interrupted_is_finished_and_ca
 
 
 def test_INV_T5_a_shrink_that_the_registry_did_not_make_leaves_the_partitions() -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     write(some, some.partitions[1], 20)
     some.table.mark_beyond(TOPIC_ID, 1)
     some.kill_and_reopen()
@@ -151,7 +151,7 @@ def test_INV_T5_a_shrink_that_the_registry_did_not_make_leaves_the_partitions() 
 
 
 def test_INV_T5_only_what_was_marked_goes_with_a_topic_that_the_registry_has_no_more() -> None:
-    some = world()
+    some = fixture()
     other = Topic(topic_id=OTHER, name="other")
     some.table.open_topic(other)
     some.table.mark_topic(TOPIC_ID, "an order")
@@ -167,7 +167,7 @@ def test_INV_T5_only_what_was_marked_goes_with_a_topic_that_the_registry_has_no_
 def test_INV_T5_a_disk_that_fails_at_a_drop_fails_nobody_and_the_next_try_ends_it(
     operation: str,
 ) -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     write(some, some.partition, 20)
     fail_at(some, operation)
     some.table.drop_beyond(TOPIC_ID, 1)
@@ -181,7 +181,7 @@ def test_INV_T5_a_disk_that_fails_at_a_drop_fails_nobody_and_the_next_try_ends_i
 
 
 def test_INV_T5_what_could_not_be_put_away_is_not_opened_as_the_next_topic_of_that_id() -> None:
-    some = world()
+    some = fixture()
     write(some, some.partition, 20)
     fail_at(some, "rename")
     some.table.drop_topic(TOPIC_ID)
@@ -197,7 +197,7 @@ def test_INV_T5_what_could_not_be_put_away_is_not_opened_as_the_next_topic_of_th
 def test_INV_RM4_what_could_not_be_put_away_is_not_taken_for_the_next_of_its_id_by_a_start(
     whole_topic: bool,
 ) -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     write(some, some.partitions[1], 20)
     fail_at(some, "rename")
     if whole_topic:
@@ -209,7 +209,7 @@ def test_INV_RM4_what_could_not_be_put_away_is_not_taken_for_the_next_of_its_id_
 
 
 def test_INV_JN2_a_stopped_partition_whose_topic_is_deleted_does_not_keep_the_journal() -> None:
-    some = world(journal_bytes=8 * 4096)
+    some = fixture(journal_bytes=8 * 4096)
     [healthy] = some.table.open_topic(Topic(topic_id=OTHER, name="other"))
     healthy.become_leader(LEADER_EPOCH)
     write(some, some.partition, 20)  # in the journal only
@@ -235,7 +235,7 @@ def test_INV_JN2_a_stopped_partition_whose_topic_is_deleted_does_not_keep_the_jo
 
 @pytest.mark.parametrize("how", ["killed", "full"])
 def test_INV_T7_a_partition_made_after_an_interrupted_drop_is_not_missed(how: str) -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
 
     def fault(operation: str, path: Path) -> None:
         if operation != "pwrite" or path.name != "manifest":
@@ -260,7 +260,7 @@ def test_INV_T7_a_partition_made_after_an_interrupted_drop_is_not_missed(how: st
 
 
 def test_INV_T7_a_partition_that_grows_again_in_the_same_life_is_not_missed() -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     some.table.finish_drops()
     fail_at(some, "pwrite")
     some.table.drop_beyond(TOPIC_ID, 1)

@@ -16,7 +16,7 @@ from region_broker.partitions.fetch_sessions import (
     Wanted,
     next_epoch,
 )
-from tests.fixtures.node_logs import world
+from tests.fixtures.node_logs import fixture
 
 STALE_MS = 120_000
 
@@ -128,6 +128,6 @@ def test_INV_FE6_a_late_answer_quietens_nothing_that_was_forgotten_and_added_ane
     (before,) = session.wanted.values()
     session.step([], [before.key])
     session.step(wants(1), [])
-    session.note_quiet(before, world().partition)
+    session.note_quiet(before, fixture().partition)
     assert session.dirty == session.wanted
     assert len(session.dirty) == 1

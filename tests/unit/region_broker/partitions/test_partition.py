@@ -25,12 +25,12 @@ from region_broker.partitions.purgatory import ReadableWait
 from region_broker.wire.batches import Origin
 from tests.fixtures.node_logs import (
     LEADER_EPOCH,
+    Fixture,
     Topic,
-    World,
     all_bytes,
     append_marker,
     batch,
-    world,
+    fixture,
 )
 
 SMALL_SEGMENTS = {"segment.bytes": "4096"}
@@ -53,7 +53,7 @@ def in_transaction(producer_id: int, sequence: int = 0, count: int = 1) -> bytes
 
 
 async def test_append_is_committed_by_the_sync_and_not_before() -> None:
-    some = world()
+    some = fixture()
     outcome = some.partition.writer.append(batch(3))
     assert (outcome.verdict, outcome.base_offset, outcome.next_offset) == (
         AppendVerdict.APPENDED,
@@ -71,7 +71,7 @@ async def test_append_is_committed_by_the_sync_and_not_before() -> None:
 
 # Holds INV-PT4.
 async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> None:
-    some = world()
+    some = fixture()
     data = batch(2, origin=Origin(7, 0, 0))
     some.partition.writer.append(batch(1))
     first = some.partition.writer.append(data)
@@ -85,7 +85,7 @@ async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> Non
 
 
 async def test_C2_duplicate_is_answered_with_the_original_timestamp() -> None:
-    some = world()
+    some = fixture()
     data = batch(2, origin=Origin(7, 0, 0))
     some.partition.writer.append(data)
     again = some.partition.writer.append(data)
@@ -94,7 +94,7 @@ async def test_C2_duplicate_is_answered_with_the_original_timestamp() -> None:
 
 @pytest.mark.parametrize("policy", [FlushPolicy.INTERVAL, FlushPolicy.OS])
 async def test_other_policies_acknowledge_at_once(policy: FlushPolicy) -> None:
-    some = world(flush_policy=policy)
+    some = fixture(flush_policy=policy)
     outcome = some.partition.writer.append(batch(2))
     await some.partition.wait_committed(outcome.next_offset)
     assert some.partition.high_watermark == 2
@@ -102,7 +102,7 @@ async def test_other_policies_acknowledge_at_once(policy: FlushPolicy) -> None:
 
 # Holds INV-AD2.
 def test_client_batches_that_are_refused() -> None:
-    partition = world({"max.message.bytes": "500"}).partition
+    partition = fixture({"max.message.bytes": "500"}).partition
     sound = batch(2)
     wrong_crc = bytearray(sound)
     wrong_crc[-1] ^= 1
@@ -129,15 +129,15 @@ def test_client_batches_that_are_refused() -> None:
 
 # Holds INV-PT5.
 def test_mirror_takes_no_client_batch_and_leader_no_mirrored_one() -> None:
-    mirror = world(leads=False).partition
+    mirror = fixture(leads=False).partition
     assert mirror.writer.append(batch()).verdict is AppendVerdict.NOT_LEADER
     with pytest.raises(NotLeader):
-        world().partition.writer.append_mirrored(batch())
+        fixture().partition.writer.append_mirrored(batch())
 
 
 # Holds INV-PL4.
 async def test_full_disk_stops_one_partition_loudly() -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     first = some.partition.writer.append(batch())
     some.sync()
     waiting = some.partition.writer.append(batch())
@@ -165,7 +165,7 @@ async def test_full_disk_stops_one_partition_loudly() -> None:
 
 # Holds INV-DK3.
 async def test_failed_sync_is_never_repeated_and_acknowledges_nothing() -> None:
-    some = world(partition_count=2, journal_bytes=0)
+    some = fixture(partition_count=2, journal_bytes=0)
     outcome = some.partition.writer.append(batch())
     some.partitions[1].writer.append(batch())
     syncs: list[Path] = []
@@ -189,7 +189,7 @@ async def test_failed_sync_is_never_repeated_and_acknowledges_nothing() -> None:
 
 
 def test_C36_C38_read_committed_stops_at_the_open_transaction_and_names_the_aborted() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     partition = some.partition
     partition.writer.append(in_transaction(1))
     partition.writer.append(batch(1, size_bytes=3000))
@@ -214,13 +214,13 @@ def test_C36_C38_read_committed_stops_at_the_open_transaction_and_names_the_abor
 
 # Holds INV-PT1.
 def test_T17_mirror_shows_up_to_the_cut_only() -> None:
-    home = world()
+    home = fixture()
     home.partition.writer.append(in_transaction(1))
     home.partition.writer.append(batch())
     commit(home.partition, 1)
     home.partition.writer.append(batch())
     home.sync()
-    mirror = world(leads=False)
+    mirror = fixture(leads=False)
     assert mirror.partition.writer.append_mirrored(all_bytes(home.partition)) == 4
     mirror.sync()
     partition = mirror.partition
@@ -239,13 +239,13 @@ def test_T17_mirror_shows_up_to_the_cut_only() -> None:
 
 # Holds INV-MBT1.
 def test_mirrored_batches_must_continue_the_log() -> None:
-    home = world()
+    home = fixture()
     for _ in range(3):
         home.partition.writer.append(batch())
     home.sync()
     data = all_bytes(home.partition)
     size_bytes = len(data) // 3
-    partition = world(leads=False).partition
+    partition = fixture(leads=False).partition
     for wrong in (data[size_bytes:], data[:-1], data[:-1] + b"\1"):
         with pytest.raises(MirrorGap):
             partition.writer.append_mirrored(wrong)
@@ -258,12 +258,12 @@ def test_mirrored_batches_must_continue_the_log() -> None:
 @pytest.mark.parametrize("how", ["become_mirror", "close_and_reopen", "kill_and_reopen"])
 def test_INV_E3_a_term_without_records_ends_with_the_leadership(how: str) -> None:
     """An older copy of home acts for a moment, under a newer leader epoch, and then follows what its first term wrote."""
-    home = world()
+    home = fixture()
     home.partition.writer.append(batch())
     home.partition.writer.append(batch())
     home.sync()
     data = all_bytes(home.partition)
-    older = world(leads=False)
+    older = fixture(leads=False)
     older.partition.writer.append_mirrored(data[: len(data) // 2])
     older.sync()
     older.partition.become_leader(LEADER_EPOCH + 1)
@@ -280,7 +280,7 @@ def test_INV_E3_a_term_without_records_ends_with_the_leadership(how: str) -> Non
 
 
 async def test_cut_ends_waits_and_forgets_what_lay_above() -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch(2))
     some.partition.writer.append(in_transaction(5, count=2))
     some.sync()
@@ -298,7 +298,7 @@ async def test_cut_ends_waits_and_forgets_what_lay_above() -> None:
 
 
 async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_them() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     for _ in range(30):
         some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
@@ -317,7 +317,7 @@ async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_t
 # Holds INV-LOS2.
 @pytest.mark.parametrize("damage", [False, True])
 def test_KIP107_a_lost_end_and_a_damaged_start_file_hide_nothing_new(damage: bool) -> None:
-    some = world(flush_policy=FlushPolicy.OS)
+    some = fixture(flush_policy=FlushPolicy.OS)
     some.partition.writer.append(batch(5))
     some.partition._start.raise_to(5, 0)
     if damage:
@@ -332,7 +332,7 @@ def test_KIP107_a_lost_end_and_a_damaged_start_file_hide_nothing_new(damage: boo
 
 
 def test_offsets_out_of_range() -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch(2))
     some.sync()
     assert some.partition.reader.fetch(2, 100, Isolation.READ_UNCOMMITTED).data == b""
@@ -342,7 +342,7 @@ def test_offsets_out_of_range() -> None:
 
 
 def test_C39_first_batch_is_returned_even_if_it_is_too_large() -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch(1, size_bytes=5000))
     some.sync()
     assert len(some.partition.reader.fetch(0, 10, Isolation.READ_UNCOMMITTED).data) > 5000
@@ -353,7 +353,7 @@ def test_C39_first_batch_is_returned_even_if_it_is_too_large() -> None:
 
 
 def test_lookup_by_time_finds_the_record() -> None:
-    some = world(SMALL_SEGMENTS)
+    some = fixture(SMALL_SEGMENTS)
     for at_ms in range(1000, 3000, 100):
         some.partition.writer.append(batch(3, size_bytes=200, at_ms=at_ms))
     some.sync()
@@ -370,7 +370,7 @@ def test_lookup_by_time_finds_the_record() -> None:
 
 
 def test_retention_by_time_and_hold() -> None:
-    some = world(SMALL_SEGMENTS | {"retention.ms": "5000"})
+    some = fixture(SMALL_SEGMENTS | {"retention.ms": "5000"})
     for _ in range(30):
         some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
@@ -385,7 +385,7 @@ def test_retention_by_time_and_hold() -> None:
 
 
 def test_KIP_101_end_offset_of_an_epoch() -> None:
-    some = world()
+    some = fixture()
     partition = some.partition
     partition.writer.append(batch(3))
     partition.become_leader(LEADER_EPOCH + 4)
@@ -397,7 +397,7 @@ def test_KIP_101_end_offset_of_an_epoch() -> None:
 
 
 def test_seeded_mirror_starts_empty_at_an_offset() -> None:
-    some = world(leads=False)
+    some = fixture(leads=False)
     some.partition.start_at(500)
     assert (some.partition.log_start_offset, some.partition.log_end_offset) == (500, 500)
     some.kill_and_reopen()
@@ -406,7 +406,7 @@ def test_seeded_mirror_starts_empty_at_an_offset() -> None:
 
 # Holds INV-T2.
 async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
-    some = world()
+    some = fixture()
     outcome = some.partition.writer.append(batch())
     wait = asyncio.gather(some.partition.wait_committed(outcome.next_offset + 1))
     await asyncio.sleep(0)
@@ -427,12 +427,12 @@ async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
     ],
 )
 def test_configs_that_are_not_served_are_refused(configs: dict[str, str]) -> None:
-    some = world()
+    some = fixture()
     with pytest.raises(UnsupportedConfig):
         some.table.open_topic(Topic(configs=configs, name="other"))
 
 
-def waiting(some: World, enough_bytes: int) -> tuple[ReadableWait, list[str]]:
+def waiting(some: Fixture, enough_bytes: int) -> tuple[ReadableWait, list[str]]:
     """Return a wait for that many bytes, and what it told."""
     told: list[str] = []
     wait = ReadableWait(enough_bytes, lambda: told.append("enough"))
@@ -442,7 +442,7 @@ def waiting(some: World, enough_bytes: int) -> tuple[ReadableWait, list[str]]:
 
 
 async def test_INV_PU1_a_wait_ends_when_enough_is_readable_and_tells_it_once() -> None:
-    some = world()
+    some = fixture()
     _, told = waiting(some, 2 * len(batch()))
     some.partition.writer.append(batch())
     some.sync()
@@ -454,21 +454,21 @@ async def test_INV_PU1_a_wait_ends_when_enough_is_readable_and_tells_it_once() -
 
 
 async def test_INV_PU1_a_wait_ends_when_the_partition_stops() -> None:
-    some = world()
+    some = fixture()
     _, told = waiting(some, 1)
     some.partition.log.fail("for the test")
     assert told == ["enough"]
 
 
 async def test_INV_PU1_a_wait_ends_when_the_role_changes() -> None:
-    some = world()
+    some = fixture()
     _, told = waiting(some, 1)
     some.partition.become_mirror()
     assert told == ["enough"]
 
 
 async def test_INV_PU2_a_wait_that_was_ended_leaves_nothing_and_tells_nothing() -> None:
-    some = world()
+    some = fixture()
     wait, told = waiting(some, 1)
     assert len(some.partition.watchers) == 1
     wait.end()
@@ -478,7 +478,7 @@ async def test_INV_PU2_a_wait_that_was_ended_leaves_nothing_and_tells_nothing() 
 
 
 def test_T26_a_reader_ahead_of_a_mirror_waits_and_is_not_out_of_range() -> None:
-    some = world(leads=False)
+    some = fixture(leads=False)
     some.partition.become_mirror()
     found = some.partition.reader.fetch(7, 1000, Isolation.READ_COMMITTED)
     assert (found.data, found.next_offset) == (b"", 7)
@@ -489,7 +489,7 @@ def test_T26_a_reader_ahead_of_a_mirror_waits_and_is_not_out_of_range() -> None:
 
 
 def test_T26_a_reader_ahead_of_a_log_that_a_takeover_cut_hears_where_the_old_epoch_ended() -> None:
-    some = world()
+    some = fixture()
     some.partition.writer.append(batch())
     some.sync()
     old_epoch, end_offset = some.partition.sight.leader_epoch, some.partition.log_end_offset

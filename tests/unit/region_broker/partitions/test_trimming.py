@@ -11,7 +11,7 @@ from idempotency.record_batch import iter_headers
 from region_broker.log.failures import MirrorGap, NotLeader
 from region_broker.partitions.parts.sight import Isolation
 from tests.fixtures.kernel_batches import stamp
-from tests.fixtures.node_logs import LEADER_EPOCH, World, batch, world
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
 
 INT32_MAX = (1 << 31) - 1
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -21,22 +21,22 @@ class SlowOrder:
     """DeleteRecords up to offset 8 of ten records, whose file is being written in its thread."""
 
     def __init__(self) -> None:
-        self.world = world()
+        self.fixture = fixture()
         for _ in range(10):
-            self.world.partition.writer.append(batch())
-        self.world.sync()
-        self.world.sync_files()
+            self.fixture.partition.writer.append(batch())
+        self.fixture.sync()
+        self.fixture.sync_files()
         self._is_writing, self._may_go_on = threading.Event(), threading.Event()
-        self.world.disk.fault = self._slow
+        self.fixture.disk.fault = self._slow
 
     def _slow(self, operation: str, path: Path) -> None:
         if operation == "write_file_atomic" and path.name == "log-start":
-            self.world.disk.fault = None
+            self.fixture.disk.fault = None
             self._is_writing.set()
             assert self._may_go_on.wait(60)
 
     async def begin(self, tasks: asyncio.TaskGroup) -> "asyncio.Task[int]":
-        order = tasks.create_task(self.world.partition.retention.delete_records(8))
+        order = tasks.create_task(self.fixture.partition.retention.delete_records(8))
         assert await asyncio.to_thread(self._is_writing.wait, 60)
         return order
 
@@ -50,7 +50,7 @@ async def test_INV_LOS3_a_cut_takes_an_order_to_delete_back_that_is_being_writte
     cut_at: int,
 ) -> None:
     slow = SlowOrder()
-    partition = slow.world.partition
+    partition = slow.fixture.partition
     async with asyncio.TaskGroup() as tasks:
         order = await slow.begin(tasks)
         partition.become_mirror()
@@ -59,15 +59,15 @@ async def test_INV_LOS3_a_cut_takes_an_order_to_delete_back_that_is_being_writte
     assert order.result() == partition.log_start_offset == (8 if cut_at == 9 else 0)
     partition.become_leader(LEADER_EPOCH + 1)
     partition.writer.append(batch())
-    slow.world.sync()
+    slow.fixture.sync()
     assert partition.reader.fetch(cut_at, 1000, Isolation.READ_UNCOMMITTED).data
-    slow.world.leads = False
-    slow.world.kill_and_reopen()
-    assert slow.world.partition.log_start_offset == (8 if cut_at == 9 else 0)
+    slow.fixture.leads = False
+    slow.fixture.kill_and_reopen()
+    assert slow.fixture.partition.log_start_offset == (8 if cut_at == 9 else 0)
 
 
 async def test_INV_LOS3_an_order_that_was_begun_before_a_cut_is_void_behind_it() -> None:
-    some = world()
+    some = fixture()
     for _ in range(10):
         some.partition.writer.append(batch())
     some.sync()
@@ -79,7 +79,7 @@ async def test_INV_LOS3_an_order_that_was_begun_before_a_cut_is_void_behind_it()
 
 
 async def test_an_order_that_a_cut_made_void_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = world()
+    some = fixture()
     for _ in range(10):
         some.partition.writer.append(batch())
     some.sync()
@@ -94,8 +94,8 @@ async def test_an_order_that_a_cut_made_void_is_refused(monkeypatch: pytest.Monk
         await some.partition.retention.delete_records(8)
 
 
-def of_segments(at_ms: int) -> World:
-    some = world({"segment.bytes": "4096", "retention.ms": str(WEEK_MS)})
+def of_segments(at_ms: int) -> Fixture:
+    some = fixture({"segment.bytes": "4096", "retention.ms": str(WEEK_MS)})
     some.clock.now_ms = 1_700_000_000_000
     for _ in range(30):
         some.partition.writer.append(batch(size_bytes=300, at_ms=at_ms))
@@ -112,9 +112,9 @@ def test_records_without_a_time_are_kept_as_long_as_others() -> None:
     assert some.table.maintain(lambda _: None) > 0
 
 
-def mirror_of_compacted(*last_offsets: int) -> tuple[World, bytes]:
+def mirror_of_compacted(*last_offsets: int) -> tuple[Fixture, bytes]:
     """Return a mirror, and what home has left of a compacted log: one batch at each of these offsets."""
-    some = world({"cleanup.policy": "compact"}, leads=False)
+    some = fixture({"cleanup.policy": "compact"}, leads=False)
     some.partition.become_mirror()
     some.partition.writer.cleaned_at_home = last_offsets[-1]
     parts = []

@@ -40,8 +40,8 @@ async def turns() -> None:
         await asyncio.sleep(0.001)
 
 
-async def small_is_answered(world: Served) -> None:
-    client = await world.connect()
+async def small_is_answered(fixture: Served) -> None:
+    client = await fixture.connect()
     client.send_raw(request(60, SMALL_BYTES))
     await client.receive_raw()
     client.writer.close()
@@ -86,70 +86,70 @@ def test_INV_MB2_a_turn_ends_with_its_connection_and_with_the_want() -> None:
 
 async def test_INV_MB3_many_large_requests_wait_in_their_sockets_and_are_all_answered() -> None:
     memory = Watched(MIB)
-    async with served(memory=memory) as world:
-        clients = [await world.connect() for _ in range(8)]
+    async with served(memory=memory) as fixture:
+        clients = [await fixture.connect() for _ in range(8)]
         for client in clients:
             client.send_raw(request(62, FRAME_BYTES))
         await turns()
         assert memory.full
-        await small_is_answered(world)
-        world.gate.set()
+        await small_is_answered(fixture)
+        fixture.gate.set()
         await asyncio.gather(*(client.receive_raw() for client in clients))
         assert memory.most_bytes <= MIB + FRAME_BYTES + len(clients) * SOCKET_READ_BYTES
         for client in clients:
             client.writer.close()
-        await world.server.wait_connections(0)
+        await fixture.server.wait_connections(0)
         assert memory.held_bytes == 0
 
 
 async def test_senders_that_stop_within_large_frames_give_way() -> None:
     memory = Watched(MIB)
-    async with served(memory=memory) as world:
+    async with served(memory=memory) as fixture:
         for _ in range(8):
-            slow = await world.connect()
+            slow = await fixture.connect()
             slow.send_raw(request(60, FRAME_BYTES)[: MIB // 5])
         await turns()
         assert memory.full
-        honest = await world.connect()
+        honest = await fixture.connect()
         honest.send_raw(request(60, FRAME_BYTES))
-        await small_is_answered(world)
+        await small_is_answered(fixture)
         for _ in range(2):
-            world.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
+            fixture.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
             await turns()
-        assert world.server.connection_count <= 4  # all that slept went at once
+        assert fixture.server.connection_count <= 4  # all that slept went at once
         await asyncio.wait_for(honest.receive_raw(), 10)
 
 
 async def test_whoever_is_held_back_is_not_cut_off_for_it() -> None:
     memory = MemoryBudget(MIB)
-    async with served(memory=memory) as world:
+    async with served(memory=memory) as fixture:
         holder = Share()
         memory.hold(holder, MIB)
-        taker, honest = await world.connect(), await world.connect()
+        taker, honest = await fixture.connect(), await fixture.connect()
         taker.send_raw(request(62, FRAME_BYTES))  # has the turn, then its answer is late
         await turns()
         honest.send_raw(request(60, FRAME_BYTES))
         await turns()
-        world.clock.pass_ms(2 * IDLE_TIMEOUT_MS)
+        fixture.clock.pass_ms(2 * IDLE_TIMEOUT_MS)
         await turns()
         memory.hold(holder, 0)
-        world.gate.set()
+        fixture.gate.set()
         await taker.receive_raw()
         await asyncio.wait_for(honest.receive_raw(), 10)
 
 
 async def test_answers_that_nobody_takes_count_and_are_given_up_sooner() -> None:
     memory = MemoryBudget(MIB)
-    async with served(memory=memory) as world:
-        deaf = await world.connect()
+    async with served(memory=memory) as fixture:
+        deaf = await fixture.connect()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         deaf.send_raw(struct.pack(">ihhi", 8, 61, 0, 1))
-        good = await world.connect()
-        while world.server.connection_count < 2 or not memory.full:
+        good = await fixture.connect()
+        while fixture.server.connection_count < 2 or not memory.full:
             good.send_raw(REQUEST)
             await good.receive_raw()
-        world.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
-        await world.server.wait_connections(1)
+        fixture.clock.pass_ms(PRESSED_TIMEOUT_MS + 1)
+        await fixture.server.wait_connections(1)
         assert memory.held_bytes == 0
 
 
@@ -171,13 +171,13 @@ async def test_waiting_for_room_ends_with_it_or_with_the_time() -> None:
 
 async def test_a_stalled_connection_holds_little_beside_the_budget() -> None:
     """What a socket brings while nobody may read it: one receive of the event loop."""
-    async with served() as world:
-        client: RawClient = await world.connect()
+    async with served() as fixture:
+        client: RawClient = await fixture.connect()
         client.send_raw(request(62, 100) * 64 + request(62, 16 * MIB))
         await turns()
-        (link,) = world.server._links
+        (link,) = fixture.server._links
         assert link.core.held_bytes <= 64 * 104 + SOCKET_READ_BYTES
         assert link.stream.unread_bytes <= READ_AHEAD_BYTES + SOCKET_READ_BYTES
-        world.gate.set()
+        fixture.gate.set()
         for _ in range(65):
             await client.receive_raw()

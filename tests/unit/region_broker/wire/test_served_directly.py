@@ -30,7 +30,7 @@ def answer(number: int) -> bytes:
     return struct.pack(">i", number)
 
 
-class World:
+class Fixture:
     """A server whose direct requests are answered when the test says so; `starts` is the order of beginnings."""
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class World:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    some = World()
+async def fixture() -> AsyncIterator[Fixture]:
+    some = Fixture()
     await some.server.start("127.0.0.1", 0)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(some.server.run())
@@ -93,7 +93,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_INV_WS1_a_direct_request_starts_behind_the_task_before_it() -> None:
-    async with world() as some:
+    async with fixture() as some:
         some.gate.set()
         client = await some.connect()
         client.send_raw(request(TASK, 1) + request(DIRECT, 2))
@@ -110,7 +110,7 @@ async def test_INV_WS1_a_direct_request_starts_behind_the_task_before_it() -> No
 
 
 async def test_INV_WQ1_answers_leave_in_order_whoever_is_finished_first() -> None:
-    async with world() as some:
+    async with fixture() as some:
         client = await some.connect()
         client.send_raw(request(DIRECT, 1) + request(DIRECT, 2) + request(DIRECT, 3))
         await some.started(3)
@@ -122,7 +122,7 @@ async def test_INV_WQ1_answers_leave_in_order_whoever_is_finished_first() -> Non
 
 
 async def test_a_peer_that_sends_no_more_still_gets_its_answers() -> None:
-    async with world() as some:
+    async with fixture() as some:
         client = await some.connect()
         client.send_raw(request(DIRECT, 1))
         await some.started(1)
@@ -134,7 +134,7 @@ async def test_a_peer_that_sends_no_more_still_gets_its_answers() -> None:
 
 
 async def test_an_answer_to_a_peer_that_has_gone_disturbs_nobody() -> None:
-    async with world() as some:
+    async with fixture() as some:
         gone, good = await some.connect(), await some.connect()
         gone.send_raw(request(DIRECT, 1))
         await some.started(1)
@@ -148,7 +148,7 @@ async def test_an_answer_to_a_peer_that_has_gone_disturbs_nobody() -> None:
 
 
 async def test_a_request_that_is_refused_closes_its_connection_only() -> None:
-    async with world() as some:
+    async with fixture() as some:
         bad, good = await some.connect(), await some.connect()
         bad.send_raw(request(REFUSED, 1))
         assert await bad.closed()
@@ -160,7 +160,7 @@ async def test_a_request_that_is_refused_closes_its_connection_only() -> None:
 
 
 async def test_a_request_that_fails_after_it_was_begun_closes_its_connection_only() -> None:
-    async with world() as some:
+    async with fixture() as some:
         bad, good = await some.connect(), await some.connect()
         bad.send_raw(request(DIRECT, 1))
         good.send_raw(request(DIRECT, 2))
@@ -174,7 +174,7 @@ async def test_a_request_that_fails_after_it_was_begun_closes_its_connection_onl
 
 async def test_INV_WS3_a_bug_of_ours_ends_the_server() -> None:
     async def failing() -> None:
-        async with world() as some:
+        async with fixture() as some:
             client = await some.connect()
             client.send_raw(request(DIRECT, 1))
             await some.started(1)
@@ -191,7 +191,7 @@ async def test_INV_WS4_what_waits_is_given_up_when_its_peer_has_gone() -> None:
         def give_up(self) -> None:
             some.finishes[1](None)
 
-    async with world() as some:
+    async with fixture() as some:
         client = await some.connect()
         client.send_raw(request(DIRECT, 1))
         await some.started(1)
@@ -202,7 +202,7 @@ async def test_INV_WS4_what_waits_is_given_up_when_its_peer_has_gone() -> None:
 
 
 async def test_INV_WS2_a_peer_that_does_not_read_is_cut_off() -> None:
-    async with world() as some:
+    async with fixture() as some:
         deaf, good = await some.connect(), await some.connect()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         deaf.send_raw(request(HUGE, 1))

@@ -51,74 +51,74 @@ class Served:
 
 @asynccontextmanager
 async def served(**limits: Any) -> AsyncIterator[Served]:
-    world = Served(**limits)
-    await world.server.start("127.0.0.1", 0)
+    fixture = Served(**limits)
+    await fixture.server.start("127.0.0.1", 0)
     async with asyncio.TaskGroup() as group:
-        running = group.create_task(world.server.run())
-        yield world
-        for client in world.clients:
+        running = group.create_task(fixture.server.run())
+        yield fixture
+        for client in fixture.clients:
             client.writer.transport.abort()
-        world.server.close()
+        fixture.server.close()
         await running
 
 
 async def test_half_a_frame_is_not_waited_for_forever() -> None:
-    async with served() as world:
-        slow, good = await world.connect(), await world.connect()
+    async with served() as fixture:
+        slow, good = await fixture.connect(), await fixture.connect()
         slow.send_raw(REQUEST + REQUEST[:5])
         await slow.receive_raw()
-        world.clock.pass_ms(FRAME_TIMEOUT_MS + 1)
+        fixture.clock.pass_ms(FRAME_TIMEOUT_MS + 1)
         assert await slow.closed()
         good.send_raw(REQUEST)
         await good.receive_raw()
 
 
 async def test_peer_that_does_not_read_its_answers_is_cut_off() -> None:
-    async with served() as world:
-        deaf, good = await world.connect(), await world.connect()
+    async with served() as fixture:
+        deaf, good = await fixture.connect(), await fixture.connect()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         deaf.send_raw(struct.pack(">ihhi", 8, 61, 0, 1))
         await deaf.writer.drain()
         for _ in range(3):  # the huge answer is begun before the third of these is answered
             good.send_raw(REQUEST)
             await good.receive_raw()
-        world.clock.pass_ms(WRITE_TIMEOUT_MS + 1)
-        await world.server.wait_connections(1)
-        assert world.server.connection_count == 1
+        fixture.clock.pass_ms(WRITE_TIMEOUT_MS + 1)
+        await fixture.server.wait_connections(1)
+        assert fixture.server.connection_count == 1
 
 
 async def test_idle_connection_is_closed_in_the_end() -> None:
-    async with served() as world:
-        idle = await world.connect()
+    async with served() as fixture:
+        idle = await fixture.connect()
         idle.send_raw(REQUEST)
         await idle.receive_raw()
-        world.clock.pass_ms(IDLE_TIMEOUT_MS + 1)
+        fixture.clock.pass_ms(IDLE_TIMEOUT_MS + 1)
         assert await idle.closed()
-        assert b'connections_refused_total{reason="timeout"} 1.0' in world.metrics.render()
+        assert b'connections_refused_total{reason="timeout"} 1.0' in fixture.metrics.render()
 
 
 async def test_connections_beyond_the_limit_are_refused() -> None:
-    async with served(caps=ConnectionCaps(in_all=1)) as world:
-        first = await world.connect()
+    async with served(caps=ConnectionCaps(in_all=1)) as fixture:
+        first = await fixture.connect()
         first.send_raw(REQUEST)
         await first.receive_raw()
-        second = await world.connect()
+        second = await fixture.connect()
         assert await second.closed()
 
 
 async def test_one_address_cannot_take_every_place() -> None:
-    async with served(caps=ConnectionCaps(per_address=2)) as world:
-        first, second = await world.connect(), await world.connect()
+    async with served(caps=ConnectionCaps(per_address=2)) as fixture:
+        first, second = await fixture.connect(), await fixture.connect()
         for client in (first, second):
             client.send_raw(REQUEST)
             await client.receive_raw()
         for _ in range(20):  # a reconnect storm: each is closed at once
-            assert await (await world.connect()).closed()
-        assert world.server.connection_count == 2
-        assert b'connections_refused_total{reason="address"} 20.0' in world.metrics.render()
+            assert await (await fixture.connect()).closed()
+        assert fixture.server.connection_count == 2
+        assert b'connections_refused_total{reason="address"} 20.0' in fixture.metrics.render()
         first.writer.close()
-        await world.server.wait_connections(1)
-        again = await world.connect()  # and a place that is left is given again
+        await fixture.server.wait_connections(1)
+        again = await fixture.connect()  # and a place that is left is given again
         again.send_raw(REQUEST)
         await again.receive_raw()
 
@@ -129,49 +129,49 @@ def test_connections_leave_half_of_the_descriptors_to_files() -> None:
 
 
 async def test_one_address_opens_connections_no_quicker_than_its_rate() -> None:
-    async with served(caps=ConnectionCaps(rate=2)) as world:
+    async with served(caps=ConnectionCaps(rate=2)) as fixture:
         for _ in range(2 * CONNECTION_BURST_S):
-            client = await world.connect()
+            client = await fixture.connect()
             client.send_raw(REQUEST)
             await client.receive_raw()
             client.writer.close()
-        assert await (await world.connect()).closed()
-        world.clock.pass_ms(500)
-        later = await world.connect()
+        assert await (await fixture.connect()).closed()
+        fixture.clock.pass_ms(500)
+        later = await fixture.connect()
         later.send_raw(REQUEST)
         await later.receive_raw()
-        assert await (await world.connect()).closed()
+        assert await (await fixture.connect()).closed()
 
 
 async def test_port_in_use_is_an_oserror_at_start() -> None:
-    async with served() as world:
-        other = KafkaServer(AsyncioNetwork(), world.clock, world.answer, world.metrics)
+    async with served() as fixture:
+        other = KafkaServer(AsyncioNetwork(), fixture.clock, fixture.answer, fixture.metrics)
         with pytest.raises(OSError, match="in use"):
-            await other.start("127.0.0.1", world.server.port)
+            await other.start("127.0.0.1", fixture.server.port)
 
 
 async def test_INV_WS7_a_connection_that_was_accepted_before_the_close_is_ended() -> None:
-    world = Served()
-    await world.server.start("127.0.0.1", 0)
-    client = await world.connect()  # it waits for `run`, which serves it in a task of its own
-    waiting = world.server._waiting
+    fixture = Served()
+    await fixture.server.start("127.0.0.1", 0)
+    client = await fixture.connect()  # it waits for `run`, which serves it in a task of its own
+    waiting = fixture.server._waiting
     await until(lambda: bool(waiting), "it was accepted")
-    running = asyncio.get_running_loop().create_task(world.server.run())
+    running = asyncio.get_running_loop().create_task(fixture.server.run())
     await asyncio.sleep(0)
-    assert (waiting, world.server.connection_count) == ([], 0), (
+    assert (waiting, fixture.server.connection_count) == ([], 0), (
         "it is to be served in the next turn of the loop"
     )
-    world.server.close()
+    fixture.server.close()
     async with asyncio.timeout(10):
         await running
     client.writer.transport.abort()
 
 
 async def test_close_answers_what_was_asked_and_ends() -> None:
-    async with served() as world:
-        client = await world.connect()
+    async with served() as fixture:
+        client = await fixture.connect()
         client.send_raw(REQUEST * 3)
         for _ in range(3):
             await client.receive_raw()
-        world.server.close()
+        fixture.server.close()
         assert await client.closed()

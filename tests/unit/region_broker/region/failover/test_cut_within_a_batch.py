@@ -6,11 +6,11 @@ from geo_replicator.lineage import Cut, TidemarkPoint
 from geo_replicator.quarantine import Provenance
 from region_broker.region.failover.log_surgery import CutReason, cut_logs, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
-from tests.fixtures.node_logs import batch, world
+from tests.fixtures.node_logs import batch, fixture
 
 
 async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_whole() -> None:
-    some = world()
+    some = fixture()
     partition = some.partition
     for _ in range(2):
         partition.writer.append(batch(5))
@@ -26,7 +26,7 @@ async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_wh
 
 
 async def test_INV_LS4_a_tail_that_cannot_be_kept_whole_stops_its_log_and_no_other_one() -> None:
-    some = world(partition_count=2)
+    some = fixture(partition_count=2)
     for partition in some.partitions:
         partition.writer.append(batch(5))
     some.sync()

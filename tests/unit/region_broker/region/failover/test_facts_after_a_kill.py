@@ -10,7 +10,7 @@ from geo_replicator.failover_events import Born
 from geo_replicator.lineage import TidemarkPoint
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.tidemarks.reached_store import ReachedFile
-from tests.fixtures.node_logs import batch, world
+from tests.fixtures.node_logs import batch, fixture
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing, lose_everything
 
@@ -63,7 +63,7 @@ def test_T16_what_a_start_says_was_reached_stays_so(step: int, first: int) -> No
 
 @pytest.mark.parametrize("step", range(STEPS))
 def test_INV_PT7_a_log_start_that_a_start_has_shown_does_not_move_back(step: int) -> None:
-    some = world()
+    some = fixture()
     for _ in range(10):
         some.partition.writer.append(batch())
     some.sync()

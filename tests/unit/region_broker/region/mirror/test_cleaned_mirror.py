@@ -32,7 +32,7 @@ from region_broker.region.tidemarks.cut_leader import CutLeader
 from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.coordinator import Row
 from tests.fixtures.linked_regions import Site, home_and_mirror
-from tests.fixtures.node_logs import World, all_bytes, append_marker, world
+from tests.fixtures.node_logs import Fixture, all_bytes, append_marker, fixture
 from tests.fixtures.waiting import until
 from tests.property.test_compacted_transactions import facts, replay
 from tests.unit.region_broker.log.test_cleaning import COMPACT, Inline, clean, put, roll
@@ -45,7 +45,7 @@ POINTS = [TidemarkPoint(8, number) for number in range(5)]
 class Mirrors:
     """What one partition's home knows of its mirrors."""
 
-    def __init__(self, some: World) -> None:
+    def __init__(self, some: Fixture) -> None:
         self.partition = some.partition
         self.cut: Cut | None = None
         self.reached: dict[str, TidemarkPoint] = {}
@@ -95,8 +95,8 @@ class Mirrors:
         return self.bounds.bound_of(self.partition)
 
 
-def filled() -> World:
-    some = world(COMPACT)
+def filled() -> Fixture:
+    some = fixture(COMPACT)
     for number in range(12):
         put(some, (f"k{number % 3}", f"{number}" + "v" * 900))
     roll(some)
@@ -145,7 +145,7 @@ def test_a_region_without_mirrors_cleans_what_is_decided() -> None:
 def test_T13_a_mirror_cleans_no_further_than_home() -> None:
     home = filled()
     assert clean(home)
-    mirror = world(COMPACT, leads=False)
+    mirror = fixture(COMPACT, leads=False)
     mirror.partition.become_mirror()
     mirror.partition.writer.cleaned_at_home = 6
     bounds = Mirrors(mirror)
@@ -163,7 +163,7 @@ def test_a_new_mirror_takes_the_holes_of_a_cleaning_and_no_others() -> None:
     data = all_bytes(home.partition)
     headers = [header for _, header in iter_headers(data)]
     assert any(b.base_offset != a.next_offset for a, b in itertools.pairwise(headers))
-    mirror = world(COMPACT, leads=False)
+    mirror = fixture(COMPACT, leads=False)
     mirror.partition.become_mirror()
     with pytest.raises(MirrorGap):
         mirror.partition.writer.append_mirrored(data)

@@ -11,7 +11,7 @@ from idempotency.record_batch import ControlType
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.wire.batches import Origin
-from tests.fixtures.node_logs import TOPIC_ID, ManualClock, World, append_marker, batch, world
+from tests.fixtures.node_logs import TOPIC_ID, Fixture, ManualClock, append_marker, batch, fixture
 
 TWO_MINUTES_MS = 120_000
 ALL = (LogKey(TOPIC_ID, 0), LogKey(TOPIC_ID, 1))
@@ -26,25 +26,25 @@ class Mirror:
 
     wait_ms: int = TWO_MINUTES_MS
     clock: ManualClock = field(default_factory=ManualClock)
-    world: World = field(default_factory=lambda: world(partition_count=2))
+    fixture: Fixture = field(default_factory=lambda: fixture(partition_count=2))
 
     def __post_init__(self) -> None:
-        self.view = MirrorView(self.world.table, self.clock, self.wait_ms)
-        for partition in self.world.partitions:
+        self.view = MirrorView(self.fixture.table, self.clock, self.wait_ms)
+        for partition in self.fixture.partitions:
             partition.become_mirror()
         self.write(producer_id=7)
         self.mark(0)
 
     def write(self, producer_id: int) -> None:
         """Write the data of a transaction to both, as home would."""
-        for partition in self.world.partitions:
+        for partition in self.fixture.partitions:
             partition.sight.is_leader = True
             partition.writer.append(batch(origin=Origin(producer_id, 0, 0, transactional=True)))
             partition.sight.is_leader = False
 
     def mark(self, number: int, producer_id: int = 7, serial: int = 1) -> None:
         """Write a COMMIT marker."""
-        partition = self.world.partitions[number]
+        partition = self.fixture.partitions[number]
         partition.sight.is_leader = True
         append_marker(
             partition,
@@ -59,21 +59,21 @@ class Mirror:
 
     def show(self) -> int:
         """Show a tidemark at the ends of both logs."""
-        self.world.sync()
-        ends = [partition.log_end_offset for partition in self.world.partitions]
+        self.fixture.sync()
+        ends = [partition.log_end_offset for partition in self.fixture.partitions]
         return self.view.show(dict(zip(ALL, ends, strict=True)))
 
     @property
     def shown(self) -> list[int]:
         """What read-committed readers may read up to."""
-        return [p.sight.readable_end(Isolation.READ_COMMITTED) for p in self.world.partitions]
+        return [p.sight.readable_end(Isolation.READ_COMMITTED) for p in self.fixture.partitions]
 
 
 def test_a_log_waits_for_the_other_half_and_is_asked_again() -> None:
     mirror = Mirror()
     again_ms = mirror.show()
     assert mirror.shown == [0, 0]
-    assert mirror.world.partitions[0].sight.readable_end(Isolation.READ_UNCOMMITTED) == 2
+    assert mirror.fixture.partitions[0].sight.readable_end(Isolation.READ_UNCOMMITTED) == 2
     assert again_ms > 0
     assert mirror.view.status() == {"logs": 1, "ms": 0, "splits": 0}
     mirror.mark(1)
@@ -168,8 +168,8 @@ def test_INV_MV3_looking_at_many_transactions_is_followed_by_a_rest() -> None:
     mirror.clock.pass_ms(2)
     rest_ms = mirror.show()
     # What it takes no search to show is shown at once: D, to those who read everything.
-    end = mirror.world.partitions[1].log_end_offset
-    assert mirror.world.partitions[1].sight.readable_end(Isolation.READ_UNCOMMITTED) == end
+    end = mirror.fixture.partitions[1].log_end_offset
+    assert mirror.fixture.partitions[1].sight.readable_end(Isolation.READ_UNCOMMITTED) == end
     assert mirror.shown == [0, 0]
     # 201 committed halves and 201 open ones were looked at.
     assert rest_ms == 402 // 64 - 2

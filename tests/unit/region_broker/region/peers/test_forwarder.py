@@ -74,7 +74,7 @@ def context(connection_id: int, state: dict[str, Any], newest: int = 0) -> Reque
 
 
 @dataclass
-class World:
+class Fixture:
     """A mirror's forwarder, and the acting region's side."""
 
     forwarder: PeerForwarder
@@ -85,7 +85,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(acting: Acting | None = None) -> AsyncIterator[World]:
+async def fixture(acting: Acting | None = None) -> AsyncIterator[Fixture]:
     network, mirror, answers = AsyncioNetwork(), PlayedIdentity("mirror"), Answers()
     acting = acting or Acting()
     server = PeerServer(network, PlayedIdentity("home"))
@@ -95,7 +95,7 @@ async def world(acting: Acting | None = None) -> AsyncIterator[World]:
     forwarder = PeerForwarder(network, mirror, lambda _region: address, SystemClock(), origin=7)
     running = asyncio.get_running_loop().create_task(forwarder.run())
     await asyncio.sleep(0)
-    yield World(forwarder, server, answers, acting, mirror)
+    yield Fixture(forwarder, server, answers, acting, mirror)
     running.cancel()
     await asyncio.wait([running])
     server.close()
@@ -103,7 +103,7 @@ async def world(acting: Acting | None = None) -> AsyncIterator[World]:
 
 
 async def test_requests_go_and_answers_come_verbatim_and_in_order() -> None:
-    async with world() as made:
+    async with fixture() as made:
         state: dict[str, Any] = {}
         frames = [request(number) for number in range(20)]
         answers = await asyncio.gather(
@@ -117,7 +117,7 @@ async def test_requests_go_and_answers_come_verbatim_and_in_order() -> None:
 
 
 async def test_each_client_connection_is_a_connection_of_its_own_there() -> None:
-    async with world() as made:
+    async with fixture() as made:
         for number in (1, 2):
             await made.forwarder.forward(context(number, {}), request(number))
         first, second = made.answers.seen
@@ -127,7 +127,7 @@ async def test_each_client_connection_is_a_connection_of_its_own_there() -> None
 
 async def test_KAFKA_17754_connections_keep_their_order_and_each_channel_counts() -> None:
     """The fence compares numbers: a channel opened anew for the same client is newer than the old one."""
-    async with world() as made:
+    async with fixture() as made:
         state: dict[str, Any] = {}
         await made.forwarder.forward(context(2, {}, newest=5), request(1))
         await made.forwarder.forward(context(1, state, newest=5), request(2))
@@ -143,12 +143,12 @@ async def test_KAFKA_17754_connections_keep_their_order_and_each_channel_counts(
 
 
 async def test_no_answer_is_passed_on_where_none_is_due() -> None:
-    async with world() as made:
+    async with fixture() as made:
         assert await made.forwarder.forward(context(1, {}), request(1, key=PRODUCE)) is None
 
 
 async def test_a_request_that_can_only_be_answered_by_closing_closes_the_client() -> None:
-    async with world() as made:
+    async with fixture() as made:
         with pytest.raises(CloseConnection, match="version 99"):
             await made.forwarder.forward(context(1, {}), request(1, version=99))
 
@@ -156,7 +156,7 @@ async def test_a_request_that_can_only_be_answered_by_closing_closes_the_client(
 async def test_INV_FW5_a_bug_in_a_handler_ends_the_client_and_not_the_acting_node(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with world() as made:
+    async with fixture() as made:
         with pytest.raises(CloseConnection, match="failed at the request"):
             await made.forwarder.forward(context(1, {}), request(5, version=98))
         other = await made.forwarder.forward(context(2, {}), request(6))
@@ -169,7 +169,7 @@ async def test_INV_FW5_a_bug_in_a_handler_ends_the_client_and_not_the_acting_nod
 
 # Holds INV-FW3.
 async def test_a_region_that_does_not_act_executes_nothing() -> None:
-    async with world() as made:
+    async with fixture() as made:
         made.acting.acting, made.acting.reason_not_acting = False, "it is draining"
         with pytest.raises(ForwardingFailed, match="it is draining") as failed:
             await made.forwarder.forward(context(1, {}), request(1))
@@ -179,7 +179,7 @@ async def test_a_region_that_does_not_act_executes_nothing() -> None:
 
 # Holds INV-FW3.
 async def test_a_request_of_an_older_region_epoch_is_not_executed() -> None:
-    async with world() as made:
+    async with fixture() as made:
         state: dict[str, Any] = {}
         await made.forwarder.forward(context(1, state), request(1))
         made.acting.region_epoch = 17
@@ -205,7 +205,7 @@ class OpensOnce(Acting):
 async def test_INV_FW4_what_follows_a_refused_produce_is_refused_though_writes_have_opened() -> (
     None
 ):
-    async with world(OpensOnce()) as made:
+    async with fixture(OpensOnce()) as made:
         state: dict[str, Any] = {}
         forwarded = [
             made.forwarder.forward(context(1, state), request(number, key=PRODUCE))
@@ -219,7 +219,7 @@ async def test_INV_FW4_what_follows_a_refused_produce_is_refused_though_writes_h
 
 
 async def test_INV_FW4_what_follows_a_produce_that_was_not_admitted_is_not_executed() -> None:
-    async with world() as made:
+    async with fixture() as made:
         asked: list[Hello] = []
 
         def admit(
@@ -250,7 +250,7 @@ def ended(state: dict[str, Any]) -> bool:
 async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_failed_on_the_old() -> (
     None
 ):
-    async with world() as made:
+    async with fixture() as made:
         state: dict[str, Any] = {}
         made.answers.hangs = asyncio.Event()
 
@@ -272,7 +272,7 @@ async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_fai
 
 # Holds INV-FW2.
 async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
-    async with world() as made:
+    async with fixture() as made:
         made.answers.hangs = asyncio.Event()
         forwarding = asyncio.get_running_loop().create_task(
             made.forwarder.forward(context(1, {}), request(1))
@@ -289,7 +289,7 @@ async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
 async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_have_happened(
     *, elsewhere: bool, later: bool
 ) -> None:
-    async with world() as made:
+    async with fixture() as made:
         made.answers.hangs = asyncio.Event()
         forwarding = asyncio.get_running_loop().create_task(
             made.forwarder.forward(context(1, {}), request(1))
@@ -308,7 +308,7 @@ async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_ha
 
 # Holds INV-FW2.
 async def test_what_could_not_be_sent_has_not_happened() -> None:
-    async with world() as made:
+    async with fixture() as made:
         made.server.close()
         await made.server.wait_closed()
         with pytest.raises(ForwardingFailed) as failed:
@@ -317,7 +317,7 @@ async def test_what_could_not_be_sent_has_not_happened() -> None:
 
 
 async def test_nobody_acts() -> None:
-    async with world() as made:
+    async with fixture() as made:
         made.mirror.acting_region = ""
         with pytest.raises(ForwardingFailed, match="no other region") as failed:
             await made.forwarder.forward(context(1, {}), request(1))
@@ -325,7 +325,7 @@ async def test_nobody_acts() -> None:
 
 
 async def test_a_client_connection_that_ends_takes_its_peer_connection_along() -> None:
-    async with world() as made:
+    async with fixture() as made:
         state: dict[str, Any] = {}
         await made.forwarder.forward(context(1, state), request(1))
         connections = made.server._connections

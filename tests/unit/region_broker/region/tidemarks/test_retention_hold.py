@@ -10,7 +10,7 @@ from region_broker.limits import MIRROR_HOLD_MS
 from region_broker.region.mirror.mirror_log import key_of
 from region_broker.region.tidemarks.retention_hold import FILE_NAME, HoldParts, RetentionHold
 from tests.fixtures.coordinator import ManualClock
-from tests.fixtures.node_logs import World, world
+from tests.fixtures.node_logs import Fixture, fixture
 from tests.simulation.disk import SimulatedDisk
 
 FOLDER = Path("/data")
@@ -21,7 +21,7 @@ class Home:
     """One partition's home, and what it knows of its mirrors."""
 
     def __init__(self) -> None:
-        self.some: World = world()
+        self.some: Fixture = fixture()
         self.key = key_of(self.some.partition)
         self.disk = SimulatedDisk()
         self.disk.make_dirs(FOLDER)

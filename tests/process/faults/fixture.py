@@ -25,7 +25,7 @@ from chaos.shuffle.stage import Stage
 from region_broker.cli.demo.stage import StageError, losses, wait_mirrored, wait_until
 from region_broker.cli.main import main as tidemark_command
 from region_broker.ports.system.clock import SystemClock
-from tests.process.client_world import create_topic
+from tests.process.client_fixture import create_topic
 
 TOPIC: Final = "kept"
 PARTITIONS: Final = 2
@@ -37,7 +37,7 @@ _CLOCK_FOLDER: Final = Path(__file__).parent / "moved_clock"
 _LEFT_BEHIND: Final = shutil.ignore_patterns("node.log", "aside")
 
 
-class World:
+class Fixture:
     """Two regions in a folder; nothing runs before `start`."""
 
     def __init__(self, folder: Path, kept: set[str], *, regions: int = 2) -> None:
@@ -50,7 +50,7 @@ class World:
         self._clock_moved_s: dict[str, int] = {}
         """A region's clients live in its time: a time far in its future is refused, as in Kafka."""
 
-    def __enter__(self) -> "World":
+    def __enter__(self) -> "Fixture":
         """Open the links."""
         self.stage.links.__enter__()
         return self
@@ -284,56 +284,56 @@ class Template:
         """The first mirror."""
         return self.mirrors[0]
 
-    def open(self, folder: Path) -> World:
-        """Return a world in `folder` that begins like this."""
+    def open(self, folder: Path) -> Fixture:
+        """Return a fixture in `folder` that begins like this."""
         names = (self.home, *self.mirrors)
         for each in names:
             shutil.copytree(self.folder / each, folder / each, ignore=_LEFT_BEHIND)
         shutil.copy(self.folder / "cluster.json", folder)
-        return World(folder, set(self.kept), regions=len(names))
+        return Fixture(folder, set(self.kept), regions=len(names))
 
-    def put(self, source: Path, world: World, name: str) -> None:
+    def put(self, source: Path, fixture: Fixture, name: str) -> None:
         """Give a region that does not run this folder instead of its own."""
-        world.stage.folders.empty(name)
-        shutil.copytree(source, world.folder / name, ignore=_LEFT_BEHIND, dirs_exist_ok=True)
+        fixture.stage.folders.empty(name)
+        shutil.copytree(source, fixture.folder / name, ignore=_LEFT_BEHIND, dirs_exist_ok=True)
 
 
 def born(folder: Path, *, regions: int = 2) -> Template:
     """Return regions that have never seen a failover."""
-    with World(folder, set(), regions=regions) as world:
-        world.stage.cluster.start()
-        create_topic(world.stage.cluster.bootstrap, TOPIC, PARTITIONS)
-        return _left(world, None)
+    with Fixture(folder, set(), regions=regions) as fixture:
+        fixture.stage.cluster.start()
+        create_topic(fixture.stage.cluster.bootstrap, TOPIC, PARTITIONS)
+        return _left(fixture, None)
 
 
 def failed_over(folder: Path, before: Template) -> Template:
     """Return the same regions after the one that acted was lost, the other one took over, and it returned."""
     folder.mkdir(parents=True)
-    with before.open(folder) as world:
-        world.start(before.mirror)
-        world.tidemark("region", "failover", "--to", before.mirror, "--yes")
-        world.start(before.home)
-        return _left(world, before.folder)
+    with before.open(folder) as fixture:
+        fixture.start(before.mirror)
+        fixture.tidemark("region", "failover", "--to", before.mirror, "--yes")
+        fixture.start(before.home)
+        return _left(fixture, before.folder)
 
 
-def _left(world: World, former: Path | None) -> Template:
+def _left(fixture: Fixture, former: Path | None) -> Template:
     """Write, keep older copies, write again, and kill all."""
-    home, mirrors = world.settle()
-    world.write(home)
-    world.be_whole()
+    home, mirrors = fixture.settle()
+    fixture.write(home)
+    fixture.be_whole()
     names = (home, *mirrors)
     for name in names:
-        world.stage.kill(name)
-        shutil.copytree(world.folder / name, world.folder / "older" / name, ignore=_LEFT_BEHIND)
+        fixture.stage.kill(name)
+        shutil.copytree(fixture.folder / name, fixture.folder / "older" / name, ignore=_LEFT_BEHIND)
     for name in names:
-        world.start(name)
-    world.await_acting(home)
-    newer = world.write(home)
-    world.be_whole()
+        fixture.start(name)
+    fixture.await_acting(home)
+    newer = fixture.write(home)
+    fixture.be_whole()
     for name in names:
-        world.stage.kill(name)
-    kept = frozenset(world.kept)
-    return Template(world.folder, home, tuple(mirrors), kept, frozenset(newer), former)
+        fixture.stage.kill(name)
+    kept = frozenset(fixture.kept)
+    return Template(fixture.folder, home, tuple(mirrors), kept, frozenset(newer), former)
 
 
 @contextmanager
