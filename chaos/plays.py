@@ -11,35 +11,35 @@ from chaos.schedule import Kind
 from chaos.soak_stage import SoakStage
 
 
-def _home_killed(soak: SoakStage, home: str, mirror: str, gap_s: float) -> None:
-    soak.kill(home)
+def _primary_killed(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
+    soak.kill(primary)
     time.sleep(gap_s)
     soak.fail_over(mirror)
     time.sleep(gap_s)
 
 
-def _mirror_killed(soak: SoakStage, _home: str, mirror: str, gap_s: float) -> None:
+def _mirror_killed(soak: SoakStage, _primary: str, mirror: str, gap_s: float) -> None:
     soak.kill(mirror)
     time.sleep(gap_s)
 
 
-def _home_killed_briefly(soak: SoakStage, home: str, _mirror: str, gap_s: float) -> None:
-    soak.kill(home)
+def _primary_killed_briefly(soak: SoakStage, primary: str, _mirror: str, gap_s: float) -> None:
+    soak.kill(primary)
     time.sleep(gap_s)
 
 
-def _home_paused(soak: SoakStage, home: str, _mirror: str, gap_s: float) -> None:
-    soak.pause(home)
+def _primary_paused(soak: SoakStage, primary: str, _mirror: str, gap_s: float) -> None:
+    soak.pause(primary)
     time.sleep(gap_s)
 
 
-def _mirror_paused(soak: SoakStage, _home: str, mirror: str, gap_s: float) -> None:
+def _mirror_paused(soak: SoakStage, _primary: str, mirror: str, gap_s: float) -> None:
     soak.pause(mirror)
     time.sleep(gap_s)
 
 
-def _taker_killed(soak: SoakStage, home: str, mirror: str, gap_s: float) -> None:
-    soak.kill(home)
+def _taker_killed(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
+    soak.kill(primary)
     for factor in (1.0, 0.5):
         soak.order("failover", mirror)
         time.sleep(0.05 + gap_s * factor)
@@ -48,43 +48,43 @@ def _taker_killed(soak: SoakStage, home: str, mirror: str, gap_s: float) -> None
     soak.fail_over(mirror)
 
 
-def _failover_alive(soak: SoakStage, _home: str, mirror: str, _gap_s: float) -> None:
+def _failover_alive(soak: SoakStage, _primary: str, mirror: str, _gap_s: float) -> None:
     soak.fail_over(mirror)
 
 
-def _failover_paused(soak: SoakStage, home: str, mirror: str, gap_s: float) -> None:
-    soak.pause(home)
+def _failover_paused(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
+    soak.pause(primary)
     soak.fail_over(mirror)
     time.sleep(gap_s)
-    soak.resume(home)
+    soak.resume(primary)
 
 
-def _switch(soak: SoakStage, _home: str, mirror: str, _gap_s: float) -> None:
+def _switch(soak: SoakStage, _primary: str, mirror: str, _gap_s: float) -> None:
     soak.switch(mirror)
 
 
-def _switch_twice(soak: SoakStage, home: str, mirror: str, gap_s: float) -> None:
+def _switch_twice(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
     soak.switch(mirror)
     time.sleep(gap_s)
     soak.mend()
-    soak.switch(home)
+    soak.switch(primary)
 
 
-def _switch_taker_killed(soak: SoakStage, _home: str, mirror: str, gap_s: float) -> None:
+def _switch_taker_killed(soak: SoakStage, _primary: str, mirror: str, gap_s: float) -> None:
     soak.order("switch", mirror)
     time.sleep(gap_s)
     soak.kill(mirror)
 
 
-def _switch_home_killed(soak: SoakStage, home: str, mirror: str, gap_s: float) -> None:
+def _switch_primary_killed(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
     soak.order("switch", mirror)
     time.sleep(gap_s)
-    soak.kill(home)
+    soak.kill(primary)
     soak.fail_over(mirror)
 
 
-def _failovers_in_a_row(soak: SoakStage, home: str, mirror: str, gap_s: float) -> None:
-    for old, new in ((home, mirror), (mirror, home), (home, mirror)):
+def _failovers_in_a_row(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
+    for old, new in ((primary, mirror), (mirror, primary), (primary, mirror)):
         soak.kill(old)
         soak.fail_over(new)
         soak.start(old)
@@ -92,17 +92,17 @@ def _failovers_in_a_row(soak: SoakStage, home: str, mirror: str, gap_s: float) -
         time.sleep(gap_s)
 
 
-def _both_killed(soak: SoakStage, home: str, mirror: str, gap_s: float) -> None:
-    soak.kill(home)
+def _both_killed(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
+    soak.kill(primary)
     soak.kill(mirror)
     time.sleep(gap_s)
 
 
 PLAYS: Final[dict[Kind, Callable[[SoakStage, str, str, float], None]]] = {
-    Kind.HOME_KILLED: _home_killed,
+    Kind.PRIMARY_KILLED: _primary_killed,
     Kind.MIRROR_KILLED: _mirror_killed,
-    Kind.HOME_KILLED_BRIEFLY: _home_killed_briefly,
-    Kind.HOME_PAUSED: _home_paused,
+    Kind.PRIMARY_KILLED_BRIEFLY: _primary_killed_briefly,
+    Kind.PRIMARY_PAUSED: _primary_paused,
     Kind.MIRROR_PAUSED: _mirror_paused,
     Kind.TAKER_KILLED: _taker_killed,
     Kind.FAILOVER_ALIVE: _failover_alive,
@@ -110,7 +110,7 @@ PLAYS: Final[dict[Kind, Callable[[SoakStage, str, str, float], None]]] = {
     Kind.SWITCH: _switch,
     Kind.SWITCH_TWICE: _switch_twice,
     Kind.SWITCH_TAKER_KILLED: _switch_taker_killed,
-    Kind.SWITCH_HOME_KILLED: _switch_home_killed,
+    Kind.SWITCH_PRIMARY_KILLED: _switch_primary_killed,
     Kind.FAILOVERS_IN_A_ROW: _failovers_in_a_row,
     Kind.BOTH_KILLED: _both_killed,
 }

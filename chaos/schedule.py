@@ -15,19 +15,25 @@ from random import Random
 class Kind(enum.Enum):
     """What happens in a round."""
 
-    HOME_KILLED = "home is killed, the mirror takes over, the old home returns"
+    PRIMARY_KILLED = "the primary is killed, the mirror takes over, the old primary returns"
     MIRROR_KILLED = "the mirror is killed and started again"
-    HOME_KILLED_BRIEFLY = "home is killed and started again, nobody takes over"
-    HOME_PAUSED = "home is stopped for a while and goes on"
+    PRIMARY_KILLED_BRIEFLY = "the primary is killed and started again, nobody takes over"
+    PRIMARY_PAUSED = "the primary is stopped for a while and goes on"
     MIRROR_PAUSED = "the mirror is stopped for a while and goes on"
-    TAKER_KILLED = "home is killed, the taker too while it takes over; the order is given again"
-    FAILOVER_ALIVE = "the mirror takes over while home is alive"
-    FAILOVER_PAUSED = "the mirror takes over while home is stopped; home wakes up later"
+    TAKER_KILLED = (
+        "the primary is killed, the taker too while it takes over; the order is given again"
+    )
+    FAILOVER_ALIVE = "the mirror takes over while the primary is alive"
+    FAILOVER_PAUSED = (
+        "the mirror takes over while the primary is stopped; the primary wakes up later"
+    )
     SWITCH = "planned switch"
     SWITCH_TWICE = "planned switch there and back"
     SWITCH_TAKER_KILLED = "the mirror is killed in the middle of a planned switch to it"
-    SWITCH_HOME_KILLED = "home is killed in the middle of a planned switch away from it"
-    FAILOVERS_IN_A_ROW = "home is killed, the other takes over, home returns and takes over again"
+    SWITCH_PRIMARY_KILLED = "the primary is killed in the middle of a planned switch away from it"
+    FAILOVERS_IN_A_ROW = (
+        "the primary is killed, the other takes over, the primary returns and takes over again"
+    )
     BOTH_KILLED = "both regions are killed and started again"
 
 
@@ -70,9 +76,9 @@ def rounds(seed: int) -> Iterator[Round]:
 
 def _gap_s(kind: Kind, random: Random) -> float:
     match kind:
-        case Kind.TAKER_KILLED | Kind.SWITCH_TAKER_KILLED | Kind.SWITCH_HOME_KILLED:
+        case Kind.TAKER_KILLED | Kind.SWITCH_TAKER_KILLED | Kind.SWITCH_PRIMARY_KILLED:
             return random.uniform(0.0, 0.5)
-        case Kind.HOME_PAUSED | Kind.MIRROR_PAUSED | Kind.FAILOVER_PAUSED:
+        case Kind.PRIMARY_PAUSED | Kind.MIRROR_PAUSED | Kind.FAILOVER_PAUSED:
             return random.uniform(1.0, 10.0)
         case _:
             return random.uniform(0.0, 2.0)

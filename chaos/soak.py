@@ -133,18 +133,18 @@ class Soak(SoakStage):
         ]
         self._transfers += more
         produce_input(self.cluster.bootstrap, more, INPUT_PARTITIONS)
-        stage.wait_mirrored(self.cluster, self.home(), self.mirror(), PATIENCE_S)
+        stage.wait_mirrored(self.cluster, self.primary(), self.mirror(), PATIENCE_S)
 
     def play(self, each: Round) -> None:
         """Play one round, mend what it broke, and judge."""
         self.tell(str(each))
-        home = self.home()
-        mirror = next(name for name in REGIONS if name != home)
+        primary = self.primary()
+        mirror = next(name for name in REGIONS if name != primary)
         churn = threading.Thread(target=self._churn, daemon=True) if each.topic_churn else None
         if churn is not None:
             churn.start()
         time.sleep(each.pause_s)
-        PLAYS[each.kind](self, home, mirror, each.gap_s)
+        PLAYS[each.kind](self, primary, mirror, each.gap_s)
         self.mend()
         if churn is not None:
             churn.join(PATIENCE_S)
@@ -162,31 +162,33 @@ class Soak(SoakStage):
         for producer in self._producers:
             if not producer.rest(PATIENCE_S):
                 self.blame("a plain producer has messages that are not answered")
-        home = self.home()
+        primary = self.primary()
         try:
-            stage.wait_until("the input to be worked off", PATIENCE_S, self._worked_off(home))
+            stage.wait_until("the input to be worked off", PATIENCE_S, self._worked_off(primary))
         except (stage.StageError, KafkaException) as error:
             done = len(self._journal.acks) - commits
             self.blame(f"workers hang: {error}; {done} commits since; {self._journal.errors[-3:]}")
             self._diagnose()
         try:
             # A worker that hangs leaves its transaction open, and readers wait for what becomes of it.
-            stage.wait_until("every transaction to end", PATIENCE_S, lambda: not self._open(home))
-            stage.wait_mirrored(self.cluster, home, self.mirror(), PATIENCE_S)
+            stage.wait_until(
+                "every transaction to end", PATIENCE_S, lambda: not self._open(primary)
+            )
+            stage.wait_mirrored(self.cluster, primary, self.mirror(), PATIENCE_S)
         except stage.StageError as error:
-            self.blame(f"{error}; open: {self._open(home)}")
+            self.blame(f"{error}; open: {self._open(primary)}")
         return len(self.anomalies) == anomalies
 
-    def _open(self, home: str) -> list[str]:
+    def _open(self, primary: str) -> list[str]:
         """Return the transactions that are not over."""
-        answer = request(self.cluster.place(home).http, "GET", "/v1/transactions")
+        answer = request(self.cluster.place(primary).http, "GET", "/v1/transactions")
         return [
             f"{each['transactional_id']}: {each['state']}"
             for each in answer["transactions"]
             if each["state"] not in OVER
         ]
 
-    def _worked_off(self, home: str) -> Callable[[], bool]:
+    def _worked_off(self, primary: str) -> Callable[[], bool]:
         """Return what asks whether all input is committed, and lets new workers in where none gets on.
 
         1. A worker asks its region for the group's coordinator. 2. That region goes away, the worker goes on
@@ -198,7 +200,7 @@ class Soak(SoakStage):
         def done() -> bool:
             nonlocal seen, since_s
             try:
-                count = committed_rows(self.cluster.place(home).bootstrap, INPUT_PARTITIONS)
+                count = committed_rows(self.cluster.place(primary).bootstrap, INPUT_PARTITIONS)
             except KafkaException as error:
                 # Offsets are not stable while a transaction holds newer ones, up to its time-out (20 s).
                 if error.args[0].code() != KafkaError._TIMED_OUT:
@@ -228,7 +230,7 @@ class Soak(SoakStage):
         with (self.folder / "hang.txt").open("w") as out:
             faulthandler.dump_traceback(file=out, all_threads=True)
             out.flush()
-            place = self.cluster.place(self.home())
+            place = self.cluster.place(self.primary())
             for words, option, address in (
                 (("group", "describe", GROUP_ID), "--bootstrap", place.bootstrap),
                 (("txn", "list"), "--url", place.http),
@@ -276,27 +278,27 @@ class Soak(SoakStage):
         )
 
     def _read_both(self) -> dict[str, frozenset[Shown]]:
-        """Read home, then the mirror until it shows the same: the last tidemark may be on its way."""
-        home, mirror = self.home(), self.mirror()
-        self._source = home
+        """Read the primary, then the mirror until it shows the same: the last tidemark may be on its way."""
+        primary, mirror = self.primary(), self.mirror()
+        self._source = primary
         deadline_s = time.monotonic() + SHOW_PATIENCE_S
-        wanted = read_all(self.cluster.place(home).bootstrap, READ_TOPICS)
+        wanted = read_all(self.cluster.place(primary).bootstrap, READ_TOPICS)
         while True:
             seen = read_all(self.cluster.place(mirror).bootstrap, READ_TOPICS)
             if seen == wanted or time.monotonic() > deadline_s:
-                return {home: wanted, mirror: seen}
+                return {primary: wanted, mirror: seen}
             time.sleep(0.1)
 
     def _judge_transfers(self, found: Mapping[str, frozenset[Shown]]) -> None:
-        home = self.home()
-        mirror = next(name for name in REGIONS if name != home)
-        count = committed_rows(self.cluster.place(home).bootstrap, INPUT_PARTITIONS)
+        primary = self.primary()
+        mirror = next(name for name in REGIONS if name != primary)
+        count = committed_rows(self.cluster.place(primary).bootstrap, INPUT_PARTITIONS)
         findings = audit(
-            self._transfers, count, _entries(found[home]), _entries(found[mirror]), self._journal
+            self._transfers, count, _entries(found[primary]), _entries(found[mirror]), self._journal
         )
         for broken in findings.broken:
             self.blame(broken)
-        differing = [r for r in found[home] ^ found[mirror] if r.topic == PLAIN_TOPIC]
+        differing = [r for r in found[primary] ^ found[mirror] if r.topic == PLAIN_TOPIC]
         if differing:
             self.blame(f"plain records that differ between regions: {sorted(differing)[:8]}")
         exact = [
@@ -334,7 +336,7 @@ class Soak(SoakStage):
         mirror = next(name for name in REGIONS if name != self._source)
         done = subprocess.run(
             [sys.executable, "-m", "region_broker", "reconcile", "all",
-             "--source", str(self.folder / self._source), "--mirror", str(self.folder / mirror),
+             "--primary", str(self.folder / self._source), "--mirror", str(self.folder / mirror),
              "--engine", "local", "--out", str(self.folder / "reconcile"), "-o", "json"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip

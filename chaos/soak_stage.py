@@ -66,7 +66,7 @@ class ClusterStage:
 
 
 class SoakStage(ClusterStage):
-    """The regions of a soak or a drill; `home`, `mirror` and `mend` are for the two of a soak."""
+    """The regions of a soak or a drill; `primary`, `mirror` and `mend` are for the two of a soak."""
 
     def __init__(self, seed: int, folder: Path, region_count: int = len(REGIONS)) -> None:
         """Plan the cluster; nothing is started."""
@@ -77,7 +77,7 @@ class SoakStage(ClusterStage):
         self.planned: set[int] = set()
         super().__init__(folder, region_count, self.random)
 
-    def home(self) -> str:
+    def primary(self) -> str:
         """Return who acts, once exactly one does and the other mirrors it."""
         found = ""
 
@@ -95,8 +95,8 @@ class SoakStage(ClusterStage):
 
     def mirror(self) -> str:
         """Return the other one."""
-        home = self.home()
-        return next(name for name in REGIONS if name != home)
+        primary = self.primary()
+        return next(name for name in REGIONS if name != primary)
 
     def pause(self, name: str) -> None:
         self.tell(f"  stop {name}")
@@ -194,6 +194,6 @@ class SoakStage(ClusterStage):
             for v in map(self.view, REGIONS)
             if v is not None
         ]
-        self.blame(f"not one home and one mirror within {ACT_PATIENCE_S:.0f} s: {stuck}")
+        self.blame(f"not one primary and one mirror within {ACT_PATIENCE_S:.0f} s: {stuck}")
         if not any(v["acting"] for v in stuck):
             self.fail_over("us")

@@ -96,7 +96,7 @@ def judge_start(region_epoch: int, reports: Sequence[SiteReport]) -> StartDecisi
     """Return what a region that acted under `region_epoch` may do, given the sites that answered.
 
     Whether a mirror has shown more than it holds is judged by itself (`history`, T33). No report at all means ACT: with two sites an
-    unreachable mirror must not keep home down, and the operator answers for not having failed over.
+    unreachable mirror must not keep the primary down, and the operator answers for not having failed over.
     """
     ahead = max(reports, key=lambda report: report.region_epoch, default=None)
     if ahead is not None and ahead.region_epoch > region_epoch:

@@ -11,7 +11,7 @@ from geo_replicator.events import MirrorLogEnd
 from geo_replicator.lineage import LogKey
 from geo_replicator.topology import MirrorTopic
 
-# Rounds, at home.
+# Rounds, at the primary.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ RoundEffect: TypeAlias = RecordTerm | EnterRound | ReleaseRound | CollectPositio
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to home and make the handshake."""
+    """Connect to the primary and make the handshake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class WaitBackoff:
 
 @dataclass(frozen=True, slots=True)
 class ShowHistory:
-    """Show home what was reached and shown here: it must hold all of it (T33)."""
+    """Show the primary what was reached and shown here: it must hold all of it (T33)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRegistry:
-    """Ask home for its topic registry."""
+    """Ask the primary for its topic registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +115,22 @@ class AwaitTidemarkToShrink:
 
 @dataclass(frozen=True, slots=True)
 class CheckEpochs:
-    """Ask home where its logs leave these leader epochs (T23)."""
+    """Ask the primary where its logs leave these leader epochs (T23)."""
 
     logs: Mapping[LogKey, MirrorLogEnd]
 
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """The mirror's log holds from `diverges_at` on what home does not have. Never cut silently.
+    """The mirror's log holds from `diverges_at` on what the primary does not have. Never cut silently.
 
-    Home ends leader epoch `home_leader_epoch` at `home_end_offset`; the mirror must look where its own log
+    The primary ends leader epoch `primary_leader_epoch` at `primary_end_offset`; the mirror must look where its own log
     leaves that epoch, keep the smaller of both, and put the rest into quarantine.
     """
 
     key: LogKey
-    home_leader_epoch: int
-    home_end_offset: int
+    primary_leader_epoch: int
+    primary_end_offset: int
     mirror_end_offset: int
 
 
@@ -143,7 +143,7 @@ class HandOverDivergence:
 
 @dataclass(frozen=True, slots=True)
 class StartLogs:
-    """Let these empty logs begin where home's begin: what lies before was deleted at home (T14)."""
+    """Let these empty logs begin where the primary's begin: what lies before was deleted at the primary (T14)."""
 
     offsets: Mapping[LogKey, int]
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from geo_replicator.lineage import NO_LINEAGE, Lineage, LogKey
 from geo_replicator.topology import MirrorTopic
 
-# Rounds, at home.
+# Rounds, at the primary.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class LinkStarted:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeDone:
-    """Connected, and home's Hello came: it acts under `region_epoch`."""
+    """Connected, and the primary's Hello came: it acts under `region_epoch`."""
 
-    home_region: str
+    primary_region: str
     region_epoch: int
     acting: bool
     lineage: Lineage = NO_LINEAGE
@@ -88,9 +88,9 @@ class HandshakeDone:
 
 @dataclass(frozen=True, slots=True)
 class HistoryShown:
-    """Home compared what was reached here under `reached_region_epoch` with its own history (T33).
+    """The primary compared what was reached here under `reached_region_epoch` with its own history (T33).
 
-    `missing` says of each log that differs what home does not hold, for people.
+    `missing` says of each log that differs what the primary does not hold, for people.
     """
 
     reached_region_epoch: int
@@ -99,13 +99,13 @@ class HistoryShown:
 
 @dataclass(frozen=True, slots=True)
 class RegistryRead:
-    """Home's topic registry at `metadata_version`, and the topics that are mirrored so far."""
+    """The primary's topic registry at `metadata_version`, and the topics that are mirrored so far."""
 
     metadata_version: int
     registry: tuple[MirrorTopic, ...]
     mirrored: tuple[MirrorTopic, ...]
     unnamed: tuple[LogKey, ...] = ()
-    """Logs with records here that home has no more, and names no deletion for (T34)."""
+    """Logs with records here that the primary has no more, and names no deletion for (T34)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ class MirrorLogEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class HomeLogEnd:
-    """Home's answer: the largest leader epoch <= the asked one, where it ends, where the log starts."""
+class PrimaryLogEnd:
+    """The primary's answer: the largest leader epoch <= the asked one, where it ends, where the log starts."""
 
     leader_epoch: int
     end_offset: int
@@ -134,9 +134,9 @@ class HomeLogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogsChecked:
-    """Home answered where its logs leave the leader epochs that the mirror's logs end with (T23)."""
+    """The primary answered where its logs leave the leader epochs that the mirror's logs end with (T23)."""
 
-    answers: Mapping[LogKey, HomeLogEnd]
+    answers: Mapping[LogKey, PrimaryLogEnd]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class LinkBroken:
-    """The connection ended, could not be made, or home refused. `reason` is for people."""
+    """The connection ended, could not be made, or the primary refused. `reason` is for people."""
 
     reason: str
 

@@ -347,7 +347,7 @@ class SeekHistory(msgspec.Struct, frozen=True):
 
 
 class Mirror(msgspec.Struct, frozen=True):
-    """Follow the acting region."""
+    """Follow the primary region."""
 
 
 class CollectPromises(msgspec.Struct, frozen=True):

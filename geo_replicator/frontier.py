@@ -4,9 +4,9 @@ INV-FR1  a tidemark is complete when every position of it, and of all before it,
 INV-FR2  a complete tidemark is shown only after the fact {region epoch, k} is durable
 INV-FR3  reached never goes down here; only a lineage that voids it lowers it, at a restart of the role (T25)
 INV-FR4  a void tidemark is never complete, nor is any behind it of the same epoch (T25)
-INV-FR5  a tidemark whose bytes were deleted at home before they came is skipped, with all up to the one
+INV-FR5  a tidemark whose bytes were deleted at the primary before they came is skipped, with all up to the one
          that no longer names the deleted log; what else they need is needed still
-INV-FR6  only logs that were checked against home under the tidemark's region epoch count for it (T23)
+INV-FR6  only logs that were checked against the primary under the tidemark's region epoch count for it (T23)
 INV-FR7  a log that was copied with the holes of a cleaning counts for no tidemark inside them: its keys have their
          newest values only from the end of what was cleaned on (T13)
 INV-FR8  a log that the tidemark reached names and that is not here is needed by whatever comes next: nothing is complete
@@ -88,7 +88,8 @@ class Frontier:
     def absent(self, positions: Mapping[LogKey, int]) -> None:
         """Name the logs of the tidemark reached that are not here, with their positions; before any is observed (INV-FR8).
 
-        1. Home deletes a topic, and is lost before a tidemark says so. 2. Another region takes over at a tidemark that
+        1. The primary deletes a topic, and is lost before a tidemark says so. 2. Another region takes over at a
+           tidemark that
         names the topic. 3. The lost one returns to that tidemark, without the topic; later tidemarks do not name it
         again while nobody writes to it. 4. It would count as reached, and be taken over at, without those records.
         """
@@ -102,7 +103,7 @@ class Frontier:
         return {key: position for key, position in absent.items() if key not in gone}
 
     def _give_up(self, removed: Iterable[LogKey]) -> None:
-        """Skip the pending tidemarks that need bytes which are gone at home: a later one does not."""
+        """Skip the pending tidemarks that need bytes which are gone at the primary: a later one does not."""
         lost: list[_Pending] = []
         for key in removed:
             log = self._logs.get(key)
@@ -154,7 +155,7 @@ class Frontier:
         )
 
     def reconciled(self, keys: Iterable[LogKey], region_epoch: int) -> None:
-        """Note that these logs were checked against home under `region_epoch` (INV-FR6)."""
+        """Note that these logs were checked against the primary under `region_epoch` (INV-FR6)."""
         for key in keys:
             log = self._logs.setdefault(key, _Log())
             log.reconciled_region_epoch = max(log.reconciled_region_epoch, region_epoch)

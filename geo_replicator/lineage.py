@@ -51,7 +51,7 @@ class Cut:
     """A tidemark with its positions: the first offset of each log that it does not hold.
 
     D for data and groups, L for the transaction ledger, one past record k for `__tidemarks`.
-    `published_wall_ms` is home's wall clock at publication.
+    `published_wall_ms` is the primary's wall clock at publication.
     """
 
     point: TidemarkPoint

@@ -168,7 +168,7 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     another mirror, holds only what had been copied, so its losses are those known so far. With a statement, each
     lost transaction is either one of the `named_count` that it named, or in `not_arrived`, or in `unexplained`.
 
-    `cause` is `divergence` for what a mirror held and the acting region did not, while `lineage_epoch` was followed:
+    `cause` is `divergence` for what a mirror held and the primary region did not, while `lineage_epoch` was followed:
     no takeover lost that, and no statement names it. `unreadable` are the tails, with the reason, that the disk
     changed: what they held is not counted, or not whole.
     """

@@ -1,4 +1,4 @@
-"""What a link needs from the process around it: home, the mirror's logs and topics, one durable fact.
+"""What a link needs from the process around it: the primary, the mirror's logs and topics, one durable fact.
 
 The room `region_broker.region` implements these. Errors that a link lives with are `LinkFailed`; all else is a bug.
 Not here: what clock and chance are (`idempotency.ports`).
@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from geo_replicator.effects import Diverged
-from geo_replicator.events import HandshakeDone, HomeLogEnd, MirrorLogEnd
+from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
@@ -44,20 +44,20 @@ class SentSlice:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """One fetch answer; `sent_wall_ms` is home's clock."""
+    """One fetch answer; `sent_wall_ms` is the primary's clock."""
 
     metadata_version: int
     sent_wall_ms: int
     parts: tuple[SentSlice, ...]
 
 
-class HomeSession(Protocol):
-    """One connection to home, after its handshake. Every call raises `LinkFailed` when it cannot be answered."""
+class PrimarySession(Protocol):
+    """One connection to the primary, after its handshake. Every call raises `LinkFailed` when it cannot be answered."""
 
     async def show_history(
         self, point: TidemarkPoint, shown: Sequence[ShownLog]
     ) -> Sequence[HistoryDifference]:
-        """Show a piece of what was reached at `point`; return what home does not hold of it (T33)."""
+        """Show a piece of what was reached at `point`; return what the primary does not hold of it (T33)."""
         ...
 
     async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:
@@ -65,14 +65,15 @@ class HomeSession(Protocol):
         ...
 
     async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
-        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here.
+        """Return which topics of these logs the primary has deleted by a command (T34); it hears that the others are
+        here.
 
         With each log goes the leader epoch of its newest batch.
         """
         ...
 
-    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:
-        """Return where home's logs leave these leader epochs; a log that home lacks is left out."""
+    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, PrimaryLogEnd]:
+        """Return where the primary's logs leave these leader epochs; a log that the primary lacks is left out."""
         ...
 
     def fetch(
@@ -82,14 +83,14 @@ class HomeSession(Protocol):
         ...
 
     async def report_reached(self, point: TidemarkPoint, lag: Lag) -> None:
-        """Tell home what was reached durably, and how far the mirror lags."""
+        """Tell the primary what was reached durably, and how far the mirror lags."""
         ...
 
 
-class Home(Protocol):
-    """The acting region, as it can be reached now."""
+class Primary(Protocol):
+    """The primary region, as it can be reached now."""
 
-    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, HandshakeDone]]:
+    def session(self) -> AbstractAsyncContextManager[tuple[PrimarySession, HandshakeDone]]:
         """Connect and make the handshake; raises `LinkFailed`. Leaving the context closes the connection."""
         ...
 
@@ -117,8 +118,8 @@ class MirrorLogs(Protocol):
         """Return below which offset the log may lack others, because it or its original was cleaned; 0: none."""
         ...
 
-    def cleaned_at_home(self, key: LogKey, cleaned_below: int) -> None:
-        """Note how far home has cleaned the log: so far it may have holes, and may be cleaned here."""
+    def cleaned_at_primary(self, key: LogKey, cleaned_below: int) -> None:
+        """Note how far the primary has cleaned the log: so far it may have holes, and may be cleaned here."""
         ...
 
     async def evidence(self, cut: Cut, keys: Sequence[LogKey]) -> Sequence[ShownLog]:
@@ -177,7 +178,7 @@ class MirrorTopics(Protocol):
         ...
 
     async def create(self, topic: MirrorTopic) -> None:
-        """Create the topic with home's id and open its logs as mirrors; raises `LinkFailed`."""
+        """Create the topic with the primary's id and open its logs as mirrors; raises `LinkFailed`."""
         ...
 
     def open_logs(self, topic: MirrorTopic) -> None:
@@ -193,7 +194,8 @@ class MirrorTopics(Protocol):
         ...
 
     async def rename(self, names: Mapping[UUID, str]) -> bool:
-        """Give topics that wait for their name the one that home knows them by, where it is free; tell if any got it."""
+        """Give topics that wait for their name the one that the primary knows them by, where it is free; tell if any
+        got it."""
         ...
 
     async def update_configs(self, topic: MirrorTopic) -> None:
@@ -230,7 +232,7 @@ class DivergenceHandler(Protocol):
 class LinkPorts:
     """Everything a link is handed."""
 
-    home: Home
+    primary: Primary
     logs: MirrorLogs
     topics: MirrorTopics
     reached: ReachedStore
@@ -244,6 +246,6 @@ class LinkFacts:
     """What a link follows: under which region epoch, whose lineage, which ledgers."""
 
     region_epoch: int
-    home_region: str
+    primary_region: str
     lineage: Lineage
     ledgers: LedgerTopics

@@ -22,7 +22,7 @@ from geo_replicator.lineage import Cut, LogKey
 
 
 class CutCause(StrEnum):
-    """Why a tail was cut off: who acts began from a base below it, or its bytes differ from the acting region's."""
+    """Why a tail was cut off: who acts began from a base below it, or its bytes differ from the primary region's."""
 
     LINEAGE = "lineage"
     DIVERGENCE = "divergence"

@@ -36,7 +36,7 @@ class TidemarkError(Exception):
 
 
 class LogPosition(NamedTuple):
-    """D of one log, and its log start at home (T14)."""
+    """D of one log, and its log start at the primary (T14)."""
 
     cut_offset: int
     log_start_offset: int
@@ -47,7 +47,7 @@ class Tidemark:
     """One published cut. `ledger` is L per shard; `moved` holds D where it changed, or all if `full`.
 
     `previous_at` and `full_at` are offsets in `__tidemarks` (NOWHERE: none; `full_at` of a full record is
-    NOWHERE too, it is the full one itself). `wall_ms` is home's clock at publication.
+    NOWHERE too, it is the full one itself). `wall_ms` is the primary's clock at publication.
     """
 
     domain: str
@@ -258,7 +258,7 @@ def broken_rules(before: Vector, after: Tidemark) -> list[str]:
 class TidemarkBook:
     """The tidemarks from a floor on: what was read of `__tidemarks`, resolved to full vectors on demand.
 
-    The floor is the last tidemark reached (mirror) or published (home): nobody asks for older ones. Feed it
+    The floor is the last tidemark reached (mirror) or published (primary): nobody asks for older ones. Feed it
     every record in log order from a full one on (or from offset 0).
     """
 

@@ -35,7 +35,7 @@ class LedgerTopics:
 
 @dataclass(frozen=True, slots=True)
 class MirrorTopic:
-    """One topic of the domain's registry, as home describes it."""
+    """One topic of the domain's registry, as the primary describes it."""
 
     topic_id: UUID
     name: str
@@ -53,7 +53,8 @@ class MirrorTopic:
 class TopicDifference:
     """What a mirror must change to follow a registry; `gone`, `grown`, `shrunk` wait for a tidemark (T15).
 
-    `grown` and `shrunk` are as home describes them. A topic shrinks where home's growth was lost in a failover.
+    `grown` and `shrunk` are as the primary describes them. A topic shrinks where the primary's growth was lost in a
+    failover.
     """
 
     created: tuple[MirrorTopic, ...]
@@ -67,7 +68,7 @@ class TopicDifference:
 def topic_difference(
     mirrored: Iterable[MirrorTopic], registry: Iterable[MirrorTopic]
 ) -> TopicDifference:
-    """Return what separates the topics of a mirror from home's registry, each list in name order."""
+    """Return what separates the topics of a mirror from the primary's registry, each list in name order."""
     have = {topic.topic_id: topic for topic in mirrored}
     want = {topic.topic_id: topic for topic in registry}
     by_name = sorted(want.values(), key=lambda topic: topic.name)
@@ -92,7 +93,7 @@ def topic_difference(
 def unnamed_absences(
     difference: TopicDifference, deleted: Container[UUID], holds_records: Callable[[LogKey], bool]
 ) -> tuple[LogKey, ...]:
-    """Return the logs with records here that home has no more, and that no deletion names (T34).
+    """Return the logs with records here that the primary has no more, and that no deletion names (T34).
 
     A log without records may go: what it held was never here, or a lineage entry has cut it off (T25).
     """

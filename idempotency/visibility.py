@@ -1,6 +1,6 @@
 """What a reader of one partition may see: open transactions, last stable offset, aborted ranges.
 
-The `bound` of every question is the high watermark at home and D(k) on a mirror (T17): only markers
+The `bound` of every question is the high watermark at the primary and D(k) on a mirror (T17): only markers
 below it count, whatever else is in the log.
 
 INV-V1  last_stable_offset(bound) <= bound.

@@ -32,6 +32,7 @@ from region_broker.config_rules import (
 )
 from region_broker.controller.metadata_image import RegionImage
 from region_broker.controller.near_words import near, nearest
+from region_broker.former_names import CONFIG_KEYS
 from region_broker.limits import (
     CONNECTION_RATE_DEFAULT,
     CONNECTIONS_MAX,
@@ -103,7 +104,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     region: Name
     cluster_id: Name
     data_dir: Annotated[str, Folder()]
-    home_region: Name
+    initial_primary_region: Name
     regions: list[RegionConfig]
     listen_host: Annotated[str, Host()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
@@ -191,6 +192,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             value = environment.get(overlay_of(key))
             if value is not None and key != "regions":
                 raw[key] = value
+        for former, key in CONFIG_KEYS.items():
+            value = environment.get(overlay_of(key), environment.get(overlay_of(former)))
+            if value is not None:
+                raw.pop(former, None)
+                raw[key] = value
         mistaken = [overlay.problem for overlay in unknown_overlays(environment) if overlay.problem]
         return cls.build(raw, str(path), mistaken)
 
@@ -198,6 +204,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def build(cls, raw: Mapping[str, Any], origin: str, found: Sequence[Problem] = ()) -> Self:
         """Check `raw` and return the configuration; raises `ConfigError`, also for what was `found` before."""
         problems = list(found)
+        raw = _under_present_keys(raw, problems)
         values = _checked_table("", cls, raw, problems)
         regions = [
             _checked_table(f"regions[{at}].", RegionConfig, region, problems)
@@ -243,6 +250,7 @@ def unknown_overlays(environment: Mapping[str, str]) -> list[Overlay]:
     others for a service of that name.
     """
     known = {overlay_of(key): key for key in NodeConfig.__struct_fields__ if key != "regions"}
+    known |= {overlay_of(former): key for former, key in CONFIG_KEYS.items()}
     found = []
     for name in sorted(environment):
         if not name.startswith(OVERLAY_PREFIX) or name in known or name in OF_OTHER_COMMANDS:
@@ -256,6 +264,20 @@ def unknown_overlays(environment: Mapping[str, str]) -> list[Overlay]:
             problem = Problem(name, "overlays no key", right)
         found.append(Overlay(name, problem))
     return found
+
+
+def _under_present_keys(raw: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """Return `raw` with former keys under their present names (INV-FMN1)."""
+    present = dict(raw)
+    for former, key in CONFIG_KEYS.items():
+        if former in present and key in present:
+            problems.append(
+                Problem(former, f"is the former name of {key}", "only one of the two: remove it")
+            )
+        if former in present:
+            present.setdefault(key, present.pop(former))
+            present.pop(former, None)
+    return present
 
 
 def _checked_table(

@@ -67,7 +67,7 @@ def _regions_told(values: Values, regions: Regions) -> Iterator[Problem]:
     if not all("name" in region for region in regions):
         return
     names = [region["name"] for region in regions]
-    for key in ("region", "home_region"):
+    for key in ("region", "initial_primary_region"):
         value = values.get(key)
         if value is not None and value not in names:
             yield Problem(

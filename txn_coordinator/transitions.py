@@ -27,7 +27,7 @@ ORPHAN_PREFIX: Final = "\x00orphan-"
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What every transition is stamped with: wall time and the acting region epoch."""
+    """What every transition is stamped with: wall time and the primary region epoch."""
 
     wall_ms: int
     region_epoch: int

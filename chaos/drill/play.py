@@ -1,4 +1,4 @@
-"""One drill: home is killed, a second region takes over, and then a second failover with the third region in some state.
+"""One drill: the primary is killed, a second region takes over, and then a second failover with the third region in some state.
 
 Clients must get on by themselves after each failover: whoever does not within the patience is an anomaly.
 
@@ -17,7 +17,7 @@ from chaos.drill.gaps import Phase
 from chaos.soak_stage import SoakStage
 from region_broker.cli.demo import stage
 
-HOME, SECOND, THIRD = "eu", "us", "ap"
+PRIMARY, SECOND, THIRD = "eu", "us", "ap"
 SETTLE_S: Final = 4.0
 SETTLED_COMMITS: Final = 3
 MIRRORED_S: Final = 60.0
@@ -26,26 +26,20 @@ MIRRORED_S: Final = 60.0
 class Third(enum.Enum):
     """How the region that takes no part is at the second failover."""
 
-    HOME_STAYS_DEAD = "home stays dead; the third region takes over from the second"
+    PRIMARY_STAYS_DEAD = "the primary stays dead; the third region takes over from the second"
     DEAD_BEFORE = (
-        "the third one was killed at the start; home, back again, takes over from the second"
+        "the third one was killed at the start; the primary, back again, takes over from the second"
     )
     KILLED_WITH_SECOND = (
-        "the third one is killed together with the second; home, back again, takes over"
+        "the third one is killed together with the second; the primary, back again, takes over"
     )
-    KILLED_WITH_HOME = (
-        "the third one is killed together with home; home comes back and takes over from the second"
-    )
-    PAUSED = (
-        "the third one stands still from the start; home, back again, takes over from the second"
-    )
+    KILLED_WITH_PRIMARY = "the third one is killed together with the primary; the primary comes back and takes over from the second"
+    PAUSED = "the third one stands still from the start; the primary, back again, takes over from the second"
     PAUSED_LATE = (
-        "the third one stands still after the first failover; home, back again, takes over"
+        "the third one stands still after the first failover; the primary, back again, takes over"
     )
-    HOME_RETURNS = "home starts while the third one takes over from the second"
-    SECOND_PAUSED = (
-        "the second one stands still instead of being killed; home, back again, takes over from it"
-    )
+    PRIMARY_RETURNS = "the primary starts while the third one takes over from the second"
+    SECOND_PAUSED = "the second one stands still instead of being killed; the primary, back again, takes over from it"
 
 
 class Drill(SoakStage):
@@ -62,9 +56,9 @@ class Drill(SoakStage):
     def set_up(self, clients: DrillClients) -> None:
         """Start regions, topics and clients."""
         self.cluster.start()
-        clients.prepare(self.cluster.place(HOME).bootstrap)
-        stage.wait_mirrored(self.cluster, HOME, SECOND, MIRRORED_S)
-        stage.wait_mirrored(self.cluster, HOME, THIRD, MIRRORED_S)
+        clients.prepare(self.cluster.place(PRIMARY).bootstrap)
+        stage.wait_mirrored(self.cluster, PRIMARY, SECOND, MIRRORED_S)
+        stage.wait_mirrored(self.cluster, PRIMARY, THIRD, MIRRORED_S)
         clients.start()
 
     def tear_down(self) -> None:
@@ -92,8 +86,8 @@ class Drill(SoakStage):
         (self.kill if self.third is Third.DEAD_BEFORE else self.pause)(THIRD)
 
     def _first_failover(self) -> None:
-        self.kill(HOME)
-        if self.third is Third.KILLED_WITH_HOME:
+        self.kill(PRIMARY)
+        if self.third is Third.KILLED_WITH_PRIMARY:
             self.kill(THIRD)
         time.sleep(self._gap_s)
         self.fail_over(SECOND)
@@ -101,8 +95,8 @@ class Drill(SoakStage):
     def _between(self) -> None:
         """Bring back who is to take over, and let it copy."""
         taker = self._taker()
-        if taker == HOME:
-            self.start(HOME)
+        if taker == PRIMARY:
+            self.start(PRIMARY)
         stage.wait_mirrored(self.cluster, SECOND, taker, MIRRORED_S)
         time.sleep(self._gap_s)
 
@@ -111,13 +105,13 @@ class Drill(SoakStage):
         if self.third is Third.KILLED_WITH_SECOND:
             self.kill(THIRD)
         time.sleep(self._gap_s)
-        if self.third is Third.HOME_RETURNS:
-            self.tell(f"  start {HOME}")
-            self.cluster.launch(HOME)
+        if self.third is Third.PRIMARY_RETURNS:
+            self.tell(f"  start {PRIMARY}")
+            self.cluster.launch(PRIMARY)
         self.fail_over(self._taker())
 
     def _taker(self) -> str:
-        return THIRD if self.third in (Third.HOME_STAYS_DEAD, Third.HOME_RETURNS) else HOME
+        return THIRD if self.third in (Third.PRIMARY_STAYS_DEAD, Third.PRIMARY_RETURNS) else PRIMARY
 
     def _blame_hanging(self, phase: str, late: Sequence[str]) -> None:
         """Keep in which calls they wait: it is gone when all is stopped."""

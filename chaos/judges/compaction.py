@@ -1,4 +1,4 @@
-"""The judge of a compacted topic: of each key the newest value is there, at home and at the mirrors.
+"""The judge of a compacted topic: of each key the newest value is there, at the primary and at the mirrors.
 
 What is newest of a key was written to that key, and nothing newer of it was acknowledged, but for what a word covers; a
 key without a record had a tombstone at its end. All regions show the same newest values, whatever each of them has

@@ -49,7 +49,7 @@ _WEIGHTS: Final = {
     Kind.HALF: 6, Kind.CUT: 6, Kind.SILENCE: 4, Kind.HEAL: 9, Kind.FAILOVER: 12, Kind.SWITCH: 6,
     Kind.ALONE: 5,
 }  # fmt: skip
-_HOME_SHARE: Final = 0.55
+_PRIMARY_SHARE: Final = 0.55
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ def draw(seed: int, regions: Sequence[str]) -> list[Action]:
 
 def _some(chance: Random, count: int, regions: Sequence[str]) -> list[Action]:
     actions: list[Action] = []
-    home = regions[0]
+    primary = regions[0]
     copied: set[str] = set()
     for _ in range(count):
         [kind] = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-        region = home if chance.random() < _HOME_SHARE else chance.choice(regions)
-        if kind in {Kind.FAILOVER, Kind.SWITCH} and region == home:
-            region = chance.choice([name for name in regions if name != home])
+        region = primary if chance.random() < _PRIMARY_SHARE else chance.choice(regions)
+        if kind in {Kind.FAILOVER, Kind.SWITCH} and region == primary:
+            region = chance.choice([name for name in regions if name != primary])
         other = chance.choice([name for name in regions if name != region])
         pause_s = round(chance.uniform(0.1, PAUSE_MAX_S), 1)
         part = chance.choice(list(Part))
@@ -103,6 +103,6 @@ def _some(chance: Random, count: int, regions: Sequence[str]) -> list[Action]:
         if kind is Kind.COPY:
             copied.add(region)
         if kind in {Kind.FAILOVER, Kind.SWITCH}:
-            home = region
+            primary = region
         actions.append(Action(kind, region, other, pause_s, part, put_back))
     return actions

@@ -46,7 +46,7 @@ def settle(stage: Stage) -> bool:
         for name in stage.names:
             stage.start(name)
         time.sleep(_ASK_S)
-    stage.blame(f"not one home and its mirrors within {SETTLE_S:.0f} s: {picture}")
+    stage.blame(f"not one primary and its mirrors within {SETTLE_S:.0f} s: {picture}")
     return False
 
 

@@ -1,1 +1,1 @@
-"""One mirror's link to home: what it decides, and what runs it."""
+"""One mirror's link to the primary: what it decides, and what runs it."""

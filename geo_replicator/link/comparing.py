@@ -1,9 +1,10 @@
 """Where one region's logs leave another's, by bytes: what leader epochs alone cannot tell (T33).
 
-A log that agrees by leader epochs is reconciled only if its last batch is home's, too. Where it is not, the end of what
-both share is found by halving: a question for each doubling of the log.
+A log that agrees by leader epochs is reconciled only if its last batch is the primary's, too. Where it is not, the end
+of what both share is found by halving: a question for each doubling of the log.
 
-1. Home's folder is restored from a copy that was made while it stood still. 2. It starts: its counter of starts goes to
+1. The primary's folder is restored from a copy that was made while it stood still. 2. It starts: its counter of starts
+   goes to
 the number that the life behind the copy had, and with it the leader epoch. 3. It writes other batches at the same
 offsets: leader epochs and ends agree, the bytes do not.
 
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from geo_replicator.events import HomeLogEnd, MirrorLogEnd
+from geo_replicator.events import MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 
@@ -45,11 +46,11 @@ class OwnLogs(Protocol):
         ...
 
 
-def agrees(mirror: MirrorLogEnd, home: HomeLogEnd) -> bool:
-    """Return whether home's log holds all of the mirror's: same newest epoch, and not beyond its end."""
+def agrees(mirror: MirrorLogEnd, primary: PrimaryLogEnd) -> bool:
+    """Return whether the primary's log holds all of the mirror's: same newest epoch, and not beyond its end."""
     if mirror.end_offset == 0 or mirror.leader_epoch < 0:
         return True
-    return home.leader_epoch == mirror.leader_epoch and home.end_offset >= mirror.end_offset
+    return primary.leader_epoch == mirror.leader_epoch and primary.end_offset >= mirror.end_offset
 
 
 @dataclass(slots=True)
@@ -64,12 +65,12 @@ async def compared(
     session: OtherRegion,
     logs: OwnLogs,
     ends: Mapping[LogKey, MirrorLogEnd],
-    answers: Mapping[LogKey, HomeLogEnd],
+    answers: Mapping[LogKey, PrimaryLogEnd],
     proven: Mapping[LogKey, int],
-) -> Mapping[LogKey, HomeLogEnd]:
+) -> Mapping[LogKey, PrimaryLogEnd]:
     """Return the answers, with the end that is really shared where the bytes differ.
 
-    `proven`: how far home was shown to hold each log in this session.
+    `proven`: how far the primary was shown to hold each log in this session.
     """
     asked = {
         key: end.end_offset
@@ -84,7 +85,7 @@ async def compared(
         return answers
     shared = await _shared_ends(session, logs, differing)
     corrected = {
-        key: HomeLogEnd(ends[key].leader_epoch, end, answers[key].log_start_offset)
+        key: PrimaryLogEnd(ends[key].leader_epoch, end, answers[key].log_start_offset)
         for key, end in shared.items()
     }
     return {**answers, **corrected}

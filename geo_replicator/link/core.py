@@ -1,18 +1,19 @@
 """One directed link, seen from the mirror: connect, follow the topics, check, then fetch and apply.
 
-INV-LK1  nothing is fetched before every log was checked against home's leader epochs in this session (T23)
+INV-LK1  nothing is fetched before every log was checked against the primary's leader epochs in this session (T23)
 INV-LK2  a diverged log is handed to quarantine and checked again; the link never cuts a log
 INV-LK3  at most `FETCHES_IN_FLIGHT` fetches are under way; each answer is appended before the next is taken
-INV-LK4  a topic that is gone at home is kept until a tidemark past its deletion is reached (T15); without a deletion
-         that home names, a log that holds records is kept for good, and the link stands still (T34)
-INV-LK8  a log that cannot go on waits, with the reason, until home's registry is looked at again: all others go on
-INV-LK7  nothing is asked of home, copied, cut or deleted before home was shown to hold what was reached here under
-         this region epoch; where it does not, the mirror stays as it is, and asks again (T33, T35)
+INV-LK4  a topic that is gone at the primary is kept until a tidemark past its deletion is reached (T15); without a
+         deletion that the primary names, a log that holds records is kept for good, and the link stands still (T34)
+INV-LK8  a log that cannot go on waits, with the reason, until the primary's registry is looked at again: all others go
+         on
+INV-LK7  nothing is asked of the primary, copied, cut or deleted before the primary was shown to hold what was reached
+         here under this region epoch; where it does not, the mirror stays as it is, and asks again (T33, T35)
 INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX` until an answer is taken whole, and
          then in a fresh session
 Logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15).
 
-Not here: reached tidemarks (`frontier`), I/O (`driver`), what home does (`link_source` in the broker).
+Not here: reached tidemarks (`frontier`), I/O (`driver`), what the primary does (`primary_side` in the broker).
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,12 +44,12 @@ from geo_replicator.events import (
     Fetched,
     HandshakeDone,
     HistoryShown,
-    HomeLogEnd,
     LinkBroken,
     LinkEvent,
     LinkStarted,
     LogsChecked,
     MirrorLogEnd,
+    PrimaryLogEnd,
     RegistryRead,
     TopicsApplied,
 )
@@ -81,11 +82,11 @@ class LinkState(Enum):
 class LinkCore:
     """Decides what one link does next. Feed events, run the returned effects in order.
 
-    `region_epoch` is the one this region follows: home must act under exactly that.
+    `region_epoch` is the one this region follows: the primary must act under exactly that.
     """
 
     region_epoch: int
-    home_region: str
+    primary_region: str
     lineage: Lineage = NO_LINEAGE
     state: LinkState = LinkState.STOPPED
     cursor: Cursor = field(default_factory=Cursor)
@@ -132,26 +133,26 @@ class LinkCore:
         assert self.state is LinkState.CONNECTING, self.state
         if event.region_epoch == 0:
             return self._broken(
-                f"region {event.home_region} answers, and its data folder has no history: it does not act"
+                f"region {event.primary_region} answers, and its data folder has no history: it does not act"
             )
         if event.region_epoch < self.region_epoch:
             return self._broken(
-                f"region {event.home_region} answers, and does not act: it is at region epoch {event.region_epoch}, before"
+                f"region {event.primary_region} answers, and does not act: it is at region epoch {event.region_epoch}, before"
                 f" {self.region_epoch}, which this one follows. Its own status says why"
             )
         if event.region_epoch != self.region_epoch:
             return self._broken(
-                f"region {event.home_region} is at region epoch {event.region_epoch}, this one follows"
+                f"region {event.primary_region} is at region epoch {event.region_epoch}, this one follows"
                 f" {self.region_epoch}: the lineage must be followed first"
             )
         if not event.acting:
-            return self._broken(f"region {event.home_region} does not act (yet)")
+            return self._broken(f"region {event.primary_region} does not act (yet)")
         if self.lineage.contradicts(event.lineage, self.region_epoch):
             self.refused_history = (
-                f"region {event.home_region} acts under region epoch {self.region_epoch} from another base than the one"
+                f"region {event.primary_region} acts under region epoch {self.region_epoch} from another base than the one"
                 " that this region has followed: its data folder was wound back and it took over a second time. Nothing"
                 " is copied, cut or deleted here until an operator chooses: tidemark region failover to this region, or"
-                f" tidemark region accept-loss at {event.home_region}"
+                f" tidemark region accept-loss at {event.primary_region}"
             )
             return self._broken(self.refused_history)
         self.state = LinkState.PROVING
@@ -163,7 +164,7 @@ class LinkCore:
         return [ShowHistory()]
 
     def _compared(self, event: HistoryShown) -> list[LinkEffect]:
-        """Follow a home that holds what was shown here; what an older epoch reached is for the lineage to judge.
+        """Follow a primary that holds what was shown here; what an older epoch reached is for the lineage to judge.
 
         A region that comes back may hold a history that the lineage has cut off: leader epochs find that (T23).
         """
@@ -172,10 +173,10 @@ class LinkCore:
         if event.missing and event.reached_region_epoch == self.region_epoch:
             named = "; ".join(event.missing[:NAMED_MAX])
             self.refused_history = (
-                f"region {self.home_region} does not hold what this region has shown ({len(event.missing)}"
+                f"region {self.primary_region} does not hold what this region has shown ({len(event.missing)}"
                 f" logs: {named}). Nothing is copied, cut or deleted here until an operator chooses:"
                 " tidemark region failover to this region, which keeps all that it has, or"
-                f" tidemark region accept-loss at {self.home_region}"
+                f" tidemark region accept-loss at {self.primary_region}"
             )
             return self._broken(self.refused_history)
         self.state = LinkState.SYNCING
@@ -186,10 +187,10 @@ class LinkCore:
         if event.unnamed:
             named = ", ".join(key.encode() for key in event.unnamed[:NAMED_MAX])
             self.refused_history = (
-                f"region {self.home_region} has no log {named} ({len(event.unnamed)} in all), which holds records"
+                f"region {self.primary_region} has no log {named} ({len(event.unnamed)} in all), which holds records"
                 " here, and names no deletion of it: absence is no deletion. Nothing is copied, cut or deleted"
                 " here until an operator chooses: tidemark region failover to this region, or tidemark region"
-                f" accept-loss at {self.home_region}"
+                f" accept-loss at {self.primary_region}"
             )
             return self._broken(self.refused_history)
         self.state = LinkState.APPLYING
@@ -218,12 +219,12 @@ class LinkCore:
                 self._forgotten += (key,)
 
     def halt(self, reasons: Mapping[LogKey, str]) -> None:
-        """Let these logs wait: home is asked for no more of them (INV-LK8)."""
+        """Let these logs wait: the primary is asked for no more of them (INV-LK8)."""
         self._forget(reasons)
         self.waiting.update(reasons)
 
     def look_again(self) -> None:
-        """Have home's registry read with the next answer: logs that wait are tried again then."""
+        """Have the primary's registry read with the next answer: logs that wait are tried again then."""
         self.metadata_version = -1
 
     def _check(self, logs: Mapping[LogKey, MirrorLogEnd], expected: LinkState) -> list[LinkEffect]:
@@ -235,27 +236,27 @@ class LinkCore:
             return self._stream({})
         return [CheckEpochs({key: self._ends[key] for key in self._unchecked})]
 
-    def _checked(self, answers: Mapping[LogKey, HomeLogEnd]) -> list[LinkEffect]:
+    def _checked(self, answers: Mapping[LogKey, PrimaryLogEnd]) -> list[LinkEffect]:
         assert self.state is LinkState.CHECKING, self.state
-        # A log without an answer was deleted at home since the registry was read: the next one says so.
+        # A log without an answer was deleted at the primary since the registry was read: the next one says so.
         checked = {
             key: (self._ends[key], answers[key]) for key in self._unchecked if key in answers
         }
         diverged = [
-            Diverged(key, home.leader_epoch, home.end_offset, mirror.end_offset)
-            for key, (mirror, home) in checked.items()
-            if not agrees(mirror, home)
+            Diverged(key, primary.leader_epoch, primary.end_offset, mirror.end_offset)
+            for key, (mirror, primary) in checked.items()
+            if not agrees(mirror, primary)
         ]
         if diverged:
             self.state = LinkState.DIVERGED
             return [HandOverDivergence(tuple(diverged))]
         behind = {
-            key: home.log_start_offset
-            for key, (mirror, home) in checked.items()
-            if mirror.end_offset < home.log_start_offset
+            key: primary.log_start_offset
+            for key, (mirror, primary) in checked.items()
+            if mirror.end_offset < primary.log_start_offset
         }
         passed = {
-            key: f"{key.encode()} ends at {checked[key][0].end_offset} here and begins at {log_start_offset} at home,"
+            key: f"{key.encode()} ends at {checked[key][0].end_offset} here and begins at {log_start_offset} at the primary,"
             " whose retention has passed this mirror: seed it again from an empty data folder"
             for key, log_start_offset in behind.items()
             if checked[key][0].leader_epoch >= 0

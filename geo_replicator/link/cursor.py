@@ -4,7 +4,7 @@ INV-CU1  the position of a log is the mirror's log end: it survives a crash beca
          resumes exactly there
 INV-CU2  answers of one session are contiguous: a gap or an overlap is a broken session, never appended
 
-Not here: the log, and the home side's half of the session (`region_broker.region.mirror.link_source`).
+Not here: the log, and the primary side's half of the session (`region_broker.region.mirror.primary_side`).
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from geo_replicator.lineage import LogKey
 
 
 class CursorBroken(Exception):
-    """Home's answer does not continue where the mirror stands (INV-CU2)."""
+    """The primary's answer does not continue where the mirror stands (INV-CU2)."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Cursor:
         stands_at = self.positions.get(key)
         if stands_at is not None and stands_at != position:
             raise CursorBroken(
-                f"home sent {key.encode()} from offset {position}, the mirror stands at {stands_at}"
+                f"the primary sent {key.encode()} from offset {position}, the mirror stands at {stands_at}"
             )
         return stands_at is not None
 

@@ -1,4 +1,4 @@
-"""A link at work: its sessions with home, and the tasks of one mirror.
+"""A link at work: its sessions with the primary, and the tasks of one mirror.
 
 INV-LD6  what fails at one log, or one topic, halts that and nothing else; it is tried again every `RETRY_HALTED_MS`
 INV-LD3  a failed session ends in back-off and a new session
@@ -57,11 +57,11 @@ from geo_replicator.link.reaching import Reaching
 from geo_replicator.loss import UndoneChange
 from geo_replicator.ports import (
     FetchAnswer,
-    HomeSession,
     LinkFacts,
     LinkFailed,
     LinkPorts,
     LogHalted,
+    PrimarySession,
     SentSlice,
 )
 from geo_replicator.tidemark import TidemarkError
@@ -88,11 +88,11 @@ class Link:
         """Nothing is read or sent yet."""
         self._ports = ports
         self._facts = facts
-        self.core = LinkCore(facts.region_epoch, facts.home_region, facts.lineage)
+        self.core = LinkCore(facts.region_epoch, facts.primary_region, facts.lineage)
         self.lag = LagBook()
         self.reaching = Reaching(ports, facts, self.lag)
         self._restored = False
-        self._session: HomeSession | None = None
+        self._session: PrimarySession | None = None
         self._linked_since_ms = 0
         self._proven: dict[LogKey, int] = {}
         self._answers: deque[Awaitable[FetchAnswer]] = deque()
@@ -115,7 +115,7 @@ class Link:
             _log.error("%s", self.reaching.stopped)
 
     async def run(self) -> None:
-        """Follow home until cancelled."""
+        """Follow the primary until cancelled."""
         if not self._restored:
             self.restore()
         if not self._restored:
@@ -147,21 +147,21 @@ class Link:
             is_news = self.core.refused_history not in ("", refused)
             refused = self.core.refused_history
             level = logging.ERROR if is_news else logging.INFO
-            _log.log(level, "link to %s: %s", self._facts.home_region, self.core.last_error)
+            _log.log(level, "link to %s: %s", self._facts.primary_region, self.core.last_error)
             await self._ports.clock.sleep_ms(wait_ms * self._ports.chance.uniform(0.5, 1.5))
             event = BackoffOver()
 
     async def _hold_session(self) -> int:
         """Serve one session to its end; return the pause in ms before the next."""
         try:
-            async with self._ports.home.session() as (session, handshake):
+            async with self._ports.primary.session() as (session, handshake):
                 await self._serve(session, handshake)
         except (LinkFailed, CursorBroken, TidemarkError) as failure:
             return _pause_of(self.core.step(LinkBroken(str(failure))))
         except _SessionOver as over:
             return over.wait_ms
 
-    async def _serve(self, session: HomeSession, handshake: HandshakeDone) -> NoReturn:
+    async def _serve(self, session: PrimarySession, handshake: HandshakeDone) -> NoReturn:
         self._session = session
         self._linked_since_ms = self._ports.clock.monotonic_ms()
         event: LinkEvent | None = handshake
@@ -175,7 +175,7 @@ class Link:
             if event is None:
                 event = await self._next_answer()
 
-    async def _perform(self, effect: LinkEffect, session: HomeSession) -> LinkEvent | None:
+    async def _perform(self, effect: LinkEffect, session: PrimarySession) -> LinkEvent | None:
         match effect:
             case ShowHistory():
                 return await self._show_history(session)
@@ -193,8 +193,8 @@ class Link:
                 self._note(effect, session)
                 return None
 
-    async def _read_registry(self, session: HomeSession) -> RegistryRead:
-        """Read home's topics; of what is gone there, ask which deletion took it (T34)."""
+    async def _read_registry(self, session: PrimarySession) -> RegistryRead:
+        """Read the primary's topics; of what is gone there, ask which deletion took it (T34)."""
         version, registry = await session.registry()
         mirrored = self._ports.topics.mirrored()
         difference = topic_difference(mirrored, registry)
@@ -209,8 +209,8 @@ class Link:
         end = self._ports.logs.durable_end(key)
         return end is not None and self._ports.logs.end(key).leader_epoch >= 0
 
-    async def _show_history(self, session: HomeSession) -> HistoryShown:
-        """Show home, piece by piece, what was reached here (T33)."""
+    async def _show_history(self, session: PrimarySession) -> HistoryShown:
+        """Show the primary, piece by piece, what was reached here (T33)."""
         cut = self.reaching.shown_cut()
         names = {topic.topic_id: topic.name for topic in self._ports.topics.mirrored()}
         missing: list[str] = []
@@ -225,7 +225,7 @@ class Link:
         self._proven = {} if missing else dict(cut.positions)
         return HistoryShown(cut.point.region_epoch, tuple(missing))
 
-    def _note(self, effect: LinkEffect, session: HomeSession) -> None:
+    def _note(self, effect: LinkEffect, session: PrimarySession) -> None:
         match effect:
             case AwaitTidemarkToDelete(metadata_version=version, topics=topics):
                 self.reaching.topics.delete(topics, version)
@@ -240,7 +240,7 @@ class Link:
                     self.reaching.log_moved(key)
             case LogsReconciled(region_epoch=region_epoch, keys=keys):
                 self.reaching.frontier.reconciled(keys, region_epoch)
-                self.reaching.changed.set()  # home may have been restarted: it knows nothing of this mirror
+                self.reaching.changed.set()  # the primary may have been restarted: it knows nothing of this mirror
                 self.reaching.look_again()
             case SendFetch(positions=positions, forgotten=forgotten):
                 self._answers.append(session.fetch(positions, forgotten))
@@ -311,10 +311,11 @@ class Link:
         return Fetched(answer.metadata_version, tuple(slices))
 
     def _append(self, part: SentSlice) -> int:
-        """Append what home sent of one log; return where that stands then. Raises `LogHalted`, `CursorBroken`."""
+        """Append what the primary sent of one log; return where that stands then. Raises `LogHalted`,
+        `CursorBroken`."""
         if not self.core.cursor.check(part.key, part.position) or not part.data:
             return part.position
-        self._ports.logs.cleaned_at_home(part.key, part.cleaned_below)
+        self._ports.logs.cleaned_at_primary(part.key, part.cleaned_below)
         next_position = self._ports.logs.append(part.key, part.data)
         self.reaching.frontier.seeded(part.key, self._ports.logs.whole_from(part.key))
         return next_position
@@ -352,7 +353,7 @@ class Link:
 
     @property
     def follows_topics(self) -> bool:
-        """Return whether home's registry, as of the tidemark reached, has been carried out here (T15)."""
+        """Return whether the primary's registry, as of the tidemark reached, has been carried out here (T15)."""
         floor = self.reaching.book.floor
         if floor is None or floor.newest.point != self.reached:
             return True
@@ -361,7 +362,7 @@ class Link:
         return self.core.metadata_version >= version and not waits
 
     def silent_ms(self) -> int:
-        """Return how long home has not answered, counted from the begin of this link where it never did."""
+        """Return how long the primary has not answered, counted from the begin of this link where it never did."""
         heard = self.lag.heard_at_ms
         since_ms = self._started_ms if heard is None else heard
         return self._ports.clock.monotonic_ms() - since_ms
@@ -379,9 +380,9 @@ class Link:
         heard = self.lag.heard_at_ms
         copied = (
             not self.core.waiting
-        )  # home says nothing of the end of a log that it is not asked for
+        )  # the primary says nothing of the end of a log that it is not asked for
         return {
-            "home": self._facts.home_region,
+            "primary": self._facts.primary_region,
             "state": self.core.state.name.lower(),
             "last_error": self.core.last_error,
             "refused_history": self.core.refused_history,

@@ -1,8 +1,8 @@
 """How far a mirror is behind: in records, bytes and milliseconds, per log and in all; its recovery point.
 
-INV-LG1  lag is counted against home's HW as the last answer told it; a link that is down says since when
+INV-LG1  lag is counted against the primary's HW as the last answer told it; a link that is down says since when
 INV-LG3  the total costs what is behind, however many logs there are: it is asked for at every tidemark
-INV-LG2  lag in ms is the time since the mirror last had everything that home then had; 0 while it has
+INV-LG2  lag in ms is the time since the mirror last had everything that the primary then had; 0 while it has
 
 Not here: what a failover at this moment would lose (`loss`).
 """
@@ -25,7 +25,7 @@ class Lag:
 
 @dataclass(slots=True)
 class _LogLag:
-    home_high_watermark: int = 0
+    primary_high_watermark: int = 0
     mirror_end: int = 0
     unsent_bytes: int = 0
     whole_at_ms: int = 0
@@ -44,12 +44,12 @@ class LagBook:
         self.heard_at_ms = now_ms
         for part in parts:
             log = self._logs.setdefault(part.key, _LogLag(whole_at_ms=now_ms))
-            if log.mirror_end >= log.home_high_watermark:
+            if log.mirror_end >= log.primary_high_watermark:
                 log.whole_at_ms = now_ms
-            log.home_high_watermark = part.high_watermark
+            log.primary_high_watermark = part.high_watermark
             log.mirror_end = part.next_position
             log.unsent_bytes = part.unsent_bytes
-            if log.mirror_end < log.home_high_watermark:
+            if log.mirror_end < log.primary_high_watermark:
                 self._behind[part.key] = None
             else:
                 self._behind.pop(part.key, None)
@@ -62,9 +62,9 @@ class LagBook:
     def of(self, key: LogKey, *, now_ms: int) -> Lag:
         """Return the lag of one log."""
         log = self._logs.get(key)
-        if log is None or log.mirror_end >= log.home_high_watermark:
+        if log is None or log.mirror_end >= log.primary_high_watermark:
             return Lag()
-        records = log.home_high_watermark - log.mirror_end
+        records = log.primary_high_watermark - log.mirror_end
         return Lag(records, log.unsent_bytes, max(0, now_ms - log.whole_at_ms))
 
     def total(self, *, now_ms: int) -> Lag:

@@ -207,7 +207,7 @@ class Reaching:
 
         1. A topic grew, and `point` covers records of a new partition. 2. Reached is durable. 3. This region dies
         and takes over at `point`: if the topic had not grown by then, those records would be gone.
-        A tidemark may have been reached before home's registry was read: then the topic grows as soon as it was.
+        A tidemark may have been reached before the primary's registry was read: then the topic grows as soon as it was.
         """
         vector = self.book.vector(point) if self.topics.growing else None
         if vector is not None:
@@ -219,7 +219,7 @@ class Reaching:
                 self.topics.grown(topic_id, count)
 
     async def _drop_logs(self) -> None:
-        """Delete the topics and partitions that home has no more, at a tidemark past that (T15)."""
+        """Delete the topics and partitions that the primary has no more, at a tidemark past that (T15)."""
         floor = self.book.floor
         if floor is None or floor.newest.point != self.frontier.reached:
             return
@@ -284,11 +284,11 @@ def lost_text(
     if later:
         return (
             f"region epoch {later[0].region_epoch} begins at {stored}, which is not here whole yet ({why}): only {held} is"
-            " claimed until the acting region has sent the rest"
+            " claimed until the primary region has sent the rest"
         )
     return (
         f"{stored} was reached and shown here, but the disk has lost a part of it ({why}): only {held} is held"
-        " whole, and only that is claimed until the acting region has sent the rest again"
+        " whole, and only that is claimed until the primary region has sent the rest again"
     )
 
 

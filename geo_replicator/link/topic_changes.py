@@ -1,7 +1,8 @@
 """Changes of topics that wait on a mirror for a tidemark: growth, shrinking, deletion (T15).
 
-INV-TH3  what waits to be dropped waits no more once home's registry has it again
-INV-TH2  logs are dropped only at a reached tidemark with M at or past the version of home's registry without them
+INV-TH3  what waits to be dropped waits no more once the primary's registry has it again
+INV-TH2  logs are dropped only at a reached tidemark with M at or past the version of the primary's registry without
+         them
 A topic grows at the first tidemark that names a log which it has not yet, not before.
 
 Not here: carrying it out (`driver`), what separates two registries (`topology`).
@@ -27,17 +28,18 @@ class Drop:
 
 @dataclass(slots=True)
 class TopicChanges:
-    """What waits. `growing` are the topics that have more partitions at home, as home describes them."""
+    """What waits. `growing` are the topics that have more partitions at the primary, as the primary describes them."""
 
     growing: tuple[MirrorTopic, ...] = ()
     names: dict[UUID, str] = field(default_factory=dict)
     _drops: dict[UUID, Drop] = field(default_factory=dict)
 
     def follow(self, registry: Sequence[MirrorTopic]) -> None:
-        """Forget drops that home's registry contradicts, and note what it calls each topic (INV-TH3).
+        """Forget drops that the primary's registry contradicts, and note what it calls each topic (INV-TH3).
 
-        1. A region comes back with fewer partitions at home: a shrink waits for a tidemark. 2. Home grows the topic.
-        3. The tidemark is reached: carried out now, the shrink would take partitions away that home has.
+        1. A region comes back with fewer partitions at the primary: a shrink waits for a tidemark. 2. The primary
+           grows the topic.
+        3. The tidemark is reached: carried out now, the shrink would take partitions away that the primary has.
         """
         self.names = {topic.topic_id: topic.name for topic in registry}
         for topic in registry:
@@ -46,14 +48,14 @@ class TopicChanges:
                 del self._drops[topic.topic_id]
 
     def delete(self, topics: Iterable[MirrorTopic], metadata_version: int) -> None:
-        """Home's registry of that version does not have these topics."""
+        """The primary's registry of that version does not have these topics."""
         for topic in topics:
             known = self._drops.get(topic.topic_id)
             if known is None or known.keeps > 0:
                 self._drops[topic.topic_id] = Drop(topic, 0, metadata_version)
 
     def shrink(self, topics: Iterable[MirrorTopic], metadata_version: int) -> None:
-        """Home's registry of that version has these topics with fewer partitions than the mirror."""
+        """The primary's registry of that version has these topics with fewer partitions than the mirror."""
         for topic in topics:
             drop = Drop(topic, topic.partition_count, metadata_version)
             known = self._drops.get(topic.topic_id)

@@ -62,7 +62,7 @@ class _Vector:
 
 @dataclass(slots=True)
 class _Older:
-    """The vector as it was `age_ms` before the newest tidemark, by home's wall clock."""
+    """The vector as it was `age_ms` before the newest tidemark, by the primary's wall clock."""
 
     vector: _Vector
     age_ms: int

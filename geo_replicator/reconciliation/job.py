@@ -78,7 +78,7 @@ TRANSACTIONS: Final = "transactions"
 ALL_JOBS: Final = (TRANSACTIONS, VERIFY)
 
 _SERVER_TIMED: Final = frozenset({TRANSACTION_LEDGER, TIDEMARK_LEDGER})
-"""Topics whose timestamps are those of the acting region's clock: in all others clients say what they like."""
+"""Topics whose timestamps are those of the primary region's clock: in all others clients say what they like."""
 
 Place: TypeAlias = tuple[str, int]
 RangeRows: TypeAlias = Mapping[tuple[str, str, int], npt.NDArray[Any]]

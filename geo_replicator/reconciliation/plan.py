@@ -73,7 +73,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True):
-    """A known change of the acting region: who did not follow it yet diverges from these offsets on (T25)."""
+    """A known change of the primary region: who did not follow it yet diverges from these offsets on (T25)."""
 
     region_epoch: int
     positions: dict[str, int]
@@ -270,7 +270,7 @@ def _mismatches(
             found.append(
                 Finding(
                     kind=Kind.TAIL_UNREPLICATED, side=Side.MIRROR, topic=topic, partition=-1,
-                    severity=Severity.LAG, detail="deleted at home behind the cut: here it goes when that is reached",
+                    severity=Severity.LAG, detail="deleted at the primary behind the cut: here it goes when that is reached",
                 )
             )  # fmt: skip
             continue
@@ -287,7 +287,7 @@ def _mismatches(
 
 
 def _was_removed(topic: str, source: RegionInput, mirror: RegionInput, cut: Cut) -> bool:
-    """Return whether what the mirror has under a name was removed at home behind the cut (T15).
+    """Return whether what the mirror has under a name was removed at the primary behind the cut (T15).
 
     Only a removal that a tidemark of the source names counts: a log that merely lacks there is a fault (T34).
     """
@@ -329,7 +329,7 @@ def _different_topic(topic: str, source: RegionInput, mirror: RegionInput, cut: 
     left, right = ((region.topics or {}).get(topic) for region in (source, mirror))
     if left is None or right is None:
         return ""
-    # Partitions that home added behind the cut are lag.
+    # Partitions that the primary added behind the cut are lag.
     grown = range(right.partition_count, left.partition_count)
     is_lag = cut is not None and bool(grown) and not any(cut.bound(topic, n) for n in grown)
     if left.partition_count != right.partition_count and not is_lag:

@@ -1,4 +1,4 @@
-"""`tidemark init`: the birth of a cluster, once in its life, at its home region."""
+"""`tidemark init`: the birth of a cluster, once in its life, at its primary region."""
 
 import asyncio
 import logging
@@ -20,13 +20,13 @@ Examples:
 )
 @click.option(
     "--config", "config_path", required=True, type=click.Path(path_type=Path, dir_okay=False),
-    help="The configuration of the home region's node, which must not be running.",
+    help="The configuration of the primary region's node, which must not be running.",
 )  # fmt: skip
 @click.option("--no-history-elsewhere", is_flag=True,
               help="Regions that cannot be asked hold no data of this cluster: you know it.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 def init(config_path: Path, no_history_elsewhere: bool, dry_run: bool) -> None:
-    """Give birth to a cluster: once, at its home region, before its first start.
+    """Give birth to a cluster: once, at its primary region, before its first start.
 
     A node whose data folder has no history never acts: it joins the region that acts, or waits. So an empty disk
     in the place of a full one does no harm. The first region must be told that there is nothing to join.

@@ -4,7 +4,7 @@ INV-LC1  only processes started here are ever signalled, and of each region one 
 INV-LC4  a port that a region is given is none that the system takes for what it dials: while the region is down, its port
          stays free
 A region is up when its process has said so on its standard output; nobody polls or guesses. A cluster is born once, by
-who made its folder: before its home region starts for the first time (T32).
+who made its folder: before its primary region starts for the first time (T32).
 
 The folder holds one sub-folder per region and `cluster.json` with the cluster id and the ports, so that the
 same folder gives the same cluster again.
@@ -313,7 +313,7 @@ class LocalCluster:
             "region": name,
             "cluster_id": self.plan.cluster_id,
             "data_dir": str(self.data_dir(name)),
-            "home_region": self.plan.regions[0].name,
+            "initial_primary_region": self.plan.regions[0].name,
             **self._settings,
             "regions": [self._entry(place, name) for place in self.plan.regions],
         }

@@ -22,7 +22,7 @@ _COMMANDS: Final = {
     "dev": ("dev:dev", "Run a local cluster of regions for development."),
     "doctor": ("doctor:doctor", "Say what is missing on this machine and how to mend it."),
     "group": ("admin.group:group", "Consumer groups: list, describe, reset offsets, delete."),
-    "init": ("init:init", "Give birth to a cluster at its home region, once."),
+    "init": ("init:init", "Give birth to a cluster at its primary region, once."),
     "log": ("inspect.log_export:log", "Log files: dump batches, export records."),
     "produce": (
         "records.produce:produce",

@@ -31,9 +31,9 @@ _SHOWN_MAX: Final = 20
 _METADATA_FILE: Final = "metadata.db"
 
 _EXAMPLES: Final = (
-    "Examples: tidemark reconcile all --source ./data/home --mirror ./data/away · tidemark reconcile verify"
-    " --source A --mirror B --topics 'orders*' --engine local -o json"
-    " · tidemark reconcile transactions --source A --mirror B"
+    "Examples: tidemark reconcile all --primary ./data/primary --mirror ./data/away · tidemark reconcile verify"
+    " --primary A --mirror B --topics 'orders*' --engine local -o json"
+    " · tidemark reconcile transactions --primary A --mirror B"
 )
 
 
@@ -53,7 +53,7 @@ def reconcile() -> None:
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (
-            click.option("--source", required=True, metavar="DIR", help="Data folder of the acting region, or its file:// URL."),
+            click.option("--primary", "--source", "source", required=True, metavar="DIR", help="Data folder of the primary region, or its file:// URL."),
             click.option("--mirror", required=True, metavar="DIR", help="Data folder of the mirror region, or its file:// URL."),
             click.option("--topics", multiple=True, metavar="GLOB", help="Only these topics (repeatable)."),
             click.option("--exclude", multiple=True, metavar="GLOB", help="Not these topics (repeatable)."),
@@ -177,7 +177,10 @@ def _request(jobs: tuple[str, ...], options: Mapping[str, Any]) -> "Request":
     from geo_replicator.reconciliation.job import Region, Request
     from geo_replicator.reconciliation.plan import Options, Until
 
-    source_dir, mirror_dir = (_folder(options[name], f"--{name}") for name in ("source", "mirror"))
+    source_dir, mirror_dir = (
+        _folder(options[name], option)
+        for name, option in (("source", "--primary"), ("mirror", "--mirror"))
+    )
     source_image, mirror_image = _image(source_dir), _image(mirror_dir)
     return Request(
         source=Region(name=source_dir.name, data_dir=source_dir, topics=_topics(source_image)),

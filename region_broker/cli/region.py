@@ -154,7 +154,7 @@ def remark(view: Mapping[str, Any]) -> str:
     if view["acting"]:
         failed = known.get("rounds", {}).get("failed")
         return "; ".join(filter(None, (view.get("refuses_writes"), failed)))
-    # Home that is refused does answer: "goes on by itself when it acts again" would be untrue.
+    # The primary that is refused does answer: "goes on by itself when it acts again" would be untrue.
     reason = str(known.get("refused_history") or view["reason_not_acting"])
     troubles = (known.get(key) for key in ("stopped_reaching", "lost_here"))
     trouble = next(filter(None, troubles), None) or _waiting_logs(known)
@@ -165,7 +165,7 @@ def remark(view: Mapping[str, Any]) -> str:
     if trouble == reason:
         trouble = None
     if diverged := view.get("diverged_records"):
-        told = f"{diverged} offsets copied here and not held at home are in quarantine: tidemark region losses"
+        told = f"{diverged} offsets copied here and not held at the primary are in quarantine: tidemark region losses"
         trouble = f"{trouble}; {told}" if trouble else told
     return f"{reason}; {trouble}" if trouble else reason
 
@@ -219,7 +219,7 @@ def failover(
     url: str | None,
     output: str,
 ) -> None:
-    """Let another region act although the acting one may be lost.
+    """Let another region act although the primary may be lost.
 
     Prints what that loses at most, and asks, unless --yes is given. What a third region has reached beyond the
     new one is copied from there first. Ends when the new region takes writes.
@@ -398,7 +398,7 @@ def _print_statement(statement: Mapping[str, Any]) -> None:
     _print_offsets(statement)
     undone = [(change["topic"], change["change"]) for change in statement["topic_changes"]]
     if undone:
-        print_table("", ("topic", "change at home that is undone"), undone)
+        print_table("", ("topic", "change at the primary that is undone"), undone)
 
 
 def _age_text(age_ms: int) -> str:
@@ -486,7 +486,7 @@ def _print_losses(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]
         )
         return
     if lost["cause"] == DIVERGENCE:
-        base = "no takeover: the acting region had lost, or never had, what this one held"
+        base = "no takeover: the primary region had lost, or never had, what this one held"
         title = (
             f"Diverged under region epoch {lost['lineage_epoch']}, found in region {lost['region']}"
         )

@@ -262,7 +262,7 @@ class Cluster:
         return f"region {region} acts already, under region epoch {view['region_epoch']}"
 
     def acting(self) -> str:
-        """Return the HTTP address of the acting region's node; raises `NoNode`."""
+        """Return the HTTP address of the primary region's node; raises `NoNode`."""
         acting = {
             int(view["region_epoch"]): name for name, view in self.views().items() if view["acting"]
         }

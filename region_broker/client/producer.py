@@ -1,6 +1,6 @@
 """A plain (not transactional) idempotent producer for asyncio, with confluent-kafka underneath.
 
-INV-CPP1  `send` returns when the record is on stable storage in the acting region, with its place; records of one
+INV-CPP1  `send` returns when the record is on stable storage in the primary region, with its place; records of one
           producer for one partition are written in the order of their `send`
 INV-CPP2  an error says whether the record may be there all the same: what was never sent is `Unreachable`, what had no answer
           `OutcomeUnknown`

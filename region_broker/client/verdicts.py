@@ -1,9 +1,9 @@
 """Ask a region for the final word on a transaction (rule T29).
 
-Only an acting region is believed, and among several the one with the greatest region epoch: an old one that was cut off
+Only a primary region is believed, and among several the one with the greatest region epoch: an old one that was cut off
 may not know yet that another took over.
 
-The question is a record's position and the region epoch under which it was written; the acting region
+The question is a record's position and the region epoch under which it was written; the primary region
 answers from its log and the lineage, at any time after. Asked over HTTP, at all addresses at once; addresses
 of regions that an answer names are asked from then on, too.
 """
@@ -40,7 +40,8 @@ class Position(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What the acting region knows of a transactional id; `region_epoch`: under which its producer id was given out."""
+    """What the primary region knows of a transactional id; `region_epoch`: under which its producer id was given
+    out."""
 
     state: str
     producer_id: int
@@ -70,7 +71,7 @@ class VerdictClient:
     async def ask(self, position: Position, region_epoch: int | None) -> Verdict:
         """Return the verdict on the record at `position`, written under `region_epoch`.
 
-        Raises `Unreachable` if no acting region answers, `Refused` where it has no answer (deleted by
+        Raises `Unreachable` if no primary region answers, `Refused` where it has no answer (deleted by
         retention, never written).
         """
         acting = await self._acting()
@@ -89,7 +90,7 @@ class VerdictClient:
             raise Unreachable(f"no verdict from {acting.url}: {error}") from error
 
     async def standing(self, transactional_id: str) -> Standing | None:
-        """Return what the acting region knows of a transactional id, None if nobody tells or nothing is known."""
+        """Return what the primary region knows of a transactional id, None if nobody tells or nothing is known."""
         path = f"/v1/transactions?{urlencode({'transactional_id': transactional_id})}"
         try:
             acting = await self._acting()
@@ -103,7 +104,7 @@ class VerdictClient:
             return None
 
     async def region_epoch(self) -> int | None:
-        """Return the acting region's epoch, or None when nobody acts or can be asked."""
+        """Return the primary region's epoch, or None when nobody acts or can be asked."""
         try:
             return (await self._acting()).region_epoch
         except Unreachable:
@@ -128,7 +129,7 @@ class VerdictClient:
             else:
                 reasons.append(f"{url}: {stand.get('reason_not_acting') or 'it does not act'}")
         if not acting:
-            raise Unreachable("no acting region answered: " + "; ".join(reasons))
+            raise Unreachable("no primary region answered: " + "; ".join(reasons))
         return max(acting, key=lambda each: each.region_epoch)
 
     def _learn(self, stand: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ class SetTopicConfigs(msgspec.Struct, frozen=True, tag=True):
 class ResizeTopic(msgspec.Struct, frozen=True, tag=True):
     """Give a topic another partition count; refused for a ledger, or if it has not `expected` any more.
 
-    A count below the present one is for a mirror only, which follows home.
+    A count below the present one is for a mirror only, which follows the primary.
     """
 
     topic_id: UUID

@@ -35,7 +35,8 @@ _WAITING: Final = "~"
 
 
 def waiting_name(name: str, topic_id: UUID) -> str:
-    """Return what a topic is called in a mirror's registry as long as a topic that home deleted has its name (T15)."""
+    """Return what a topic is called in a mirror's registry as long as a topic that the primary deleted has its name
+    (T15)."""
     return f"{name}{_WAITING}{topic_id.hex}"
 
 

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from geo_replicator.link.core import LinkState
+from region_broker.former_names import METRICS
 from region_broker.http_api.ports import RegionApi
 
 WAITS: Final = (
@@ -58,9 +59,12 @@ class RegionCollector(Collector):
                 "Offsets in quarantine since this node's start: copied here, and not held by the region that acts.",
                 view["diverged_records"],
             ),
-            "home_silent_ms": ("Milliseconds since this mirror heard home.", _silent_ms(view)),
+            "primary_silent_ms": (
+                "Milliseconds since this mirror heard the primary.",
+                _silent_ms(view),
+            ),
             "link_age_ms": (
-                "Milliseconds since this mirror's link to home began; NaN: it has none.",
+                "Milliseconds since this mirror's link to the primary began; NaN: it has none.",
                 _number(view["link"]["age_ms"]),
             ),
         }
@@ -70,6 +74,14 @@ class RegionCollector(Collector):
             )
             family.add_metric([view["region"], view["domain"]], value)
             yield family
+            if family.name in METRICS:
+                former = GaugeMetricFamily(
+                    METRICS[family.name],
+                    f"Former name of {family.name}.",
+                    labels=["region", "domain"],
+                )
+                former.add_metric([view["region"], view["domain"]], value)
+                yield former
 
         waits_for, state = view["waits_for"], view["link"]["state"]
         yield _one_of(view, "waits", "1: it waits for this.", "reason", WAITS, waits_for)
@@ -77,7 +89,7 @@ class RegionCollector(Collector):
         yield from self._mirrors(view)
 
     def _mirrors(self, view: Mapping[str, Any]) -> Iterable[Metric]:
-        """Return what the acting region knows of each mirror: it needs nobody to tell it."""
+        """Return what the primary region knows of each mirror: it needs nobody to tell it."""
         mirrors: Mapping[str, Any] = view["lag"].get("mirrors") or {}
         gauges = {
             "lag_records": (

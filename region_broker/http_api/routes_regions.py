@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from region_broker.former_names import with_former_fields
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import answer, problem
 
@@ -57,7 +58,7 @@ class _RegionRoutes:
         self._api = api
 
     async def describe(self, _request: web.Request) -> web.Response:
-        return answer(self._api.describe())
+        return answer(with_former_fields(self._api.describe()))
 
     async def loss_statement(self, request: web.Request) -> web.Response:
         return await self._statement(request, self._api.loss_statement)

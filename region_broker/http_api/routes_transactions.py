@@ -1,6 +1,6 @@
 """`/v1/verdict` and `/v1/transactions`: what became of a transaction, which ones there are, ending one.
 
-All are answered by the acting region alone; any other says who acts (409, with `region` and `url`). An abort must be
+All are answered by the primary region alone; any other says who acts (409, with `region` and `url`). An abort must be
 sent as application/json, so no web page can order one by a plain form.
 
     GET  /v1/verdict?topic=orders&partition=3&offset=1200[&region_epoch=8]

@@ -1,4 +1,4 @@
-"""`tidemark init`: the birth of a cluster, once, at its home region (T32).
+"""`tidemark init`: the birth of a cluster, once, at its primary region (T32).
 
 INV-BI3  a birth that is refused leaves no folder that was not there
 A folder that has a history keeps it: a second birth changes nothing. No birth where another region of the configuration
@@ -65,7 +65,7 @@ async def give_birth(
     """
     folder = Path(config.data_dir)
     if not ports.disk.exists(folder):
-        _check_home(config)
+        _check_primary(config)
         await _check_others(config, _fresh(config, ports), ports, no_history_elsewhere)
         if dry_run:
             return BirthOutcome.WOULD_BE_BORN
@@ -92,11 +92,11 @@ def _fresh(config: NodeConfig, ports: Ports) -> FolderIdentity:
     return new_identity(config.cluster_id, config.region, config.own.node_id, ports.chance)
 
 
-def _check_home(config: NodeConfig) -> None:
-    if config.region != config.home_region:
+def _check_primary(config: NodeConfig) -> None:
+    if config.region != config.initial_primary_region:
         raise NodeRefused(
-            f"a cluster is born at its home region, and that is {config.home_region}, not {config.region}: run"
-            f" tidemark init with the configuration of {config.home_region}. The other regions need none: they join"
+            f"a cluster is born at its primary region, and that is {config.initial_primary_region}, not {config.region}: run"
+            f" tidemark init with the configuration of {config.initial_primary_region}. The other regions need none: they join"
             " when they start"
         )
 
@@ -113,7 +113,7 @@ def _check_empty(identity: FolderIdentity | None, config: NodeConfig, ports: Por
         raise NodeRefused(
             f"{folder} holds data of an older version of Tidemark: start the node, which takes it over as it is"
         )
-    _check_home(config)
+    _check_primary(config)
 
 
 async def _check_others(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from idempotency.fencing import region_ordinal_of
 from region_broker.node.storage import Ports, Storage
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
-from region_broker.region.mirror.link_source import LinkSource
+from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
 from region_broker.region.tidemarks.retention_hold import HoldParts
 from region_broker.region.tidemarks.service import TidemarkService
@@ -29,7 +29,7 @@ class CleanerThread:
 
 
 def compose_cleaner(
-    region: str, storage: Storage, ports: Ports, source: LinkSource, tidemarks: TidemarkService
+    region: str, storage: Storage, ports: Ports, source: PrimarySide, tidemarks: TidemarkService
 ) -> Cleaner:
     """Return the cleaner of this node; `run` is its task."""
     bounds = CleanBounds(
@@ -54,7 +54,7 @@ def compose_cleaner(
 
 
 def compose_hold(
-    regions: Mapping[str, int], own: str, storage: Storage, source: LinkSource,
+    regions: Mapping[str, int], own: str, storage: Storage, source: PrimarySide,
     tidemarks: TidemarkService,
 ) -> HoldParts:  # fmt: skip
     """Return what retention's hold asks; `regions` are the ordinals of the configuration."""

@@ -45,7 +45,7 @@ from region_broker.region.failover.operations import FailoverOperations
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
-from region_broker.region.mirror.link_source import LinkSource
+from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.region.peers.protocol import Hello
 from region_broker.region.peers.server import PeerServer, PeerSettings
@@ -153,7 +153,7 @@ class Node:
 
     def _compose_region(self) -> None:
         config, storage, ports = self.config, self.storage, self._ports
-        self._source = LinkSource(
+        self._source = PrimarySide(
             storage.partitions, storage.metadata, self._handshake, ports.clock
         )
         self.tidemarks = TidemarkService(self._tidemark_parts())
@@ -341,7 +341,7 @@ class Node:
 
     def _leader_epoch(self) -> int:
         term = self.role.serving
-        assert term is not None, "topics are created in the acting region only"
+        assert term is not None, "topics are created in the primary region only"
         return term.leader_epoch
 
     def _peer_address(self, region: str) -> tuple[str, int]:

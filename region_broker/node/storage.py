@@ -335,8 +335,8 @@ def _with_older_history(identity: FolderIdentity, image: MetadataImage) -> Folde
     epoch, ordinals = domain.region_epoch, {r.name: r.ordinal for r in image.regions.values()}
     if domain.lineage:
         # The first takeover may have come before any tidemark; it did not come from the region that took over.
-        homes = [name for name in ordinals if name != domain.lineage[0].acting_region]
-        first = first_region_epoch(ordinals[homes[0]]) if homes else epoch
+        primaries = [name for name in ordinals if name != domain.lineage[0].acting_region]
+        first = first_region_epoch(ordinals[primaries[0]]) if primaries else epoch
         epoch = domain.lineage[0].base_region_epoch or first
     ordinal = fencing.region_ordinal_of(epoch)
     region = next((name for name in ordinals if ordinals[name] == ordinal), identity.region)

@@ -129,7 +129,7 @@ class Partition:
         self.watchers.notify()
 
     def follow_term(self, leader_epoch: int) -> None:
-        """Tell clients of a mirror the leader epoch of the acting region's term, under which this log may be idle.
+        """Tell clients of a mirror the leader epoch of the primary region's term, under which this log may be idle.
 
         1. A region takes over and tells its clients a new leader epoch, of every partition. 2. One of them comes to
         a mirror, whose newest batch is of an older epoch. 3. It would hear UNKNOWN_LEADER_EPOCH, and ignore metadata

@@ -22,7 +22,7 @@ from region_broker.controller.metadata_image import MetadataImage
 
 
 class Term(NamedTuple):
-    """One role's stretch. `leader_epoch` is of use in the acting region only."""
+    """One role's stretch. `leader_epoch` is of use in the primary region only."""
 
     region_epoch: int
     leader_epoch: int
@@ -205,10 +205,10 @@ class RoundFailed(Exception):
 
 
 class LinkSide(Protocol):
-    """Copies from the acting region while this one mirrors."""
+    """Copies from the primary region while this one mirrors."""
 
     def silent_ms(self) -> int:
-        """Return how long the acting region has not answered."""
+        """Return how long the primary region has not answered."""
         ...
 
     async def run(self) -> None:
@@ -256,15 +256,17 @@ class TidemarkFacts(Protocol):
         ...
 
     def follows_topics(self) -> bool:
-        """Return whether a mirror's topics, with their configs, are those of home at the tidemark it reached (T15)."""
+        """Return whether a mirror's topics, with their configs, are those of the primary at the tidemark it reached
+        (T15)."""
         ...
 
     def waiting_topic_changes(self) -> Sequence[UndoneChange]:
-        """Return the changes of topics that home made and no tidemark reached covers: a takeover undoes them (T15)."""
+        """Return the changes of topics that the primary made and no tidemark reached covers: a takeover undoes them
+        (T15)."""
         ...
 
     def last_heard_ms(self) -> int:
-        """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
+        """Return how long ago the primary region was last heard, -1 for never (or while acting)."""
         ...
 
     def lag(self) -> Mapping[str, object]:

@@ -256,7 +256,7 @@ class RegionRole:
         await self._services.groups.clamp(log_ends(logs))
 
     async def mirror(self, term: Term) -> None:
-        """Follow the acting region of `term`."""
+        """Follow the primary region of `term`."""
         await self.stand_still(f"region {term.acting_region} acts; this one mirrors it")
         self._region_epoch = term.region_epoch
         self.on_term(term)

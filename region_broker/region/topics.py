@@ -1,10 +1,10 @@
-"""Topics of the acting region: the registry, the open partitions, and everyone who must hear of a change.
+"""Topics of the primary region: the registry, the open partitions, and everyone who must hear of a change.
 
 INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
          the next start opens them; a deletion is marked in its folder before the registry forgets the topic, so that
          the next start finishes it
 A change that begins where the region does not act is refused, before anything of it is done (INV-RR4).
-Not here: topics of a mirror, which follow home (`mirror_log.MirrorTopicStore`).
+Not here: topics of a mirror, which follow the primary (`mirror_log.MirrorTopicStore`).
 """
 
 import logging
@@ -132,7 +132,7 @@ class TopicRegistry:
 async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) -> None:
     """Make the open partitions those of the registry, before a region acts (T15).
 
-    1. A topic grows at home. 2. The mirror opens the new logs early, and copies. 3. It takes over at a tidemark
+    1. A topic grows at the primary. 2. The mirror opens the new logs early, and copies. 3. It takes over at a tidemark
     that does not name them: their bytes are in quarantine. So an empty log that no topic has is dropped; one
     that holds records is never: then the topic has it.
     """
@@ -151,7 +151,8 @@ async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) 
 async def _settle_names(metadata: MetadataSide, partitions: PartitionTable) -> None:
     """Let one topic have a name of which two were waiting for a tidemark: the one that the cut holds records of (T15).
 
-    1. Home deletes a topic and makes another one of its name. 2. The mirror keeps both until a tidemark is past that.
+    1. The primary deletes a topic and makes another one of its name. 2. The mirror keeps both until a tidemark is past
+       that.
     3. It takes over. What the cut does not hold is in quarantine, and its topic is empty.
     """
     for topic in list(metadata.image.topics.values()):

@@ -1,6 +1,6 @@
 """Open transactions by partition, and ending one: what an operator does about readers that stand still.
 
-INV-OT1  only the acting region answers: its coordinator is the one that decides
+INV-OT1  only the primary region answers: its coordinator is the one that decides
 INV-OT2  an abort names what it ends: a transactional id, or the offset at which a transaction begins in a partition,
          so that a later transaction is not ended in its place
 
@@ -40,7 +40,7 @@ class OpenInPartition:
 
 
 class TransactionDesk:
-    """Serves operators at the acting region."""
+    """Serves operators at the primary region."""
 
     def __init__(
         self, partitions: PartitionTable, admin: TransactionAdministration, region: ActingCheck

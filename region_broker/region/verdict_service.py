@@ -1,8 +1,8 @@
-"""The final word on a transaction, from the acting region's log and lineage (rule T29).
+"""The final word on a transaction, from the primary region's log and lineage (rule T29).
 
 INV-VS1  the answer is never guessed: `lost` needs a region epoch that ended and a log that does not hold the
          record, `committed` and `aborted` need the marker below the high watermark, anything else is `open`
-INV-VS2  only the acting region answers: a mirror may not have copied what decides
+INV-VS2  only the primary region answers: a mirror may not have copied what decides
 INV-VS3  one question costs a bounded amount of reading, in steps that give way to other work: below the last
          stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
@@ -90,7 +90,7 @@ class VerdictService:
         raise VerdictRefused(
             409,
             "not-acting",
-            f"ask the acting region, {acting} as far as is known here"
+            f"ask the primary region, {acting} as far as is known here"
             f" ({self._region.reason_not_acting})",
             region=acting,
             url=f"http://{place.http_host}:{place.http_port}",
@@ -291,12 +291,17 @@ class VerdictService:
 def _first_epochs(image: MetadataImage, lineage: Sequence[LineageEntry]) -> set[int]:
     """Return the epoch that a cluster begins with, where the first takeover came before any tidemark.
 
-    Its entry names no base then. A cluster begins under number 1 of its home region, and that did not take over.
+    Its entry names no base then. A cluster begins under number 1 of its primary region, and that did not take over.
     """
     if not lineage or lineage[0].base_region_epoch:
         return set()
-    homes = (region for region in image.regions.values() if region.name != lineage[0].acting_region)
-    return {int(fencing.region_epoch(fencing.FIRST_REGION_NUMBER, home.ordinal)) for home in homes}
+    primaries = (
+        region for region in image.regions.values() if region.name != lineage[0].acting_region
+    )
+    return {
+        int(fencing.region_epoch(fencing.FIRST_REGION_NUMBER, primary.ordinal))
+        for primary in primaries
+    }
 
 
 def _word_of(header: BatchHeader, batch: Buffer) -> GivenVerdict:

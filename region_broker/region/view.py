@@ -71,7 +71,7 @@ class RegionService:
         return "; ".join(filter(None, (*stopped, self._disk_refusal())))
 
     def remark(self) -> str:
-        """Return what is wrong elsewhere although this region is ready: home does not answer its mirror."""
+        """Return what is wrong elsewhere although this region is ready: the primary does not answer its mirror."""
         return self._driver.parts.role.silence
 
     def http_address(self, region: str) -> str | None:
@@ -99,7 +99,7 @@ class RegionService:
             "reason_not_acting": parts.role.reason_not_acting,
             "refuses_writes": self._refuses_writes(),
             "history": msgspec.to_builtins(parts.folder.identity.history),
-            "acting_region": domain.acting_region,
+            "primary_region": domain.acting_region,
             "region_epoch": domain.region_epoch,
             "promised": {
                 "region_epoch": state.promise.region_epoch,

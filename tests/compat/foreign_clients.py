@@ -162,7 +162,7 @@ _NOT_SERVED: Final = (
 _NO_TLS: Final = "the test starts a broker with TLS of its own; there is no TLS yet (ROADMAP)"
 _READS_AT_ONCE: Final = (
     "the test reads what it has just written; a mirror shows it at the next tidemark, some tens of ms later:"
-    " wait for it, or ask the acting region"
+    " wait for it, or ask the primary region"
 )
 _SUITE: Final = "kafka-python"
 _CONSUMER: Final = "test_consumer_integration.py::"

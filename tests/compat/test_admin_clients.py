@@ -1,6 +1,6 @@
 """Administration with clients that are not ours, against a broker and against a mirror's broker.
 
-Expected is what Kafka does. What the acting region changed is at a mirror a moment later, so reads there are repeated.
+Expected is what Kafka does. What the primary region changed is at a mirror a moment later, so reads there are repeated.
 """
 
 import asyncio

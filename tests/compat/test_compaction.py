@@ -68,12 +68,12 @@ def test_clients_read_through_what_compaction_left(bootstrap: str, fresh: Fresh)
     left = whole
     while (
         len(left) >= len(whole) / 2
-    ):  # the cleaner looks every 15 s, and home waits for its mirror
+    ):  # the cleaner looks every 15 s, and the primary waits for its mirror
         assert time.monotonic() < deadline_s, "nothing was cleaned"
         time.sleep(PAUSE_S)
         left = records(bootstrap, topic, b"the end")
         assert set(newest.values()) <= set(left) <= set(whole)
-        # A mirror hears how far home has cleaned a log with what is new in it.
+        # A mirror hears how far the primary has cleaned a log with what is new in it.
         send(bootstrap, topic, [("~tick", b"")], idempotent=False)
     for reader in CLIENTS:
         member = reader.member(bootstrap, topic, fresh(f"g-{reader.name}"))

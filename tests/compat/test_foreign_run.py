@@ -82,7 +82,7 @@ def test_what_a_client_saw_through_a_failover_is_held_against_the_log() -> None:
         return 2 * [str(number) for number in acknowledged if number not in lost]
 
     assert judged(acknowledged, read()) == []
-    assert judged(acknowledged, read(18, 19)) == [], "the end of what home had acknowledged"
+    assert judged(acknowledged, read(18, 19)) == [], "the end of what the primary had acknowledged"
     assert judged(acknowledged, [*read(), "77", "77"]) == [], "committed, and the answer was lost"
     for wrong in (read(3, 19), read(59), read()[1:], [*read(), "7"]):
         assert judged(acknowledged, wrong), wrong

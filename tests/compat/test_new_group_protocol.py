@@ -1,6 +1,6 @@
 """librdkafka with `group.protocol=consumer` (KIP-848), unmodified, against one region and against a mirror.
 
-On the mirror every heartbeat, commit and transaction is forwarded to the acting region.
+On the mirror every heartbeat, commit and transaction is forwarded to the primary region.
 """
 
 import subprocess
@@ -324,15 +324,15 @@ def test_T26_members_go_on_in_the_region_that_takes_over(tmp_path: Path) -> None
         tmp_path, region_count=2, port=0, new_cluster_id=UUID(int=3), settings=SETTINGS
     ) as cluster:
         cluster.start()
-        home, mirror = (place.name for place in cluster.plan.regions)
+        primary, mirror = (place.name for place in cluster.plan.regions)
         address = cluster.place(mirror).bootstrap
         create(address, "orders")
         pair = [member(address), member(address, {"group.instance.id": "i"})]
         poll_until(pair, lambda _: shares(pair) == [2, 2])
         fill(address, 0, 100)
         read = poll_until(pair, lambda values: len(values) == 100 and shares(pair) == [2, 2])
-        wait_mirrored(cluster, home, mirror, 60)
-        cluster.kill(home)
+        wait_mirrored(cluster, primary, mirror, 60)
+        cluster.kill(primary)
         fail_over(cluster, mirror)
         fill(address, 100, 200)
         # Nobody was started anew. Commits behind the last tidemark are lost, and what they say is read again.

@@ -1,6 +1,6 @@
 """KIP-664 from outside: kafka-python's admin client finds an open transaction of librdkafka and ends it.
 
-On a mirror every call is forwarded to the acting region.
+On a mirror every call is forwarded to the primary region.
 """
 
 from collections.abc import Callable

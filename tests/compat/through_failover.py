@@ -1,8 +1,9 @@
 """Foreign transactional producers through the loss of a region: `python -m tests.compat.through_failover [java] [go]`.
 
 Not part of the test run: it needs the tools of `tests.compat.run`. Two regions run, one producer of KIP-890's second
-generation that knows both addresses writes one value to two partitions a transaction. Home is killed, the mirror takes
-over, and the same producer must go on (T22). Judged from what the client saw and what stands in the log afterwards.
+generation that knows both addresses writes one value to two partitions a transaction. The primary is killed, the
+mirror takes over, and the same producer must go on (T22). Judged from what the client saw and what stands in the log
+afterwards.
 
 Exit codes: 0 all went on and nothing is torn; 1 not so; 2 a tool or a download is missing.
 """
@@ -48,22 +49,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def play(command: Callable[[str], list[str]]) -> list[str]:
-    """Lose home under the client; return what was wrong."""
+    """Lose the primary under the client; return what was wrong."""
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-through-") as folder,
         open_cluster(Path(folder), 2) as cluster,
     ):
         cluster.start()
-        home, mirror = cluster.plan.regions
-        create_topic(home.bootstrap, TOPIC, PARTITION_COUNT)
+        primary, mirror = cluster.plan.regions
+        create_topic(primary.bootstrap, TOPIC, PARTITION_COUNT)
         client = subprocess.Popen(
-            command(f"{home.bootstrap},{mirror.bootstrap}"),
+            command(f"{primary.bootstrap},{mirror.bootstrap}"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with client:
             assert client.stdin is not None
             assert client.stdout is not None
-            acknowledged = _lose_home(cluster, client.stdout)
+            acknowledged = _lose_primary(cluster, client.stdout)
             client.stdin.write("\n")
             client.stdin.close()
             acknowledged += _committed(client.stdout)
@@ -71,12 +72,12 @@ def play(command: Callable[[str], list[str]]) -> list[str]:
         return faults if client.returncode == 0 else [*faults, f"it ended: {client.returncode}"]
 
 
-def _lose_home(cluster: LocalCluster, said: IO[str]) -> list[int]:
+def _lose_primary(cluster: LocalCluster, said: IO[str]) -> list[int]:
     """Return what was acknowledged, in order."""
     committed = _committed(said)
-    home, mirror = cluster.plan.regions
+    primary, mirror = cluster.plan.regions
     acknowledged = list(islice(committed, COMMITS))
-    cluster.kill(home.name)
+    cluster.kill(primary.name)
     fail_over(cluster, mirror.name)
     return [*acknowledged, *islice(committed, AFTER_LOSS)]
 
@@ -94,7 +95,7 @@ def _committed(said: IO[str]) -> Iterator[int]:
 def judged(acknowledged: Sequence[int], values: Sequence[str]) -> list[str]:
     """Return what is wrong with the values read, given the commits that were acknowledged, in order.
 
-    The end of what home acknowledged may be lost with it, and is in the loss statement; nothing else may.
+    The end of what the primary acknowledged may be lost with it, and is in the loss statement; nothing else may.
     """
     counts = Counter(int(value) for value in values)
     lost = [at for at, number in enumerate(acknowledged) if number not in counts]

@@ -1,9 +1,9 @@
 """Is what a simulated run did a behaviour of the model? Each event must be a move that is enabled where the run is.
 
 What is seen determines the state: each region's journal is folded by the real machine, rounds and tidemarks are followed
-by number. The guards are those of the model's moves (`home`, `takeover`), for any number of regions, rounds and records.
-The journal's words must also agree between regions: a promise is given to who asked, an entry followed is one that was
-chosen.
+by number. The guards are those of the model's moves (`primary`, `takeover`), for any number of regions, rounds and
+records. The journal's words must also agree between regions: a promise is given to who asked, an entry followed is one
+that was chosen.
 """
 
 import ast

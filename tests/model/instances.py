@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tests.model import takeover
 from tests.model.explore import Instance
-from tests.model.home import Home
-from tests.model.home_states import Size, Txn
+from tests.model.primary import Primary
+from tests.model.primary_states import Size, Txn
 
 Made = Callable[[frozenset[str]], Instance[Any]]
 
@@ -41,8 +41,8 @@ class Mutant:
         return self.name.split(maxsplit=1)[0]
 
 
-def _home(size: Size) -> Made:
-    return lambda mutants: Home(size, mutants)
+def _primary(size: Size) -> Made:
+    return lambda mutants: Primary(size, mutants)
 
 
 def _takeover(size: takeover.Size) -> Made:
@@ -56,38 +56,38 @@ INSTANCES: Final = {
         Named(
             "rounds",
             "two shards, two partitions, two transactions of which one may abort, one round",
-            _home(Size(txns=(Txn(0), Txn(1, aborts=True)))),
-            _home(Size(txns=(Txn(0), Txn(1, (0,), aborts=True)), rounds=2)),
+            _primary(Size(txns=(Txn(0), Txn(1, aborts=True)))),
+            _primary(Size(txns=(Txn(0), Txn(1, (0,), aborts=True)), rounds=2)),
         ),
         Named(
             "two rounds",
             "the same with one partition, and a second round",
-            _home(Size(txns=ONE_LOG, partitions=1, rounds=2)),
-            _home(Size(txns=(*ONE_LOG, Txn(1, (0,))), partitions=1, rounds=2)),
+            _primary(Size(txns=ONE_LOG, partitions=1, rounds=2)),
+            _primary(Size(txns=(*ONE_LOG, Txn(1, (0,))), partitions=1, rounds=2)),
         ),
         Named(
             "shard crash",
             "a ledger shard loses what was not durable, and is loaded again",
-            _home(Size(txns=ONE_LOG, partitions=1, crashes=1)),
-            _home(Size(crashes=2)),
+            _primary(Size(txns=ONE_LOG, partitions=1, crashes=1)),
+            _primary(Size(crashes=2)),
         ),
         Named(
             "shard death",
             "a ledger shard dies for ever",
-            _home(Size(txns=ONE_LOG, partitions=1, deaths=1)),
-            _home(Size(deaths=1, rounds=2)),
+            _primary(Size(txns=ONE_LOG, partitions=1, deaths=1)),
+            _primary(Size(deaths=1, rounds=2)),
         ),
         Named(
             "cut leaders",
             "a second cut leader, while the first one goes on",
-            _home(Size(txns=(Txn(0, (0,)),), partitions=1, terms=2)),
-            _home(Size(txns=ONE_LOG, partitions=1, terms=2)),
+            _primary(Size(txns=(Txn(0, (0,)),), partitions=1, terms=2)),
+            _primary(Size(txns=ONE_LOG, partitions=1, terms=2)),
         ),
         Named(
             "partition leaders",
             "a lagging high watermark, a new partition leader beside the deposed one, a partition made late",
-            _home(Size(txns=(Txn(0),), elections=1, lags=True, grows=True)),
-            _home(Size(txns=(Txn(0), Txn(1, (0,))), elections=1, lags=True, grows=True)),
+            _primary(Size(txns=(Txn(0),), elections=1, lags=True, grows=True)),
+            _primary(Size(txns=(Txn(0), Txn(1, (0,))), elections=1, lags=True, grows=True)),
         ),
         Named(
             "takeover",
@@ -104,7 +104,7 @@ INSTANCES: Final = {
     )
 }
 
-LARGEST: Final = Home(
+LARGEST: Final = Primary(
     Size(
         txns=(Txn(0), Txn(1), Txn(0, (1,), aborts=True), Txn(1, (0,))),
         rounds=3, terms=2, crashes=1, elections=1, lags=True, grows=True,

@@ -4,7 +4,7 @@ Real, called at each move: the failover fold and its effects (`geo_replicator.fa
 (`geo_replicator.directory`), void tidemarks, claims and bases (`geo_replicator.lineage`). Plain: copying, a record at a
 time from whoever says that it acts; cutting, at once; the directory, which takes an entry only above all that it has.
 Nobody has to hear anything: a region that is cut off, dead or slow is one that does not move. A transaction that waits
-for one mirror is answered as soon as that could be known at its home.
+for one mirror is answered as soon as that could be known at its primary.
 """
 
 from collections.abc import Iterator
@@ -176,7 +176,7 @@ class Takeover:
         _check_newest(state)
         _check_followers(state)
 
-    # At home.
+    # At the primary.
 
     def _act(self, state: State, at: int) -> Iterator[Move]:
         region = state.regions[at]
@@ -194,16 +194,16 @@ class Takeover:
 
     def _mirror(self, state: State, at: int, now: failover.State) -> Iterator[Move]:
         region = state.regions[at]
-        home = NAMES.index(now.acting_region)
-        source, theirs = state.regions[home], state_of(state.regions[home])
+        primary = NAMES.index(now.acting_region)
+        source, theirs = state.regions[primary], state_of(state.regions[primary])
         if theirs.may_act and theirs.region_epoch == now.region_epoch:
             if len(source.log) > len(region.log):
                 log = (*region.log, source.log[len(region.log)])
-                label = ("{} copies a record from {}", NAMES[at], NAMES[home])
+                label = ("{} copies a record from {}", NAMES[at], NAMES[primary])
                 yield Move(label, partial(_with, state, at, region._replace(log=log)))
             if len(source.tides) > len(region.tides):
                 tides = (*region.tides, source.tides[len(region.tides)])
-                label = ("{} copies a tidemark from {}", NAMES[at], NAMES[home])
+                label = ("{} copies a tidemark from {}", NAMES[at], NAMES[primary])
                 yield Move(label, partial(_with, state, at, region._replace(tides=tides)))
         lineage = lineage_of(region.known)
         for tide in region.tides:
@@ -214,8 +214,8 @@ class Takeover:
 
     def _reach(self, state: State, at: int, tide: Tide) -> State:
         region = state.regions[at]
-        homes = [state_of(each) for each in state.regions]
-        told = any(now.may_act and now.region_epoch == tide.point.region_epoch for now in homes)
+        primaries = [state_of(each) for each in state.regions]
+        told = any(now.may_act and now.region_epoch == tide.point.region_epoch for now in primaries)
         synced = state.synced | set(region.log[: tide.end]) if told else state.synced
         return _with(state, at, region._replace(reached=tide.point))._replace(synced=synced)
 
@@ -376,13 +376,13 @@ def _check_followers(state: State) -> None:
         now = state_of(region)
         if now.phase is not Phase.MIRRORING:
             continue
-        home = state.regions[NAMES.index(now.acting_region)]
-        theirs = state_of(home)
+        primary = state.regions[NAMES.index(now.acting_region)]
+        theirs = state_of(primary)
         if not theirs.may_act or theirs.region_epoch != now.region_epoch:
             continue
         if (
-            home.log[: len(region.log)] != region.log
-            or home.tides[: len(region.tides)] != region.tides
+            primary.log[: len(region.log)] != region.log
+            or primary.tides[: len(region.tides)] != region.tides
         ):
             raise Broken(
                 "foreign tail", f"{NAMES[at]} follows {now.acting_region} with another log"

@@ -101,21 +101,21 @@ def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> 
         tmp_path / "c", region_count=2, port=0, new_cluster_id=UUID(int=1)
     ) as cluster:
         cluster.start()
-        home, mirror = (region.bootstrap for region in cluster.plan.regions)
+        primary, mirror = (region.bootstrap for region in cluster.plan.regions)
         (pid,) = cluster.pids(cluster.plan.regions[1].name)
         done = run_bench(
-            "latency", *SHORT, "--rate", "50", "--bootstrap", home, "--against", mirror, "-o", "json",
+            "latency", *SHORT, "--rate", "50", "--bootstrap", primary, "--against", mirror, "-o", "json",
             "--html", str(report), "--against-pid", str(pid),
         )  # fmt: skip
     document = figures(done)
     assert [(row["broker"], row["what"]) for row in document["results"]] == [
-        (home, "acknowledged at 50 msg/s"),
+        (primary, "acknowledged at 50 msg/s"),
         (mirror, "acknowledged at 50 msg/s"),
-        (home, "end to end at 50 msg/s"),
+        (primary, "end to end at 50 msg/s"),
         (mirror, "end to end at 50 msg/s"),
-        (home, "acknowledged at 50 msg/s, transactions of 10"),
+        (primary, "acknowledged at 50 msg/s, transactions of 10"),
         (mirror, "acknowledged at 50 msg/s, transactions of 10"),
-        (home, "end to end at 50 msg/s, transactions of 10"),
+        (primary, "end to end at 50 msg/s, transactions of 10"),
         (mirror, "end to end at 50 msg/s, transactions of 10"),
     ]
     assert all(
@@ -130,7 +130,7 @@ def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> 
         "end to end at 50 msg/s, transactions of 10",
     ]
     said = [line.rpartition(", run")[0] for line in done.stderr.splitlines() if "run" in line]
-    assert [home in line for line in said] == [True, False] * 4, "run by run, in turn"
+    assert [primary in line for line in said] == [True, False] * 4, "run by run, in turn"
     page = report.read_text()
     assert page.count("<svg") == 4
     assert "http" not in page.replace("127.0.0.1", ""), "nothing is fetched"
@@ -140,14 +140,14 @@ def test_a_mirror_that_was_away_catches_up() -> None:
     done = run_bench(
         "catch-up", "--regions", "2", "--megabytes", "1", "--runs", "2", "--partitions", "3", "-o", "json"
     )  # fmt: skip
-    at_home, at_mirror = figures(done)["results"]
-    assert (at_home["what"], at_mirror["what"]) == (
-        "catch-up, cost at home",
+    at_primary, at_mirror = figures(done)["results"]
+    assert (at_primary["what"], at_mirror["what"]) == (
+        "catch-up, cost at the primary",
         "catch-up, cost at the mirror",
     )
-    for row in (at_home, at_mirror):
+    for row in (at_primary, at_mirror):
         assert row["runs"] == 2
-        assert row["median"] == at_home["median"] > 0
+        assert row["median"] == at_primary["median"] > 0
         assert row["node_rss_mb"] > 0
 
 
@@ -159,7 +159,7 @@ def test_two_idle_regions_are_counted_one_by_one() -> None:
     assert [(row["what"], row["unit"]) for row in rows] == [
         (f"idle, {topic_count} topics, {region}", "% of a core")
         for topic_count in (1, 3)
-        for region in ("home", "mirror")
+        for region in ("primary", "mirror")
     ]
 
 

@@ -193,8 +193,8 @@ def fail_over(dev: Dev, rows: Sequence[Any]) -> None:
         check=True,
     )
     assert "whose region does not act: it shows what it has reached" in told.stderr
-    (home,) = dev.regions[0]["pids"]
-    os.kill(home, signal.SIGKILL)
+    (primary,) = dev.regions[0]["pids"]
+    os.kill(primary, signal.SIGKILL)
     assert dev.process.stderr is not None
     assert "region eu was ended by signal 9" in dev.process.stderr.readline()
     assert "no region acts" in run("txn", "list", "--url", dev.url, code=1)
@@ -221,41 +221,41 @@ def check_errors(where: tuple[str, str]) -> None:
         assert "none" in run(*words, *where, code=3)
 
 
-def test_topics_are_altered_at_home_and_at_the_mirror(dev: Dev) -> None:
-    home, mirror = (("--bootstrap", str(region["bootstrap"])) for region in dev.regions)
+def test_topics_are_altered_at_the_primary_and_at_the_mirror(dev: Dev) -> None:
+    primary, mirror = (("--bootstrap", str(region["bootstrap"])) for region in dev.regions)
 
     def setting(where: tuple[str, str], key: str) -> Any:
         rows = document("topic", "describe", "orders", "--configs", *where)
         return next((row["value"], row["default"]) for row in rows if row["config"] == key)
 
-    run("topic", "create", "orders", "--partitions", "2", *home)
+    run("topic", "create", "orders", "--partitions", "2", *primary)
     alter = ("topic", "alter", "orders", "--config", "retention.ms=5000000", "--partitions", "3")
     altered = [
         {"setting": "retention.ms", "before": "604800000 (default)", "after": "5000000"},
         {"setting": "partitions", "before": "2", "after": "3"},
     ]
-    assert document(*alter, "--dry-run", *home) == altered
-    assert setting(home, "retention.ms") == ("604800000", True)
-    assert len(document("topic", "describe", "orders", *home)) == 2
+    assert document(*alter, "--dry-run", *primary) == altered
+    assert setting(primary, "retention.ms") == ("604800000", True)
+    assert len(document("topic", "describe", "orders", *primary)) == 2
     # What the broker refuses in part is not done in part.
-    assert "never shrinks" in run(*alter[:-1], "1", *home, code=2)
-    assert setting(home, "retention.ms") == ("604800000", True)
-    assert document(*alter, *home) == altered
-    assert setting(home, "retention.ms") == ("5000000", False)
-    assert len(document("topic", "describe", "orders", *home)) == 3
+    assert "never shrinks" in run(*alter[:-1], "1", *primary, code=2)
+    assert setting(primary, "retention.ms") == ("604800000", True)
+    assert document(*alter, *primary) == altered
+    assert setting(primary, "retention.ms") == ("5000000", False)
+    assert len(document("topic", "describe", "orders", *primary)) == 3
     # The mirror passes it on, and follows.
     wait_until("the mirror follows", TIMEOUT_S, lambda: setting(mirror, "retention.ms")[1] is False)
     back = document("topic", "alter", "orders", "--delete-config", "retention.ms", *mirror)
     assert back == [
         {"setting": "retention.ms", "before": "5000000", "after": "604800000 (default)"}
     ]
-    assert setting(home, "retention.ms") == ("604800000", True)
+    assert setting(primary, "retention.ms") == ("604800000", True)
     assert "not a whole number" in run(
         "topic", "alter", "orders", "--config", "retention.ms=soon", *mirror, code=2
     )
-    assert "nothing to change" in run("topic", "alter", "orders", *home, code=2)
-    assert "none" in run("topic", "alter", "none", "--partitions", "2", *home, code=3)
-    ledger = ("topic", "alter", "__tidemarks", "--config", "retention.ms=1", *home)
+    assert "nothing to change" in run("topic", "alter", "orders", *primary, code=2)
+    assert "none" in run("topic", "alter", "none", "--partitions", "2", *primary, code=3)
+    ledger = ("topic", "alter", "__tidemarks", "--config", "retention.ms=1", *primary)
     assert "ledger" in run(*ledger, code=1)
 
 
@@ -278,23 +278,23 @@ def check_refused_while(dev: Dev, protocol: str, bootstrap: str) -> None:
     member.close()
 
 
-def test_offsets_are_reset_at_home_and_at_the_mirror(dev: Dev) -> None:
-    home, mirror = (("--bootstrap", str(region["bootstrap"])) for region in dev.regions)
+def test_offsets_are_reset_at_the_primary_and_at_the_mirror(dev: Dev) -> None:
+    primary, mirror = (("--bootstrap", str(region["bootstrap"])) for region in dev.regions)
 
     def committed(where: tuple[str, str]) -> dict[int, int]:
         rows = document("group", "describe", "g", *where)
         return {row["partition"]: row["committed"] for row in rows}
 
-    run("topic", "create", "orders", *home)
-    run("produce", "orders", *home, stdin="a\nb\nc\nd\n")
-    assert len(run("consume", "orders", "--group", "g", *home).split()) == 4
+    run("topic", "create", "orders", *primary)
+    run("produce", "orders", *primary, stdin="a\nb\nc\nd\n")
+    assert len(run("consume", "orders", "--group", "g", *primary).split()) == 4
     reset = ("group", "reset-offsets", "g")
     row = {"topic": "orders", "partition": 0, "from": 4, "to": 0, "note": ""}
-    assert document(*reset, "--topic", "orders", "--to-earliest", *home) == [row]
-    assert committed(home) == {0: 4}
-    run(*reset, "--topic", "orders", "--to-earliest", "--execute", *home)
-    assert committed(home) == {0: 0}
-    assert len(run("consume", "orders", "--group", "g", *home).split()) == 4
+    assert document(*reset, "--topic", "orders", "--to-earliest", *primary) == [row]
+    assert committed(primary) == {0: 4}
+    run(*reset, "--topic", "orders", "--to-earliest", "--execute", *primary)
+    assert committed(primary) == {0: 0}
+    assert len(run("consume", "orders", "--group", "g", *primary).split()) == 4
     wait_until(
         "the mirror shows all",
         TIMEOUT_S,
@@ -302,15 +302,15 @@ def test_offsets_are_reset_at_home_and_at_the_mirror(dev: Dev) -> None:
     )
     (row,) = document(*reset, "--all-topics", "--shift-by", "-3", "--execute", *mirror)
     assert (row["from"], row["to"]) == (4, 1)
-    assert committed(home) == committed(mirror) == {0: 1}
+    assert committed(primary) == committed(mirror) == {0: 1}
     (row,) = document(*reset, "--topic", "orders", "--to-offset", "9", "--execute", *mirror)
     assert (row["to"], row["note"]) == (4, "9 is beyond the log's end")
-    (row,) = document(*reset, "--topic", "orders", "--by-duration", "PT1H", *home)
+    (row,) = document(*reset, "--topic", "orders", "--by-duration", "PT1H", *primary)
     assert row["to"] == 0
-    (row,) = document(*reset, "--topic", "orders", "--to-datetime", "2100-01-01", *home)
+    (row,) = document(*reset, "--topic", "orders", "--to-datetime", "2100-01-01", *primary)
     assert row["to"] == 4
     for protocol in ("classic", "consumer"):
-        for where in (home, mirror):
+        for where in (primary, mirror):
             check_refused_while(dev, protocol, where[1])
     for words, code in (
         (("--to-earliest",), 2), (("--topic", "orders"), 2), (("--topic", "none", "--to-latest"), 3),
@@ -319,13 +319,13 @@ def test_offsets_are_reset_at_home_and_at_the_mirror(dev: Dev) -> None:
         (("--topic", "orders", "--to-latest", "--dry-run", "--execute"), 2),
         (("--topic", "orders", "--by-duration", "1h"), 2),
     ):  # fmt: skip
-        run(*reset, *words, *home, code=code)
-    run("group", "reset-offsets", "new", "--topic", "orders", "--shift-by", "1", *home, code=2)
-    run("group", "reset-offsets", "new", "--all-topics", "--to-latest", *home, code=3)
+        run(*reset, *words, *primary, code=code)
+    run("group", "reset-offsets", "new", "--topic", "orders", "--shift-by", "1", *primary, code=2)
+    run("group", "reset-offsets", "new", "--all-topics", "--to-latest", *primary, code=3)
     assert "1 offsets" in run("group", "delete", "g", "--dry-run", *mirror)
     run("group", "delete", "g", "--yes", *mirror)
-    run("group", "delete", "g", "--yes", *home, code=3)
-    run("group", "describe", "g", *home, code=3)
+    run("group", "delete", "g", "--yes", *primary, code=3)
+    run("group", "describe", "g", *primary, code=3)
 
 
 def refuses_what_is_no_record(where: tuple[str, str], folder: Path, dev: Dev) -> None:
@@ -357,7 +357,7 @@ def refuses_what_is_no_record(where: tuple[str, str], folder: Path, dev: Dev) ->
     )
 
 
-def test_T34_a_deleted_topic_comes_back_from_a_mirror_after_home_is_gone(
+def test_T34_a_deleted_topic_comes_back_from_a_mirror_after_the_primary_is_gone(
     dev: Dev, tmp_path: Path
 ) -> None:
     where = ("--bootstrap", dev.bootstrap)

@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.own_process]
 
 SAMPLE: Final = frozenset(
     {
-        "empty-home-before-up-failover",
-        "older-home-before-later-accept-loss",
+        "empty-primary-before-up-failover",
+        "older-primary-before-later-accept-loss",
         "no-logs-mirror-before-up-own-back",
     }
 )

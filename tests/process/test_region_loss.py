@@ -1,4 +1,4 @@
-"""Real processes: home is SIGKILLed in the middle of transfers, the other region takes over, the old one returns.
+"""Real processes: the primary is SIGKILLed in the middle of transfers, the other region takes over, the old one returns.
 
 One pair of regions lives through several losses, each time of the region that acts: what one takeover leaves
 behind is what the next one starts from. After each, everything ever written is read back in both regions. Before
@@ -78,7 +78,7 @@ def fail_over(cluster: LocalCluster, target: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_transfers_survive_the_loss_of_the_acting_region(tmp_path: Path, seed: int) -> None:
+def test_transfers_survive_the_loss_of_the_primary_region(tmp_path: Path, seed: int) -> None:
     run_in_own_process("tests.process.test_region_loss", tmp_path, str(seed))
 
 

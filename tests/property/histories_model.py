@@ -186,7 +186,7 @@ class World:
         region = self.regions[name]
         region.state, region.open, region.term = None, False, -1
 
-    # Clients at home.
+    # Clients at the primary.
 
     def write(self, name: str, key: LogKey = ORDERS) -> None:
         """A record is acknowledged."""
@@ -226,7 +226,7 @@ class World:
         region.change(logs=logs, manifest=region.folder.manifest - gone)
 
     def tide(self, name: str, region_epoch: int = 0) -> None:
-        """Home publishes a tidemark over all that it has."""
+        """The primary publishes a tidemark over all that it has."""
         region = self.regions[name]
         assert region.term >= 0, name
         number = max((cut.point.number for cut, _ in region.tidemarks()), default=0) + 1
@@ -265,21 +265,21 @@ class World:
         if epoch > max(known):
             region.record(HigherEpochLearned(epoch, peer.metadata.acting_region))
 
-    def refute(self, home: Region, mirror: str, point: TidemarkPoint, logs: int) -> None:
-        """Home hears that a mirror has shown what it lacks: writes close (`FailoverDriver.refuted`)."""
-        state = home.now
+    def refute(self, primary: Region, mirror: str, point: TidemarkPoint, logs: int) -> None:
+        """The primary hears that a mirror has shown what it lacks: writes close (`FailoverDriver.refuted`)."""
+        state = primary.now
         if point.region_epoch != state.region_epoch or state.refuted is not None:
             return
-        home.refuted = HistoryRefuted(mirror, point.region_epoch, point.number, logs, "")
-        self._digest(home)
+        primary.refuted = HistoryRefuted(mirror, point.region_epoch, point.number, logs, "")
+        self._digest(primary)
 
-    def _digest(self, home: Region) -> None:
-        found = home.refuted
-        state = home.now
+    def _digest(self, primary: Region) -> None:
+        found = primary.refuted
+        state = primary.now
         counts = found is not None and found.region_epoch == state.region_epoch
         if counts and state.phase.acts and not state.refuted:
             assert found is not None
-            home.record(found)
+            primary.record(found)
 
     # Effects of the failover machine, one at a time.
 
@@ -316,7 +316,7 @@ class World:
         newest = max((peer.metadata.region_epoch for peer in peers), default=0)
         for peer in peers:
             found = self._shown(peer).history
-            if peer.is_home and peer.metadata.region_epoch == newest and found is not None:
+            if peer.is_primary and peer.metadata.region_epoch == newest and found is not None:
                 assert region.folder.identity is not None
                 if region.metadata.region_epoch < found.region_epoch:
                     region.note(acting_region=found.region, region_epoch=found.region_epoch)
@@ -438,7 +438,7 @@ class World:
             return
         if state.promise.region_epoch <= state.region_epoch:
             for peer in self.peers(region.name):
-                if peer.is_home and peer.metadata.region_epoch == state.region_epoch:
+                if peer.is_primary and peer.metadata.region_epoch == state.region_epoch:
                     region.record(FollowResumed(peer.name))
                     return
 
@@ -452,9 +452,9 @@ class World:
 
     # A link session, from hello to the last byte.
 
-    def copy(self, name: str, home: str) -> None:
-        """One session of the real link core; all that home has is copied, and what is whole is reached."""
-        Session(self, self.regions[name], self.regions[home]).run()
+    def copy(self, name: str, primary: str) -> None:
+        """One session of the real link core; all that the primary has is copied, and what is whole is reached."""
+        Session(self, self.regions[name], self.regions[primary]).run()
 
     # What an operator orders.
 
@@ -466,11 +466,11 @@ class World:
         epoch = directory.next_region_epoch(known, NAMES.index(name))
         old, final = region.metadata.acting_region, None
         if planned:
-            home = self.regions[old]
-            home.record(DrainBegun("", name))
+            primary = self.regions[old]
+            primary.record(DrainBegun("", name))
             self.tide(old)
             self.copy(name, old)
-            final = tuple(home.claim().point)
+            final = tuple(primary.claim().point)
         region.record(
             TakeoverBegun(epoch, old, "", planned, not planned, final, accepts)  # type: ignore[arg-type]  # a point of two
         )

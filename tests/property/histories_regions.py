@@ -125,7 +125,7 @@ class Region:
         return self.running and self.open and self.now.may_act
 
     @property
-    def is_home(self) -> bool:
+    def is_primary(self) -> bool:
         return self.running and self.now.phase in {Phase.ACTING, Phase.DRAINING, Phase.DISPUTED}
 
     def change(self, **changes: Any) -> None:

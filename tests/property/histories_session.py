@@ -16,11 +16,11 @@ from geo_replicator.events import (
     DivergenceResolved,
     HandshakeDone,
     HistoryShown,
-    HomeLogEnd,
     LinkEvent,
     LinkStarted,
     LogsChecked,
     MirrorLogEnd,
+    PrimaryLogEnd,
     RegistryRead,
     TopicsApplied,
 )
@@ -62,27 +62,27 @@ class SessionsWorld(Protocol):
         """Carry out a deletion that a command ordered."""
         ...
 
-    def refute(self, home: Region, mirror: str, point: TidemarkPoint, logs: int) -> None:
-        """Tell home that a mirror has shown what it lacks."""
+    def refute(self, primary: Region, mirror: str, point: TidemarkPoint, logs: int) -> None:
+        """Tell the primary that a mirror has shown what it lacks."""
         ...
 
 
 class Session:
     """What the link's driver does for its core, at once."""
 
-    def __init__(self, world: SessionsWorld, mirror: Region, home: Region) -> None:
-        self.world, self.mirror, self.home = world, mirror, home
-        self.core = LinkCore(mirror.now.region_epoch, home.name, own_lineage(mirror))
+    def __init__(self, world: SessionsWorld, mirror: Region, primary: Region) -> None:
+        self.world, self.mirror, self.primary = world, mirror, primary
+        self.core = LinkCore(mirror.now.region_epoch, primary.name, own_lineage(mirror))
         self.proven: Mapping[LogKey, int] = {}
 
     def run(self) -> None:
-        if self.world.strangers(self.mirror, self.home):
+        if self.world.strangers(self.mirror, self.primary):
             return
         handshake = HandshakeDone(
-            self.home.name,
-            self.home.metadata.region_epoch,
-            self.home.is_home,
-            own_lineage(self.home),
+            self.primary.name,
+            self.primary.metadata.region_epoch,
+            self.primary.is_primary,
+            own_lineage(self.primary),
         )
         self.core.step(LinkStarted())
         event: LinkEvent | None = handshake
@@ -104,9 +104,9 @@ class Session:
                 return TopicsApplied(self._ends())
             case CheckEpochs(logs=ends):
                 answers = {
-                    key: HomeLogEnd(*epoch_end(self.home.opened[key], end.leader_epoch), 0)
+                    key: PrimaryLogEnd(*epoch_end(self.primary.opened[key], end.leader_epoch), 0)
                     for key, end in ends.items()
-                    if key in self.home.opened
+                    if key in self.primary.opened
                 }
                 work = comparing.compared(self, self, ends, answers, self.proven)
                 return LogsChecked(answer(work))
@@ -118,35 +118,35 @@ class Session:
     def _show(self) -> HistoryShown:
         cut = self.mirror.shown()
         shown = evidence(self.mirror, cut, cut.positions)
-        missing = differences(self.home, shown)
+        missing = differences(self.primary, shown)
         if "T33 a session proves nothing" in self.world.mutants:
             missing = []
         if missing:
-            self.world.refute(self.home, self.mirror.name, cut.point, len(missing))
+            self.world.refute(self.primary, self.mirror.name, cut.point, len(missing))
         else:
             self.proven = dict(cut.positions)
         return HistoryShown(cut.point.region_epoch, tuple(found.reason for found in missing))
 
     def _registry(self) -> RegistryRead:
-        mirrored, registry = self._topics(self.mirror), self._topics(self.home)
+        mirrored, registry = self._topics(self.mirror), self._topics(self.primary)
         difference = topology.topic_difference(mirrored, registry)
         unnamed = topology.unnamed_absences(
-            difference, self.home.metadata.deleted, lambda key: bool(self.mirror.logs.get(key))
+            difference, self.primary.metadata.deleted, lambda key: bool(self.mirror.logs.get(key))
         )
         if "T34 absence deletes" in self.world.mutants:
             unnamed = ()
         if unnamed:
             point = TidemarkPoint(self.mirror.now.region_epoch, 0)
-            self.world.refute(self.home, self.mirror.name, point, len(unnamed))
+            self.world.refute(self.primary, self.mirror.name, point, len(unnamed))
         else:
-            version = self.home.metadata.version
+            version = self.primary.metadata.version
             self.mirror.change(drops=tuple((topic.topic_id, version) for topic in difference.gone))
-            topics = self.mirror.metadata.topics | self.home.metadata.topics
-            self.mirror.note(topics=topics, deleted=self.home.metadata.deleted)
-            for key in self.home.opened:
+            topics = self.mirror.metadata.topics | self.primary.metadata.topics
+            self.mirror.note(topics=topics, deleted=self.primary.metadata.deleted)
+            for key in self.primary.opened:
                 if key not in self.mirror.logs:
                     self.mirror.put(key, ())
-        return RegistryRead(self.home.metadata.version, registry, mirrored, unnamed)
+        return RegistryRead(self.primary.metadata.version, registry, mirrored, unnamed)
 
     def _topics(self, region: Region) -> tuple[topology.MirrorTopic, ...]:
         ids = sorted(region.metadata.topics)
@@ -156,14 +156,14 @@ class Session:
         return {
             key: MirrorLogEnd(log[-1].leader_epoch if log else -1, len(log))
             for key, log in self.mirror.logs.items()
-            if key in self.home.opened
+            if key in self.primary.opened
         }
 
     def _resolve(self, divergences: Iterable[Any]) -> LinkEvent | None:
         shown = self.mirror.shown()
         for found in divergences:
             log = self.mirror.logs[found.key]
-            end = min(epoch_end(log, found.home_leader_epoch)[1], found.home_end_offset)
+            end = min(epoch_end(log, found.primary_leader_epoch)[1], found.primary_end_offset)
             below = end < shown.position_of(found.key)
             below = below and shown.point.region_epoch == self.mirror.now.region_epoch
             if below and "T35 divergences are cut anywhere" not in self.world.mutants:
@@ -180,7 +180,7 @@ class Session:
     async def show_history(
         self, _point: TidemarkPoint, shown: Sequence[ShownLog]
     ) -> list[HistoryDifference]:
-        return differences(self.home, shown)
+        return differences(self.primary, shown)
 
     async def first_offset(self, _key: LogKey) -> int:
         return 0
@@ -190,7 +190,7 @@ class Session:
 
     def _fetch(self) -> None:
         for key, position in self.core.cursor.positions.items():
-            log, theirs = self.mirror.logs[key], self.home.opened[key]
+            log, theirs = self.mirror.logs[key], self.primary.opened[key]
             if theirs[: len(log)] != log or position != len(log):
                 raise Broken(f"T23: {self.mirror.name} copies behind another history of {key}")
             self.mirror.put(key, theirs)

@@ -64,7 +64,7 @@ def right_configurations(draw: st.DrawFn) -> dict[str, Any]:
     ]  # fmt: skip
     keys = draw(st.lists(st.sampled_from(OPTIONAL), unique=True))
     return {
-        "region": draw(st.sampled_from(names)), "home_region": draw(st.sampled_from(names)),
+        "region": draw(st.sampled_from(names)), "initial_primary_region": draw(st.sampled_from(names)),
         "cluster_id": draw(NAMES), "data_dir": "/srv/tidemark", "regions": regions,
         **{key: draw(right_value(key)) for key in keys},
     }  # fmt: skip
@@ -161,5 +161,13 @@ def test_INV_STC2_a_start_takes_the_ends_of_all_ranges(end: str) -> None:
     ends |= {"group_consumer_heartbeat_interval_ms": ends["group_consumer_session_timeout_ms"] - 1}
     ends |= {"mirror_whole_wait_ms": -1}
     asyncio.run(
-        _open({"region": "eu", "home_region": "eu", "cluster_id": "c", "regions": [region], **ends})
+        _open(
+            {
+                "region": "eu",
+                "initial_primary_region": "eu",
+                "cluster_id": "c",
+                "regions": [region],
+                **ends,
+            }
+        )
     )

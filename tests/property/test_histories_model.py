@@ -71,11 +71,11 @@ def operators_actions(world: World) -> Iterator[Action]:
             yield "start", name
             continue
         yield "kill", name
-        home = region.metadata.acting_region
+        primary = region.metadata.acting_region
         if region.now.phase in {Phase.MIRRORING, Phase.FENCED}:
             yield "failover", name
-        follows = region.now.phase is Phase.MIRRORING and region.now.acting_region == home
-        if home and follows and world.reaches(name, home) and world.regions[home].acting:
+        follows = region.now.phase is Phase.MIRRORING and region.now.acting_region == primary
+        if primary and follows and world.reaches(name, primary) and world.regions[primary].acting:
             yield "switch", name
         if region.now.refuted and region.now.phase in {Phase.DISPUTED, Phase.FENCED}:
             yield "accept", name
@@ -151,9 +151,9 @@ def strike(world: World, region: Region, action: Action) -> None:
 
 def pull(world: World, name: str) -> None:
     region = world.regions[name]
-    home = region.now.acting_region
-    if home and region.now.phase is Phase.MIRRORING and world.reaches(name, home):
-        world.copy(name, home)
+    primary = region.now.acting_region
+    if primary and region.now.phase is Phase.MIRRORING and world.reaches(name, primary):
+        world.copy(name, primary)
 
 
 def accept(world: World, name: str) -> None:
@@ -214,7 +214,7 @@ def judged(world: World, action: Action, *, settled: bool) -> World:
 
 
 def visible(region: Region) -> set[tuple[object, ...]]:
-    """Return what clients of a region were shown, of data: at home all, at a mirror what was reached."""
+    """Return what clients of a region were shown, of data: at the primary all, at a mirror what was reached."""
     if region.folder.metadata is None or region.folder.logs is None:
         return set()
     acts = region.metadata.acting_region == region.name
@@ -244,23 +244,26 @@ def judge_bytes(world: World, before: Region, after: Region) -> None:
 
 
 def judge_histories(world: World) -> None:
-    for home in world.regions.values():
-        if not home.acting:
+    for primary in world.regions.values():
+        if not primary.acting:
             continue
-        if home.folder.identity is None or home.folder.identity.region != home.name:
-            raise Broken(f"T36: {home.name} acts on the folder of another region")
-        if home.folder.identity.history is None or home.folder.identity.history.birth_id == "?":
-            raise Broken(f"T32: {home.name} acts without a history")
-        for peer in world.peers(home.name):
+        if primary.folder.identity is None or primary.folder.identity.region != primary.name:
+            raise Broken(f"T36: {primary.name} acts on the folder of another region")
+        if (
+            primary.folder.identity.history is None
+            or primary.folder.identity.history.birth_id == "?"
+        ):
+            raise Broken(f"T32: {primary.name} acts without a history")
+        for peer in world.peers(primary.name):
             if peer.acting:
-                raise Broken(f"T31: {home.name} and {peer.name} act, and reach each other")
+                raise Broken(f"T31: {primary.name} and {peer.name} act, and reach each other")
             shown = peer.shown()
-            if shown.point.region_epoch == home.now.region_epoch and any(
-                home.logs.get(key, ())[:end] != log[:end]
+            if shown.point.region_epoch == primary.now.region_epoch and any(
+                primary.logs.get(key, ())[:end] != log[:end]
                 for key, log in peer.logs.items()
-                if (end := shown.position_of(key)) and key.topic_id not in home.metadata.deleted
+                if (end := shown.position_of(key)) and key.topic_id not in primary.metadata.deleted
             ):
-                raise Broken(f"T33: {home.name} acts, and {peer.name} has shown {shown.point}")
+                raise Broken(f"T33: {primary.name} acts, and {peer.name} has shown {shown.point}")
     for region in world.regions.values():
         if region.running and region.lost and region.acting:
             raise Broken(f"T36: {region.name} acts, and misses {region.lost}")

@@ -10,7 +10,7 @@ from geo_replicator.reconciliation.findings import Finding, Kind
 from geo_replicator.reconciliation.job import LocalEngine, Outcome, Request, reconcile_all
 from idempotency.record_batch import read_header
 from tests.reconciliation.faults import LOCAL_EDITS
-from tests.reconciliation.two_regions import A0, A1, DATA_PLACES, PLAIN, Pair, Place, sound_home
+from tests.reconciliation.two_regions import A0, A1, DATA_PLACES, PLAIN, Pair, Place, sound_primary
 
 _NAMES = sorted(LOCAL_EDITS)
 
@@ -38,7 +38,7 @@ def _roots(findings: list[Finding]) -> list[tuple[Kind, str]]:
 
 
 def _covered(pair: Pair) -> dict[Place, int]:
-    """Return how many batches of each log lie below the tidemark (what `sound_home` adds after it)."""
+    """Return how many batches of each log lie below the tidemark (what `sound_primary` adds after it)."""
     behind = {A0: 2, A1: 3, PLAIN: 1}
     return {place: len(pair.source[place]) - behind[place] for place in DATA_PLACES}
 
@@ -53,7 +53,7 @@ def _covered(pair: Pair) -> dict[Place, int]:
 def test_any_single_fault_shows_its_root(
     roll: int, rounds: int, edit: tuple[str, Place, float]
 ) -> None:
-    pair = Pair.of(sound_home(rounds=rounds), roll)
+    pair = Pair.of(sound_primary(rounds=rounds), roll)
     _apply(pair, edit, _covered(pair))
     kind = LOCAL_EDITS[edit[0]][1]
     outcome = _reconciled(pair)
@@ -66,7 +66,7 @@ def test_any_single_fault_shows_its_root(
 def test_two_faults_on_different_partitions_show_both_roots(
     roll: int, first: tuple[str, Place, float], second: tuple[str, Place, float]
 ) -> None:
-    pair = Pair.of(sound_home(), roll)
+    pair = Pair.of(sound_primary(), roll)
     covered = _covered(pair)
     for edit in (first, second):
         _apply(pair, edit, covered)
@@ -80,7 +80,7 @@ def test_two_faults_on_different_partitions_show_both_roots(
 @settings(max_examples=15, deadline=None)
 @given(roll=st.integers(1, 50), rounds=st.integers(1, 8))
 def test_a_sound_pair_of_any_shape_has_no_finding(roll: int, rounds: int) -> None:
-    pair = Pair.of(sound_home(rounds=rounds), roll)
+    pair = Pair.of(sound_primary(rounds=rounds), roll)
     outcome = _reconciled(pair)
     assert outcome.findings == []
     assert outcome.exit_code == 0

@@ -27,15 +27,15 @@ from tests.reconciliation.two_regions import (
     PLAIN,
     TIMEOUT_MS,
     TXN_LEDGER,
-    Home,
     Pair,
     Place,
+    Primary,
     Txn,
     end_of,
     flipped,
     restamped,
     segments,
-    sound_home,
+    sound_primary,
     with_crc,
 )
 
@@ -60,7 +60,7 @@ def name_of(place: Place) -> str:
 
 
 def sound_pair() -> Pair:
-    return Pair.of(sound_home())
+    return Pair.of(sound_primary())
 
 
 # Edits of a mirror's log. Each takes the pair, a place and the index of a batch in it.
@@ -168,12 +168,14 @@ def _pair_fault(
     return Fault(name, build, frozenset(roots), frozenset(alone or ()), until, exit_code)
 
 
-def _home_fault(
-    name: str, extra: Callable[[Home], None], root: Root, *, alone: bool = True
+def _primary_fault(
+    name: str, extra: Callable[[Primary], None], root: Root, *, alone: bool = True
 ) -> Fault:
-    """A fault that the home region wrote and the mirror copied faithfully."""
+    """A fault that the primary region wrote and the mirror copied faithfully."""
     roots = frozenset({root})
-    return Fault(name, lambda: Pair.of(sound_home(extra)), roots, roots if alone else frozenset())
+    return Fault(
+        name, lambda: Pair.of(sound_primary(extra)), roots, roots if alone else frozenset()
+    )
 
 
 def _last_marker(log: list[bytes]) -> int:
@@ -255,29 +257,29 @@ def _lose_decision(pair: Pair) -> None:
     del log[-3]
 
 
-def _old_open(home: Home) -> None:
-    home.play(Txn(1007, (A0,), end=False))
-    home.now_ms += TIMEOUT_MS + 1
-    home.plain(PLAIN)
+def _old_open(primary: Primary) -> None:
+    primary.play(Txn(1007, (A0,), end=False))
+    primary.now_ms += TIMEOUT_MS + 1
+    primary.plain(PLAIN)
 
 
-def _bad_txn(**how: object) -> Callable[[Home], None]:
-    def extra(home: Home) -> None:
-        home.play(Txn(producer=1000, places=(A0, A1, OFFSETS), **how))  # type: ignore[arg-type]
-
-    return extra
-
-
-def _single(**how: object) -> Callable[[Home], None]:
-    def extra(home: Home) -> None:
-        home.play(Txn(producer=1009, places=(A1,), **how))  # type: ignore[arg-type]
+def _bad_txn(**how: object) -> Callable[[Primary], None]:
+    def extra(primary: Primary) -> None:
+        primary.play(Txn(producer=1000, places=(A0, A1, OFFSETS), **how))  # type: ignore[arg-type]
 
     return extra
 
 
-def _repeat(home: Home) -> None:
-    home.data(PLAIN, 2000, 0, 1, sequence=2)
-    home.sequences[PLAIN, 2000, 0] = sum(1 + turn % 3 for turn in range(6))
+def _single(**how: object) -> Callable[[Primary], None]:
+    def extra(primary: Primary) -> None:
+        primary.play(Txn(producer=1009, places=(A1,), **how))  # type: ignore[arg-type]
+
+    return extra
+
+
+def _repeat(primary: Primary) -> None:
+    primary.data(PLAIN, 2000, 0, 1, sequence=2)
+    primary.sequences[PLAIN, 2000, 0] = sum(1 + turn % 3 for turn in range(6))
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -312,19 +314,19 @@ FAULTS: tuple[Fault, ...] = (
     _pair_fault("topic_recreated", _recreate, {(Kind.TOPIC_MISMATCH, "clicks--1")}),
     _pair_fault("decision_lost", _lose_decision, {(Kind.MISSING, "__transaction_state-0")},
                 alone={(Kind.ABORTED_VISIBLE, "__consumer_offsets-0")}),
-    _home_fault("sequence_repeated", _repeat, (Kind.DUPLICATE, "clicks-0"), alone=False),
-    _home_fault("sequence_skipped", lambda home: (home.data(PLAIN, 2000, 0, skip=4), None)[1],
+    _primary_fault("sequence_repeated", _repeat, (Kind.DUPLICATE, "clicks-0"), alone=False),
+    _primary_fault("sequence_skipped", lambda primary: (primary.data(PLAIN, 2000, 0, skip=4), None)[1],
                 (Kind.SEQ_GAP, "clicks-0"), alone=False),
-    _home_fault("marker_never_written", _bad_txn(lose_marker_in=(1,)), (Kind.TORN_TXN, "accounts-1")),
-    _home_fault("marker_contradicts", _bad_txn(flip_marker_in=(0,)), (Kind.TORN_TXN, "accounts-0")),
-    _home_fault("all_markers_lost", _bad_txn(lose_marker_in=(0, 1, 2)), (Kind.COMMITTED_INCOMPLETE, "accounts-0")),
-    _home_fault("committed_shown_as_aborted", _single(flip_marker_in=(0,)), (Kind.COMMITTED_INCOMPLETE, "accounts-1")),
-    _home_fault("aborted_shown", _single(commit=False, flip_marker_in=(0,)), (Kind.ABORTED_VISIBLE, "accounts-1")),
-    _home_fault("aborted_shown_in_one", _bad_txn(commit=False, flip_marker_in=(2,)),
+    _primary_fault("marker_never_written", _bad_txn(lose_marker_in=(1,)), (Kind.TORN_TXN, "accounts-1")),
+    _primary_fault("marker_contradicts", _bad_txn(flip_marker_in=(0,)), (Kind.TORN_TXN, "accounts-0")),
+    _primary_fault("all_markers_lost", _bad_txn(lose_marker_in=(0, 1, 2)), (Kind.COMMITTED_INCOMPLETE, "accounts-0")),
+    _primary_fault("committed_shown_as_aborted", _single(flip_marker_in=(0,)), (Kind.COMMITTED_INCOMPLETE, "accounts-1")),
+    _primary_fault("aborted_shown", _single(commit=False, flip_marker_in=(0,)), (Kind.ABORTED_VISIBLE, "accounts-1")),
+    _primary_fault("aborted_shown_in_one", _bad_txn(commit=False, flip_marker_in=(2,)),
                 (Kind.ABORTED_VISIBLE, "__consumer_offsets-0")),
-    _home_fault("abort_marker_lost", _single(commit=False, lose_marker_in=(0,)), (Kind.HANGING_TXN, "accounts-1")),
-    _home_fault("abort_marker_lost_next_commits", _bad_txn(commit=False, lose_marker_in=(0,)),
+    _primary_fault("abort_marker_lost", _single(commit=False, lose_marker_in=(0,)), (Kind.HANGING_TXN, "accounts-1")),
+    _primary_fault("abort_marker_lost_next_commits", _bad_txn(commit=False, lose_marker_in=(0,)),
                 (Kind.ABORTED_VISIBLE, "accounts-0")),
-    _home_fault("commit_without_decision", _single(in_ledger=False), (Kind.ABORTED_VISIBLE, "accounts-1")),
-    _home_fault("open_too_long", _old_open, (Kind.HANGING_TXN, "accounts-0")),
+    _primary_fault("commit_without_decision", _single(in_ledger=False), (Kind.ABORTED_VISIBLE, "accounts-1")),
+    _primary_fault("open_too_long", _old_open, (Kind.HANGING_TXN, "accounts-0")),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Two regions' log folders with real bytes: transactions, markers, ledgers, tidemarks; and ways to spoil them.
 
-`Home` plays a home region and writes what a broker would; `Pair` holds the batches of both sides as lists, which a
-fault edits before `write` lays them out as segment files.
+`Primary` plays a primary region and writes what a broker would; `Pair` holds the batches of both sides as lists, which
+a fault edits before `write` lays them out as segment files.
 """
 
 import json
@@ -89,7 +89,7 @@ class Txn:
     commit: bool = True
     batches: int = 1
     lose_marker_in: tuple[int, ...] = ()
-    """Indexes into `places` where the home never writes the marker."""
+    """Indexes into `places` where the primary never writes the marker."""
     flip_marker_in: tuple[int, ...] = ()
     """Indexes into `places` where the marker says the contrary of the ledger."""
     end: bool = True
@@ -98,8 +98,8 @@ class Txn:
 
 
 @dataclass
-class Home:
-    """The home region: appends to its logs as a leader and a coordinator would."""
+class Primary:
+    """The primary region: appends to its logs as a leader and a coordinator would."""
 
     logs: Logs = field(default_factory=dict)
     now_ms: int = START_MS
@@ -215,24 +215,24 @@ PLAIN: Place = ("clicks", 0)
 DATA_PLACES = (A0, A1, PLAIN)
 
 
-def sound_home(extra: Callable[[Home], None] | None = None, rounds: int = 6) -> Home:
-    """Return a home with commits, aborts, an open transaction, plain and idempotent producers, a tidemark."""
-    home = Home()
+def sound_primary(extra: Callable[[Primary], None] | None = None, rounds: int = 6) -> Primary:
+    """Return a primary with commits, aborts, an open transaction, plain and idempotent producers, a tidemark."""
+    primary = Primary()
     for turn in range(rounds):
-        home.play(Txn(1000, (A0, A1, OFFSETS), batches=1 + turn % 2))
-        home.play(Txn(1001, (A1, A0), commit=turn % 2 == 0))
-        home.data(PLAIN, 2000, 0, 1 + turn % 3)
-        home.plain(PLAIN)
-        home.data(A0, 2001, 3)
+        primary.play(Txn(1000, (A0, A1, OFFSETS), batches=1 + turn % 2))
+        primary.play(Txn(1001, (A1, A0), commit=turn % 2 == 0))
+        primary.data(PLAIN, 2000, 0, 1 + turn % 3)
+        primary.plain(PLAIN)
+        primary.data(A0, 2001, 3)
     if extra is not None:
-        extra(home)
-    home.play(Txn(1000, (A0, A1, OFFSETS)))
-    home.data(PLAIN, 2000, 0)
-    home.tidemark(1)
-    home.play(Txn(1001, (A0, A1)))
-    home.play(Txn(1002, (A1,), end=False))
-    home.data(PLAIN, 2000, 0)
-    return home
+        extra(primary)
+    primary.play(Txn(1000, (A0, A1, OFFSETS)))
+    primary.data(PLAIN, 2000, 0)
+    primary.tidemark(1)
+    primary.play(Txn(1001, (A0, A1)))
+    primary.play(Txn(1002, (A1,), end=False))
+    primary.data(PLAIN, 2000, 0)
+    return primary
 
 
 @dataclass
@@ -246,23 +246,23 @@ class Pair:
     byte_faults: list[Callable[[Path, Path], None]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, home: Home, roll_batches: int = 7) -> "Pair":
-        copies = [{place: list(log) for place, log in home.logs.items()} for _ in range(2)]
+    def of(cls, primary: Primary, roll_batches: int = 7) -> "Pair":
+        copies = [{place: list(log) for place, log in primary.logs.items()} for _ in range(2)]
         return cls(copies[0], copies[1], roll_batches)
 
     def cut(self, place: Place) -> int:
-        """Return how many batches of a log the tidemark of `sound_home` covers at least."""
+        """Return how many batches of a log the tidemark of `sound_primary` covers at least."""
         return len(self.source[place]) - 4
 
     def write(self, folder: Path) -> tuple[Region, Region]:
         regions = []
-        for name, logs in (("home", self.source), ("away", self.mirror)):
+        for name, logs in (("primary", self.source), ("away", self.mirror)):
             generation = self.mirror_generation if name == "away" else {}
             write_region(folder / name, logs, self.roll_batches, generation)
             reached = TidemarkPoint(REGION_EPOCH, 1) if name == "away" else None
             regions.append(Region(name=name, data_dir=folder / name, reached=reached))
         for fault in self.byte_faults:
-            fault(folder / "home", folder / "away")
+            fault(folder / "primary", folder / "away")
         return regions[0], regions[1]
 
 
@@ -277,16 +277,16 @@ def write_region(
         counts[topic] = max(counts.get(topic, 0), partition + 1)
     for (topic, partition), batches in logs.items():
         identity = topic_id(topic, (generation or {}).get(topic, 0))
-        home = root / identity.hex
-        home.mkdir(exist_ok=True)
+        primary = root / identity.hex
+        primary.mkdir(exist_ok=True)
         described = {
             "topic_id": str(identity),
             "name": topic,
             "partition_count": counts[topic],
             "internal": False,
         }
-        (home / "topic.json").write_text(json.dumps(described))
-        write_partition(home / str(partition), batches, roll_batches)
+        (primary / "topic.json").write_text(json.dumps(described))
+        write_partition(primary / str(partition), batches, roll_batches)
 
 
 def write_partition(folder: Path, batches: list[bytes], roll_batches: int) -> None:

@@ -50,7 +50,7 @@ class Bank:
         self.attempts.append(attempt)
 
     def ledger_end(self, shard: int) -> int:
-        """Return where home's ledger shard ends now; -1 once home is dead."""
+        """Return where the primary's ledger shard ends now; -1 once the primary is dead."""
         partition = self.pair.regions["eu"].node.storage.partitions.get(TRANSACTION_LEDGER, shard)
         return -1 if partition is None else partition.log_end_offset
 

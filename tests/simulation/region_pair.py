@@ -137,7 +137,7 @@ class Region:
         return NodeConfig.build(
             {
                 "region": self.name, "cluster_id": CLUSTER_ID, "data_dir": str(self.folder),
-                "home_region": self.names[0], "shard_count": SHARD_COUNT, "tidemark_interval_ms": 5,
+                "initial_primary_region": self.names[0], "shard_count": SHARD_COUNT, "tidemark_interval_ms": 5,
                 "retention_check_interval_ms": MAINTAINED_MS,
                 "regions": [
                     {"name": name, "ordinal": at, "node_id": at + 1, "kafka": f"127.0.0.1:{10_000 + at}",
@@ -281,7 +281,7 @@ class Pair:
                 tasks.create_task(region.run())
 
     async def create_topic(self, name: str, partition_count: int) -> None:
-        """Create a topic at home and wait until the mirror has opened it."""
+        """Create a topic at the primary and wait until the mirror has opened it."""
         await self.eu.node.topics.create_topic(name, partition_count, {})
         await self.until(
             lambda: self.us.node.storage.partitions.get(name, 0) is not None, "the topic arrives"

@@ -74,19 +74,19 @@ def firing(region: Region) -> set[str]:
 
 
 def expect_unknown_and_counted(
-    mirror: Mapping[str, Any], home: Mapping[str, Any], records: float
+    mirror: Mapping[str, Any], primary: Mapping[str, Any], records: float
 ) -> None:
     """Expect that `top` says of a cut link what the regions know."""
     assert lag_of(mirror) == {"records": None, "bytes": None, "ms": None}
-    told = told_by(home)
+    told = told_by(primary)
     assert (told["role"], told["acting"], told["waits_for"]) == ("acting", True, "")
     assert told["mirrors"]["us"]["records"] == told["lag"]["records"] == records
     assert told["mirrors"]["us"]["heard_ms_ago"] >= 20_000
     assert told["mirrors"]["us"]["link_age_ms"] is None
 
 
-def expect_home_not_heard(mirror: Region) -> None:
-    """Expect that the mirror, which serves reads and so is ready, does not claim that home acts (INV-RR6)."""
+def expect_primary_not_heard(mirror: Region) -> None:
+    """Expect that the mirror, which serves reads and so is ready, does not claim that the primary acts (INV-RR6)."""
     service = service_of(mirror)
     said = str(service.describe()["reason_not_acting"])
     assert re.match(r"region eu acted when last heard, 2\d s ago", said), said
@@ -133,13 +133,15 @@ async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: P
         clock.moved_ms += 20_000
         assert lag_ms() >= 20_000
         assert {"TidemarkMirrorLags", "TidemarkMirrorNotHeard"} <= firing(pair.eu)
-        assert "TidemarkHomeNotHeard" in firing(pair.us)
+        assert "TidemarkPrimaryNotHeard" in firing(pair.us)
         assert math.isnan(exported(pair.us)["tidemark_region_lag_records"][0])
-        home, mirror = view_of(pair.eu), view_of(pair.us)
-        assert re.match(r"us: \d+ records, \d+ bytes, \d+ ms, not heard for 2\d s", lag_text(home))
+        primary, mirror = view_of(pair.eu), view_of(pair.us)
+        assert re.match(
+            r"us: \d+ records, \d+ bytes, \d+ ms, not heard for 2\d s", lag_text(primary)
+        )
         assert lag_text(mirror).startswith("unknown, not heard for 2")
-        expect_home_not_heard(pair.us)
-        expect_unknown_and_counted(mirror, home, records())
+        expect_primary_not_heard(pair.us)
+        expect_unknown_and_counted(mirror, primary, records())
 
         pair.fabric.heal("eu", "us")
         await pair.until(lambda: records() == lag_ms() == 0, "all is taken and reached again")
@@ -149,7 +151,7 @@ async def test_alerts_fire_on_both_sides_of_a_cut_link_and_lag_grows(tmp_path: P
         await pair.stop()
 
 
-async def test_lag_grows_while_home_publishes_no_tidemark(tmp_path: Path) -> None:
+async def test_lag_grows_while_the_primary_publishes_no_tidemark(tmp_path: Path) -> None:
     """All bytes arrive, and the mirror shows none of them: by the tidemarks alone it would be whole."""
     async with region_pair(tmp_path, 2) as pair:
         await three_records(pair)

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 
 
 async def deleted_by_the_lost(pair: Pair) -> None:
-    """Let home delete the topic, which nobody hears of, and be lost; the mirror takes over and has it."""
+    """Let the primary delete the topic, which nobody hears of, and be lost; the mirror takes over and has it."""
     await three_records(pair)
     pair.fabric.cut("eu", "us", silent=False)
     await pair.eu.node.topics.delete_topic(TOPIC)

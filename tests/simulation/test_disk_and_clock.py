@@ -322,7 +322,7 @@ async def test_T16_a_mirror_without_readable_tidemarks_shows_nothing_and_tells_t
             pair.us.node.tidemarks.claim()
 
 
-async def test_T16_an_old_home_without_readable_tidemarks_returns_and_copies_them_again(
+async def test_T16_an_old_primary_without_readable_tidemarks_returns_and_copies_them_again(
     tmp_path: Path,
 ) -> None:
     async with region_pair(tmp_path, 1) as pair:

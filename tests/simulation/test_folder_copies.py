@@ -78,7 +78,7 @@ async def test_T36_a_copy_that_runs_beside_the_original_is_told(
             await pair.eu.kill()
         await pair.eu.start()
         await write(pair.eu, b"four")
-        await pair.until(lambda: shown(pair.us) == 4, "the mirror follows home")
+        await pair.until(lambda: shown(pair.us) == 4, "the mirror follows the primary")
         await copy.begin()
         try:
             await told(pair, clock)
@@ -147,7 +147,9 @@ async def refused_at_last(pair: Pair, copy: Region) -> None:
         copy.node.failover.outlook.lives.admit(pair.us.node.failover.hello())
 
 
-async def test_T36_a_copy_of_home_acts_only_once_the_original_is_stopped(tmp_path: Path) -> None:
+async def test_T36_a_copy_of_the_primary_acts_only_once_the_original_is_stopped(
+    tmp_path: Path,
+) -> None:
     pair, clock = Pair(tmp_path, 3), MovedClock()
     pair.us.clock = clock
     await pair.start()
@@ -236,7 +238,7 @@ async def test_T36_a_copy_that_acted_alone_closes_when_it_is_met(tmp_path: Path)
         await pair.stop()
 
 
-async def test_T36_a_refused_home_names_the_way_out_where_who_refused_it_answers_no_more(
+async def test_T36_a_refused_primary_names_the_way_out_where_who_refused_it_answers_no_more(
     tmp_path: Path,
 ) -> None:
     pair = Pair(tmp_path, 7)

@@ -41,14 +41,14 @@ async def waits(region: Region) -> str:
 
 
 async def three_records(pair: Pair) -> None:
-    """Write three records at home; the mirror shows them."""
+    """Write three records at the primary; the mirror shows them."""
     await pair.create_topic(TOPIC, 1)
     for value in (b"one", b"two", b"three"):
         await write(pair.eu, value)
     await pair.until(lambda: shown(pair.us) == 3, "the mirror shows all")
 
 
-async def test_T32_an_emptied_home_waits_and_the_mirror_keeps_all(tmp_path: Path) -> None:
+async def test_T32_an_emptied_primary_waits_and_the_mirror_keeps_all(tmp_path: Path) -> None:
     async with region_pair(tmp_path, 1) as pair:
         await three_records(pair)
         await pair.eu.kill()
@@ -65,7 +65,7 @@ async def test_T32_an_emptied_home_waits_and_the_mirror_keeps_all(tmp_path: Path
         await pair.until(lambda: shown(pair.eu) == 4, "and follows")
 
 
-async def test_T32_an_emptied_home_that_nobody_answers_waits(tmp_path: Path) -> None:
+async def test_T32_an_emptied_primary_that_nobody_answers_waits(tmp_path: Path) -> None:
     async with region_pair(tmp_path, 2) as pair:
         await three_records(pair)
         await pair.eu.kill()
@@ -100,7 +100,9 @@ async def test_T32_an_emptied_folder_joins_whoever_acts_however_many_failovers_l
         assert acts.node.role.acting
 
 
-async def test_T32_an_emptied_old_home_that_cannot_reach_the_new_one_waits(tmp_path: Path) -> None:
+async def test_T32_an_emptied_old_primary_that_cannot_reach_the_new_one_waits(
+    tmp_path: Path,
+) -> None:
     async with region_pair(tmp_path, 4) as pair:
         await three_records(pair)
         await pair.eu.kill()
@@ -145,7 +147,7 @@ async def test_C11_no_life_of_a_region_gives_out_the_producer_ids_of_another(
         await pair.eu.kill()
         older = copy_of(pair.eu)
         await pair.eu.start()
-        await until(lambda: pair.eu.node.role.acting, "home acts")
+        await until(lambda: pair.eu.node.role.acting, "the primary acts")
         ids = [await first_id(pair, pair.eu)]
         await pair.until(lambda: shown(pair.us) == 4, "mirrored")
         await pair.eu.kill()
@@ -165,7 +167,7 @@ async def test_C11_no_life_of_a_region_gives_out_the_producer_ids_of_another(
         assert len(set(ids)) == 3, ids
 
 
-async def test_T32_a_home_with_its_own_folder_acts_without_any_peer(tmp_path: Path) -> None:
+async def test_T32_a_primary_with_its_own_folder_acts_without_any_peer(tmp_path: Path) -> None:
     async with region_pair(tmp_path, 6) as pair:
         await three_records(pair)
         await pair.us.kill()
@@ -226,7 +228,7 @@ async def test_T32_a_new_cluster_waits_for_its_birth_and_a_second_one_is_refused
         with pytest.raises(NodeRefused, match="region us has history"):
             await born(no_history_elsewhere=True)
         elsewhere = Region("us", tmp_path / "new", pair.fabric, pair.chance)
-        with pytest.raises(NodeRefused, match="its home region"):
+        with pytest.raises(NodeRefused, match="its primary region"):
             await born(elsewhere)
     finally:
         await pair.stop()
@@ -241,7 +243,7 @@ async def test_T32_what_a_former_life_told_an_emptied_region_voids_nothing_that_
         await pair.eu.kill()
         older = copy_of(pair.eu)
         await pair.eu.start()
-        await pair.until(lambda: pair.eu.node.role.acting, "home acts again")
+        await pair.until(lambda: pair.eu.node.role.acting, "the primary acts again")
         await pair.take_over(planned=True)
         await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "eu follows")
         base = pair.eu.node.failover.outlook.domain.lineage[-1].base_number

@@ -29,7 +29,7 @@ DURABLE = frozenset({"fdatasync", "write_file_atomic", "rename"})
 
 
 class Outset:
-    """Home as it stood when it had lost the log; every run starts from here, one at a time."""
+    """The primary as it stood when it had lost the log; every run starts from here, one at a time."""
 
     def __init__(self, region: Region) -> None:
         self._region, self._disk = region, copy.deepcopy(region.disk)

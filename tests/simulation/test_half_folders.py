@@ -129,13 +129,13 @@ async def test_T36_a_clock_set_back_between_starts_does_not_matter(tmp_path: Pat
             await region.kill()
             region.clock = ClockSetBack(region.clock)
             await region.begin()
-        await until(lambda: pair.eu.node.role.acting, "home acts")
+        await until(lambda: pair.eu.node.role.acting, "the primary acts")
         await write(pair.eu, b"four")
         await pair.until(lambda: shown(pair.us) == 4, "the mirror follows")
 
 
-async def lost_log_at_home(pair: Pair, topic: str) -> None:
-    """Let home start, alone, without the folder of one log; returns once it says why it does not act."""
+async def lost_log_at_primary(pair: Pair, topic: str) -> None:
+    """Let the primary start, alone, without the folder of one log; returns once it says why it does not act."""
     await three_records(pair)
     for region in pair.regions.values():
         await region.kill()
@@ -155,11 +155,11 @@ def reason(region: Region) -> str:
 
 
 @pytest.mark.parametrize("topic", [TOPIC, "__tidemarks", "__transaction_state"])
-async def test_T36_home_that_lost_one_log_does_not_act_and_gets_it_back_from_whoever_takes_over(
+async def test_T36_primary_that_lost_one_log_does_not_act_and_gets_it_back_from_whoever_takes_over(
     tmp_path: Path, topic: str
 ) -> None:
     async with region_pair(tmp_path, 6) as pair:
-        await lost_log_at_home(pair, topic)
+        await lost_log_at_primary(pair, topic)
         await pair.eu.begin()
         await pair.us.start()
         await pair.until(
@@ -245,7 +245,9 @@ async def test_T36_a_lost_log_is_given_up_beside_a_region_that_was_emptied_itsel
             lambda: pair.us.node.storage.partitions.get("other", 0) is not None,
             "the emptied one joins, and hears of the topic",
         )
-        await pair.until(lambda: "where its tidemark is 0" in reason(pair.eu), "home warns of it")
+        await pair.until(
+            lambda: "where its tidemark is 0" in reason(pair.eu), "the primary warns of it"
+        )
         copied = pair.us.partition("other", 0)
         copied.writer.append_mirrored(build_batch([Record(None, b"copied, and not shown yet")]))
         with pytest.raises(OperationRefused, match="may hold what is lost here"):
@@ -261,7 +263,7 @@ async def test_T36_a_lost_log_is_given_up_beside_a_region_that_was_emptied_itsel
         await pair.until(lambda: shown(pair.us) == 4, "the emptied one got all that was left")
 
 
-async def test_T36_a_mirror_that_is_behind_copies_the_rest_where_home_lost_a_log_without_records(
+async def test_T36_a_mirror_that_is_behind_copies_the_rest_where_the_primary_lost_a_log_without_records(
     tmp_path: Path,
 ) -> None:
     """No tidemark covers a record of that log: nothing that was shown is in danger, and a failover is to lose nothing."""
@@ -284,7 +286,7 @@ async def test_T36_a_mirror_that_is_behind_copies_the_rest_where_home_lost_a_log
         assert (shown(pair.us), shown(pair.eu)) == (4, 4)
 
 
-async def test_T33_home_that_lost_a_log_without_records_and_is_an_older_copy_is_in_doubt(
+async def test_T33_primary_that_lost_a_log_without_records_and_is_an_older_copy_is_in_doubt(
     tmp_path: Path,
 ) -> None:
     """It stands still for the log already; that it lacks what was shown is heard of all the same."""
@@ -313,10 +315,10 @@ async def test_T33_home_that_lost_a_log_without_records_and_is_an_older_copy_is_
 
 
 # Holds INV-SO9.
-async def test_T35_an_old_home_that_returned_cuts_nothing_at_the_word_of_a_new_one_that_lost_a_log(
+async def test_T35_an_old_primary_that_returned_cuts_nothing_at_the_word_of_a_new_one_that_lost_a_log(
     tmp_path: Path,
 ) -> None:
-    """The old home follows the lineage, and has reached no tidemark of the new region epoch yet."""
+    """The old primary follows the lineage, and has reached no tidemark of the new region epoch yet."""
     async with region_pair(tmp_path, 8) as pair:
         await three_records(pair)
         await pair.eu.kill()

@@ -1,4 +1,4 @@
-"""The fault "older copy": a folder is exchanged for what it was earlier, at home and at a mirror (rules T33, T35)."""
+"""The fault "older copy": a folder is exchanged for what it was earlier, at the primary and at a mirror (rules T33, T35)."""
 
 import logging
 from pathlib import Path
@@ -47,7 +47,7 @@ async def older(pair: Pair, region: Region) -> None:
     await region.kill()
     copy = copy_of(region)
     await region.start()
-    await until(lambda: pair.eu.node.role.acting, "home acts")
+    await until(lambda: pair.eu.node.role.acting, "the primary acts")
     await write(pair.eu, b"gone")
     for each in pair.regions.values():
         await shows(pair, each, b"gone")
@@ -55,7 +55,7 @@ async def older(pair: Pair, region: Region) -> None:
     restore(region, copy)
 
 
-async def test_T33_home_and_the_mirror_is_there(tmp_path: Path) -> None:
+async def test_T33_primary_and_the_mirror_is_there(tmp_path: Path) -> None:
     async with region_pair(tmp_path, 1) as pair:
         await older(pair, pair.eu)
         await pair.eu.start()
@@ -68,7 +68,7 @@ async def test_T33_home_and_the_mirror_is_there(tmp_path: Path) -> None:
         assert b"gone" in shown(pair.eu)
 
 
-async def test_T33_home_and_the_mirror_comes_later(tmp_path: Path) -> None:
+async def test_T33_primary_and_the_mirror_comes_later(tmp_path: Path) -> None:
     async with region_pair(tmp_path, 2) as pair:
         await older(pair, pair.eu)
         pair.fabric.cut("eu", "us")
@@ -118,8 +118,8 @@ async def test_T35_a_mirror_is_sent_again_what_its_copy_lacks(tmp_path: Path) ->
         assert not pair.us.node.storage.quarantine.tails()
 
 
-@pytest.mark.parametrize("away", [False, True], ids=["the new home is there", "it comes later"])
-async def test_T33_the_old_home_after_a_failover(tmp_path: Path, *, away: bool) -> None:
+@pytest.mark.parametrize("away", [False, True], ids=["the new primary is there", "it comes later"])
+async def test_T33_the_old_primary_after_a_failover(tmp_path: Path, *, away: bool) -> None:
     async with region_pair(tmp_path, 4) as pair:
         await older(pair, pair.eu)
         del pair.regions["eu"]
@@ -139,7 +139,7 @@ async def test_T33_the_old_home_after_a_failover(tmp_path: Path, *, away: bool) 
 
 
 @pytest.mark.parametrize("newest_back", [False, True], ids=["failover", "newest folder back"])
-async def test_T33_the_new_home_of_a_time_when_it_mirrored(
+async def test_T33_the_new_primary_of_a_time_when_it_mirrored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, newest_back: bool
 ) -> None:
     caplog.set_level(logging.WARNING, "tidemark.failover")

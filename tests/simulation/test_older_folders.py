@@ -39,7 +39,7 @@ async def test_ledgers_that_were_kept_whole_are_compacted_from_the_next_start_on
         order = [pair.eu, pair.us] if first == "eu" else [pair.us, pair.eu]
         for region in order:
             await region.start()
-        await pair.create_topic("later", 1)  # the mirror follows home's registry again
+        await pair.create_topic("later", 1)  # the mirror follows the primary's registry again
         for region in order:
             await until(lambda r=region: compacted(r) == COMPACTED, f"{region.name} compacts")  # type: ignore[misc]
 
@@ -69,7 +69,7 @@ async def test_T32_regions_whose_folders_have_no_identity_come_to_the_same_birth
             await region.kill()
             await without_identity(region)
         await pair.eu.start()
-        await until(lambda: pair.eu.node.role.acting, "home acts, without any peer")
+        await until(lambda: pair.eu.node.role.acting, "the primary acts, without any peer")
         await pair.us.start()
         await pair.create_topic("later", 1)
         eu, us = (region.node.storage.folder.identity for region in (pair.eu, pair.us))

@@ -27,7 +27,7 @@ TROUBLES = 5
 class Trouble(enum.Enum):
     """What happens; only a failover may lose what was answered."""
 
-    HOME_KILLED_BRIEFLY = enum.auto()
+    PRIMARY_KILLED_BRIEFLY = enum.auto()
     MIRROR_KILLED = enum.auto()
     BOTH_KILLED = enum.auto()
     LINK_DROPPED = enum.auto()
@@ -54,7 +54,7 @@ class Life:
 
     def __init__(self, pair: Pair, chance: random.Random) -> None:
         self.pair, self.chance = pair, chance
-        self.home, self.mirror = pair.eu, pair.us
+        self.primary, self.mirror = pair.eu, pair.us
         self.producers = [
             Pipeliner(pair, TOPIC, number, random.Random(chance.random()))
             for number in range(PRODUCERS)
@@ -95,12 +95,12 @@ class Life:
         print(trouble.name)
         fabric = self.pair.fabric
         match trouble:
-            case Trouble.HOME_KILLED_BRIEFLY:
-                await self.restarted(self.home)
+            case Trouble.PRIMARY_KILLED_BRIEFLY:
+                await self.restarted(self.primary)
             case Trouble.MIRROR_KILLED:
                 await self.restarted(self.mirror)
             case Trouble.BOTH_KILLED:
-                both = [self.home, self.mirror]
+                both = [self.primary, self.mirror]
                 self.chance.shuffle(both)
                 await self.restarted(*both)
             case Trouble.LINK_DROPPED:
@@ -112,7 +112,7 @@ class Life:
             case Trouble.SWITCH:
                 await self.taken_over(planned=True)
             case Trouble.FAILOVER:
-                await self.home.kill()
+                await self.primary.kill()
                 await self.pause()
                 await self.taken_over(planned=False)
                 await self.pause()
@@ -122,7 +122,7 @@ class Life:
             case Trouble.CLOCKS_SET:
                 await self.clocks_set()
         await self.pair.until(
-            lambda: self.home.node.role.acting and self.mirror.node.role.mirrors, "both are back"
+            lambda: self.primary.node.role.acting and self.mirror.node.role.mirrors, "both are back"
         )
 
     async def restarted(self, *regions: Region) -> None:
@@ -136,7 +136,7 @@ class Life:
                 tasks.create_task(region.run())
 
     async def clocks_set(self) -> None:
-        for region in (self.home, self.mirror):
+        for region in (self.primary, self.mirror):
             region.wall.off_ms = self.chance.randrange(2 * DAY_MS)
         await self.pause()
 
@@ -154,7 +154,7 @@ class Life:
         )
         await self.pair.until(lambda: operation.status != "running", "the takeover ends")
         assert operation.status == "succeeded", operation
-        self.home, self.mirror = self.mirror, self.home
+        self.primary, self.mirror = self.mirror, self.primary
         if not planned:
             self.may_be_lost = [len(producer.answered) for producer in self.producers]
 
@@ -162,7 +162,7 @@ class Life:
         for number, producer in enumerate(self.producers):
             written = [
                 (int(value), offset)
-                for batch in batches_of(self.home.partition(TOPIC, number))
+                for batch in batches_of(self.primary.partition(TOPIC, number))
                 for offset, value in batch.values
             ]
             there = dict(written)

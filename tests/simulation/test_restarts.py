@@ -118,7 +118,7 @@ async def judge(alone: Alone, attempts: list[Attempt], answered: list[int]) -> N
     assert [offset for _, offset, _ in records.records][: len(answered)] == answered
 
 
-async def test_T14_retention_waits_for_a_mirror_that_was_away_when_home_restarted(
+async def test_T14_retention_waits_for_a_mirror_that_was_away_when_the_primary_restarted(
     tmp_path: Path,
 ) -> None:
     async with region_pair(tmp_path, seed=1) as pair:
@@ -147,13 +147,13 @@ async def test_T14_retention_waits_for_a_mirror_that_was_away_when_home_restarte
         connection = await Connection.open(network, pair.eu.kafka_port)
         for number in range(1, 6):
             await connection.produce("stream", {0: record(number)})
-        home = pair.eu.partition("stream", 0)
+        primary = pair.eu.partition("stream", 0)
         await pair.eu.node.maintain()
-        assert home.kept_from <= 1
+        assert primary.kept_from <= 1
         pair.regions["us"] = pair.us
         await pair.us.start()
         await pair.until(
             lambda: pair.us.partition("stream", 0).sight.visible_end == 6, "all is copied"
         )
         # Maintenance runs all the time here; it lets go once it sees that the mirror has reached a tidemark over all.
-        await pair.until(lambda: home.kept_from >= 5, "retention goes on")
+        await pair.until(lambda: primary.kept_from >= 5, "retention goes on")

@@ -39,20 +39,22 @@ async def test_G3_what_was_mirrored_keeps_its_offset_and_the_rest_is_appended_on
 ) -> None:
     async with region_pair(tmp_path, seed=reached) as pair:
         await pair.create_topic(TOPIC, 1)
-        home = await connect(pair, "eu")
-        producer = await home.init_producer_id(None)
-        other = await home.init_producer_id(None)
-        assert await send(home, other, 0) == 0
+        primary = await connect(pair, "eu")
+        producer = await primary.init_producer_id(None)
+        other = await primary.init_producer_id(None)
+        assert await send(primary, other, 0) == 0
         for sequence in range(reached):
-            assert await send(home, producer, sequence) == 1 + sequence
+            assert await send(primary, producer, sequence) == 1 + sequence
         await mirrored(pair, 1 + reached)
         pair.fabric.cut("eu", "us")
         for sequence in range(reached, IN_FLIGHT):
-            assert await send(home, producer, sequence) == 1 + sequence
+            assert await send(primary, producer, sequence) == 1 + sequence
         await pair.eu.kill()
         await pair.fail_over()
         taken = await connect(pair, "us")
-        assert await send(taken, other, 1) == 1 + reached  # so that offsets differ from home's
+        assert (
+            await send(taken, other, 1) == 1 + reached
+        )  # so that offsets differ from the primary's
         expected = [*range(1, 1 + reached), *range(2 + reached, 2 + IN_FLIGHT)]
         # The client has no answer to any of the five, sends all again, loses the answers, and again.
         for _ in range(2):
@@ -72,12 +74,12 @@ async def test_T22_one_gap_of_acknowledged_losses_is_accepted_and_no_second_one(
 ) -> None:
     async with region_pair(tmp_path, seed=1) as pair:
         await pair.create_topic(TOPIC, 1)
-        home = await connect(pair, "eu")
-        producer = await home.init_producer_id(None)
-        assert await send(home, producer, 0) == 0
+        primary = await connect(pair, "eu")
+        producer = await primary.init_producer_id(None)
+        assert await send(primary, producer, 0) == 0
         await mirrored(pair, 1)
         pair.fabric.cut("eu", "us")
-        assert [await send(home, producer, sequence) for sequence in (1, 2)] == [1, 2]
+        assert [await send(primary, producer, sequence) for sequence in (1, 2)] == [1, 2]
         await pair.eu.kill()
         await pair.fail_over()
         taken = await connect(pair, "us")
@@ -88,7 +90,7 @@ async def test_T22_one_gap_of_acknowledged_losses_is_accepted_and_no_second_one(
         assert await send(taken, producer, 4) == 2
         pair.fabric.heal("eu", "us")
         await pair.eu.start()
-        await pair.until(lambda: pair.eu.node.role.mirrors, "home mirrors")
+        await pair.until(lambda: pair.eu.node.role.mirrors, "the primary mirrors")
         (losses,) = await pair.eu.node.operations.losses()
         lost = [(each.first_sequence, each.last_sequence) for each in losses.records]
         assert lost == [(1, 2)]
@@ -96,15 +98,15 @@ async def test_T22_one_gap_of_acknowledged_losses_is_accepted_and_no_second_one(
 
 
 async def commit_unanswered(pair: Pair, name: str, *, tv2: bool) -> tuple[int, int]:
-    """Commit a transaction of two records at home; return the producer as its client still knows it."""
-    home = await connect(pair, "eu")
-    producer = await home.init_producer_id(name)
+    """Commit a transaction of two records at the primary; return the producer as its client still knows it."""
+    primary = await connect(pair, "eu")
+    producer = await primary.init_producer_id(name)
     if not tv2:
-        await home.add_partitions(name, producer, TOPIC, [0, 1])
+        await primary.add_partitions(name, producer, TOPIC, [0, 1])
     for number in (0, 1):
         batch = batch_of(name.encode(), producer, 0, transactional=True)
-        await home.produce(TOPIC, {number: batch}, transactional_id=name, tv2=tv2)
-    await home.end_txn(name, producer, commit=True, tv2=tv2)
+        await primary.produce(TOPIC, {number: batch}, transactional_id=name, tv2=tv2)
+    await primary.end_txn(name, producer, commit=True, tv2=tv2)
     return producer
 
 
@@ -152,20 +154,20 @@ async def test_T22_a_TV2_client_goes_on_with_the_pair_that_its_abort_answers(
     """As Java 4 and franz-go do: an abortable error, EndTxn(abort), and the next transaction; no InitProducerId."""
     async with region_pair(tmp_path, seed=1) as pair:
         await pair.create_topic(TOPIC, 1)
-        home = await connect(pair, "eu")
-        producer = await home.init_producer_id("app")
-        await home.produce(
+        primary = await connect(pair, "eu")
+        producer = await primary.init_producer_id("app")
+        await primary.produce(
             TOPIC, {0: batch_of(b"whole", producer, 0, transactional=True)},
             transactional_id="app", tv2=True,
         )  # fmt: skip
-        producer = await home.end_txn("app", producer, commit=True, tv2=True)
+        producer = await primary.end_txn("app", producer, commit=True, tv2=True)
         await pair.until(
             lambda: pair.us.partition(TOPIC, 0).sight.last_stable_offset >= 2, "it is shown"
         )
         if not mirrored_first:
             pair.fabric.cut("eu", "us")
         half = batch_of(b"half", producer, 0, transactional=True)
-        await home.produce(TOPIC, {0: half}, transactional_id="app", tv2=True)
+        await primary.produce(TOPIC, {0: half}, transactional_id="app", tv2=True)
         if mirrored_first:
             await mirrored(pair, 3)
         await pair.eu.kill()

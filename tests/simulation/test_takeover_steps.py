@@ -3,7 +3,7 @@
 The taker's disk and folder are copied at the moment before the takeover; each run starts from such a copy, dies
 at another disk operation (by SIGKILL or by a power cut), is started again, and must end where the run ended
 that nothing disturbed: same base, same records, same quarantine, nothing open. Then the same for the return of the
-old home: from its start over the cutting of its logs until it mirrors.
+old primary: from its start over the cutting of its logs until it mirrors.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ class Result:
 
 
 class Outset:
-    """The taker as it stood when home died; every run starts from here."""
+    """The taker as it stood when the primary died; every run starts from here."""
 
     def __init__(self, region: Region, fabric: Fabric | None = None) -> None:
         self._name, self._folder = region.name, region.folder
         self._fabric = fabric
         self._disk = region.disk
-        # What home wrote and never synced may be lost or not: runs that may differ in that cannot be compared.
+        # What the primary wrote and never synced may be lost or not: runs that may differ in that cannot be compared.
         self._disk.write_out()
         self.steps = 0
 
@@ -72,7 +72,7 @@ def mirror_is_past_the_last_tidemark(pair: Pair) -> bool:
 
 
 async def transfers_cut_short(pair: Pair) -> None:
-    """Let transfers run, cut the link in the middle of some, let more run, and kill home."""
+    """Let transfers run, cut the link in the middle of some, let more run, and kill the primary."""
     await pair.create_topic(TOPIC, ACCOUNTS)
     bank = Bank(pair)
     async with asyncio.TaskGroup() as tasks:
@@ -193,7 +193,7 @@ async def come_back(region: Region) -> bool:
     """Start and wait until the region mirrors or died; return whether it mirrors."""
     with contextlib.suppress(Crashed, BaseExceptionGroup):
         await region.start()
-        await until(lambda: region.node.role.mirrors or region.died, "home mirrors, or died")
+        await until(lambda: region.node.role.mirrors or region.died, "the primary mirrors, or died")
         region.disk.crash_at = None
         return not region.died
     return False
@@ -226,7 +226,7 @@ async def test_T18_a_return_killed_at_any_disk_operation_ends_as_if_it_had_not_b
 
 
 async def shows_the_same(pair: Pair) -> None:
-    """The old home ends as a mirror of all that us has."""
+    """The old primary ends as a mirror of all that us has."""
     final = await pair.us.node.role.final_round()
     await pair.until(
         lambda: pair.eu.node.tidemarks.claim().point >= final, "the last tidemark is reached"

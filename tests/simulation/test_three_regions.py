@@ -226,7 +226,7 @@ async def test_T31_a_silent_region_does_not_keep_a_fenced_one_from_what_the_livi
 
 
 @pytest.mark.parametrize("address", ["us", "ap"])
-async def test_INV_FW6_a_client_does_not_wait_for_a_home_that_stands_still_and_acts_no_more(
+async def test_INV_FW6_a_client_does_not_wait_for_a_primary_that_stands_still_and_acts_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     """At the address of the region that takes over, and of one that follows it; nothing else would end its request."""

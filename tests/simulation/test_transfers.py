@@ -1,6 +1,6 @@
 """Transfers between accounts keep their sum at every tidemark, and after a failover at any of them.
 
-Each seed is one life of a pair of regions: tellers on both, links that break, home killed, without power or cut
+Each seed is one life of a pair of regions: tellers on both, links that break, the primary killed, without power or cut
 off at a random moment, a failover at whatever tidemark was reached then, and the old region's return. To run
 one seed: `pytest tests/simulation/test_transfers.py -k "[17]"`.
 """
@@ -32,7 +32,7 @@ TELLERS = 3
 
 
 class Disaster(enum.Enum):
-    """What becomes of home."""
+    """What becomes of the primary."""
 
     KILLED = enum.auto()
     WITHOUT_POWER = enum.auto()
@@ -83,7 +83,7 @@ class Life:
             self.judge_every_tidemark()
             await self.pair.take_over(planned=self.disaster is Disaster.NONE)
             await self.commits(1, self.chance.randrange(2, 10))
-            await self.home_returns()
+            await self.primary_returns()
             await self.commits(1, self.bank.committed(1) + 3)
             self.bank.closed.set()
             reading.cancel()
@@ -144,7 +144,7 @@ class Life:
             count += expect_whole((seen(*each) for each in kept), tidemark.point) > 0
         print(f"{count} tidemarks with transfers")
 
-    async def home_returns(self) -> None:
+    async def primary_returns(self) -> None:
         eu, fabric = self.pair.eu, self.pair.fabric
         if self.disaster in {Disaster.CUT_OFF, Disaster.NONE}:
             fabric.heal("eu", "us")
@@ -153,11 +153,11 @@ class Life:
             eu.on_open = self.note_tails
             await eu.start()
         await self.pair.until(
-            lambda: eu.phase is Phase.MIRRORING and eu.node.role.mirrors, "home mirrors"
+            lambda: eu.phase is Phase.MIRRORING and eu.node.role.mirrors, "the primary mirrors"
         )
 
     def note_tails(self, node: Node) -> None:
-        """Keep what the old home has beyond the base that us acts from, before it can cut anything."""
+        """Keep what the old primary has beyond the base that us acts from, before it can cut anything."""
         domain = self.pair.us.node.storage.metadata.image.main_domain
         base = {LogKey.decode(key): offset for key, offset in domain.lineage[-1].positions.items()}
         for partition in node.storage.partitions:
@@ -167,7 +167,7 @@ class Life:
                 self.tails[key] = (cut, whole(partition, cut))
 
     def note_tails_at_the_cut(self, node: Node) -> None:
-        """Keep it from a home that was never down: at the last moment before it cuts its logs."""
+        """Keep it from a primary that was never down: at the last moment before it cuts its logs."""
         steps = node.failover.steps
         cut = steps.cut
 
@@ -189,7 +189,9 @@ class Life:
         )
         final = await us.node.role.final_round()
         link = eu.node.tidemarks
-        await self.pair.until(lambda: link.claim().point >= final, "home reaches the last tidemark")
+        await self.pair.until(
+            lambda: link.claim().point >= final, "the primary reaches the last tidemark"
+        )
         accounts = [
             (eu.partition(TOPIC, number), us.partition(TOPIC, number)) for number in range(ACCOUNTS)
         ]
@@ -197,7 +199,7 @@ class Life:
             lambda: all(
                 a.sight.last_stable_offset == b.sight.last_stable_offset for a, b in accounts
             ),
-            "home shows all that us shows",
+            "the primary shows all that us shows",
         )
 
     async def judge(self, shown: list[list[tuple[int, int, bytes]]]) -> None:
@@ -252,7 +254,7 @@ class Life:
         return frozenset(covered), frozenset(beyond)
 
     def judge_bytes(self) -> None:
-        """The old home is a mirror, byte for byte, but for what either compacted; of what it shows it shows all."""
+        """The old primary is a mirror, byte for byte, but for what either compacted; of what it shows it shows all."""
         for theirs in self.pair.us.node.storage.partitions:
             ours = self.pair.eu.partition(theirs.tp.topic, theirs.tp.partition)
             end = min(ours.high_watermark, theirs.high_watermark)
@@ -263,7 +265,7 @@ class Life:
                 assert ours.sight.last_stable_offset == theirs.sight.last_stable_offset == end
 
     def judge_quarantine(self) -> None:
-        """Quarantine holds exactly what the old home had beyond the base."""
+        """Quarantine holds exactly what the old primary had beyond the base."""
         store = self.pair.eu.node.storage.quarantine
         kept = {
             LogKey(tail.topic_id, tail.partition): (tail.first_offset, b"".join(store.chunks(tail)))

@@ -32,7 +32,7 @@ def held_bytes(pair: Pair) -> list[int]:
 async def test_INV_WQ4_a_join_and_a_sync_that_wait_do_not_hold_the_memory_budget(
     tmp_path: Path, region: str
 ) -> None:
-    """At home and, forwarded, on a mirror; the answers are what they are for small requests."""
+    """At the primary and, forwarded, on a mirror; the answers are what they are for small requests."""
     async with region_pair(tmp_path, 3) as pair:
         # The first member's group is complete at once, the second waits for the first to join again.
         site, port = pair.fabric.site("clients"), pair.regions[region].kafka_port

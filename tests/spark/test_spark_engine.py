@@ -13,11 +13,11 @@ from idempotency.record_batch import read_header
 from tests.reconciliation.faults import FAULTS, Fault, sound_pair
 from tests.reconciliation.two_regions import (
     PLAIN,
-    Home,
     Pair,
+    Primary,
     flipped,
     segments,
-    sound_home,
+    sound_primary,
     with_crc,
 )
 
@@ -62,7 +62,7 @@ def test_a_fault_shows_exactly_its_root(spark_engine: Engine, tmp_path: Path, fa
     )
 
 
-def _twice(home: Path, away: Path) -> None:
+def _twice(primary: Path, away: Path) -> None:
     """A batch stands at the end of one segment and, otherwise, at the start of the next, which is larger."""
     first, second = segments(away, PLAIN)[:2]
     again = second.read_bytes()[: read_header(second.read_bytes()).size_bytes]
@@ -70,21 +70,21 @@ def _twice(home: Path, away: Path) -> None:
     assert second.stat().st_size > first.stat().st_size
 
 
-def _no_segments(home: Path, away: Path) -> None:
-    for path in (*segments(home, PLAIN), *segments(away, PLAIN)):
+def _no_segments(primary: Path, away: Path) -> None:
+    for path in (*segments(primary, PLAIN), *segments(away, PLAIN)):
         path.unlink()
 
 
-def _larger_second(home: Home) -> None:
+def _larger_second(primary: Primary) -> None:
     for _ in range(5):
-        home.plain(PLAIN, 40)
+        primary.plain(PLAIN, 40)
 
 
 @pytest.mark.parametrize("fault", [_twice, _no_segments])
 def test_both_engines_say_the_same_whatever_order_files_are_read_in(
     spark_engine: Engine, tmp_path: Path, fault: Callable[[Path, Path], None]
 ) -> None:
-    pair = Pair.of(sound_home(_larger_second))
+    pair = Pair.of(sound_primary(_larger_second))
     pair.byte_faults.append(fault)
     source, mirror = pair.write(tmp_path)
     request = Request(source=source, mirror=mirror)

@@ -21,7 +21,8 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def wound_back(pair: Pair, *, shown: list[str], copied: list[str], again: list[str]) -> None:
-    """Home, restored from a copy that holds "kept", has written `again` in partition 0, where the mirror holds others.
+    """The primary, restored from a copy that holds "kept", has written `again` in partition 0, where the mirror holds
+    others.
 
     The mirror has `shown` of them, and behind these `copied`, which no tidemark covers; partition 1 tells of the dispute.
     """
@@ -127,7 +128,7 @@ async def test_INV_AL3_what_cannot_be_named_is_told_and_the_rest_is_named(pair: 
 
 
 async def write_as_one(pair: Pair, *values: str) -> None:
-    """Append all of `values` as one batch at home."""
+    """Append all of `values` as one batch at the primary."""
     log = pair.eu.partition()
     outcome = log.writer.append(build_batch([Record(None, value.encode()) for value in values]))
     await log.wait_committed(outcome.next_offset)
@@ -139,7 +140,7 @@ async def write_as_one(pair: Pair, *values: str) -> None:
         (("gone", "gone, too", "the last gone"), ("other", "another")),
         (("gone", "gone, too"), ("other", "another", "the last other")),
     ],
-    ids=["home's batch is shorter", "home's batch is longer"],
+    ids=["the primary's batch is shorter", "the primary's batch is longer"],
 )
 @pytest.mark.parametrize("choice", ["failover", "accept-loss"])
 async def test_INV_SH3_histories_that_part_within_a_batch_of_the_other_come_together(

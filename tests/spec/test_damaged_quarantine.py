@@ -10,7 +10,7 @@ from region_broker.region.failover.operations import OperationRefused
 from tests.fixtures.failover_regions import ORDERS, Pair, fail_over
 
 
-async def test_INV_QS4_an_old_home_returns_beside_a_damaged_tail_and_a_damaged_statement(
+async def test_INV_QS4_an_old_primary_returns_beside_a_damaged_tail_and_a_damaged_statement(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Pair(tmp_path) as pair:

@@ -152,7 +152,9 @@ async def test_T14_a_mirror_follows_the_log_start_of_its_reached_tidemark(pair: 
     assert numbers(pair.us) == [2]
 
 
-async def test_T14_a_mirror_that_is_behind_copies_on_through_what_home_deleted(pair: Pair) -> None:
+async def test_T14_a_mirror_that_is_behind_copies_on_through_what_the_primary_deleted(
+    pair: Pair,
+) -> None:
     await pair.eu.write("a")
     await pair.reached("a")
     await pair.us.kill()

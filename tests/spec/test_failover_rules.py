@@ -266,7 +266,7 @@ async def test_T22_a_plain_idempotent_producer_may_leave_one_gap_below_the_cut(p
     first_again = build_batch([Record(None, b"first")], origin=Origin(4711, 0, 0))
     assert pair.us.partition().writer.append(first_again).verdict is AppendVerdict.DUPLICATE
     assert pair.us.partition().writer.append(first_again).base_offset == 0
-    # Sequence 1 was acknowledged at home and never arrived: the gap is taken once.
+    # Sequence 1 was acknowledged at the primary and never arrived: the gap is taken once.
     third = build_batch([Record(None, b"third")], origin=Origin(4711, 0, 2))
     assert pair.us.partition().writer.append(third).verdict is AppendVerdict.APPENDED
     fifth = build_batch([Record(None, b"fifth")], origin=Origin(4711, 0, 4))
@@ -325,7 +325,7 @@ async def test_T26_groups_are_clamped_to_the_ends_of_the_cut_logs_before_writes_
 
 
 # Holds INV-FD3.
-async def test_T31_an_acting_region_that_learns_of_a_higher_epoch_fences_itself_at_once(
+async def test_T31_a_primary_region_that_learns_of_a_higher_epoch_fences_itself_at_once(
     pair: Pair,
 ) -> None:
     await pair.eu.write("first")
@@ -347,7 +347,7 @@ async def test_T24_a_region_that_promised_does_not_act_after_a_restart(pair: Pai
     pair.us.operations.begin_switch()
     await wait(durable)
     await pair.us.kill()
-    await pair.us.start()  # it asks for its promise, planned, while home is still drained
+    await pair.us.start()  # it asks for its promise, planned, while the primary is still drained
     await pair.us.until(Phase.ACTING)
     assert pair.eu.driver.state.promise.region_epoch == 17
     await pair.eu.until(Phase.MIRRORING)
@@ -427,9 +427,9 @@ async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_f
     await pair.eu.kill()
     await pair.us.start()
     await fail_over(pair.us)
-    await pair.us.write("of the new home")
+    await pair.us.write("of the new primary")
     await pair.eu.start()
-    await pair.eu.shows("of the new home")
+    await pair.eu.shows("of the new primary")
     log = pair.eu.partition()
     killed = QuarantineStore(RealDisk(), pair.eu.folder / "quarantine")
     diverged, before = (
@@ -453,7 +453,7 @@ async def test_INV_LO5_a_tail_that_diverged_is_no_loss_of_the_takeover_that_is_f
     kept = b"".join(
         chunk for tail in pair.eu.quarantine.tails() for chunk in pair.eu.quarantine.chunks(tail)
     )
-    assert all(value in kept for value in (b"lost-1", b"lost-2", b"of the new home"))
+    assert all(value in kept for value in (b"lost-1", b"lost-2", b"of the new primary"))
 
 
 async def test_T25_a_takeover_begun_again_names_what_the_one_that_was_given_up_cut_off(

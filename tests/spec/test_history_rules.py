@@ -101,7 +101,7 @@ def test_T33_what_cannot_be_compared_is_no_difference(log: ShownLog, held: HeldL
 
 
 async def older_copy(pair: Pair) -> None:
-    """Home holds "kept" only, from an older copy; the mirror has shown "gone", too."""
+    """The primary holds "kept" only, from an older copy; the mirror has shown "gone", too."""
     copy = await pair.copied_with("kept")
     await pair.eu.write("gone")
     await pair.reached("gone")
@@ -122,7 +122,7 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
-async def test_T33_home_with_an_older_folder_asks_before_it_takes_a_write(
+async def test_T33_primary_with_an_older_folder_asks_before_it_takes_a_write(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await older_copy(pair)
@@ -319,7 +319,7 @@ async def test_T16_a_region_that_had_promised_and_lost_a_log_takes_over_and_acts
     assert b"first" in pair.us.values()
 
 
-async def test_T16_home_sends_again_what_a_mirror_has_lost(pair: Pair) -> None:
+async def test_T16_primary_sends_again_what_a_mirror_has_lost(pair: Pair) -> None:
     await pair.eu.write("first", number=1)
     await pair.reached("first")
     folder = pair.us.table.folder_of(pair.us.partition(1).topic_id, 1)
@@ -334,7 +334,7 @@ async def test_T16_home_sends_again_what_a_mirror_has_lost(pair: Pair) -> None:
 
 
 async def made_again(pair: Pair) -> tuple[UUID, UUID]:
-    """Home has deleted ORDERS with a record that was shown, and made it again; return both topic ids."""
+    """The primary has deleted ORDERS with a record that was shown, and made it again; return both topic ids."""
     await pair.eu.write("of the old one")
     await pair.reached("of the old one")
     await pair.stop_tidemarks()
@@ -432,7 +432,7 @@ async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_taker_is_kil
 
 
 async def kept_by_the_mirror(pair: Pair) -> None:
-    """Return once the mirror says that it keeps what home lacks."""
+    """Return once the mirror says that it keeps what the primary lacks."""
 
     def says_so() -> bool:
         link = pair.us.tidemarks.link
@@ -458,7 +458,7 @@ async def test_T34_a_deletion_by_an_older_version_does_not_close_the_writes(pair
 
 # Holds INV-HI3, INV-LK4.
 @pytest.mark.parametrize("upgraded", [False, True], ids=["", "upgraded before"])
-async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(
+async def test_T34_a_topic_that_the_primary_merely_lacks_is_kept_and_closes_the_writes(
     pair: Pair, *, upgraded: bool
 ) -> None:
     await pair.eu.write("first")
@@ -486,7 +486,7 @@ async def test_T34_a_topic_that_home_merely_lacks_is_kept_and_closes_the_writes(
     assert held.log_end_offset == 1
 
 
-async def test_T34_a_deletion_that_home_may_have_forgotten_does_not_close_its_writes(
+async def test_T34_a_deletion_that_the_primary_may_have_forgotten_does_not_close_its_writes(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be told is no difference: a mirror was away, and its topic's deletion is one of too many since."""
@@ -510,7 +510,7 @@ async def test_T34_a_deletion_that_home_may_have_forgotten_does_not_close_its_wr
 
 
 # Holds INV-TH3.
-def test_T15_a_shrink_that_waits_is_given_up_when_home_has_the_partitions_again() -> None:
+def test_T15_a_shrink_that_waits_is_given_up_when_the_primary_has_the_partitions_again() -> None:
     two, four = MirrorTopic(LOG.topic_id, ORDERS, 2), MirrorTopic(LOG.topic_id, ORDERS, 4)
     changes = TopicChanges()
     changes.shrink((two,), 5)

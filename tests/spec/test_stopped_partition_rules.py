@@ -73,7 +73,7 @@ async def test_T20_what_a_stopped_partition_holds_beyond_the_cut_is_cut_off_befo
 
 
 async def test_T14_a_returning_log_that_starts_above_the_base_is_copied_anew(pair: Pair) -> None:
-    """Its first records are gone, all of it is void, and the acting region has what it lacks."""
+    """Its first records are gone, all of it is void, and the primary region has what it lacks."""
     await tail_behind_the_last_tidemark(pair)
     await pair.eu.partition(0).retention.delete_records(2)
     assert pair.eu.partition(0).log.trimmer.delete_segments_below(2) > 0
@@ -88,7 +88,7 @@ async def test_T14_a_returning_log_that_starts_above_the_base_is_copied_anew(pai
     assert pair.eu.partition(0).kept_from == 0
 
 
-@pytest.mark.parametrize("where", ["home", "mirror"])
+@pytest.mark.parametrize("where", ["primary", "mirror"])
 async def test_T12_a_stopped_partition_does_not_keep_others_from_being_copied(
     pair: Pair, where: str
 ) -> None:
@@ -97,7 +97,7 @@ async def test_T12_a_stopped_partition_does_not_keep_others_from_being_copied(
     await pair.reached("first")
     await until(lambda: pair.us.partition(1).high_watermark == 1, "copied")
     stopped = pair.us if where == "mirror" else pair.eu
-    if where == "home":
+    if where == "primary":
         await pair.eu.write("not copied", number=1)
     stopped.partition(1).log.fail("EIO: bad sector")
     if where == "mirror":
@@ -114,10 +114,10 @@ async def test_T12_a_stopped_partition_does_not_keep_others_from_being_copied(
         assert link.status()["lag"] == nobody_knows, "never 0 while a log is not copied"
 
 
-async def test_T14_a_home_whose_disk_cannot_note_a_mirror_refuses_it_and_goes_on(
+async def test_T14_a_primary_whose_disk_cannot_note_a_mirror_refuses_it_and_goes_on(
     pair: Pair,
 ) -> None:
-    """Retention would not wait for what it does not know; and no mirror ends its home."""
+    """Retention would not wait for what it does not know; and no mirror ends its primary."""
     await pair.us.kill()
     full = True
 

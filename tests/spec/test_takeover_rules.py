@@ -15,13 +15,13 @@ from idempotency.fencing import (
 from idempotency.partition_state import AcceptedGap, PartitionState, Verdict
 from tests.fixtures.kernel_batches import PRODUCER, data, end, marker, state_of
 
-AT_HOME = (1 << 3 | 0) << 16
+AT_PRIMARY = (1 << 3 | 0) << 16
 AFTER_TAKEOVER = (2 << 3 | 1) << 16
 
 
 def taken_over() -> PartitionState:
     """Sequences 0..9 are in the cut; the taker allows one gap."""
-    state = state_of(data(0, sequence=0, count=10, leader_epoch=AT_HOME))
+    state = state_of(data(0, sequence=0, count=10, leader_epoch=AT_PRIMARY))
     state.allow_gap_once()
     return state
 
@@ -106,8 +106,8 @@ def test_T22_deduplication_goes_on_across_the_takeover() -> None:
 
 def test_T22_transactional_producers_get_no_allowance() -> None:
     state = state_of(
-        data(0, sequence=0, transactional=True, leader_epoch=AT_HOME),
-        end(1, marker(), leader_epoch=AT_HOME),
+        data(0, sequence=0, transactional=True, leader_epoch=AT_PRIMARY),
+        end(1, marker(), leader_epoch=AT_PRIMARY),
     )
     state.allow_gap_once()
     late = data(sequence=5, transactional=True)
@@ -138,7 +138,7 @@ def test_T22_allowance_and_record_are_in_the_snapshot() -> None:
 
 def test_T22_replay_and_mirrors_record_the_gap_without_being_told() -> None:
     log = (
-        data(0, sequence=0, count=10, leader_epoch=AT_HOME),
+        data(0, sequence=0, count=10, leader_epoch=AT_PRIMARY),
         data(10, sequence=14, leader_epoch=AFTER_TAKEOVER),
     )
     assert state_of(*log).accepted_gaps == (AcceptedGap(PRODUCER, 0, 10, 14, 10),)
@@ -154,22 +154,22 @@ def test_T22_allowing_again_after_a_restart_changes_nothing() -> None:
 def test_T22_gap_within_one_region_epoch_is_no_loss_by_takeover() -> None:
     """An expired producer may go on anywhere: a replay, which knows the old entry, records nothing."""
     log = (
-        data(0, sequence=0, leader_epoch=AT_HOME),
-        data(1, sequence=9, leader_epoch=AT_HOME + 1),
+        data(0, sequence=0, leader_epoch=AT_PRIMARY),
+        data(1, sequence=9, leader_epoch=AT_PRIMARY + 1),
     )
     assert state_of(*log).accepted_gaps == ()
 
 
 def test_T22_gap_of_a_transactional_batch_is_not_recorded() -> None:
     log = (
-        data(0, sequence=0, leader_epoch=AT_HOME),
+        data(0, sequence=0, leader_epoch=AT_PRIMARY),
         data(1, sequence=9, transactional=True, leader_epoch=AFTER_TAKEOVER),
     )
     assert state_of(*log).accepted_gaps == ()
 
 
 def test_T22_allowance_never_reaches_past_the_end_of_the_log() -> None:
-    state = state_of(data(0, sequence=0, count=10, leader_epoch=AT_HOME))
+    state = state_of(data(0, sequence=0, count=10, leader_epoch=AT_PRIMARY))
     state.allow_gap_once(below_offset=1_000)
     state.apply(data(10, sequence=14, leader_epoch=AFTER_TAKEOVER))
     assert state.judge(data(sequence=20)).verdict is Verdict.OUT_OF_ORDER_SEQUENCE

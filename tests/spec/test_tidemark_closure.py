@@ -23,7 +23,7 @@ from region_broker.partitions.admission import AppendVerdict
 from region_broker.region.mirror.mirror_log import TidemarkLog
 from region_broker.region.tidemarks.service import ledgers_of
 from region_broker.wire.batches import Origin, Record, build_batch
-from tests.fixtures.linked_regions import SHARD_COUNT, Site, home_and_mirror, running, tp
+from tests.fixtures.linked_regions import SHARD_COUNT, Site, primary_and_mirror, running, tp
 from tests.fixtures.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -134,36 +134,39 @@ def judge(site: Site, tidemark: Tidemark, cut: Cut) -> int:
 
 
 async def test_T2_T9_every_tidemark_holds_each_transfer_whole_or_not_at_all(tmp_path: Path) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        await home.create_topic("accounts", ACCOUNTS)
-        _ = mirror.mirror(tasks, await home.listen())
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("accounts", ACCOUNTS)
+        _ = mirror.mirror(tasks, await primary.listen())
         async with asyncio.TaskGroup() as work:
             enough = asyncio.Event()
             for number in range(6):
-                work.create_task(transfer(home, f"teller-{number}", number, enough))
+                work.create_task(transfer(primary, f"teller-{number}", number, enough))
             await until(lambda: leader.published.number >= TIDEMARKS, what="enough tidemarks")
             enough.set()
         await until(
-            lambda: all(not txn.status.is_prepared for txn in home.coordinator.transactions()),
+            lambda: all(not txn.status.is_prepared for txn in primary.coordinator.transactions()),
             what="all markers are written",
         )
         final = await leader.final_round()
         link = mirror.link
         await until(lambda: link.reached >= final, what="the last tidemark is reached")
-        counts = [judge(home, tidemark, cut) for tidemark, cut in tidemarks_of(home)]
+        counts = [judge(primary, tidemark, cut) for tidemark, cut in tidemarks_of(primary)]
         assert counts == sorted(counts)
         assert len(counts) > TIDEMARKS
         assert len(set(counts)) > TIDEMARKS // 2
-        assert [cut for _, cut in tidemarks_of(mirror)] == [cut for _, cut in tidemarks_of(home)]
-        assert mirror.tidemarks.claim() == home.tidemarks.claim()
+        assert [cut for _, cut in tidemarks_of(mirror)] == [cut for _, cut in tidemarks_of(primary)]
+        assert mirror.tidemarks.claim() == primary.tidemarks.claim()
         for number in range(ACCOUNTS):
-            ours, theirs = mirror.partition("accounts", number), home.partition("accounts", number)
+            ours, theirs = (
+                mirror.partition("accounts", number),
+                primary.partition("accounts", number),
+            )
             assert ours.reader.read_raw(0, 1 << 26) == theirs.reader.read_raw(0, 1 << 26)
             assert ours.sight.last_stable_offset == theirs.sight.last_stable_offset
 
 
 async def test_T10_a_new_cut_leader_goes_on_where_the_log_ends(tmp_path: Path) -> None:
-    first = Site(tmp_path, "home")
+    first = Site(tmp_path, "primary")
     async with running() as tasks:
         first.start(tasks)
         leader = await first.act(tasks)
@@ -171,7 +174,7 @@ async def test_T10_a_new_cut_leader_goes_on_where_the_log_ends(tmp_path: Path) -
         await first.produce("accounts", b"a")
         last = await leader.final_round()
     first.partitions.close()
-    second = Site(tmp_path, "home", metadata=first.metadata, start_count=2)
+    second = Site(tmp_path, "primary", metadata=first.metadata, start_count=2)
     async with running() as tasks:
         second.start(tasks)
         leader = await second.act(tasks)

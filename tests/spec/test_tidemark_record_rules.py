@@ -342,7 +342,7 @@ def test_T13_a_log_copied_with_holes_counts_for_no_tidemark_inside_them(told_fir
 def test_T13_a_ledger_copied_with_holes_counts_for_no_tidemark_inside_them(
     told_first: bool,
 ) -> None:
-    """L of tidemarks 1 to 4 in shard 0 is 10, 20, 30, 40; home has compacted it up to 30."""
+    """L of tidemarks 1 to 4 in shard 0 is 10, 20, 30, 40; the primary has compacted it up to 30."""
     _, tidemarks = written(*(cut(number) for number in range(1, 5)))
     made = frontier_of()
     shard = LEDGERS.shard_key(0)

@@ -185,7 +185,7 @@ def test_T4_one_slow_closing_counts_for_an_eighth() -> None:
 
 
 def test_T4_a_process_that_stood_still_in_a_round_does_not_rest_ten_times_as_long() -> None:
-    """Stopped for 10 s in mid-round, home published nothing for 100 s: all that would have been lost."""
+    """Stopped for 10 s in mid-round, the primary published nothing for 100 s: all that would have been lost."""
     made = core()
     made.step(TermRecorded(), now_ms=0)
     publish(made, 1, now_ms=10_000)
@@ -233,9 +233,9 @@ def test_T4_who_waits_does_not_wait_for_the_interval() -> None:
 
 
 @asynccontextmanager
-async def acting_site(folder: Path) -> AsyncIterator[Site]:
-    """A home region with its coordinator loaded, and no cut leader: the tests drive the rounds."""
-    site = Site(folder, "home")
+async def primary_site(folder: Path) -> AsyncIterator[Site]:
+    """A primary region with its coordinator loaded, and no cut leader: the tests drive the rounds."""
+    site = Site(folder, "primary")
     async with running() as tasks:
         site.start(tasks)
         leader = await site.act(tasks)
@@ -294,7 +294,7 @@ def decisions_in(site: Site) -> list[tuple[str, int, int, int | None]]:
 async def test_T2_decisions_below_L_have_a_lower_stamp_and_those_above_have_the_round(
     tmp_path: Path,
 ) -> None:
-    async with acting_site(tmp_path) as site:
+    async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "before")
         await site.coordinator.clients.end_txn("before", producer_id, epoch, True, 1)
         later_id, later_epoch = await write_one(site, "after", 1)
@@ -311,7 +311,7 @@ async def test_T2_decisions_below_L_have_a_lower_stamp_and_those_above_have_the_
 
 
 async def test_T2_a_repeated_enter_is_answered_with_the_same_L(tmp_path: Path) -> None:
-    async with acting_site(tmp_path) as site:
+    async with primary_site(tmp_path) as site:
         first = await site.coordinator.rounds.enter_round(round_of(TERM, 100))
         again = await site.coordinator.rounds.enter_round(round_of(TERM, 100))
         assert {shard: answer.ledger_offset for shard, answer in first.items()} == {
@@ -322,7 +322,7 @@ async def test_T2_a_repeated_enter_is_answered_with_the_same_L(tmp_path: Path) -
 
 
 async def test_T3_commit_markers_of_the_round_wait_for_its_release(tmp_path: Path) -> None:
-    async with acting_site(tmp_path) as site:
+    async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "held")
         number = round_of(TERM, 100)
         await site.coordinator.rounds.enter_round(number)
@@ -337,7 +337,7 @@ async def test_T3_commit_markers_of_the_round_wait_for_its_release(tmp_path: Pat
 
 
 async def test_T3_entering_the_next_round_frees_the_older_stamps(tmp_path: Path) -> None:
-    async with acting_site(tmp_path) as site:
+    async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "held")
         await site.coordinator.rounds.enter_round(round_of(TERM, 100))
         await site.coordinator.clients.end_txn("held", producer_id, epoch, True, 1)
@@ -346,7 +346,7 @@ async def test_T3_entering_the_next_round_frees_the_older_stamps(tmp_path: Path)
 
 
 async def test_T5_abort_markers_are_not_held_and_do_not_stop_D(tmp_path: Path) -> None:
-    async with acting_site(tmp_path) as site:
+    async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "aborted")
         number = round_of(TERM, 100)
         await site.coordinator.rounds.enter_round(number)
@@ -358,7 +358,7 @@ async def test_T5_abort_markers_are_not_held_and_do_not_stop_D(tmp_path: Path) -
 
 # Holds INV-TK2.
 async def test_T6_a_marker_sent_again_is_confirmed_without_a_second_one(tmp_path: Path) -> None:
-    async with acting_site(tmp_path) as site:
+    async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "twice")
         await site.coordinator.clients.end_txn("twice", producer_id, epoch, True, 1)
         site.coordinator.rounds.release(site.coordinator.transactions()[0].stamp or 0)
@@ -381,7 +381,7 @@ async def test_T6_a_marker_sent_again_is_confirmed_without_a_second_one(tmp_path
 
 
 async def test_T7_first_commit_marker_of_a_round_is_found_in_the_partition(tmp_path: Path) -> None:
-    async with acting_site(tmp_path) as site:
+    async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "marked")
         number = round_of(TERM, 100)
         await site.coordinator.rounds.enter_round(number)
@@ -444,13 +444,13 @@ def test_T9_every_log_of_the_metadata_must_answer() -> None:
 
 async def test_T17_lso_and_aborted_list_know_only_markers_below_D(tmp_path: Path) -> None:
     """H10: the marker was copied but lies above D: the transaction is still open for readers."""
-    async with acting_site(tmp_path / "home") as home:
-        producer_id, epoch = await write_one(home, "straddles")
-        await home.coordinator.clients.end_txn("straddles", producer_id, epoch, False, 1)
-        source = home.partition("orders")
+    async with primary_site(tmp_path / "primary") as primary:
+        producer_id, epoch = await write_one(primary, "straddles")
+        await primary.coordinator.clients.end_txn("straddles", producer_id, epoch, False, 1)
+        source = primary.partition("orders")
         await until(lambda: len(markers_in(source)) == 1, what="the abort marker")
         mirror = Site(tmp_path / "mirror", "mirror")
-        (first, _) = mirror.partitions.open_topic(home.metadata.image.topics["orders"])
+        (first, _) = mirror.partitions.open_topic(primary.metadata.image.topics["orders"])
         first.become_mirror()
         first.writer.append_mirrored(source.reader.read_raw(0, 1 << 20))
         await mirror.group_commit.sync_group()
@@ -464,7 +464,7 @@ async def test_T17_lso_and_aborted_list_know_only_markers_below_D(tmp_path: Path
 
 
 async def test_T17_showing_never_goes_down(tmp_path: Path) -> None:
-    async with acting_site(tmp_path) as site:
+    async with primary_site(tmp_path) as site:
         await site.produce("orders", b"a", b"b")
         partition = site.partition("orders")
         partition.become_mirror()

@@ -186,8 +186,8 @@ async def test_T15_a_partition_that_no_tidemark_names_goes_to_quarantine_at_a_ta
     assert pair.us.partition_count == 2
     assert pair.us.table.get(ORDERS, 2) is None
     assert [tail.partition for tail in pair.us.quarantine.tails() if tail.topic == ORDERS] == [2]
-    await pair.us.write("on the new home")
-    # The old home comes back: its growth was lost, so it shrinks, and keeps the tail aside.
+    await pair.us.write("on the new primary")
+    # The old primary comes back: its growth was lost, so it shrinks, and keeps the tail aside.
     await pair.eu.start()
     await pair.eu.until(Phase.MIRRORING)
     await until(lambda: pair.eu.partition_count == 2 and pair.eu.table.get(ORDERS, 2) is None)

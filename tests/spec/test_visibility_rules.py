@@ -1,4 +1,4 @@
-"""C36-C38 and T17: what a reader sees at home (bound = high watermark) and on a mirror (bound = D)."""
+"""C36-C38 and T17: what a reader sees at the primary (bound = high watermark) and on a mirror (bound = D)."""
 
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import ControlType

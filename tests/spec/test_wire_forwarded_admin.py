@@ -42,7 +42,7 @@ async def test_changes_are_forwarded_and_failures_told(
         await fixture.topic("t")
         before = fixture.services.metadata.image
         fixture.region.acting = False
-        fixture.forwarder.failure = ForwardingFailed("the acting region is away")
+        fixture.forwarder.failure = ForwardingFailed("the primary region is away")
         client = await fixture.connect()
         answer = await client.call(key, version, fields)
         assert len(fixture.forwarder.frames) == 1
@@ -58,7 +58,7 @@ async def test_deleting_offsets_is_forwarded_and_a_failure_is_told_at_the_top(
 ) -> None:
     async with wire_fixture(tmp_path) as fixture:
         fixture.region.acting = False
-        fixture.forwarder.failure = ForwardingFailed("the acting region is away")
+        fixture.forwarder.failure = ForwardingFailed("the primary region is away")
         client = await fixture.connect()
         answer = await client.call(47, 0, {"group_id": "g", "topics": []})
         assert len(fixture.forwarder.frames) == 1
@@ -66,7 +66,7 @@ async def test_deleting_offsets_is_forwarded_and_a_failure_is_told_at_the_top(
 
 
 @pytest.mark.parametrize("version", range(4, 14))
-async def test_topics_created_by_being_asked_for_are_created_by_the_acting_region(
+async def test_topics_created_by_being_asked_for_are_created_by_the_primary_region(
     tmp_path: Path, version: int
 ) -> None:
     async with wire_fixture(tmp_path) as fixture:
@@ -92,7 +92,7 @@ async def test_topics_created_by_being_asked_for_are_created_by_the_acting_regio
         assert fixture.forwarder.frames == []
         assert await asked("new", allowed=True) == 3
         assert [frame[:4] for frame in fixture.forwarder.frames] == [bytes((0, 3, 0, version))]
-        fixture.forwarder.failure = ForwardingFailed("the acting region is away")
+        fixture.forwarder.failure = ForwardingFailed("the primary region is away")
         assert await asked("new", allowed=True) == 3
         assert "new" not in fixture.services.metadata.image.topics
 

@@ -318,7 +318,7 @@ async def test_INV_HD4_what_follows_a_failed_produce_is_not_executed_out_of_orde
     async with wire_fixture(tmp_path) as fixture:
         await fixture.topic("t")
         fixture.region.acting = False
-        fixture.forwarder.failure = ForwardingFailed("the acting region died")
+        fixture.forwarder.failure = ForwardingFailed("the primary region died")
         fixture.forwarder.on_failure = lambda: setattr(fixture.region, "acting", True)
         client = await fixture.connect()
         client.send(0, 9, PRODUCE)

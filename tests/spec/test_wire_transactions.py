@@ -417,7 +417,7 @@ async def test_add_partitions_in_a_region_that_cannot_reach_the_acting_one(tmp_p
     async with wire_fixture(tmp_path) as fixture:
         client = await fixture.connect()
         fixture.region.acting = False
-        fixture.forwarder.failure = ForwardingFailed("the acting region is away")
+        fixture.forwarder.failure = ForwardingFailed("the primary region is away")
         answer = await client.call(24, 5, {"transactions": [asked_of("t", (1, 0), 0, verify=True)]})
         assert (answer.error_code, answer.results_by_transaction) == (15, ())
 

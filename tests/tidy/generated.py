@@ -63,7 +63,7 @@ def _table(head: str, rows: list[str]) -> str:
 def _apis(_old: str) -> str:
     rows = [
         f"| {api.key} | {api.name} | {_range(api.versions)} | {_kafka_range(api.key)} |"
-        f" {'the acting region' if api.forward else 'this region'} | {_missing(api)} |"
+        f" {'the primary region' if api.forward else 'this region'} | {_missing(api)} |"
         for api in all_apis().by_key.values()
     ]
     return _table(

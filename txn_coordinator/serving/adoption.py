@@ -80,7 +80,7 @@ def abort_open(
 
     An orphan waits while an older abort of the same producer id is decided and owes markers:
 
-    1. An administrator aborts what a producer left open in x; home dies before the marker. 2. The producer has
+    1. An administrator aborts what a producer left open in x; the primary dies before the marker. 2. The producer has
     something open in y, too. 3. A second decision in the same entry would replace the first one, and none at all
     would leave y open for ever: so the first is carried out, then the second is decided.
     """

@@ -2,7 +2,7 @@
 
 INV-RCTX4  what the other side has behind the end of this one is lag, not a fault
 INV-RCTX5  an open transaction hangs only if nothing ends it behind the cut either, and only by age: what began after
-         ROUND has its data below D and its ledger record above L. Age is told by the acting region's clock (ledger
+         ROUND has its data below D and its ledger record above L. Age is told by the primary region's clock (ledger
          records, and tidemarks by which the data was there), never by what clients write into records
 
 Pure. Not here: what a bucket is made of (`instances`), decisions and their markers (`decisions`).

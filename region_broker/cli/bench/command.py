@@ -164,9 +164,9 @@ def _broker(bootstrap: str | None, region_count: int) -> Iterator[Any]:
             cluster.start()
         except ClusterError as error:
             raise BenchFailed(str(error)) from error
-        home, *mirrors = cluster.plan.regions
+        primary, *mirrors = cluster.plan.regions
         yield Stage(
-            bootstrap=home.bootstrap, pids=tuple(cluster.pids(home.name)), mark=mark, name="tidemark",
+            bootstrap=primary.bootstrap, pids=tuple(cluster.pids(primary.name)), mark=mark, name="tidemark",
             mirror=mirrors[0].bootstrap if mirrors else "", cluster=cluster,
         )  # fmt: skip
 
@@ -274,7 +274,7 @@ def _catch_up(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
     def measure(stage: Any) -> Measure:
         return lambda number: catch_up_runs(stage, plan, number)
 
-    whats = ("catch-up, cost at home", "catch-up, cost at the mirror")
+    whats = ("catch-up, cost at the primary", "catch-up, cost at the mirror")
     yield from _rows(whats, "msg/s", 1, plan, {stages[0]: measure(stages[0])})
 
 
@@ -283,7 +283,7 @@ def _idle(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
 
     for topic_count in plan.topic_counts:
         runs = idle_runs(stages[0], plan, topic_count)
-        for region, found in zip(("home", "mirror"), zip(*runs, strict=True), strict=True):
+        for region, found in zip(("primary", "mirror"), zip(*runs, strict=True), strict=True):
             yield Row(
                 broker=stages[0].name, what=f"idle, {topic_count} topics, {region}",
                 unit="% of a core", producers=0, size_bytes=0, runs=found,

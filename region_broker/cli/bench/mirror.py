@@ -1,7 +1,7 @@
 """What a mirror costs and how fast it catches up: loads that need two regions of our own.
 
-A mirror has caught up once its own read-committed readers are shown home's ends of all partitions. The clock starts
-when the mirror's process has said that it is ready; it begins to copy at that moment.
+A mirror has caught up once its own read-committed readers are shown the primary's ends of all partitions. The clock
+starts when the mirror's process has said that it is ready; it begins to copy at that moment.
 
 Not here: how soon a single record is shown (`open_loop`), starting the regions (`local_cluster`).
 """
@@ -27,12 +27,12 @@ _TOPICS_PER_REQUEST: Final = 250
 
 
 def catch_up_runs(stage: Stage, plan: Plan, number: int) -> tuple[Run, Run]:
-    """Fill home while its mirror is stopped, start the mirror, and time it until it shows everything.
+    """Fill the primary while its mirror is stopped, start the mirror, and time it until it shows everything.
 
-    Return the same run twice: with the cost of home, and with that of the mirror. Raises `BenchFailed`.
+    Return the same run twice: with the cost of the primary, and with that of the mirror. Raises `BenchFailed`.
     """
     cluster = _pair(stage)
-    home, mirror = (place.name for place in cluster.plan.regions[:2])
+    primary, mirror = (place.name for place in cluster.plan.regions[:2])
     cluster.stop([mirror])
     with stage.topic(f"catch-up-{number}", plan.partition_count) as topic:
         try:
@@ -40,7 +40,7 @@ def catch_up_runs(stage: Stage, plan: Plan, number: int) -> tuple[Run, Run]:
                 stage, plan, topic, max(int(plan.megabytes * MEGA / plan.size_bytes), 1)
             )
             ends = _ends(AdminClient(client(stage.bootstrap)), topic, plan.partition_count)
-            home_before = cost_of(cluster.pids(home))
+            primary_before = cost_of(cluster.pids(primary))
         finally:
             _start(cluster, mirror)
         started_s = time.monotonic()
@@ -48,11 +48,11 @@ def catch_up_runs(stage: Stage, plan: Plan, number: int) -> tuple[Run, Run]:
         _await_shown(stage.mirror, topic, ends)
         seconds = time.monotonic() - started_s
         costs = (
-            cost_between(home_before, cost_of(cluster.pids(home))),
+            cost_between(primary_before, cost_of(cluster.pids(primary))),
             cost_between(mirror_before, cost_of(cluster.pids(mirror))),
         )
-    at_home, at_mirror = (Run(count=record_count, seconds=seconds, cost=cost) for cost in costs)
-    return at_home, at_mirror
+    at_primary, at_mirror = (Run(count=record_count, seconds=seconds, cost=cost) for cost in costs)
+    return at_primary, at_mirror
 
 
 def _start(cluster: LocalCluster, region: str) -> None:
@@ -102,7 +102,7 @@ def _await_shown(bootstrap: str, topic: str, ends: Sequence[int]) -> None:
 def idle_runs(stage: Stage, plan: Plan, topic_count: int) -> list[tuple[Run, Run]]:
     """Let both regions stand with `topic_count` topics and nothing written; CPU in % of a core.
 
-    Return (home, mirror) for each of `plan.run_count` runs. Raises `BenchFailed`.
+    Return (the primary, mirror) for each of `plan.run_count` runs. Raises `BenchFailed`.
     """
     cluster = _pair(stage)
     names = [f"tidemark-bench-{stage.mark}-idle-{number}" for number in range(topic_count)]
@@ -151,8 +151,8 @@ def _idle(cluster: LocalCluster, seconds: float) -> tuple[Run, Run]:
         cost_between(was, cost_of(cluster.pids(region)))
         for region, was in zip(regions, before, strict=True)
     ]
-    at_home, at_mirror = (
+    at_primary, at_mirror = (
         Run(count=100 * (cost.cpu_s or 0.0), seconds=took_s, cost=Cost(rss_bytes=cost.rss_bytes))
         for cost in costs
     )
-    return at_home, at_mirror
+    return at_primary, at_mirror

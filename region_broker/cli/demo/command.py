@@ -1,4 +1,4 @@
-"""`tidemark demo`: two regions, a real workload, the home region killed, failover, return, and the proof.
+"""`tidemark demo`: two regions, a real workload, the primary region killed, failover, return, and the proof.
 
 The exit code is 0 only if every invariant holds, the loss statement explains every loss, and Spark found both regions
 equal with full coverage.
@@ -52,7 +52,7 @@ def demo(
 ) -> None:  # fmt: skip
     """Show that a region can die in mid-stream and nothing is torn, doubled, or lost unnamed.
 
-    Each row of a data set is one transaction over two accounts. Half-way the home region is killed with
+    Each row of a data set is one transaction over two accounts. Half-way the primary region is killed with
     SIGKILL; the other takes over; the same applications go on; the old region returns; Spark compares.
     """
     from region_broker.cli.demo.dataset import flights, read_file

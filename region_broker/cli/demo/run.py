@@ -35,7 +35,7 @@ from region_broker.cli.local_cluster import ClusterError, LocalCluster
 from region_broker.cli.output import print_json, print_object
 from region_broker.ports.system.chance import SystemChance
 
-HOME: Final = "eu"
+PRIMARY: Final = "eu"
 OTHER: Final = "us"
 INPUT_PARTITIONS: Final = 8
 _PROGRESS_INTERVAL_S: Final = 2.0
@@ -91,9 +91,9 @@ def perform(plan: Plan) -> list[str]:
 
 
 def _set_up(plan: Plan, story: Story, cluster: LocalCluster) -> None:
-    story.tell("starting two regions, eu (home) and us, each a process of its own")
+    story.tell("starting two regions, eu (primary) and us, each a process of its own")
     cluster.start()
-    bootstrap = cluster.place(HOME).bootstrap
+    bootstrap = cluster.place(PRIMARY).bootstrap
     topics = [
         NewTopic(INPUT_TOPIC, INPUT_PARTITIONS, 1),
         NewTopic(ACCOUNTS_TOPIC, ACCOUNT_PARTITIONS, 1),
@@ -102,7 +102,7 @@ def _set_up(plan: Plan, story: Story, cluster: LocalCluster) -> None:
     for name, future in client.create_topics(topics).items():
         wait_for(future, f"topic {name} was not created")
     count = produce_input(bootstrap, plan.transfers, INPUT_PARTITIONS)
-    stage.wait_mirrored(cluster, HOME, OTHER, _SETTLE_TIMEOUT_S)
+    stage.wait_mirrored(cluster, PRIMARY, OTHER, _SETTLE_TIMEOUT_S)
     story.tell(f"{count:,} rows written to {INPUT_TOPIC} in eu, copied to us")
 
 
@@ -112,7 +112,7 @@ def _work_through_failover(
     total = len(plan.transfers)
     timeout_s = 30 + total * _ROW_TIMEOUT_S
     fleet = HostedFleet(plan.worker_count, cluster.bootstrap, journal)
-    auditors = {region: _auditor(cluster, region) for region in (OTHER, HOME)}
+    auditors = {region: _auditor(cluster, region) for region in (OTHER, PRIMARY)}
     fleet.start()
     try:
         began_s = time.monotonic()
@@ -122,7 +122,7 @@ def _work_through_failover(
         before = len(journal.acks)
         facts.throughput_per_s = before / (time.monotonic() - began_s)
         auditors[OTHER].stop()
-        _lose_home(story, cluster, facts)
+        _lose_primary(story, cluster, facts)
         acts_since_s = time.monotonic()
         stage.wait_until(
             "a commit in the new region", _SETTLE_TIMEOUT_S,
@@ -135,8 +135,8 @@ def _work_through_failover(
             "work goes on",
         )
         _watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total * 3 // 4)
-        _return_home(story, cluster, facts)
-        auditors[HOME].start()
+        _return_primary(story, cluster, facts)
+        auditors[PRIMARY].start()
         bootstrap = cluster.place(OTHER).bootstrap
         _watch(
             story, journal, total, timeout_s,
@@ -145,9 +145,9 @@ def _work_through_failover(
         )  # fmt: skip
         # A short stream may be over before the mirror was looked at.
         stage.wait_until(
-            "an audit of the mirror", _SETTLE_TIMEOUT_S, lambda: auditors[HOME].has_judged
+            "an audit of the mirror", _SETTLE_TIMEOUT_S, lambda: auditors[PRIMARY].has_judged
         )
-        auditors[HOME].stop()
+        auditors[PRIMARY].stop()
     finally:
         fleet.stop()
     story.tell(f"all {total:,} rows are committed", "all committed")
@@ -177,8 +177,8 @@ def _watch(story: Story, journal: Journal, total: int, timeout_s: float, done: A
     stage.wait_until("the workload's progress", timeout_s, finished)
 
 
-def _lose_home(story: Story, cluster: LocalCluster, facts: Facts) -> None:
-    cluster.kill(HOME)
+def _lose_primary(story: Story, cluster: LocalCluster, facts: Facts) -> None:
+    cluster.kill(PRIMARY)
     story.tell("region eu was killed with SIGKILL, in mid-stream", "eu killed")
     facts.statement = stage.loss_statement(cluster, OTHER)
     story.tell(_state(facts.statement))
@@ -207,11 +207,11 @@ def _longest_pause_s(journal: Journal) -> float:
     return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 
-def _return_home(story: Story, cluster: LocalCluster, facts: Facts) -> None:
+def _return_primary(story: Story, cluster: LocalCluster, facts: Facts) -> None:
     story.tell("region eu is started again", "eu returns")
-    cluster.start([HOME])
-    stage.wait_mirrored(cluster, OTHER, HOME, _SETTLE_TIMEOUT_S)
-    facts.losses = stage.losses(cluster, HOME)
+    cluster.start([PRIMARY])
+    stage.wait_mirrored(cluster, OTHER, PRIMARY, _SETTLE_TIMEOUT_S)
+    facts.losses = stage.losses(cluster, PRIMARY)
     lost = sum(found["transaction_count"] for found in facts.losses)
     story.tell(
         f"eu mirrors us, while work goes on; its tail went to quarantine: {lost} transactions that"
@@ -224,7 +224,7 @@ def _audit(
     plan: Plan, story: Story, cluster: LocalCluster, journal: Journal, facts: Facts
 ) -> Findings:
     story.tell("reading everything back, read-committed, in both regions")
-    acting, mirror = cluster.place(OTHER).bootstrap, cluster.place(HOME).bootstrap
+    acting, mirror = cluster.place(OTHER).bootstrap, cluster.place(PRIMARY).bootstrap
     entries = read_accounts(acting)
     mirrored = _read_mirror(cluster, mirror, len(entries))
     count = committed_rows(acting, INPUT_PARTITIONS)
@@ -236,7 +236,7 @@ def _audit(
 
 def _read_mirror(cluster: LocalCluster, bootstrap: str, count: int) -> list[Entry]:
     """Read the mirror once its last tidemark shows all there is: a marker may be ahead of it."""
-    stage.wait_mirrored(cluster, OTHER, HOME, _SETTLE_TIMEOUT_S)
+    stage.wait_mirrored(cluster, OTHER, PRIMARY, _SETTLE_TIMEOUT_S)
     deadline_s = time.monotonic() + _SHOWN_TIMEOUT_S
     while True:
         entries = read_accounts(bootstrap)
@@ -249,7 +249,7 @@ def _reconcile(plan: Plan, story: Story) -> Mapping[str, Any]:
     out = plan.folder / "reconcile"
     done = subprocess.run(  # noqa: S603 -- our own command
         [sys.executable, "-m", "region_broker", "reconcile", "all",
-         "--source", str(plan.folder / OTHER), "--mirror", str(plan.folder / HOME),
+         "--primary", str(plan.folder / OTHER), "--mirror", str(plan.folder / PRIMARY),
          "--engine", plan.engine, "--out", str(out), "-o", "json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

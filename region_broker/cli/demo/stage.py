@@ -44,7 +44,7 @@ def log_ends(region_view: Mapping[str, Any], *, with_ledgers: bool) -> dict[str,
 
 
 def wait_mirrored(cluster: LocalCluster, acting: str, mirror: str, timeout_s: float) -> None:
-    """Return once the mirror has all that the acting region has now, and has reached its tidemark."""
+    """Return once the mirror has all that the primary region has now, and has reached its tidemark."""
     wanted = view(cluster, acting)
     ends = log_ends(wanted, with_ledgers=False)
     number = wanted["tidemark"]["number"]

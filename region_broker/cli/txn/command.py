@@ -3,7 +3,7 @@
 An abort is asked for before it is ordered, unless `--yes` is given; `--dry-run` orders nothing. Whatever is not an
 answer has an exit code of its own: 3 not there, 5 the outcome is unknown.
 
-Everything is asked of the acting region over HTTP. Not here: what an abort does (`docs/reference/cli.md`).
+Everything is asked of the primary region over HTTP. Not here: what an abort does (`docs/reference/cli.md`).
 """
 
 import re
@@ -43,7 +43,7 @@ def _acting(url: str | None) -> str:
 
 
 def _ask(url: str | None, path: str, **query: str | int) -> Any:
-    """Return the acting region's JSON answer."""
+    """Return the primary region's JSON answer."""
     asked = f"{path}?{urlencode(query)}" if query else path
     return request(_acting(url), "GET", asked)
 

@@ -279,7 +279,7 @@ class Dispatcher:
             fields = lost or await _forwarding_error(api, ctx, body, error)
             if fields is None:
                 raise CloseConnection(
-                    f"{api.name} could not be forwarded to the acting region: {error}"
+                    f"{api.name} could not be forwarded to the primary region: {error}"
                 ) from error
             answer = await _encoded(ctx, fields)
             if api.key != _PRODUCE_KEY:
@@ -345,10 +345,10 @@ async def _error_fields(
 
 @contextmanager
 def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
-    """Keep the produce requests of a connection in order while the acting region changes (INV-HD4).
+    """Keep the produce requests of a connection in order while the primary region changes (INV-HD4).
 
     1. A producer has batches 1 and 2 under way on one connection. 2. Batch 1 is forwarded and fails: the
-    acting region is dead. 3. This region takes over. 4. Batch 2 would be executed here: after a takeover a
+    primary region is dead. 3. This region takes over. 4. Batch 2 would be executed here: after a takeover a
     gap is accepted once (T22), so batch 1 would count as lost, be refused when it is sent again, and
     make the client send everything anew under another epoch. So what goes another way than a request
     before it, or follows one that failed, closes the connection: the client sends all again, in order.
@@ -369,7 +369,7 @@ def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
 def _check_order(state: dict[str, Any], other: str) -> None:
     if ORDER_BROKEN in state or state.get(other, 0):
         raise CloseConnection(
-            "the acting region changed under requests of this connection, or one was refused: reconnect"
+            "the primary region changed under requests of this connection, or one was refused: reconnect"
         )
 
 

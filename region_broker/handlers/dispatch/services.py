@@ -227,7 +227,7 @@ class TransactionService(Protocol):
 
 
 class Forwarder(Protocol):
-    """Carries a request to the acting region and brings the answer back."""
+    """Carries a request to the primary region and brings the answer back."""
 
     async def forward(self, ctx: "RequestContext", frame: memoryview) -> bytes | None:
         """Return the raw answer (header included) to the raw request `frame` (header included).
@@ -246,7 +246,7 @@ nothing sent behind it may be executed."""
 
 
 class ForwardingFailed(Exception):
-    """No answer from the acting region; whether the request was executed is unknown.
+    """No answer from the primary region; whether the request was executed is unknown.
 
     `may_have_happened` is False only if the request surely never left this node.
     """

@@ -1,6 +1,6 @@
 """FindCoordinator (10), versions 0-6.  v1: key type (0 group, 1 transaction).  v4: several keys at once.
 
-Always this node, in a mirror region too: what arrives here is forwarded to the acting region, so clients
+Always this node, in a mirror region too: what arrives here is forwarded to the primary region, so clients
 keep their connection through a failover.
 """
 

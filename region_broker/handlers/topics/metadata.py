@@ -2,7 +2,7 @@
 
 This node leads every partition it has, in a mirror region too: clients there fetch up to the last tidemark
 reached, and what they write is forwarded. Where topics are created by being asked for, a mirror hands the request on
-as it came: the acting region creates them, and the client, told that they are unknown, asks until they are here.
+as it came: the primary region creates them, and the client, told that they are unknown, asks until they are here.
 """
 
 import logging
@@ -119,11 +119,13 @@ async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]
 
 
 async def _let_create(ctx: RequestContext) -> None:
-    """Have the acting region answer this request, which creates the topics that it names."""
+    """Have the primary region answer this request, which creates the topics that it names."""
     try:
         await ctx.services.forward.forward(ctx, ctx.frame)
     except ForwardingFailed as error:
-        _log.info("topics that a client asked for were not created by the acting region: %s", error)
+        _log.info(
+            "topics that a client asked for were not created by the primary region: %s", error
+        )
 
 
 async def _one(

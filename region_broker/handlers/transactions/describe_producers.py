@@ -1,6 +1,6 @@
 """DescribeProducers (61), versions 0-0 (KIP-664): who has written to a partition, and what is open there.
 
-Answered by the acting region, whose partitions take the writes; a mirror forwards.
+Answered by the primary region, whose partitions take the writes; a mirror forwards.
 Source: KafkaApis.scala `handleDescribeProducersRequest`, UnifiedLog.scala `activeProducers`.
 """
 

@@ -103,7 +103,7 @@ class CleaningState:
         if offset < self.mark.cleaned_here_below:
             raise CutIntoCleaned(
                 f"{self._folder} was compacted up to {self.mark.cleaned_here_below} and cannot be cut at {offset}: stop "
-                "the node, remove that folder, and it is copied again from the acting region"
+                "the node, remove that folder, and it is copied again from the primary region"
             )
 
     def note(self, mark: CleanMark, interruptions: int | None = None) -> bool:

@@ -1,9 +1,9 @@
-"""Whether bytes of the acting region continue a mirror's log: pure, before anything is written.
+"""Whether bytes of the primary region continue a mirror's log: pure, before anything is written.
 
 INV-MBT1  batches continue at the log's end, with leader epochs that never go down; offsets are missing only below what
-          the acting region said it has cleaned (T13)
+          the primary region said it has cleaned (T13)
 INV-MBT3  what is written by one write spans no more offsets than a segment may have, whatever was compacted between
-Every CRC is checked: what is damaged on the way, or at home, never gets into a second log.
+Every CRC is checked: what is damaged on the way, or at the primary, never gets into a second log.
 
 Not here: fetching (`geo_replicator`), writing (`partition`).
 """
@@ -27,11 +27,11 @@ from region_broker.log.log_config import INT32_MAX
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """Where a mirror's log ends, and below which offset the acting region's may have holes."""
+    """Where a mirror's log ends, and below which offset the primary region's may have holes."""
 
     end_offset: int
     leader_epoch: int
-    cleaned_at_home: int
+    cleaned_at_primary: int
 
 
 CheckedBatch: TypeAlias = tuple[BatchHeader, MarkerFacts | None]
@@ -52,7 +52,7 @@ def check_mirrored(tp: TopicPartition, data: Buffer, tail: LogTail) -> MirroredB
     end = 0
     has_holes = False
     for position, header in iter_headers(data):
-        hole = expected_offset < header.base_offset <= tail.cleaned_at_home
+        hole = expected_offset < header.base_offset <= tail.cleaned_at_primary
         has_holes = has_holes or hole
         if (header.base_offset != expected_offset and not hole) or header.leader_epoch < epoch:
             raise MirrorGap(

@@ -47,7 +47,8 @@ class Retention:
         return sight.log_start_offset
 
     def forget_below(self, offset: int) -> None:
-        """Follow home's log start on a mirror, durably; whole segments below it go (T14). Raises PartitionFailed."""
+        """Follow the primary's log start on a mirror, durably; whole segments below it go (T14). Raises
+        PartitionFailed."""
         if offset > self._sight.log_start_offset:
             self._trimming.raise_start(offset)
             self._watchers.notify()

@@ -4,7 +4,7 @@ INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark
         end is HW where the partition leads, D of the last shown tidemark (at most HW) where it is a mirror (T17);
         the last stable offset of a mirror lies at or below its whole cut
 INV-PT8  the leader epoch that clients are told never goes back, whatever role this has, and a mirror's is that of the
-        acting region's term as soon as it is known here (`follow_term`, KIP-320)
+        primary region's term as soon as it is known here (`follow_term`, KIP-320)
 
 Not here: who is told when it changes (`partition`), the bytes (`reader`).
 """
@@ -90,7 +90,7 @@ class Sight:
     def is_behind(self, offset: int) -> bool:
         """Return whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).
 
-        1. A consumer reads to the end in the acting region. 2. Its next metadata comes from the mirror's
+        1. A consumer reads to the end in the primary region. 2. Its next metadata comes from the mirror's
         node, which is some ms behind. 3. OFFSET_OUT_OF_RANGE would send it to `auto.offset.reset`, and it
         would read everything again: it has to wait instead. So do those who had read what a takeover cut
         off: their groups were emptied, and they go on from the offset committed once they have rejoined.
@@ -124,7 +124,8 @@ class Sight:
         epochs.note(leader_epoch, end_offset)
 
     def follow_term(self, leader_epoch: int) -> bool:
-        """Take the leader epoch of the acting region's term over, if this is a mirror and it is newer; tell whether."""
+        """Take the leader epoch of the primary region's term over, if this is a mirror and it is newer; tell
+        whether."""
         if self.is_leader or leader_epoch <= self.leader_epoch:
             return False
         self.leader_epoch = leader_epoch

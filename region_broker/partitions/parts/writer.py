@@ -43,8 +43,8 @@ class PartitionWriter:
         follow_term: Callable[[int], None],
     ) -> None:
         """Write to `log` of `tp`; `follow_term` hears the leader epoch of what was mirrored."""
-        self.cleaned_at_home = 0
-        """How far the acting region has cleaned this log, as it said last: a mirror goes no further (T13)."""
+        self.cleaned_at_primary = 0
+        """How far the primary region has cleaned this log, as it said last: a mirror goes no further (T13)."""
         self.written_bytes = 0
         """What was written here since the start of the node."""
         self._tp = tp
@@ -144,9 +144,9 @@ class PartitionWriter:
     # -- where it mirrors ------------------------------------------------------------------------
 
     def append_mirrored(self, data: Buffer) -> int:
-        """Write whole batches of the acting region as they are; return the new log end offset.
+        """Write whole batches of the primary region as they are; return the new log end offset.
 
-        Offsets may be missing where the acting region has cleaned. Raises MirrorGap if the batches do not continue
+        Offsets may be missing where the primary region has cleaned. Raises MirrorGap if the batches do not continue
         this log, BatchError if one is damaged, NotLeader, PartitionFailed. All of `data` is written, or nothing, unless
         the disk fails.
         """
@@ -164,9 +164,9 @@ class PartitionWriter:
     def _check_mirrored(self, data: Buffer) -> list[tuple[BatchHeader, MarkerFacts | None]]:
         cleaning = self._log.cleaning
         end_offset, newest = self._content.end_offset, self._content.epochs.latest
-        found = check_mirrored(self._tp, data, LogTail(end_offset, newest, self.cleaned_at_home))
-        if found.has_holes and self.cleaned_at_home > cleaning.holes_below:
+        found = check_mirrored(self._tp, data, LogTail(end_offset, newest, self.cleaned_at_primary))
+        if found.has_holes and self.cleaned_at_primary > cleaning.holes_below:
             # Durable before the first hole: a start must tell holes from losses (INV-CLS3).
             with self._trimming.stops_on_disk_errors("noting holes"):
-                cleaning.note(replace(cleaning.mark, holes_below=self.cleaned_at_home))
+                cleaning.note(replace(cleaning.mark, holes_below=self.cleaned_at_primary))
         return found.batches

@@ -110,7 +110,8 @@ async def cut_logs(
 
 
 def _copy_anew(log: RegionLog, cut: Cut) -> None:
-    """Empty a log that has nothing, or not all, of what the cut holds: its link fills it from home's first offset on."""
+    """Empty a log that has nothing, or not all, of what the cut holds: its link fills it from the primary's first
+    offset on."""
     _log.warning("%s cannot be cut back to %s: it is copied anew", log.tp, cut.point)
     log.start_at(0)
 
@@ -142,7 +143,7 @@ async def _cut_one(
 
 
 class DivergedLogs:
-    """Cuts single logs that differ from the acting region's although the lineage is followed (T23).
+    """Cuts single logs that differ from the primary region's although the lineage is followed (T23).
 
     That is what leader epochs say (KIP-101); the lineage's positions should have cut them already.
     Implements `geo_replicator.ports.DivergenceHandler`.
@@ -207,8 +208,8 @@ class DivergedLogs:
 
 
 def _agreed_end(log: RegionLog, divergence: Diverged) -> int:
-    _, own_end = log.epoch_end_offset(divergence.home_leader_epoch)
-    agreed = min(own_end, divergence.home_end_offset)
+    _, own_end = log.epoch_end_offset(divergence.primary_leader_epoch)
+    agreed = min(own_end, divergence.primary_end_offset)
     return max(agreed, log.kept_from)
 
 

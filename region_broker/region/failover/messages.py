@@ -40,7 +40,7 @@ class SiteStatus(PeerMessage, frozen=True, kw_only=True):
         return TidemarkPoint(self.claim_region_epoch, self.claim_number)
 
     @property
-    def is_home(self) -> bool:
+    def is_primary(self) -> bool:
         """Return whether the site acts, is draining in order to stop, or stands in dispute: nobody else acts."""
         return self.phase in {Phase.ACTING, Phase.DRAINING, Phase.DISPUTED}
 

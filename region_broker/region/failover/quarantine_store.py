@@ -221,7 +221,7 @@ async def _copy(file: DiskFile, provenance: Provenance, read: ReadBatches) -> Pr
     while offset <= provenance.last_offset:
         data = read(offset)
         first, last, count = _extent(data)
-        # A hole is what cleaning left at home before this region copied it; the log itself refuses any other.
+        # A hole is what cleaning left at the primary before this region copied it; the log itself refuses any other.
         if count == 0 or first < offset:
             raise QuarantineDamaged(
                 f"{provenance.topic}-{provenance.partition}: no whole batch starts at or behind offset {offset},"

@@ -1,4 +1,4 @@
-"""Both sides of a link: `link_source` at the primary region, `region_link` and `mirror_log` at the mirror.
+"""Both sides of a link: `primary_side` at the primary region, `region_link` and `mirror_log` at the mirror.
 
 Begin in `mirror_log`: verbatim appends, and what becomes visible at a tidemark (`mirror_view`).
 """

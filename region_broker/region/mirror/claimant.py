@@ -1,11 +1,12 @@
-"""A region that stands fenced by its promise, as the link of the taker sees it: the port `geo_replicator.ports.Home` (T24).
+"""A region that stands fenced by its promise, as the link of the taker sees it: the port `geo_replicator.ports.Primary` (T24).
 
 INV-QM1  nothing that the taker holds is cut, dropped or deleted because the claimant lacks it: it may hold less of one log
          and more of another, since tidemarks are reached log by log
 INV-QM2  a log is copied on only where both hold the same bytes up to the shorter end; a difference ends the session, and
          with it the takeover: which history counts is then the operator's choice
 
-Not here: who the claimant is, and how long to wait for it (`region.failover.steps.catching_up`); its answers (`link_source`).
+Not here: who the claimant is, and how long to wait for it (`region.failover.steps.catching_up`); its answers
+(`primary_side`).
 """
 
 import dataclasses
@@ -14,11 +15,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
 
-from geo_replicator.events import HandshakeDone, HomeLogEnd, MirrorLogEnd
+from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, in_pieces
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
-from geo_replicator.ports import FetchAnswer, Home, HomeSession, LinkFailed, MirrorLogs
+from geo_replicator.ports import FetchAnswer, LinkFailed, MirrorLogs, Primary, PrimarySession
 from geo_replicator.topology import MirrorTopic
 
 NEVER_DUE: Final = 1 << 62
@@ -26,21 +27,21 @@ NEVER_DUE: Final = 1 << 62
 _NEWEST: Final = (1 << 31) - 1
 
 
-class ClaimantHome:
-    """Shows `home`, which does not act, as one to copy from. `logs` are the taker's own."""
+class ClaimantPrimary:
+    """Shows `primary`, which does not act, as one to copy from. `logs` are the taker's own."""
 
-    def __init__(self, home: Home, logs: MirrorLogs) -> None:
+    def __init__(self, primary: Primary, logs: MirrorLogs) -> None:
         """Connect to nothing yet."""
-        self._home = home
+        self._primary = primary
         self._logs = logs
 
-    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, HandshakeDone]]:
+    def session(self) -> AbstractAsyncContextManager[tuple[PrimarySession, HandshakeDone]]:
         """Connect and make the handshake; raises `LinkFailed`."""
         return self._session()
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[tuple[HomeSession, HandshakeDone]]:
-        async with self._home.session() as (session, handshake):
+    async def _session(self) -> AsyncIterator[tuple[PrimarySession, HandshakeDone]]:
+        async with self._primary.session() as (session, handshake):
             yield (
                 _ClaimantSession(session, self._logs),
                 dataclasses.replace(handshake, acting=True),
@@ -63,7 +64,7 @@ class _UnderOneVersion:
 class _ClaimantSession:
     """One connection after its handshake to the claimant."""
 
-    def __init__(self, session: HomeSession, logs: MirrorLogs) -> None:
+    def __init__(self, session: PrimarySession, logs: MirrorLogs) -> None:
         self._session = session
         self._logs = logs
         self._shorter: set[LogKey] = set()
@@ -86,7 +87,7 @@ class _ClaimantSession:
         """Name none: a log with records that the claimant has deleted already ends the session (T34)."""
         return ()
 
-    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:
+    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, PrimaryLogEnd]:
         """Return ends that agree with the taker's, after the bytes of the shorter logs were compared (INV-QM2)."""
         asked = {key: MirrorLogEnd(_NEWEST, end.end_offset) for key, end in logs.items()}
         theirs = await self._session.check(asked)
@@ -100,7 +101,7 @@ class _ClaimantSession:
             shown = await self._logs.evidence(Cut(BEFORE_ALL, shorter), keys)
             _refuse(await self._session.show_history(BEFORE_ALL, shown))
         return {
-            key: HomeLogEnd(
+            key: PrimaryLogEnd(
                 logs[key].leader_epoch,
                 max(end.end_offset, logs[key].end_offset),
                 end.log_start_offset,

@@ -1,4 +1,4 @@
-"""What the acting region knows by itself of how far each mirror is behind: nobody has to tell it.
+"""What the primary region knows by itself of how far each mirror is behind: nobody has to tell it.
 
 INV-MG1  records and bytes are counted from what was sent to the mirror and taken, to this region's own ends: a link that is
          cut shows a lag that grows with every write
@@ -8,7 +8,7 @@ INV-MG3  what is not known is None, never 0: of a mirror that has not come since
 INV-MG5  silence of a mirror is counted from when this region began to act at the earliest: before that it had none
 Nothing is done per record: positions are kept per answer, times per tidemark, sums are made when they are asked for.
 
-Not here: what a mirror says of itself (`geo_replicator.link.lag`), answering it (`link_source`).
+Not here: what a mirror says of itself (`geo_replicator.link.lag`), answering it (`primary_side`).
 """
 
 from collections import deque
@@ -61,7 +61,7 @@ class _Mirror:
 
 @dataclass(slots=True)
 class MirrorLags:
-    """All mirrors of the acting region; times are its monotonic ms."""
+    """All mirrors of the primary region; times are its monotonic ms."""
 
     started_ms: int
     """Since when mirrors may come: the start of the node, or of the term in which it acts."""

@@ -1,8 +1,8 @@
 """The partitions of this node as a link sees them: verbatim appends, cuts, durability, and `__tidemarks`.
 
 INV-ML2  a log that a mirror opens shows nothing until a reached tidemark says so (T15, T17)
-Bytes are appended as home sent them; offsets, leader epochs and CRCs are checked by the log, the producer state is
-rebuilt by it.
+Bytes are appended as the primary sent them; offsets, leader epochs and CRCs are checked by the log, the producer state
+is rebuilt by it.
 
 Not here: what to append and to show (`geo_replicator.link`).
 """
@@ -155,13 +155,15 @@ class MirrorPartitions(TidemarkLog):
         try:
             end_offset = self._of(key).writer.append_mirrored(data)
         except (LogError, BatchError) as error:
-            raise LogHalted(f"{key.encode()} does not take what home sent: {error}") from error
+            raise LogHalted(
+                f"{key.encode()} does not take what the primary sent: {error}"
+            ) from error
         if key == self._key:
             self._follow_term()
         return end_offset
 
     def _follow_term(self) -> None:
-        """Tell every log the term that home writes under: the first record of each is in `__tidemarks` (T1)."""
+        """Tell every log the term that the primary writes under: the first record of each is in `__tidemarks` (T1)."""
         records = self.partition
         if records is not None and records.sight.leader_epoch > self._term_followed:
             self._term_followed = records.sight.leader_epoch
@@ -185,14 +187,16 @@ class MirrorPartitions(TidemarkLog):
         partition = self._partitions.by_id(key.topic_id, key.partition)
         return 0 if partition is None else partition.log.cleaning.holes_below
 
-    def cleaned_at_home(self, key: LogKey, cleaned_below: int) -> None:
-        """Note how far home has cleaned the log (T13)."""
+    def cleaned_at_primary(self, key: LogKey, cleaned_below: int) -> None:
+        """Note how far the primary has cleaned the log (T13)."""
         partition = self._partitions.by_id(key.topic_id, key.partition)
         if partition is not None:
-            partition.writer.cleaned_at_home = max(partition.writer.cleaned_at_home, cleaned_below)
+            partition.writer.cleaned_at_primary = max(
+                partition.writer.cleaned_at_primary, cleaned_below
+            )
 
     def start_at(self, key: LogKey, offset: int) -> None:
-        """Let an empty log begin at `offset`, where home's begins; raises `LinkFailed`."""
+        """Let an empty log begin at `offset`, where the primary's begins; raises `LinkFailed`."""
         partition = self._of(key)
         if partition.log_end_offset != partition.kept_from:
             raise LogHalted(f"{key.encode()} holds records: it cannot begin at {offset}")
@@ -273,7 +277,7 @@ class MirrorTopicStore:
         return tuple(mirror_topic(topic) for topic in topics if topic.domain == DEFAULT_DOMAIN)
 
     async def create(self, topic: MirrorTopic) -> None:
-        """Create the topic with home's id; open its logs as mirrors that show nothing (INV-ML2)."""
+        """Create the topic with the primary's id; open its logs as mirrors that show nothing (INV-ML2)."""
         image = TopicImage(
             topic_id=topic.topic_id,
             name=topic.name,
@@ -284,8 +288,9 @@ class MirrorTopicStore:
         )
         if self._metadata.image.topic_by_id(topic.topic_id) is None:
             if topic.name in self._metadata.image.topics:
-                # 1. Home deletes a topic and creates another one of its name. 2. The mirror drops the old one at once.
-                # 3. Home is lost, and the last tidemark reached still names the old one's records (T15).
+                # 1. The primary deletes a topic and creates another one of its name. 2. The mirror drops the old one
+                # at once.
+                # 3. The primary is lost, and the last tidemark reached still names the old one's records (T15).
                 waiting = waiting_name(topic.name, topic.topic_id)
                 image = structs.replace(image, name=waiting)
             await self._apply(CreateTopic(image))
@@ -308,7 +313,8 @@ class MirrorTopicStore:
             self._logs.opened(partition)
 
     async def rename(self, names: Mapping[UUID, str]) -> bool:
-        """Give topics that wait for their name the one that home knows them by, where it is free; tell if any got it."""
+        """Give topics that wait for their name the one that the primary knows them by, where it is free; tell if any
+        got it."""
         renamed = False
         async with self._naming:  # two look for names: at a drop, and at a new topic
             for topic in list(self._metadata.image.topics.values()):
@@ -345,7 +351,7 @@ class MirrorTopicStore:
         self._partitions.drop_beyond(topic_id, partition_count)
 
     async def update_configs(self, topic: MirrorTopic) -> None:
-        """Make the topic's configs home's, in the registry and in the open logs."""
+        """Make the topic's configs the primary's, in the registry and in the open logs."""
         await self._apply(SetTopicConfigs(topic.topic_id, dict(topic.configs)))
         image = self._metadata.image.topic_by_id(topic.topic_id)
         assert image is not None, topic
@@ -359,7 +365,9 @@ class MirrorTopicStore:
     async def delete(self, topic: MirrorTopic) -> None:
         """Delete the topic and its logs; one that is gone already is fine."""
         if self._metadata.image.topic_by_id(topic.topic_id) is not None:
-            self._partitions.mark_topic(topic.topic_id, "a tidemark past its deletion at home")
+            self._partitions.mark_topic(
+                topic.topic_id, "a tidemark past its deletion at the primary"
+            )
             try:
                 await self._apply(DeleteTopic(topic.topic_id))
             except (LinkFailed, OSError):

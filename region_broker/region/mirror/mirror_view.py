@@ -7,7 +7,7 @@ INV-MV2  a log that the whole cut held below its last stable offset for `whole_w
 INV-MV3  looking for the whole cut over n transactions is followed by a rest of n / 64 ms, several times what it
          took, unless n is small; what had to wait is looked for again
 
-Internal topics take no part: groups and transactions are asked of the acting region.
+Internal topics take no part: groups and transactions are asked of the primary region.
 Not here: the whole cut itself (`geo_replicator.whole_cut`), which tidemark is reached (`geo_replicator.frontier`).
 """
 

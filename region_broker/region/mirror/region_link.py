@@ -1,9 +1,9 @@
-"""Home as a link sees it: the port `geo_replicator.ports.Home` over the peer protocol.
+"""The primary as a link sees it: the port `geo_replicator.ports.Primary` over the peer protocol.
 
-Every request names the region epoch that this mirror follows; home refuses an older one. Whatever ends the connection
-becomes `LinkFailed`, and the link's back-off takes over.
+Every request names the region epoch that this mirror follows; the primary refuses an older one. Whatever ends the
+connection becomes `LinkFailed`, and the link's back-off takes over.
 
-Not here: the link's decisions (`geo_replicator.link.core`), home's answers (`link_source`).
+Not here: the link's decisions (`geo_replicator.link.core`), the primary's answers (`primary_side`).
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from uuid import UUID
 
 import msgspec
 
-from geo_replicator.events import HandshakeDone, HomeLogEnd, MirrorLogEnd
+from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.failover_events import EntryRecord
 from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
 from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
-from geo_replicator.ports import FetchAnswer, HomeSession, LinkFailed, SentSlice
+from geo_replicator.ports import FetchAnswer, LinkFailed, PrimarySession, SentSlice
 from geo_replicator.topology import MirrorTopic
 from region_broker.ports.network import Network
 from region_broker.region.peers.client import PeerClient, opened
@@ -55,8 +55,8 @@ ANSWER_TIMEOUT_S: Final = 15.0
 assert FETCH_WAIT_MS * 5 < ANSWER_TIMEOUT_S * 1000, "a waiting fetch is no broken one"
 
 
-class PeerHome:
-    """Connects to `address()`: the peer listener of the acting region's node, as known now."""
+class PeerPrimary:
+    """Connects to `address()`: the peer listener of the primary region's node, as known now."""
 
     def __init__(
         self,
@@ -71,21 +71,21 @@ class PeerHome:
         self._identity = identity
         self._region_epoch = region_epoch
 
-    def session(self) -> AbstractAsyncContextManager[tuple[HomeSession, HandshakeDone]]:
+    def session(self) -> AbstractAsyncContextManager[tuple[PrimarySession, HandshakeDone]]:
         """Connect and make the handshake; raises `LinkFailed`."""
         return self._session()
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[tuple[HomeSession, HandshakeDone]]:
+    async def _session(self) -> AsyncIterator[tuple[PrimarySession, HandshakeDone]]:
         try:
             async with opened(self._network, self._address(), self._identity) as (client, hello):
                 handshake = HandshakeDone(
-                    home_region=hello.region,
+                    primary_region=hello.region,
                     region_epoch=hello.region_epoch,
                     acting=hello.acting_region == hello.region,
                     lineage=_lineage_of(hello),
                 )
-                yield PeerHomeSession(client, self._region_epoch), handshake
+                yield PeerPrimarySession(client, self._region_epoch), handshake
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
 
@@ -116,13 +116,15 @@ class _FetchUnderWay:
                 fetched, attachment = await self._answer
             return fetch_answer(fetched, attachment)
         except TimeoutError as error:
-            raise LinkFailed(f"home did not answer a fetch within {ANSWER_TIMEOUT_S} s") from error
+            raise LinkFailed(
+                f"the primary did not answer a fetch within {ANSWER_TIMEOUT_S} s"
+            ) from error
         except (PeerUnreachable, PeerRefused, ValueError) as error:
             raise LinkFailed(str(error)) from error
 
 
-class PeerHomeSession:
-    """One connection to home, after its handshake."""
+class PeerPrimarySession:
+    """One connection to the primary, after its handshake."""
 
     def __init__(self, client: PeerClient, region_epoch: int) -> None:
         """Ask over `client`, after its handshake."""
@@ -134,14 +136,14 @@ class PeerHomeSession:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await self._client.call(message, answer_type)
         except TimeoutError as error:
-            raise LinkFailed(f"home did not answer within {ANSWER_TIMEOUT_S} s") from error
+            raise LinkFailed(f"the primary did not answer within {ANSWER_TIMEOUT_S} s") from error
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
 
     async def show_history(
         self, point: TidemarkPoint, shown: Sequence[ShownLog]
     ) -> Sequence[HistoryDifference]:
-        """Show a piece of what was reached at `point`; return what home does not hold of it (T33)."""
+        """Show a piece of what was reached at `point`; return what the primary does not hold of it (T33)."""
         message = ProveHistory(
             region_epoch=self._region_epoch,
             reached_region_epoch=point.region_epoch,
@@ -152,7 +154,7 @@ class PeerHomeSession:
         try:
             return [found.difference() for found in judged.differences]
         except ValueError as error:
-            raise LinkFailed(f"home sent a log key that is none: {error}") from error
+            raise LinkFailed(f"the primary sent a log key that is none: {error}") from error
 
     async def registry(self) -> tuple[int, tuple[MirrorTopic, ...]]:
         """Return (metadata version, all topics of the domain)."""
@@ -170,11 +172,12 @@ class PeerHomeSession:
                 for topic in answer.topics
             )
         except ValueError as error:
-            raise LinkFailed(f"home sent a topic id that is none: {error}") from error
+            raise LinkFailed(f"the primary sent a topic id that is none: {error}") from error
         return answer.metadata_version, topics
 
     async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
-        """Return which topics of these logs home has deleted by a command (T34); it hears that the others are here.
+        """Return which topics of these logs the primary has deleted by a command (T34); it hears that the others are
+        here.
 
         With each log goes the leader epoch of its newest batch.
         """
@@ -189,11 +192,11 @@ class PeerHomeSession:
             try:
                 told += [UUID(hex=topic_id) for topic_id in answer.topic_ids]
             except ValueError as error:
-                raise LinkFailed(f"home sent a topic id that is none: {error}") from error
+                raise LinkFailed(f"the primary sent a topic id that is none: {error}") from error
         return told
 
-    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, HomeLogEnd]:
-        """Return where home's logs leave these leader epochs; unknown logs are left out."""
+    async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, PrimaryLogEnd]:
+        """Return where the primary's logs leave these leader epochs; unknown logs are left out."""
         asked = tuple(
             LogEpochEnd(key.topic_id.hex, key.partition, end.leader_epoch, end.end_offset)
             for key, end in logs.items()
@@ -203,13 +206,13 @@ class PeerHomeSession:
         )
         try:
             return {
-                LogKey(UUID(hex=end.topic_id), end.partition): HomeLogEnd(
+                LogKey(UUID(hex=end.topic_id), end.partition): PrimaryLogEnd(
                     end.leader_epoch, end.end_offset, end.log_start_offset
                 )
                 for end in checked.logs
             }
         except ValueError as error:
-            raise LinkFailed(f"home sent a topic id that is none: {error}") from error
+            raise LinkFailed(f"the primary sent a topic id that is none: {error}") from error
 
     def fetch(
         self, positions: Mapping[LogKey, int], forgotten: Sequence[LogKey]
@@ -231,7 +234,7 @@ class PeerHomeSession:
             raise LinkFailed(str(error)) from error
 
     async def report_reached(self, point: TidemarkPoint, lag: Lag) -> None:
-        """Tell home what was reached, and how far this mirror lags."""
+        """Tell the primary what was reached, and how far this mirror lags."""
         _ = await self._call(
             ReportReached(
                 region_epoch=self._region_epoch,

@@ -4,7 +4,7 @@ INV-SH3  a batch that begins below the offset that is asked for and ends beyond 
 The loop does not wait for a disk: batches that memory has not are read in by a thread (`log.cold_reads`). A log whose
 bytes cannot be read is no evidence, neither for nor against.
 
-Not here: the judgement (`geo_replicator.history`), who asks whom (`region_link`, `link_source`, failover).
+Not here: the judgement (`geo_replicator.history`), who asks whom (`region_link`, `primary_side`, failover).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
-"""Forwarding: requests that this region must not execute go to the acting one, answers come back verbatim.
+"""Forwarding: requests that this region must not execute go to the primary, answers come back verbatim.
 
 INV-FW1  each client connection has a peer connection of its own: its requests leave, start and are answered
-         as on one connection, and what is bound to a connection at home ends with it
+         as on one connection, and what is bound to a connection at the primary ends with it
 INV-FW2  a failure says whether the request may have been executed: never "no" once it was sent (P18)
 INV-FW3  the acting side executes a forwarded request only while it acts, under the region epoch that the
          sender knows; it never forwards again
@@ -90,7 +90,7 @@ class PeerForwarder:
         clock: Clock,
         origin: int,
     ) -> None:
-        """Forward to the peer listener at `address_of(acting region)`.
+        """Forward to the peer listener at `address_of(primary region)`.
 
         `origin`: a number that no other node and no other life of this one has.
         """
@@ -107,8 +107,9 @@ class PeerForwarder:
     def follow(self, acting_region: str, region_epoch: int) -> None:
         """End what was forwarded to anyone else (INV-FW6): it acts no more, or under another region epoch.
 
-        1. A commit is forwarded. 2. Home stands still, its connections stay. 3. Another region takes over. 4. The client
-        would wait for the old home's answer until a time-out, with a region beside it that could give one.
+        1. A commit is forwarded. 2. The primary stands still, its connections stay. 3. Another region takes over. 4.
+           The client
+        would wait for the old primary's answer until a time-out, with a region beside it that could give one.
         """
         for channel in list(self._channels):
             if (channel.acting_region, channel.region_epoch) != (acting_region, region_epoch):
@@ -128,9 +129,9 @@ class PeerForwarder:
             self._tasks = None
 
     async def forward(self, ctx: RequestContext, frame: memoryview) -> bytes | None:
-        """Return the acting region's answer to `frame`, None where none is due.
+        """Return the primary region's answer to `frame`, None where none is due.
 
-        Raises `ForwardingFailed`, or `CloseConnection` where the acting region has no other answer.
+        Raises `ForwardingFailed`, or `CloseConnection` where the primary region has no other answer.
         """
         lease = ctx.connection_state.get(_STATE)
         if lease is None:
@@ -295,7 +296,7 @@ class ForwardTarget:
         except Exception as error:
             trace = trace_of(incoming)
             _LOG.exception("a request forwarded by %s failed", session.hello.region, extra=trace)
-            reason = "the acting region failed at the request; its log says why"
+            reason = "the primary region failed at the request; its log says why"
             raise PeerRefused(_CLOSE, reason) from error
         return Forwarded(silent=True) if answer is None else Reply(Forwarded(), (answer,))
 

@@ -3,7 +3,7 @@
 Evidence goes in pieces of at most `geo_replicator.history.LOGS_PER_PIECE` logs, each judged by itself: no message grows
 with the number of partitions.
 
-Not here: framing (`peers.protocol`), the judgement (`geo_replicator.history`), who answers (`link_source`,
+Not here: framing (`peers.protocol`), the judgement (`geo_replicator.history`), who answers (`primary_side`,
 `region_broker.region.failover.steps`).
 """
 
@@ -73,7 +73,7 @@ class LogDifference(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProveHistory(PeerMessage, frozen=True, kw_only=True):
-    """A mirror that reached a tidemark shows a piece of what it has shown: does the acting region hold it?"""
+    """A mirror that reached a tidemark shows a piece of what it has shown: does the primary region hold it?"""
 
     region_epoch: int
     reached_region_epoch: int
@@ -82,7 +82,7 @@ class ProveHistory(PeerMessage, frozen=True, kw_only=True):
 
 
 class HistoryJudged(PeerMessage, frozen=True, kw_only=True):
-    """What the acting region does not hold of the piece; nothing where it holds all of it."""
+    """What the primary region does not hold of the piece; nothing where it holds all of it."""
 
     differences: tuple[LogDifference, ...]
 

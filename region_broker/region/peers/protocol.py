@@ -259,7 +259,7 @@ class SyncedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicRegistry(PeerMessage, frozen=True, kw_only=True):
-    """All topics at metadata version `metadata_version` of the acting region (M)."""
+    """All topics at metadata version `metadata_version` of the primary region (M)."""
 
     metadata_version: int
     topics: tuple[SyncedTopic, ...]
@@ -276,7 +276,7 @@ class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CheckLogs(PeerMessage, frozen=True, kw_only=True):
-    """Ask where the acting region's logs leave the leader epochs that the mirror ends with (T23)."""
+    """Ask where the primary region's logs leave the leader epochs that the mirror ends with (T23)."""
 
     region_epoch: int
     logs: tuple[LogEpochEnd, ...]

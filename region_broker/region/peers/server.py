@@ -14,7 +14,7 @@ and a handler's refusal, harm only the connection or request they belong to.
 
 A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
 closed, with the reason in the log.
-Not here: what messages mean (`link_source`, `forward_target`, failover).
+Not here: what messages mean (`primary_side`, `forward_target`, failover).
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """How far a partition may be cleaned (T13): the oldest position that every mirror of the domain has reached.
 
-INV-CBO1 in the acting region nothing is superseded, and no tombstone dropped, by a record at or above D of a tidemark
+INV-CBO1 in the primary region nothing is superseded, and no tombstone dropped, by a record at or above D of a tidemark
          that some mirror has not reached: no takeover cuts below it, and no mirror has still to copy below it
-INV-CBO3 a mirror cleans no further than the acting region has, and than what it shows, where it shows anything
+INV-CBO3 a mirror cleans no further than the primary region has, and than what it shows, where it shows anything
 INV-CBO4 a mirror that has not reported since this node started, or reports less than before, stops all cleaning
 Of that cut only what lies below its own last stable offset counts: a transaction that the cut leaves open may yet be
 aborted.
@@ -54,11 +54,12 @@ class CleanBounds:
     def bound_of(self, partition: Partition) -> int:
         """Return below which offset the partition may be cleaned; `NOWHERE` if nowhere."""
         if not partition.is_leader:
-            # Home cleans below a cut that this mirror has reached, or copied holes up to (`Frontier.seeded`): it is
-            # never cut below. No reader is shown decisions, so there what is durable takes the place of what is shown.
+            # The primary cleans below a cut that this mirror has reached, or copied holes up to (`Frontier.seeded`):
+            # it is never cut below. No reader is shown decisions, so there what is durable takes the place of what is
+            # shown.
             unread = partition.tp.topic == TRANSACTION_LEDGER
             here = partition.high_watermark if unread else partition.sight.last_stable_offset
-            return min(partition.writer.cleaned_at_home, here)
+            return min(partition.writer.cleaned_at_primary, here)
         mirrors = list(self._parts.mirrors())
         if not mirrors:
             return partition.sight.last_stable_offset

@@ -18,7 +18,7 @@ from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, 
 from geo_replicator.link.driver import Link
 from geo_replicator.link.reaching import lost_text
 from geo_replicator.loss import UndoneChange
-from geo_replicator.ports import DivergenceHandler, Home, LinkFacts, LinkPorts
+from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts, Primary
 from geo_replicator.reading import held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
@@ -31,15 +31,15 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.network import Network
-from region_broker.region.mirror.claimant import ClaimantHome
-from region_broker.region.mirror.link_source import LinkSource
+from region_broker.region.mirror.claimant import ClaimantPrimary
 from region_broker.region.mirror.mirror_log import (
     MirrorPartitions,
     MirrorTopicStore,
     TidemarkLog,
 )
 from region_broker.region.mirror.mirror_view import MirrorView
-from region_broker.region.mirror.region_link import PeerHome
+from region_broker.region.mirror.primary_side import PrimarySide
+from region_broker.region.mirror.region_link import PeerPrimary
 from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.peers.protocol import PeerIdentity
 from region_broker.region.ports import MetadataSide, Term
@@ -75,7 +75,7 @@ class TidemarkParts:
     metadata: MetadataSide
     partitions: PartitionTable
     rounds: RoundTaker
-    source: LinkSource
+    source: PrimarySide
     reached: ReachedFile
     divergence: DivergenceHandler
     lineage: Callable[[], Lineage]
@@ -96,7 +96,7 @@ class TidemarkService:
         self.view: MirrorView | None = None
         self._copies_claimant = False
         self._heard_at_ms: int | None = None
-        self._changes_at_home: tuple[UndoneChange, ...] = ()
+        self._changes_at_primary: tuple[UndoneChange, ...] = ()
         self._history = ShownHistory(parts.partitions)
         parts.source.published = self._published
         parts.source.waiting_since_ms = self._waiting_since_ms
@@ -114,7 +114,7 @@ class TidemarkService:
             on_published=parts.source.note_published,
         )
         self.link = None
-        self._keep_from_home(term)
+        self._keep_from_primary(term)
         parts.source.lags.term_began(parts.clock.monotonic_ms())
         self.cut_leader = CutLeader(leader_parts, term)
         return self.cut_leader
@@ -127,14 +127,14 @@ class TidemarkService:
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
 
         def address() -> tuple[str, int]:
-            home = parts.metadata.image.regions[term.acting_region]
-            return home.peer_host, home.peer_port
+            primary = parts.metadata.image.regions[term.acting_region]
+            return primary.peer_host, primary.peer_port
 
-        home: Home = PeerHome(parts.network, address, parts.identity, term.region_epoch)
+        primary: Primary = PeerPrimary(parts.network, address, parts.identity, term.region_epoch)
         if term.from_claimant:
-            home = ClaimantHome(home, logs)
+            primary = ClaimantPrimary(primary, logs)
         ports = LinkPorts(
-            home=home,
+            primary=primary,
             logs=logs,
             topics=MirrorTopicStore(parts.metadata, parts.partitions, logs),
             reached=parts.reached,
@@ -144,24 +144,25 @@ class TidemarkService:
         )
         facts = LinkFacts(
             region_epoch=term.region_epoch,
-            home_region=term.acting_region,
+            primary_region=term.acting_region,
             lineage=parts.lineage(),
             ledgers=ledgers,
         )
-        self._keep_from_home(term)
+        self._keep_from_primary(term)
         link = Link(ports, facts)
         link.restore()
         self.cut_leader = None
         self.link = link
         return link
 
-    def _keep_from_home(self, term: Term) -> None:
-        """Keep what the link to home knew: a loss statement speaks of home, not of who is copied from meanwhile (T24)."""
+    def _keep_from_primary(self, term: Term) -> None:
+        """Keep what the link to the primary knew: a loss statement speaks of the primary, not of who is copied from
+        meanwhile (T24)."""
         if not term.from_claimant:
-            self._heard_at_ms, self._changes_at_home = None, ()
+            self._heard_at_ms, self._changes_at_primary = None, ()
         elif self.link is not None and not self._copies_claimant:
             self._heard_at_ms = self.link.lag.heard_at_ms
-            self._changes_at_home = tuple(self.link.waiting_topic_changes())
+            self._changes_at_primary = tuple(self.link.waiting_topic_changes())
         self._copies_claimant = term.from_claimant
 
     def notice_topics(self) -> None:
@@ -293,14 +294,18 @@ class TidemarkService:
     def waiting_topic_changes(self) -> Sequence[UndoneChange]:
         """See `TidemarkFacts`."""
         waiting = () if self.link is None else self.link.waiting_topic_changes()
-        return (*self._changes_at_home, *(c for c in waiting if c not in self._changes_at_home))
+        return (
+            *self._changes_at_primary,
+            *(c for c in waiting if c not in self._changes_at_primary),
+        )
 
     def follows_topics(self) -> bool:
-        """Return whether a mirror's topics, with their configs, are those of home at the tidemark it reached (T15)."""
+        """Return whether a mirror's topics, with their configs, are those of the primary at the tidemark it reached
+        (T15)."""
         return self.link is None or self.link.follows_topics
 
     def last_heard_ms(self) -> int:
-        """Return how long ago the acting region was last heard, -1 for never (or while acting)."""
+        """Return how long ago the primary region was last heard, -1 for never (or while acting)."""
         heard = None if self.link is None else self.link.lag.heard_at_ms
         heard = self._heard_at_ms if self._copies_claimant else heard
         return -1 if heard is None else self._parts.clock.monotonic_ms() - heard

@@ -1,8 +1,8 @@
 """What can become of a folder, and what rules T32 to T36 demand then: a table of rows, and the runs that play them.
 
 A row holds for two regions, before any failover and after one, unless it says when. Its fault strikes the acting
-region (home) or its mirror while neither runs. `met`: what that region must do when the other one is up; `alone`: when
-it is away; `later`: when it then comes, the same as `met` unless the row says otherwise.
+region (primary) or its mirror while neither runs. `met`: what that region must do when the other one is up; `alone`:
+when it is away; `later`: when it then comes, the same as `met` unless the row says otherwise.
 
 Not here: how a fault is made (`runner`).
 """
@@ -31,7 +31,7 @@ class Fault(StrEnum):
 class Side(StrEnum):
     """Which region it happened to."""
 
-    HOME = "home"
+    PRIMARY = "primary"
     MIRROR = "mirror"
 
 
@@ -55,7 +55,7 @@ class Seen(Enum):
 
     ACTS = "acts"
     MIRRORS = "mirrors, and copies what it lacks"
-    FOLLOWS = "shows what it has, and waits for home"
+    FOLLOWS = "shows what it has, and waits for the primary"
     NO_HISTORY = "does not act: it has no history"
     DISPUTED = "closes its writes: the mirror has shown more"
     LOGS_LOST = "does not act, and names the log"
@@ -140,22 +140,22 @@ def _refused(fault: Fault, name: str, told: Expected, met: Way, later: Way) -> l
 
 
 ROWS: Final[Sequence[Row]] = (
-    Row("own-home", Fault.OWN, Side.HOME, _ACTS, _ACTS),
+    Row("own-primary", Fault.OWN, Side.PRIMARY, _ACTS, _ACTS),
     Row(
-        "empty-home", Fault.EMPTY, Side.HOME, _WAITS_FOR_ANY,
+        "empty-primary", Fault.EMPTY, Side.PRIMARY, _WAITS_FOR_ANY,
         Expected(Seen.NO_HISTORY, ("region {other} has history, and nobody acts", _FAILOVER_TO)),
         (Way.FAILOVER,), (Way.FAILOVER,),
     ),
     Row("empty-mirror", Fault.EMPTY, Side.MIRROR, _WAITS_FOR_ANY, _MIRRORS),
     Row(
-        "older-home", Fault.OLDER, Side.HOME, _ACTS,
+        "older-primary", Fault.OLDER, Side.PRIMARY, _ACTS,
         Expected(Seen.DISPUTED, ("region {other} has shown", _FAILOVER_TO, "accept-loss")),
         (Way.FAILOVER, Way.ACCEPT_LOSS), (Way.FAILOVER, Way.ACCEPT_LOSS),
         written_alone="both keep what they have until the operator chooses",
     ),
     Row("older-mirror", Fault.OLDER, Side.MIRROR, _FOLLOWS, _MIRRORS),
     Row(
-        "former-home", Fault.FORMER, Side.HOME, _FOLLOWS,
+        "former-primary", Fault.FORMER, Side.PRIMARY, _FOLLOWS,
         Expected(Seen.BEHIND, ("itself took over under region epoch", "this data folder is from before", _FAILOVER_TO)),
         (Way.FAILOVER,), (Way.FAILOVER,), (When.AFTER,),
     ),
@@ -167,16 +167,16 @@ ROWS: Final[Sequence[Row]] = (
     *_refused(Fault.NO_LOGS, "no-logs", _WITHOUT_LOGS, Way.OWN_BACK, Way.EMPTIED),
     *_refused(Fault.NO_METADATA, "no-metadata", _WITHOUT_METADATA, Way.EMPTIED, Way.OWN_BACK),
     Row(
-        "lost-log-home", Fault.LOST_LOG, Side.HOME, Expected(Seen.LOGS_LOST, _LOG_LOST),
+        "lost-log-primary", Fault.LOST_LOG, Side.PRIMARY, Expected(Seen.LOGS_LOST, _LOG_LOST),
         Expected(Seen.LOGS_LOST, (*_LOG_LOST, _FAILOVER_TO)),
         (Way.FAILOVER, Way.OWN_BACK), (Way.FAILOVER,),
     ),
     Row(
         "lost-log-mirror", Fault.LOST_LOG, Side.MIRROR,
-        Expected(Seen.FOLLOWS, ("the disk has lost a part of it", "until the acting region has sent the rest again")),
+        Expected(Seen.FOLLOWS, ("the disk has lost a part of it", "until the primary region has sent the rest again")),
         _MIRRORS,
     ),
-    Row("clock-home", Fault.CLOCK, Side.HOME, _ACTS, _ACTS),
+    Row("clock-primary", Fault.CLOCK, Side.PRIMARY, _ACTS, _ACTS),
     Row("clock-mirror", Fault.CLOCK, Side.MIRROR, _FOLLOWS, _MIRRORS),
 )  # fmt: skip
 

@@ -115,9 +115,9 @@ class Fixture:
         port = self.stage.cluster.place(name).http_port
         wait_until(f"region {name} is ready", PATIENCE_S, lambda: not reasons(port))
 
-    def await_mirrored(self, home: str, mirror: str) -> None:
-        """Return once the mirror has copied all that home holds."""
-        wait_mirrored(self.stage.cluster, home, mirror, PATIENCE_S)
+    def await_mirrored(self, primary: str, mirror: str) -> None:
+        """Return once the mirror has copied all that the primary holds."""
+        wait_mirrored(self.stage.cluster, primary, mirror, PATIENCE_S)
 
     def says(self, name: str, *words: str) -> None:
         """Require that `/readyz`, log and `region status` contain all these words."""
@@ -156,16 +156,16 @@ class Fixture:
             raise AssertionError(f"{words} are not all in `region status`: {status}") from error
         return status
 
-    def write(self, home: str) -> set[str]:
+    def write(self, primary: str) -> set[str]:
         """Write some records there; return them when they are acknowledged."""
         begin = len(self.kept) + len(self.gone)
         values = [str(number) for number in range(begin, begin + RECORDS)]
-        self.send(home, TOPIC, values, PARTITIONS)
+        self.send(primary, TOPIC, values, PARTITIONS)
         self.kept |= set(values)
         return set(values)
 
     def send(
-        self, home: str, topic: str, values: Sequence[str], partitions: int, *, age_ms: int = 0
+        self, primary: str, topic: str, values: Sequence[str], partitions: int, *, age_ms: int = 0
     ) -> None:
         """Write these to a topic, to its partitions in turn; return when all are acknowledged."""
         acknowledged = 0
@@ -175,9 +175,9 @@ class Fixture:
             assert error is None, error
             acknowledged += 1
 
-        written_ms = SystemClock().wall_ms() + self._clock_moved_s.get(home, 0) * 1000 - age_ms
+        written_ms = SystemClock().wall_ms() + self._clock_moved_s.get(primary, 0) * 1000 - age_ms
         producer = Producer(
-            {"bootstrap.servers": self.stage.cluster.place(home).bootstrap,
+            {"bootstrap.servers": self.stage.cluster.place(primary).bootstrap,
              "enable.idempotence": True, "log_level": 0, "linger.ms": 0}
         )  # fmt: skip
         for number, value in enumerate(values):
@@ -240,19 +240,19 @@ class Fixture:
             "one region to act and the others to mirror", PATIENCE_S,
             lambda: len(views()) == len(self.stage.names) and settled(views()),
         )  # fmt: skip
-        [home] = [name for name, view in views().items() if view["acting"]]
-        mirrors = [name for name in self.stage.names if name != home]
+        [primary] = [name for name, view in views().items() if view["acting"]]
+        mirrors = [name for name in self.stage.names if name != primary]
         for mirror in mirrors:
-            self.await_mirrored(home, mirror)
-        return home, mirrors
+            self.await_mirrored(primary, mirror)
+        return primary, mirrors
 
     def be_whole(self) -> str:
         """Require that one acts, the others mirror it, and all show what is kept; return who acts."""
-        home, mirrors = self.settle()
-        for name in (home, *mirrors):
+        primary, mirrors = self.settle()
+        for name in (primary, *mirrors):
             self.shows_all(name)
         assert not self.stage.anomalies, self.stage.anomalies
-        return home
+        return primary
 
     def losses_are_named(self) -> None:
         """Require that `region losses` counts at least what was given up, in one region."""
@@ -272,7 +272,7 @@ class Template:
     """
 
     folder: Path
-    home: str
+    primary: str
     mirrors: tuple[str, ...]
     kept: frozenset[str]
     newer: frozenset[str]
@@ -286,7 +286,7 @@ class Template:
 
     def open(self, folder: Path) -> Fixture:
         """Return a fixture in `folder` that begins like this."""
-        names = (self.home, *self.mirrors)
+        names = (self.primary, *self.mirrors)
         for each in names:
             shutil.copytree(self.folder / each, folder / each, ignore=_LEFT_BEHIND)
         shutil.copy(self.folder / "cluster.json", folder)
@@ -312,28 +312,28 @@ def failed_over(folder: Path, before: Template) -> Template:
     with before.open(folder) as fixture:
         fixture.start(before.mirror)
         fixture.tidemark("region", "failover", "--to", before.mirror, "--yes")
-        fixture.start(before.home)
+        fixture.start(before.primary)
         return _left(fixture, before.folder)
 
 
 def _left(fixture: Fixture, former: Path | None) -> Template:
     """Write, keep older copies, write again, and kill all."""
-    home, mirrors = fixture.settle()
-    fixture.write(home)
+    primary, mirrors = fixture.settle()
+    fixture.write(primary)
     fixture.be_whole()
-    names = (home, *mirrors)
+    names = (primary, *mirrors)
     for name in names:
         fixture.stage.kill(name)
         shutil.copytree(fixture.folder / name, fixture.folder / "older" / name, ignore=_LEFT_BEHIND)
     for name in names:
         fixture.start(name)
-    fixture.await_acting(home)
-    newer = fixture.write(home)
+    fixture.await_acting(primary)
+    newer = fixture.write(primary)
     fixture.be_whole()
     for name in names:
         fixture.stage.kill(name)
     kept = frozenset(fixture.kept)
-    return Template(fixture.folder, home, tuple(mirrors), kept, frozenset(newer), former)
+    return Template(fixture.folder, primary, tuple(mirrors), kept, frozenset(newer), former)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from region_broker.cli.region_client import ApiError, request
 from tests.process.client_fixture import CALL_S, create_topic
 from tests.process.faults.cases import When
 from tests.process.faults.fixture import PATIENCE_S, TOPIC, Fixture
-from tests.process.faults.retention import home_forgets_no_mirror, log_starts_above_the_cut
+from tests.process.faults.retention import log_starts_above_the_cut, primary_forgets_no_mirror
 from tests.process.faults.scenes import Scene, Stand
 
 AGAIN: Final = "again"
@@ -34,32 +34,33 @@ AGAIN: Final = "again"
 def topic_made_again(stand: Stand) -> None:
     """A topic is deleted and made again under its name: the mirror shows the old one until it hears, then the new."""
     fixture = _with_a_topic(stand)
-    fixture.stage.cut(stand.home, stand.mirror, silent=True)
+    fixture.stage.cut(stand.primary, stand.mirror, silent=True)
     _make_again(stand)
     assert fixture.values(stand.mirror, AGAIN, 1) == ["old 1", "old 2"]
-    fixture.stage.heal(stand.home, stand.mirror)
+    fixture.stage.heal(stand.primary, stand.mirror)
     _await_found(stand, stand.mirror, ["new"])
 
 
-def topic_made_again_and_home_lost(stand: Stand) -> None:
-    """The same, and home is lost before the mirror heard: the mirror has the old topic, also when home returns."""
+def topic_made_again_and_primary_lost(stand: Stand) -> None:
+    """The same, and the primary is lost before the mirror heard: the mirror has the old topic, also when the primary
+    returns."""
     fixture = _with_a_topic(stand)
-    fixture.stage.cut(stand.home, stand.mirror, silent=False)
+    fixture.stage.cut(stand.primary, stand.mirror, silent=False)
     _make_again(stand)
-    fixture.stage.kill(stand.home)
-    fixture.stage.heal(stand.home, stand.mirror)
+    fixture.stage.kill(stand.primary)
+    fixture.stage.heal(stand.primary, stand.mirror)
     stand.fail_over(stand.mirror)
     fixture.gone.add("new")
-    fixture.start(stand.home)
+    fixture.start(stand.primary)
     fixture.be_whole()
-    for name in (stand.home, stand.mirror):
+    for name in (stand.primary, stand.mirror):
         _await_found(stand, name, ["old 1", "old 2"])
 
 
 def _with_a_topic(stand: Stand) -> Fixture:
     stand.start()
-    create_topic(stand.fixture.stage.cluster.place(stand.home).bootstrap, AGAIN, 1)
-    stand.fixture.send(stand.home, AGAIN, ["old 1", "old 2"], 1)
+    create_topic(stand.fixture.stage.cluster.place(stand.primary).bootstrap, AGAIN, 1)
+    stand.fixture.send(stand.primary, AGAIN, ["old 1", "old 2"], 1)
     stand.fixture.settle()
     return stand.fixture
 
@@ -68,7 +69,7 @@ def _make_again(stand: Stand) -> None:
     admin = stand.admin()
     admin.delete_topics([AGAIN])[AGAIN].result(CALL_S)
     admin.create_topics([NewTopic(AGAIN, 1, 1)])[AGAIN].result(CALL_S)
-    stand.fixture.send(stand.home, AGAIN, ["new"], 1)
+    stand.fixture.send(stand.primary, AGAIN, ["new"], 1)
 
 
 def _await_found(stand: Stand, name: str, wanted: list[str]) -> None:
@@ -84,21 +85,21 @@ def _await_found(stand: Stand, name: str, wanted: list[str]) -> None:
 def grown_apart(stand: Stand) -> None:
     """The lost region had grown a topic; the new one grows it, too, before it returns: the new one's records count."""
     fixture = _with_a_topic(stand)
-    fixture.stage.cut(stand.home, stand.mirror, silent=False)
+    fixture.stage.cut(stand.primary, stand.mirror, silent=False)
     lost = stand.admin()
     lost.create_partitions([NewPartitions(AGAIN, 3)])[AGAIN].result(CALL_S)
-    fixture.send(stand.home, AGAIN, ["lost 0", "lost 1", "lost 2"], 3)
+    fixture.send(stand.primary, AGAIN, ["lost 0", "lost 1", "lost 2"], 3)
     fixture.gone |= {"lost 0", "lost 1", "lost 2"}
-    fixture.stage.kill(stand.home)
+    fixture.stage.kill(stand.primary)
     stand.fail_over(stand.mirror)
     admin = stand.admin(stand.mirror)
     admin.create_partitions([NewPartitions(AGAIN, 3)])[AGAIN].result(CALL_S)
     fixture.send(stand.mirror, AGAIN, ["kept 0", "kept 1", "kept 2"], 3)
-    fixture.stage.heal(stand.home, stand.mirror)
-    fixture.start(stand.home)
+    fixture.stage.heal(stand.primary, stand.mirror)
+    fixture.start(stand.primary)
     fixture.be_whole()
     wanted = ["kept 0", "kept 1", "kept 2", "old 1", "old 2"]
-    for name in (stand.home, stand.mirror):
+    for name in (stand.primary, stand.mirror):
         assert fixture.values(name, AGAIN, 3) == wanted, name
 
 
@@ -106,14 +107,14 @@ def epoch_begun_twice(stand: Stand) -> None:
     """A region takes over twice under one number, from copies of its folder: its mirror follows none of the second."""
     fixture, template = stand.fixture, stand.template
     assert template.former is not None
-    template.put(template.former / stand.home, fixture, stand.home)
-    fixture.start(stand.home)
-    stand.fail_over(stand.home)
-    fixture.await_acting(stand.home)
-    others = fixture.write(stand.home)
+    template.put(template.former / stand.primary, fixture, stand.primary)
+    fixture.start(stand.primary)
+    stand.fail_over(stand.primary)
+    fixture.await_acting(stand.primary)
+    others = fixture.write(stand.primary)
     fixture.kept -= others
     fixture.start(stand.mirror)
-    assert fixture.view(stand.home)["region_epoch"] == fixture.view(stand.mirror)["region_epoch"]
+    assert fixture.view(stand.primary)["region_epoch"] == fixture.view(stand.mirror)["region_epoch"]
     stand.fixture.status_says(stand.mirror, "region failover")
     fixture.shows_all(stand.mirror)
     stand.fail_over(stand.mirror)
@@ -157,7 +158,8 @@ def switch_under_changes(stand: Stand) -> None:
 
 
 def mirror_lost_the_end_of_a_log(stand: Stand) -> None:
-    """The mirror's disk lost the end of a log, and home is gone: the journal still has it, a failover there loses nothing."""
+    """The mirror's disk lost the end of a log, and the primary is gone: the journal still has it, a failover there
+    loses nothing."""
     fixture = stand.fixture
     log = next(fixture.log_folder(stand.mirror, TOPIC, 1).glob("*.log"))
     with log.open("rb+") as file:
@@ -169,45 +171,48 @@ def mirror_lost_the_end_of_a_log(stand: Stand) -> None:
         lambda: set(fixture.values(stand.mirror)) == fixture.kept,
     )
     stand.fail_over(stand.mirror)
-    fixture.start(stand.home)
+    fixture.start(stand.primary)
 
 
 def cut_link(stand: Stand) -> None:
-    """The link is cut: home counts what the mirror lacks, the mirror says that it does not know; healed, both say 0."""
+    """The link is cut: the primary counts what the mirror lacks, the mirror says that it does not know; healed, both
+    say 0."""
     stand.start()
     fixture = stand.fixture
-    fixture.stage.cut(stand.home, stand.mirror, silent=False)
-    written = fixture.write(stand.home)
+    fixture.stage.cut(stand.primary, stand.mirror, silent=False)
+    written = fixture.write(stand.primary)
     status = fixture.status_says("unknown", "not heard for")
     [counted] = re.findall(rf"{stand.mirror}: (\d+) records", status)
     assert int(counted) >= len(written), status
-    fixture.stage.heal(stand.home, stand.mirror)
+    fixture.stage.heal(stand.primary, stand.mirror)
     fixture.settle()
     stand.fixture.status_says(f"{stand.mirror}: 0 records")
 
 
 def split_brain(stand: Stand) -> None:
-    """A failover while home lives behind a cut link: both take writes, one line says so; healed, home returns."""
+    """A failover while the primary lives behind a cut link: both take writes, one line says so; healed, the primary
+    returns."""
     stand.start()
     fixture = stand.fixture
-    fixture.stage.cut(stand.home, stand.mirror, silent=False)
+    fixture.stage.cut(stand.primary, stand.mirror, silent=False)
     stand.fail_over(stand.mirror)
     fixture.await_acting(stand.mirror)
-    fixture.give_up(fixture.write(stand.home))
+    fixture.give_up(fixture.write(stand.primary))
     fixture.write(stand.mirror)
     stand.fixture.status_says("SPLIT BRAIN", "docs/runbooks/split_brain.md")
-    fixture.stage.heal(stand.home, stand.mirror)
+    fixture.stage.heal(stand.primary, stand.mirror)
 
 
 def folder_runs_twice(stand: Stand) -> None:
-    """A copy of home's folder runs elsewhere while home runs: the mirror says so in `region status` and log."""
+    """A copy of the primary's folder runs elsewhere while the primary runs: the mirror says so in `region status` and
+    log."""
     fixture = stand.fixture
-    with _elsewhere(fixture, stand.home) as copy:
+    with _elsewhere(fixture, stand.primary) as copy:
         stand.start()
-        fixture.write(stand.home)
-        copy.launch(stand.home)
+        fixture.write(stand.primary)
+        copy.launch(stand.primary)
         stand.fixture.status_says("RUNS TWICE")
-        copy.kill(stand.home)
+        copy.kill(stand.primary)
     assert "two nodes run as" in fixture.log(stand.mirror)
 
 
@@ -241,15 +246,15 @@ def taker_behind_a_third(stand: Stand) -> None:
     stand.start()
     fixture = stand.fixture
     ahead, behind = stand.template.mirrors
-    fixture.stage.cut(stand.home, behind, silent=False)
-    fixture.write(stand.home)
-    fixture.await_mirrored(stand.home, ahead)
-    fixture.stage.kill(stand.home)
+    fixture.stage.cut(stand.primary, behind, silent=False)
+    fixture.write(stand.primary)
+    fixture.await_mirrored(stand.primary, ahead)
+    fixture.stage.kill(stand.primary)
     stand.fail_over(behind)
     fixture.shows_all(behind)
     fixture.shows_all(ahead)
-    fixture.stage.heal(stand.home, behind)
-    fixture.start(stand.home)
+    fixture.stage.heal(stand.primary, behind)
+    fixture.start(stand.primary)
 
 
 def silent_third(stand: Stand) -> None:
@@ -259,20 +264,21 @@ def silent_third(stand: Stand) -> None:
     taker, silent = stand.template.mirrors
     fixture.stage.cluster.signal(silent, signal.SIGSTOP)
     try:
-        fixture.stage.kill(stand.home)
+        fixture.stage.kill(stand.primary)
         stand.fail_over(taker)
         fixture.write(taker)
-        fixture.start(stand.home)
-        fixture.await_mirrored(taker, stand.home)
+        fixture.start(stand.primary)
+        fixture.await_mirrored(taker, stand.primary)
     finally:
         fixture.stage.cluster.signal(silent, signal.SIGCONT)
 
 
 def taker_killed_in_its_takeovers(stand: Stand) -> None:
-    """Home is lost, and the region that is to take over is killed in it, four times, later and later: it takes over whole."""
+    """The primary is lost, and the region that is to take over is killed in it, four times, later and later: it takes
+    over whole."""
     stand.start()
     fixture = stand.fixture
-    fixture.stage.kill(stand.home)
+    fixture.stage.kill(stand.primary)
     for moment_s in (0.0, 0.05, 0.2, 0.8):
         _acts_or_is_told_to(fixture, stand.mirror)
         time.sleep(moment_s)
@@ -281,7 +287,7 @@ def taker_killed_in_its_takeovers(stand: Stand) -> None:
     wait_until(
         f"{stand.mirror} acts", PATIENCE_S, lambda: _acts_or_is_told_to(fixture, stand.mirror)
     )
-    fixture.start(stand.home)
+    fixture.start(stand.primary)
 
 
 def _acts_or_is_told_to(fixture: Fixture, name: str) -> bool:
@@ -294,17 +300,18 @@ def _acts_or_is_told_to(fixture: Fixture, name: str) -> bool:
     return False
 
 
-def tidemarks_damaged_at_home(stand: Stand) -> None:
-    """`__tidemarks` is damaged when home starts: it takes writes, says what to do, and a failover loses nothing."""
+def tidemarks_damaged_at_primary(stand: Stand) -> None:
+    """`__tidemarks` is damaged when the primary starts: it takes writes, says what to do, and a failover loses
+    nothing."""
     fixture = stand.fixture
-    folder = fixture.log_folder(stand.home, "__tidemarks", 0)
+    folder = fixture.log_folder(stand.primary, "__tidemarks", 0)
     _damage(folder)
     fixture.start(stand.mirror)
-    fixture.start(stand.home)
-    fixture.ready_tells(stand.home, "__tidemarks", "region failover")
+    fixture.start(stand.primary)
+    fixture.ready_tells(stand.primary, "__tidemarks", "region failover")
     fixture.status_says("no tidemark is published any more", "region failover")
     stand.fail_over(stand.mirror)
-    _copies_its_tidemarks_again(stand, stand.home, folder)
+    _copies_its_tidemarks_again(stand, stand.primary, folder)
 
 
 def tidemarks_damaged_at_a_mirror(stand: Stand) -> None:
@@ -312,7 +319,7 @@ def tidemarks_damaged_at_a_mirror(stand: Stand) -> None:
     fixture = stand.fixture
     folder = fixture.log_folder(stand.mirror, "__tidemarks", 0)
     _damage(folder)
-    fixture.start(stand.home)
+    fixture.start(stand.primary)
     fixture.start(stand.mirror)
     _copies_its_tidemarks_again(stand, stand.mirror, folder)
 
@@ -338,7 +345,7 @@ def reader_ahead_of_the_cut(stand: Stand) -> None:
     """A group has read further than the new region's logs reach: it is shown every record of the new region."""
     stand.start()
     fixture = stand.fixture
-    fixture.stage.cut(stand.home, stand.mirror, silent=False)
+    fixture.stage.cut(stand.primary, stand.mirror, silent=False)
     consumer = Consumer(
         {"bootstrap.servers": fixture.stage.cluster.bootstrap, "group.id": "ahead", "log_level": 0,
          "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
@@ -346,16 +353,16 @@ def reader_ahead_of_the_cut(stand: Stand) -> None:
     )  # fmt: skip
     try:
         consumer.subscribe([TOPIC])
-        fixture.give_up(fixture.write(stand.home))
+        fixture.give_up(fixture.write(stand.primary))
         _read_until(consumer, fixture.kept | fixture.gone)
         consumer.commit(asynchronous=False)
-        fixture.stage.kill(stand.home)
+        fixture.stage.kill(stand.primary)
         stand.fail_over(stand.mirror)
         _read_until(consumer, fixture.write(stand.mirror))
     finally:
         consumer.close()
-    fixture.stage.heal(stand.home, stand.mirror)
-    fixture.start(stand.home)
+    fixture.stage.heal(stand.primary, stand.mirror)
+    fixture.start(stand.primary)
 
 
 def _read_until(consumer: Any, wanted: set[str]) -> None:
@@ -372,7 +379,7 @@ def _read_until(consumer: Any, wanted: set[str]) -> None:
 
 REGIONS: Final[Sequence[Scene]] = (
     Scene(topic_made_again),
-    Scene(topic_made_again_and_home_lost),
+    Scene(topic_made_again_and_primary_lost),
     Scene(grown_apart),
     Scene(epoch_begun_twice, When.AFTER),
     Scene(switch_under_changes),
@@ -381,13 +388,13 @@ REGIONS: Final[Sequence[Scene]] = (
     Scene(split_brain),
     Scene(folder_runs_twice),
     Scene(log_starts_above_the_cut),
-    Scene(home_forgets_no_mirror),
+    Scene(primary_forgets_no_mirror),
     Scene(taker_behind_a_third, regions=3),
     Scene(silent_third, regions=3),
     Scene(taker_killed_in_its_takeovers),
 )
 CLIENTS: Final[Sequence[Scene]] = (
-    Scene(tidemarks_damaged_at_home),
+    Scene(tidemarks_damaged_at_primary),
     Scene(tidemarks_damaged_at_a_mirror),
     Scene(reader_ahead_of_the_cut, When.AFTER),
 )

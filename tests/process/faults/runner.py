@@ -51,8 +51,10 @@ class Play:
         self.run = run
         self.template = template
         self.fixture = fixture
-        home, mirror = template.home, template.mirror
-        self.region, self.other = (home, mirror) if run.row.side is Side.HOME else (mirror, home)
+        primary, mirror = template.primary, template.mirror
+        self.region, self.other = (
+            (primary, mirror) if run.row.side is Side.PRIMARY else (mirror, primary)
+        )
         self.written_alone: set[str] = set()
 
     def through(self) -> None:
@@ -68,8 +70,8 @@ class Play:
         self._other_shows_what_it_had()
         _WAYS[self.run.way](self)
         self._settle_losses()
-        home = self.fixture.be_whole()
-        self.fixture.write(home)
+        primary = self.fixture.be_whole()
+        self.fixture.write(primary)
         self.fixture.be_whole()
         self.fixture.losses_are_named()
 
@@ -116,7 +118,7 @@ class Play:
             assert "does not answer" in self.fixture.tidemark("region", "status")
 
     def _follows(self, words: Iterable[str]) -> None:
-        """Require that a mirror whose home is away shows what it holds, and says what it waits for."""
+        """Require that a mirror whose primary is away shows what it holds, and says what it waits for."""
         self.fixture.await_view(self.region, "mirrors", lambda view: view["role"] == "mirror")
         shown = set(self.fixture.values(self.region))
         assert shown <= self.fixture.kept
@@ -189,7 +191,7 @@ class Play:
         self._give_others_back()
         self.make_empty()
         self.fixture.start(self.region)
-        if self.run.row.side is Side.HOME:
+        if self.run.row.side is Side.PRIMARY:
             self.fixture.says(self.region, f"region failover --to {self.other}")
             self.fail_over()
 
@@ -272,8 +274,8 @@ def _verdict(chosen: Run | Scene, template: Template, place: Path) -> str:
 def _play(scene: Scene, template: Template, fixture: Fixture) -> None:
     fixture.link()
     scene.play(Stand(fixture, template))
-    home = fixture.be_whole()
-    fixture.write(home)
+    primary = fixture.be_whole()
+    fixture.write(primary)
     fixture.be_whole()
     fixture.losses_are_named()
 

@@ -24,9 +24,9 @@ class Stand:
     template: Template
 
     @property
-    def home(self) -> str:
+    def primary(self) -> str:
         """Who acted last."""
-        return self.template.home
+        return self.template.primary
 
     @property
     def mirror(self) -> str:
@@ -34,14 +34,14 @@ class Stand:
         return self.template.mirror
 
     def start(self) -> None:
-        """Start all; return when home acts and all others have copied all."""
-        for name in (self.home, *self.template.mirrors):
+        """Start all; return when the primary acts and all others have copied all."""
+        for name in (self.primary, *self.template.mirrors):
             self.fixture.start(name)
         self.fixture.settle()
 
     def admin(self, name: str | None = None) -> AdminClient:
-        """Return an administrator's client at home, or at another region."""
-        place = self.fixture.stage.cluster.place(name or self.home)
+        """Return an administrator's client at the primary, or at another region."""
+        place = self.fixture.stage.cluster.place(name or self.primary)
         return AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
 
     def fail_over(self, to: str) -> None:

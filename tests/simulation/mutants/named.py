@@ -113,7 +113,7 @@ MUTANTS: Final = (
     _mutant(
         "mirror-shows-its-high-watermark",
         "T17",
-        "home lost",
+        "the primary lost",
         "gone without a word.*plain",
         (
             "region_broker.partitions.parts.sight:Sight.visible_end",
@@ -135,7 +135,7 @@ MUTANTS: Final = (
     _mutant(
         "quarantine-keeps-nothing",
         "T20",
-        "home lost",
+        "the primary lost",
         "gone and not named by losses",
         (
             "region_broker.region.failover.log_surgery:_cut_one",

@@ -97,8 +97,8 @@ async def power_goes(life: Life) -> None:
         await life.stage.start(EU)
 
 
-async def home_lost(life: Life) -> None:
-    """Home is killed under load and the mirror told to act at once; then the same the other way round."""
+async def primary_lost(life: Life) -> None:
+    """The primary is killed under load and the mirror told to act at once; then the same the other way round."""
     for lost, taker in ((EU, US), (US, EU)):
         await _burst(life)
         await life.stage.kill(lost)
@@ -108,7 +108,7 @@ async def home_lost(life: Life) -> None:
 
 
 async def cut_off(life: Life) -> None:
-    """Home cannot be reached and goes on, the mirror takes over: both act, until they meet."""
+    """The primary cannot be reached and goes on, the mirror takes over: both act, until they meet."""
     for cut, taker in ((EU, US), (US, EU)):
         await _load(life)
         life.stage.part(EU, US, silent=cut == EU)
@@ -145,7 +145,7 @@ async def mirror_restarts(life: Life) -> None:
 
 
 async def both_restart(life: Life) -> None:
-    """Home loses power and returns, nobody takes over: what was acknowledged or shown anywhere is there."""
+    """The primary loses power and returns, nobody takes over: what was acknowledged or shown anywhere is there."""
     for power in (True, False):
         await _load(life)
         await life.stage.kill(EU, power=power)
@@ -162,8 +162,8 @@ def _action(kind: Kind, region: str, other: str) -> Action:
     return Action(kind, region, other, LOAD_S, Part.LOGS, put_back=False)
 
 
-async def older_home(life: Life) -> None:
-    """Home is wound back to an older copy of its folder."""
+async def older_primary(life: Life) -> None:
+    """The primary is wound back to an older copy of its folder."""
     await _load(life)
     await life.stage.play(_action(Kind.COPY, EU, US))
     await _load(life, 1.0)
@@ -172,8 +172,8 @@ async def older_home(life: Life) -> None:
     await _load(life)
 
 
-async def empty_home(life: Life) -> None:
-    """Home's folder is emptied; then half of the mirror's."""
+async def empty_primary(life: Life) -> None:
+    """The primary's folder is emptied; then half of the mirror's."""
     await _load(life, 1.0)
     await life.stage.play(_action(Kind.WIPE, EU, US))
     await _load(life)
@@ -182,7 +182,8 @@ async def empty_home(life: Life) -> None:
 
 
 async def behind(life: Life) -> None:
-    """Three regions: one is behind when home goes, and takes over; then that one goes, too, in the middle of it."""
+    """Three regions: one is behind when the primary goes, and takes over; then that one goes, too, in the middle of
+    it."""
     stage = life.stage
     for other in (EU, US):
         stage.part(other, AP, silent=False)
@@ -213,13 +214,13 @@ SCENES: Final = {
     scene.name: scene
     for scene in (
         Scene("power goes", power_goes, regions=1, job_s_max=0.05),
-        Scene("home lost", home_lost, tidemark_interval_ms=300, job_s_max=0.01),
+        Scene("the primary lost", primary_lost, tidemark_interval_ms=300, job_s_max=0.01),
         Scene("cut off", cut_off, tidemark_interval_ms=100),
         Scene("switches", switches),
         Scene("mirror restarts", mirror_restarts, cold_chance=0.2),
         Scene("both restart", both_restart, job_s_max=0.02),
-        Scene("older home", older_home),
-        Scene("empty home", empty_home),
+        Scene("older primary", older_primary),
+        Scene("empty primary", empty_primary),
         Scene("behind", behind, regions=3, tidemark_interval_ms=100),
     )
 }

@@ -171,12 +171,12 @@ class Life:
         clients.start(self.spawn)
         for auditor in self.auditors:
             _ = self.spawn(auditor.run())
-        home = stage.regions[stage.acting()[0]].node
+        primary = stage.regions[stage.acting()[0]].node
         for topic, count in clients.topics.items():
-            await home.topics.create_topic(topic, count, {})
+            await primary.topics.create_topic(topic, count, {})
         for workload in clients.workloads.values():
             for plan in workload.topics:
-                await home.topics.create_topic(plan.name, plan.partitions, dict(plan.configs))
+                await primary.topics.create_topic(plan.name, plan.partitions, dict(plan.configs))
 
     async def _end(self) -> None:
         """Let the clients end, read everything back and judge it."""
@@ -380,11 +380,11 @@ async def at_random(life: Life, *, minutes: float) -> bool:
 
 async def _act(life: Life, number: int, until_s: float) -> int:
     """Play the actions behind `number` until a time; return the last one's number."""
-    stage, home = life.stage, life.stage.names[0]
+    stage, primary = life.stage, life.stage.names[0]
     while stage.now_s() < until_s:
         number += 1
-        home = next(iter(stage.acting()), home)
-        action = life.plan.action(number, home)
+        primary = next(iter(stage.acting()), primary)
+        action = life.plan.action(number, primary)
         if life.plan.choice.has(str(number), action.kind.value):
             stage.chance = life.plan.stream("of action", number)
             stage.note_played(str(number), action.kind.value)

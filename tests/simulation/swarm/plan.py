@@ -18,7 +18,7 @@ from tests.simulation.swarm.rates import FAULTS, Rates, Weather, draw_rates
 
 PAUSE_S: Final = (0.2, 4.0)
 LASTS_S: Final = (0.05, 6.0)
-HOME_SHARE: Final = 0.5
+PRIMARY_SHARE: Final = 0.5
 _RANGE: Final = re.compile(r"(\d+)-(\d+)")
 
 
@@ -97,7 +97,7 @@ class Plan:
         chance = self.stream("action", number)
         weights = self.rates.weights
         [kind] = chance.choices(list(weights), list(weights.values()))
-        region = acting if chance.random() < HOME_SHARE else chance.choice(self._names)
+        region = acting if chance.random() < PRIMARY_SHARE else chance.choice(self._names)
         if kind in {Kind.FAILOVER, Kind.SWITCH}:
             region = chance.choice([name for name in self._names if name != acting])
         other = chance.choice([name for name in self._names if name != region])

@@ -46,7 +46,7 @@ async def settle(stage: Stage) -> bool:
         stage.check_ends()
         await asyncio.sleep(ASK_S)
     if not stage.is_over:
-        stage.blame(f"not one home and its mirrors within {stage.settle_s:.0f} s: {picture}")
+        stage.blame(f"not one primary and its mirrors within {stage.settle_s:.0f} s: {picture}")
     return False
 
 

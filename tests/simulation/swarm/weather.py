@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.simulation.disk import GROWING
 from tests.simulation.simulated_loop import SimulatedLoop
-from tests.simulation.swarm.plan import HOME_SHARE, Gust, Plan
+from tests.simulation.swarm.plan import PRIMARY_SHARE, Gust, Plan
 from tests.simulation.swarm.rates import Weather
 from tests.simulation.swarm.stage import Stage
 
@@ -56,7 +56,7 @@ async def storm(stage: Stage, plan: Plan, spell: int) -> None:
 
 async def _blow(stage: Stage, gust: Gust) -> None:
     chance, acting = gust.chance, stage.acting()
-    name = acting[0] if acting and chance.random() < HOME_SHARE else chance.choice(stage.names)
+    name = acting[0] if acting and chance.random() < PRIMARY_SHARE else chance.choice(stage.names)
     other = chance.choice([each for each in stage.names if each != name])
     stage.note_played(gust.label, gust.kind.value)
     stage.tell(f"{gust.label}: {gust.kind.value} {name}, {other}, {gust.for_s:.1f} s")

@@ -125,13 +125,13 @@ WRITES = (
     write("a", 0), write("b", 1), write("a", 2), write("b", 3, tombstone=True), write("c", 4),
     write("c", 5, answered=False),
 )  # fmt: skip
-HOME = [KeyedRecord(0, "a", 0), KeyedRecord(2, "a", 2), KeyedRecord(3, "b", None), KeyedRecord(4, "c", 4)]  # fmt: skip
+PRIMARY = [KeyedRecord(0, "a", 0), KeyedRecord(2, "a", 2), KeyedRecord(3, "b", None), KeyedRecord(4, "c", 4)]  # fmt: skip
 CLEANED = [KeyedRecord(2, "a", 2), KeyedRecord(4, "c", 4)]
 A_BEHIND, A_STALE = KeyedRecord(9, "a", 0), [KeyedRecord(0, "a", 0), KeyedRecord(4, "c", 4)]
 
 
 def test_JCP_what_is_newest_may_be_cleaned_differently() -> None:
-    run = Compaction(WRITES, {"eu": HOME, "us": CLEANED})
+    run = Compaction(WRITES, {"eu": PRIMARY, "us": CLEANED})
     assert judge_compaction(run, nothing_is_excused) == []
     unanswered = [*CLEANED, KeyedRecord(5, "c", 5)]
     assert judge_compaction(Compaction(WRITES, {"eu": unanswered}), nothing_is_excused) == []

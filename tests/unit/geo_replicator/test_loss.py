@@ -127,12 +127,12 @@ def test_losses_join_ranges_of_one_producer_and_tell_committed_from_not() -> Non
 def test_losses_that_a_true_statement_explains() -> None:
     known = Tail([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)])
     stated = statement(known)
-    # At home there was one more decision that never arrived: it is behind copied_end.
-    home = Tail(
+    # At the primary there was one more decision that never arrived: it is behind copied_end.
+    primary = Tail(
         [batch(10)],
         [decision(101, TxnStatus.PREPARE_COMMIT), decision(105, TxnStatus.PREPARE_COMMIT, "pay-9")],
     )
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, home), stated)
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, primary), stated)
     assert losses.transaction_count == 2
     assert losses.named_count == 1
     assert [lost.transactional_id for lost in losses.not_arrived] == ["pay-9"]
@@ -142,8 +142,8 @@ def test_losses_that_a_true_statement_explains() -> None:
 
 def test_a_statement_that_kept_silent_is_found_out() -> None:
     silent = statement(Tail([], []))
-    home = Tail([batch(8)], [decision(101, TxnStatus.PREPARE_COMMIT)])
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, home), silent)
+    primary = Tail([batch(8)], [decision(101, TxnStatus.PREPARE_COMMIT)])
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, primary), silent)
     assert len(losses.unexplained) == 2
     covered = Tail([], [decision(99, TxnStatus.PREPARE_COMMIT)])
     losses = count_losses(Quarantined("main", 17, "eu", 8, 5, covered), silent)
@@ -177,8 +177,8 @@ def test_a_statement_that_named_what_was_not_lost_is_found_out() -> None:
 
 def test_plain_records_that_were_copied_and_not_named_are_found_out() -> None:
     stated = statement(Tail([batch(10)], []))
-    home = Tail([batch(10), batch(12, producer_id=99), batch(14, producer_id=7)], [])
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, home), stated)
+    primary = Tail([batch(10), batch(12, producer_id=99), batch(14, producer_id=7)], [])
+    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, primary), stated)
     # 14 is where the copy ended: what begins there never arrived.
     assert losses.unexplained == (
         "orders-0 from 12 is lost and had been copied, but the statement did not name it",

@@ -17,7 +17,7 @@ NEVER = object()
 def whole(**changed: Any) -> dict[str, Any]:
     """Return a valid configuration of two regions, with keys changed; NEVER: left out."""
     raw: dict[str, Any] = {
-        "region": "eu", "cluster_id": "c1", "data_dir": "/srv/eu", "home_region": "eu",
+        "region": "eu", "cluster_id": "c1", "data_dir": "/srv/eu", "initial_primary_region": "eu",
         "regions": [region(0), region(1)],
     }  # fmt: skip
     raw.update(changed)
@@ -94,7 +94,7 @@ LONG = "x" * 65
         ({"node_id": 4}, "node_id is unknown: it is a key of a region: write it below [[regions]]"),
         # relations
         ({"region": "us-1"}, "region = 'us-1' is none of the regions: one of eu, us"),
-        ({"home_region": "EU"}, "home_region = 'EU' is none of the regions: one of eu, us; did you me"),
+        ({"initial_primary_region": "EU"}, "initial_primary_region = 'EU' is none of the regions: one of eu, us; did you me"),
         ({"group_consumer_heartbeat_interval_ms": 45_000}, ("group_consumer_heartbeat_interval_ms = 45"
          "000 is not below group_consumer_session_timeout_ms = 45000: a member must be heard in time")),
         ({"mirror_whole_wait_ms": 5}, "mirror_whole_wait_ms = 5 is below tidemark_interval_ms = 20"),

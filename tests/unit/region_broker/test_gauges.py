@@ -18,15 +18,15 @@ def rendered(
     *,
     groups: tuple[str, ...] = (),
     txns: tuple[TransactionRecord, ...] = (),
-    home: Fixture | None = None,
+    primary: Fixture | None = None,
 ) -> str:
-    home = home or fixture()
-    home.partition.writer.append(batch())
-    home.partition.writer.append(batch(origin=Origin(9, 0, 0, transactional=True)))
-    home.sync()
+    primary = primary or fixture()
+    primary.partition.writer.append(batch())
+    primary.partition.writer.append(batch(origin=Origin(9, 0, 0, transactional=True)))
+    primary.sync()
     registry = CollectorRegistry()
     sources = GaugeSources(
-        partitions=home.table,
+        partitions=primary.table,
         transactions=lambda: txns,
         group_states=lambda: groups,
         held_back=lambda: {"logs": 2, "ms": 30, "splits": 1},
@@ -63,17 +63,17 @@ def test_partitions_and_their_bytes_are_counted() -> None:
 
 
 def test_T22_records_that_a_plain_producer_lost_in_a_failover_are_counted() -> None:
-    home = fixture()
-    home.partition.writer.append(batch(origin=Origin(7, 0, 0)))
-    home.partition.become_leader(
-        leader_epoch(next_region_epoch(home.partition.sight.leader_epoch >> 16, 1), 0)
+    primary = fixture()
+    primary.partition.writer.append(batch(origin=Origin(7, 0, 0)))
+    primary.partition.become_leader(
+        leader_epoch(next_region_epoch(primary.partition.sight.leader_epoch >> 16, 1), 0)
     )
-    home.partition.state.allow_gap_once()
-    assert "tidemark_gap_records 0.0" in rendered(home=home)
-    home.partition.writer.append(
+    primary.partition.state.allow_gap_once()
+    assert "tidemark_gap_records 0.0" in rendered(primary=primary)
+    primary.partition.writer.append(
         batch(origin=Origin(7, 0, 5))
     )  # 1 to 4 were lost with the old region
-    assert "tidemark_gap_records 4.0" in rendered(home=home)
+    assert "tidemark_gap_records 4.0" in rendered(primary=primary)
 
 
 async def test_a_loop_that_comes_back_late_is_observed() -> None:

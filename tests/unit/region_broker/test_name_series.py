@@ -21,12 +21,12 @@ def committed(topic: str, offset: int) -> Places:
 
 
 def test_a_topic_s_records_and_bytes_are_counted() -> None:
-    home = fixture()
-    home.partition.writer.append(batch(3))
-    home.sync()
-    found = home.partition.reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED)
-    name = home.partition.tp.topic
-    lines = rendered(NameCollector(home.table, tuple, names_max=5))
+    primary = fixture()
+    primary.partition.writer.append(batch(3))
+    primary.sync()
+    found = primary.partition.reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED)
+    name = primary.partition.tp.topic
+    lines = rendered(NameCollector(primary.table, tuple, names_max=5))
     assert f'tidemark_topic_records_total{{topic="{name}"}} 3.0' in lines
     size = float(len(batch(3)))
     assert f'tidemark_topic_written_bytes_total{{topic="{name}"}} {size}' in lines
@@ -35,16 +35,16 @@ def test_a_topic_s_records_and_bytes_are_counted() -> None:
 
 
 def test_a_group_s_lag_is_what_it_has_not_committed_of_what_readers_see() -> None:
-    home = fixture()
-    home.partition.writer.append(batch(3))
-    home.sync()
-    name = str(home.partition.tp.topic)
+    primary = fixture()
+    primary.partition.writer.append(batch(3))
+    primary.sync()
+    name = str(primary.partition.tp.topic)
     offsets = {
         "behind": committed(name, 1),
         "ahead": committed(name, 9),
         "gone": committed("no", 4),
     }
-    lines = rendered(NameCollector(home.table, lambda: [offsets], names_max=5))
+    lines = rendered(NameCollector(primary.table, lambda: [offsets], names_max=5))
     assert f'tidemark_group_lag_records{{group="behind",topic="{name}"}} 2.0' in lines
     assert f'tidemark_group_lag_records{{group="ahead",topic="{name}"}} 0.0' in lines
     assert f'tidemark_group_lag_records{{group="gone",topic="{OTHERS}"}} 0.0' in lines
@@ -52,15 +52,15 @@ def test_a_group_s_lag_is_what_it_has_not_committed_of_what_readers_see() -> Non
 
 
 def test_INV_NSR1_beyond_the_bound_topics_are_summed_up_and_groups_counted() -> None:
-    home = fixture()
-    home.partition.writer.append(batch(3))
-    home.sync()
-    name = str(home.partition.tp.topic)
+    primary = fixture()
+    primary.partition.writer.append(batch(3))
+    primary.sync()
+    name = str(primary.partition.tp.topic)
     offsets = {f"g{number}": committed(name, 0) for number in range(10)}
-    lines = rendered(NameCollector(home.table, lambda: [offsets], names_max=2))
+    lines = rendered(NameCollector(primary.table, lambda: [offsets], names_max=2))
     assert sum(line.startswith("tidemark_group_lag_records{") for line in lines) == 2
     assert "tidemark_groups_without_series 8.0" in lines
-    lines = rendered(NameCollector(home.table, lambda: [offsets], names_max=0))
+    lines = rendered(NameCollector(primary.table, lambda: [offsets], names_max=0))
     assert f'tidemark_topic_records_total{{topic="{OTHERS}"}} 3.0' in lines
     assert not any(name in line for line in lines)
 

@@ -160,7 +160,7 @@ async def test_status_finds_all_regions_through_any_live_one(pair: Pair) -> None
     assert "acting" in result.stdout
 
 
-async def test_status_says_that_an_acting_region_whose_disk_is_nearly_full_refuses_records(
+async def test_status_says_that_a_primary_region_whose_disk_is_nearly_full_refuses_records(
     pair: Pair, http: ClientSession
 ) -> None:
     assert (await get(http, f"{url(pair.eu)}/v1/region"))["refuses_writes"] == ""
@@ -209,12 +209,12 @@ async def test_failover_and_losses(pair: Pair) -> None:
     await pair.eu.until(Phase.MIRRORING)
     result = await command("losses", "--url", url(pair.us), "-o", "json")
     losses = json.loads(result.stdout)["losses"]
-    (at_home,) = [found for found in losses if found["region"] == "eu"]
-    assert at_home["exact"] is True
-    assert at_home["plain_record_count"] == 1
-    assert at_home["records"][0]["producer_id"] == 4711
-    assert at_home["unexplained"] == []
-    assert at_home["statement"]["to_region"] == "us"
+    (at_primary,) = [found for found in losses if found["region"] == "eu"]
+    assert at_primary["exact"] is True
+    assert at_primary["plain_record_count"] == 1
+    assert at_primary["records"][0]["producer_id"] == 4711
+    assert at_primary["unexplained"] == []
+    assert at_primary["statement"]["to_region"] == "us"
     result = await command("losses", "--url", url(pair.us))
     assert result.stdout.count("equal to the statement  yes") == 1
 

@@ -41,7 +41,7 @@ def config_of(folder: Path, ports: list[int], **changed: Any) -> NodeConfig:
     region = {"name": changed.get("region", "eu"), "ordinal": ordinal, "node_id": node_id,
               "kafka": f"127.0.0.1:{ports[0]}", "peer": f"127.0.0.1:{ports[1]}",
               "http": f"127.0.0.1:{ports[2]}"}  # fmt: skip
-    raw: dict[str, Any] = {"region": "eu", "cluster_id": "c1", "data_dir": str(folder), "home_region":
+    raw: dict[str, Any] = {"region": "eu", "cluster_id": "c1", "data_dir": str(folder), "initial_primary_region":
                            region["name"], "regions": [region], **changed}  # fmt: skip
     return NodeConfig.build(raw, "node.toml")
 
@@ -158,8 +158,8 @@ def test_INV_BI3_a_refused_birth_leaves_no_folder(tmp_path: Path, free: list[int
     config = msgspec.structs.replace(alone, regions=[alone.own, silent])
     with pytest.raises(NodeRefused, match="cannot be asked for history"):
         asyncio.run(give_birth(config, PORTS, no_history_elsewhere=False))
-    elsewhere = msgspec.structs.replace(config, home_region="us")
-    with pytest.raises(NodeRefused, match="born at its home region"):
+    elsewhere = msgspec.structs.replace(config, initial_primary_region="us")
+    with pytest.raises(NodeRefused, match="born at its primary region"):
         asyncio.run(give_birth(elsewhere, PORTS, no_history_elsewhere=True))
     assert not (tmp_path / "data").exists()
 

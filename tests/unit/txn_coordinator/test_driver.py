@@ -427,7 +427,7 @@ async def test_P4_what_comes_while_the_decision_is_written_came_too_late() -> No
 
 
 async def test_T21_an_orphan_abort_that_owes_its_markers_is_not_the_abort_of_more() -> None:
-    """An administrator's abort is decided for x when home dies; the same producer has y open, too."""
+    """An administrator's abort is decided for x when the primary dies; the same producer has y open, too."""
     fixture = Fixture()
     async with running(fixture) as txn, asyncio.TaskGroup() as group:
         fixture.markers.gate.clear()

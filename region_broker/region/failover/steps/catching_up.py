@@ -4,10 +4,11 @@ A base below a valid claim that was answered is chosen only by the operator's ex
 is cut before; a takeover given up here has lost nothing, and says which region holds more. As long as something
 arrives, it goes on; after `catch_up_stall_ms` without, or where the histories differ, it is given up.
 
-1. Home's link to this region is cut; a third region reaches more, and shows it. 2. Home is lost. 3. This region takes over, and
+1. The primary's link to this region is cut; a third region reaches more, and shows it. 2. The primary is lost. 3. This
+   region takes over, and
 has the third one's promise. 4. Did it cut at its own tidemark, readers of the third region would be taken back.
 
-Not here: the claimant's side (`link_source`), what is copied how (`region.mirror.claimant`).
+Not here: the claimant's side (`primary_side`), what is copied how (`region.mirror.claimant`).
 """
 
 import logging

@@ -99,7 +99,7 @@ class FailoverSteps:
         self.final_point: Callable[[], Awaitable[TidemarkPoint]] = _no_final_point
 
     async def mirror(self, state: State) -> None:
-        """Follow the acting region."""
+        """Follow the primary region."""
         acting_region = state.acting_region or self._outlook.domain.acting_region
         self._parts.manifest.take_note_of_lost()  # a mirror claims no more than its logs hold (T16)
         await self._parts.role.mirror(Term(state.region_epoch, 0, acting_region))

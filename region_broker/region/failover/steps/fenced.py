@@ -63,7 +63,7 @@ def _whom_to_follow(
         return ReturnBegun(unseen)
     if state.promise.region_epoch <= state.region_epoch:
         for name, status in statuses.items():
-            if status.is_home and status.region_epoch == state.region_epoch:
+            if status.is_primary and status.region_epoch == state.region_epoch:
                 return FollowResumed(name)
     return None
 
@@ -100,7 +100,7 @@ class _Awaited:
             outlook.parts.role.close_gate(self._bound_by(unseen[-1].acting_region))
             outlook.nobody_acts = False
             return
-        if any(status.is_home for status in statuses.values()):
+        if any(status.is_primary for status in statuses.values()):
             self._found, outlook.nobody_acts = "", False
             return
         takers = [name for name, status in statuses.items() if status.phase in _TAKING_OVER]

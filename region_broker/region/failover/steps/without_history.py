@@ -54,7 +54,7 @@ def _acting(hellos: Mapping[str, Hello], statuses: Mapping[str, SiteStatus]) -> 
     newest = max((hello.region_epoch for hello in hellos.values()), default=0)
     for name, hello in hellos.items():
         status = statuses.get(name)
-        acts = status is not None and status.is_home and status.region_epoch == newest
+        acts = status is not None and status.is_primary and status.region_epoch == newest
         if acts and hello.region_epoch == newest:
             return hello
     return None
@@ -99,7 +99,7 @@ def _why_it_waits(outlook: Outlook, hellos: Mapping[str, Hello], silent: Mapping
             f" back, or let that region act: tidemark region failover --to {holders[0]}. This one then joins it"
         )
     unheard = "; ".join(f"region {name}: {why}" for name, why in silent.items())
-    birth = "If this cluster is new, stop this node, run tidemark init --config FILE at the home region, and start it"
+    birth = "If this cluster is new, stop this node, run tidemark init --config FILE at the primary region, and start it"
     if unheard:
         return (
             f"{told}: it waits for a region that acts ({unheard}). If its data is elsewhere (a disk that is not"

@@ -87,7 +87,7 @@ class Workload(Protocol):
         ...
 
     async def violations(self, end: "End") -> list[str]:
-        """Return what is wrong, now that all writers have ended and the regions are one home and its mirrors."""
+        """Return what is wrong, now that all writers have ended and the regions are one primary and its mirrors."""
         ...
 
 

@@ -22,32 +22,32 @@ from tests.reconciliation.two_regions import (
     OFFSETS,
     START_MS,
     TXN_LEDGER,
-    Home,
     Pair,
+    Primary,
     Txn,
     restamped,
     segments,
-    sound_home,
+    sound_primary,
 )
 
 KEYED = ("keyed", 0)
 
 
-def put(home: Home, key: bytes, value: bytes | None, codec: Codec = Codec.NONE) -> None:
-    home.append(KEYED, build_batch([Record(key, value, timestamp_ms=START_MS)], codec=codec))
+def put(primary: Primary, key: bytes, value: bytes | None, codec: Codec = Codec.NONE) -> None:
+    primary.append(KEYED, build_batch([Record(key, value, timestamp_ms=START_MS)], codec=codec))
 
 
-def home_with(write: Callable[[Home], None]) -> Home:
-    return sound_home(write)
+def primary_with(write: Callable[[Primary], None]) -> Primary:
+    return sound_primary(write)
 
 
-def updates(home: Home, codec: Codec = Codec.NONE) -> None:
+def updates(primary: Primary, codec: Codec = Codec.NONE) -> None:
     """Write 14 updates, which are compacted (`a` ends at 13, `b` at 10, `c` by a tombstone at 12), and 7 more."""
     for number in range(12):
-        put(home, b"abc"[number % 3 : number % 3 + 1], b"%d" % number, codec)
-    put(home, b"c", None, codec)
+        put(primary, b"abc"[number % 3 : number % 3 + 1], b"%d" % number, codec)
+    put(primary, b"c", None, codec)
     for number in range(8):
-        put(home, b"a", b"late %d" % number, codec)
+        put(primary, b"a", b"late %d" % number, codec)
 
 
 def compact(pair: Pair, folder: Path, region: str, keep: set[int], place: tuple[str, int]) -> None:
@@ -80,15 +80,15 @@ def reconcile(
 def test_what_one_side_compacted_is_compared_by_key_and_covered(
     tmp_path: Path, keep: set[int]
 ) -> None:
-    outcome = reconcile(tmp_path, Pair.of(home_with(updates)), ("away", keep, KEYED))
+    outcome = reconcile(tmp_path, Pair.of(primary_with(updates)), ("away", keep, KEYED))
     assert outcome.findings == []
     assert (outcome.exit_code, outcome.summary.coverage) == (0, 1.0)
 
 
 # Holds INV-RCBK1.
 def test_both_sides_compacted_each_by_its_own_clock(tmp_path: Path) -> None:
-    both = (("home", {10, 12, 8}, KEYED), ("away", {10}, KEYED))
-    outcome = reconcile(tmp_path, Pair.of(home_with(updates)), *both)
+    both = (("primary", {10, 12, 8}, KEYED), ("away", {10}, KEYED))
+    outcome = reconcile(tmp_path, Pair.of(primary_with(updates)), *both)
     assert (outcome.findings, outcome.exit_code) == ([], 0)
 
 
@@ -104,14 +104,14 @@ def test_both_sides_compacted_each_by_its_own_clock(tmp_path: Path) -> None:
 def test_a_newest_value_that_is_another_is_found(
     tmp_path: Path, keep: set[int], kind: Kind, offset: int
 ) -> None:
-    outcome = reconcile(tmp_path, Pair.of(home_with(updates)), ("away", keep, KEYED))
+    outcome = reconcile(tmp_path, Pair.of(primary_with(updates)), ("away", keep, KEYED))
     (finding,) = outcome.findings
     assert (finding.kind, finding.first_offset, finding.topic) == (kind, offset, "keyed")
     assert outcome.exit_code == 1
 
 
 def test_a_value_that_was_changed_below_the_clean_point_is_found(tmp_path: Path) -> None:
-    pair = Pair.of(home_with(updates))
+    pair = Pair.of(primary_with(updates))
     forged = build_batch([Record(b"b", b"forged", timestamp_ms=START_MS)])
     header = read_header(pair.mirror[KEYED][10])
     pair.mirror[KEYED][10] = restamped(
@@ -124,7 +124,7 @@ def test_a_value_that_was_changed_below_the_clean_point_is_found(tmp_path: Path)
 
 # Holds INV-RCBK2.
 def test_what_is_compressed_is_not_covered_and_nothing_is_said_of_it(tmp_path: Path) -> None:
-    pair = Pair.of(home_with(lambda home: updates(home, Codec.GZIP)))
+    pair = Pair.of(primary_with(lambda primary: updates(primary, Codec.GZIP)))
     outcome = reconcile(tmp_path, pair, ("away", {10}, KEYED))
     assert outcome.findings == []
     assert outcome.exit_code == 3
@@ -134,13 +134,13 @@ def test_what_is_compressed_is_not_covered_and_nothing_is_said_of_it(tmp_path: P
 def test_transactions_of_which_compaction_left_a_part_are_whole(tmp_path: Path) -> None:
     """Data and markers of transactions go with what supersedes them, in each region by its own clock."""
 
-    def more(home: Home) -> None:
+    def more(primary: Primary) -> None:
         for _ in range(6):
-            home.play(Txn(1000, (A0, A1, OFFSETS)))
+            primary.play(Txn(1000, (A0, A1, OFFSETS)))
 
-    pair = Pair.of(home_with(more))
-    for each in (("away",), ("home",), ("home", "away")):
-        keep = {"away": set[int](), "home": {0, 2, 3}}
+    pair = Pair.of(primary_with(more))
+    for each in (("away",), ("primary",), ("primary", "away")):
+        keep = {"away": set[int](), "primary": {0, 2, 3}}
         folder = tmp_path / "-".join(each)
         outcome = reconcile(folder, pair, *((region, keep[region], OFFSETS) for region in each))
         torn = [finding for finding in outcome.findings if finding.kind.value.endswith("txn")]
@@ -149,38 +149,38 @@ def test_transactions_of_which_compaction_left_a_part_are_whole(tmp_path: Path) 
 
 
 # Holds INV-RCTX7.
-@pytest.mark.parametrize("regions", [("away",), ("home",), ("home", "away")])
+@pytest.mark.parametrize("regions", [("away",), ("primary",), ("primary", "away")])
 def test_decisions_that_were_compacted_away_are_not_missed(
     tmp_path: Path, regions: tuple[str, ...]
 ) -> None:
     """Of each transactional id the newest record stays; the markers of older decisions are still in the logs."""
 
-    def more(home: Home) -> None:
+    def more(primary: Primary) -> None:
         for _ in range(6):
-            home.play(Txn(1000, (A0, A1, OFFSETS)))
-            home.play(Txn(1001, (A1, A0)))
+            primary.play(Txn(1000, (A0, A1, OFFSETS)))
+            primary.play(Txn(1001, (A1, A0)))
 
     for shard in (0, 1):
-        keep = (shard_of_newest(shard, home_with(more)),)
+        keep = (shard_of_newest(shard, primary_with(more)),)
         outcome = reconcile(
             tmp_path / str(shard),
-            Pair.of(home_with(more)),
+            Pair.of(primary_with(more)),
             *((region, set(keep), (TXN_LEDGER, shard)) for region in regions),
         )
         assert outcome.findings == []
         assert outcome.exit_code == 0
 
 
-def shard_of_newest(shard: int, home: Home) -> int:
+def shard_of_newest(shard: int, primary: Primary) -> int:
     """Return the newest record of the only id of a shard in its first two segments."""
-    return read_header(home.logs[TXN_LEDGER, shard][2 * 7 - 1]).base_offset
+    return read_header(primary.logs[TXN_LEDGER, shard][2 * 7 - 1]).base_offset
 
 
 def test_a_marker_that_lacks_above_the_clean_point_is_still_found(tmp_path: Path) -> None:
-    def more(home: Home) -> None:
+    def more(primary: Primary) -> None:
         for _ in range(6):
-            home.play(Txn(1000, (A0, A1, OFFSETS)))
-        home.play(Txn(1003, (A0, OFFSETS), lose_marker_in=(1,)))
+            primary.play(Txn(1000, (A0, A1, OFFSETS)))
+        primary.play(Txn(1003, (A0, OFFSETS), lose_marker_in=(1,)))
 
-    outcome = reconcile(tmp_path, Pair.of(home_with(more)), ("away", {0}, OFFSETS))
+    outcome = reconcile(tmp_path, Pair.of(primary_with(more)), ("away", {0}, OFFSETS))
     assert any(finding.producer_id == 1003 for finding in outcome.findings)

@@ -32,19 +32,24 @@ from tests.reconciliation.two_regions import (
     TIDEMARKS,
     TIMEOUT_MS,
     TXN_LEDGER,
-    Home,
     Pair,
     Place,
+    Primary,
     Txn,
     end_of,
     flipped,
     restamped,
     segments,
-    sound_home,
+    sound_primary,
     topic_id,
     with_crc,
 )
-from tests.unit.geo_replicator.reconciliation.test_compacted import KEYED, home_with, put, reconcile
+from tests.unit.geo_replicator.reconciliation.test_compacted import (
+    KEYED,
+    primary_with,
+    put,
+    reconcile,
+)
 
 QUARTER_MS = 900_000
 GROWN: Place = ("clicks", 1)
@@ -64,61 +69,61 @@ def faults(outcome: Outcome) -> list[tuple[Kind, str, int]]:
 
 
 def tidemark(
-    home: Home, number: int, places: tuple[Place, ...] = (), removed: tuple[Place, ...] = ()
+    primary: Primary, number: int, places: tuple[Place, ...] = (), removed: tuple[Place, ...] = ()
 ) -> None:
     """Publish one that names these logs and the ledger."""
     record = Tidemark(
         domain="main", region_epoch=REGION_EPOCH, number=number, round=number, metadata_version=number,
-        ledger={shard: end_of(home.logs[TXN_LEDGER, shard]) for shard in range(2)} if places else {},
-        moved={LogKey(topic_id(t), p): LogPosition(end_of(home.logs[t, p]), 0) for t, p in places},
-        full=False, removed=tuple(LogKey(topic_id(t), p) for t, p in removed), wall_ms=home.now_ms,
+        ledger={shard: end_of(primary.logs[TXN_LEDGER, shard]) for shard in range(2)} if places else {},
+        moved={LogKey(topic_id(t), p): LogPosition(end_of(primary.logs[t, p]), 0) for t, p in places},
+        full=False, removed=tuple(LogKey(topic_id(t), p) for t, p in removed), wall_ms=primary.now_ms,
     )  # fmt: skip
     key, value = encode(record)
-    home.append((TIDEMARKS, 0), build_batch([Record(key, value, timestamp_ms=home.now_ms)]))
+    primary.append((TIDEMARKS, 0), build_batch([Record(key, value, timestamp_ms=primary.now_ms)]))
 
 
-def begun() -> Home:
-    home = Home()
+def begun() -> Primary:
+    primary = Primary()
     for producer in (1000, 1001):
-        home.play(Txn(producer, (A0, A1)))
-        home.plain(PLAIN)
-    return home
+        primary.play(Txn(producer, (A0, A1)))
+        primary.plain(PLAIN)
+    return primary
 
 
-def commit(home: Home, producer: int, place: Place) -> None:
+def commit(primary: Primary, producer: int, place: Place) -> None:
     """End the open transaction of a producer."""
-    txn, epoch = Txn(producer, (place,)), home.epochs.get(producer, 0) + 1
-    decision = home.ledger(txn, TxnStatus.PREPARE_COMMIT, epoch, None)
-    marker = MarkerFacts(producer, epoch, ControlType.COMMIT, 1, decision, home.now_ms)
-    home.append(place, build_marker(marker))
-    home.ledger(txn, TxnStatus.COMPLETE_COMMIT, epoch, decision)
+    txn, epoch = Txn(producer, (place,)), primary.epochs.get(producer, 0) + 1
+    decision = primary.ledger(txn, TxnStatus.PREPARE_COMMIT, epoch, None)
+    marker = MarkerFacts(producer, epoch, ControlType.COMMIT, 1, decision, primary.now_ms)
+    primary.append(place, build_marker(marker))
+    primary.ledger(txn, TxnStatus.COMPLETE_COMMIT, epoch, decision)
 
 
 @pytest.mark.parametrize("mirror_is_behind", [True, False])
 def test_INV_RCTX4_a_transaction_that_was_open_at_the_cut_and_ended_behind_it_does_not_hang(
     tmp_path: Path, mirror_is_behind: bool
 ) -> None:
-    home = begun()
-    home.play(Txn(1004, (A1,), end=False))
-    home.tidemark(1)
-    reached = Pair.of(home)
-    commit(home, 1004, A1)
-    home.now_ms += QUARTER_MS
-    home.plain(PLAIN)
-    home.play(Txn(1000, (A0,)))
-    pair = Pair.of(home)
+    primary = begun()
+    primary.play(Txn(1004, (A1,), end=False))
+    primary.tidemark(1)
+    reached = Pair.of(primary)
+    commit(primary, 1004, A1)
+    primary.now_ms += QUARTER_MS
+    primary.plain(PLAIN)
+    primary.play(Txn(1000, (A0,)))
+    pair = Pair.of(primary)
     if mirror_is_behind:
         pair.mirror = reached.mirror
     assert faults(reconciled(pair, tmp_path)) == []
 
 
-def hung(home: Home, record_ms: int, *, in_ledger: bool) -> None:
+def hung(primary: Primary, record_ms: int, *, in_ledger: bool) -> None:
     """Leave a transaction open whose record says `record_ms`."""
     if in_ledger:
-        home.ledger(Txn(1009, (A1,)), TxnStatus.ONGOING, 0, None)
-    now_ms, home.now_ms = home.now_ms, record_ms
-    home.data(A1, 1009, 0, transactional=True)
-    home.now_ms = now_ms + 1
+        primary.ledger(Txn(1009, (A1,)), TxnStatus.ONGOING, 0, None)
+    now_ms, primary.now_ms = primary.now_ms, record_ms
+    primary.data(A1, 1009, 0, transactional=True)
+    primary.now_ms = now_ms + 1
 
 
 @pytest.mark.parametrize("in_ledger", [True, False], ids=["known to the ledger", "unknown to it"])
@@ -127,14 +132,14 @@ def hung(home: Home, record_ms: int, *, in_ledger: bool) -> None:
 def test_INV_RCTX5_age_is_told_by_the_regions_clock_and_not_by_what_records_say(
     tmp_path: Path, record_ms: int, in_ledger: bool, is_old: bool
 ) -> None:
-    home = begun()
-    hung(home, record_ms, in_ledger=in_ledger)
-    home.tidemark(1)
+    primary = begun()
+    hung(primary, record_ms, in_ledger=in_ledger)
+    primary.tidemark(1)
     if is_old:
-        home.now_ms += QUARTER_MS
-        home.plain(PLAIN)
-        tidemark(home, 2, (PLAIN,))
-    pair = Pair.of(home)
+        primary.now_ms += QUARTER_MS
+        primary.plain(PLAIN)
+        tidemark(primary, 2, (PLAIN,))
+    pair = Pair.of(primary)
     source, mirror = pair.write(tmp_path)
     mirror = replace(mirror, reached=TidemarkPoint(REGION_EPOCH, 1 + is_old))
     outcome = reconcile_all(Request(source=source, mirror=mirror), LocalEngine())
@@ -142,24 +147,24 @@ def test_INV_RCTX5_age_is_told_by_the_regions_clock_and_not_by_what_records_say(
 
 
 def test_INV_RCTX5_a_record_of_a_clock_that_is_ahead_lets_nothing_hang(tmp_path: Path) -> None:
-    def ahead(home: Home) -> None:
-        late = Record(None, b"x", timestamp_ms=home.now_ms + 2 * TIMEOUT_MS)
-        home.append(PLAIN, build_batch([late]))
+    def ahead(primary: Primary) -> None:
+        late = Record(None, b"x", timestamp_ms=primary.now_ms + 2 * TIMEOUT_MS)
+        primary.append(PLAIN, build_batch([late]))
 
-    home = sound_home(ahead)
-    home.play(Txn(1003, (A0,), end=False))
-    home.tidemark(2)
-    assert faults(reconciled(Pair.of(home), tmp_path)) == []
+    primary = sound_primary(ahead)
+    primary.play(Txn(1003, (A0,), end=False))
+    primary.tidemark(2)
+    assert faults(reconciled(Pair.of(primary), tmp_path)) == []
 
 
 def test_T14_what_lies_below_the_log_start_need_not_be_there(tmp_path: Path) -> None:
     """DeleteRecords moved the start; only the mirror's first segment lay wholly below it."""
-    pair = Pair.of(sound_home())
+    pair = Pair.of(sound_primary())
     start = read_header(pair.source[PLAIN][8]).base_offset
 
-    def retained(home: Path, away: Path) -> None:
+    def retained(primary: Path, away: Path) -> None:
         segments(away, PLAIN)[0].unlink()
-        first, second = segments(home, PLAIN)[:2]
+        first, second = segments(primary, PLAIN)[:2]
         first.write_bytes(first.read_bytes() + second.read_bytes())
         second.unlink()
         log_start = pack_frame(b"TMLS", 1, start.to_bytes(8, "big"))
@@ -170,12 +175,12 @@ def test_T14_what_lies_below_the_log_start_need_not_be_there(tmp_path: Path) -> 
 
 
 def test_T15_a_topic_deleted_behind_the_cut_is_lag(tmp_path: Path) -> None:
-    home = begun()
-    home.tidemark(1)
-    reached = Pair.of(home)
-    tidemark(home, 2, removed=(PLAIN,))
-    del home.logs[PLAIN]
-    pair = Pair.of(home)
+    primary = begun()
+    primary.tidemark(1)
+    reached = Pair.of(primary)
+    tidemark(primary, 2, removed=(PLAIN,))
+    del primary.logs[PLAIN]
+    pair = Pair.of(primary)
     pair.mirror = reached.mirror
     outcome = reconciled(pair, tmp_path)
     assert (faults(outcome), outcome.exit_code) == ([], 0)
@@ -183,13 +188,13 @@ def test_T15_a_topic_deleted_behind_the_cut_is_lag(tmp_path: Path) -> None:
 
 
 def test_T15_a_topic_deleted_and_made_again_behind_the_cut_is_lag(tmp_path: Path) -> None:
-    home = begun()
-    home.tidemark(1)
-    pair = Pair.of(home)
-    tidemark(home, 2, removed=(PLAIN,))
-    pair.source = Pair.of(home).source
+    primary = begun()
+    primary.tidemark(1)
+    pair = Pair.of(primary)
+    tidemark(primary, 2, removed=(PLAIN,))
+    pair.source = Pair.of(primary).source
     pair.byte_faults.append(
-        lambda home, _: _renamed(home / "logs", topic_id("clicks"), topic_id("clicks", 1))
+        lambda primary, _: _renamed(primary / "logs", topic_id("clicks"), topic_id("clicks", 1))
     )
     assert faults(reconciled(pair, tmp_path)) == []
 
@@ -198,25 +203,25 @@ def _renamed(logs: Path, old: UUID, new: UUID) -> None:
     (logs / old.hex).rename(logs / new.hex)
 
 
-def test_T15_a_topic_that_merely_lacks_at_home_is_a_fault(tmp_path: Path) -> None:
-    home = begun()
-    home.tidemark(1)
-    reached = Pair.of(home)
-    del home.logs[PLAIN]
-    pair = Pair.of(home)
+def test_T15_a_topic_that_merely_lacks_at_the_primary_is_a_fault(tmp_path: Path) -> None:
+    primary = begun()
+    primary.tidemark(1)
+    reached = Pair.of(primary)
+    del primary.logs[PLAIN]
+    pair = Pair.of(primary)
     pair.mirror = reached.mirror
     assert faults(reconciled(pair, tmp_path)) == [(Kind.TOPIC_MISMATCH, *PLAIN)]
 
 
 @pytest.mark.parametrize("covered", [False, True])
 def test_T15_a_topic_that_grew_behind_the_cut_is_lag(tmp_path: Path, covered: bool) -> None:
-    home = begun()
-    home.tidemark(1)
-    reached = Pair.of(home)
-    home.plain(GROWN)
+    primary = begun()
+    primary.tidemark(1)
+    reached = Pair.of(primary)
+    primary.plain(GROWN)
     if covered:
-        home.tidemark(2)
-    pair = Pair.of(home)
+        primary.tidemark(2)
+    pair = Pair.of(primary)
     pair.mirror = {**reached.mirror, (TIDEMARKS, 0): pair.mirror[TIDEMARKS, 0]}
     source, mirror = pair.write(tmp_path)
     reached_point = TidemarkPoint(REGION_EPOCH, 1 + covered)
@@ -232,11 +237,11 @@ def test_T15_a_topic_that_grew_behind_the_cut_is_lag(tmp_path: Path, covered: bo
 def test_T23_what_was_not_copied_before_a_failover_that_is_not_followed_is_lag(
     tmp_path: Path,
 ) -> None:
-    home = sound_home()
-    reached = Pair.of(home)
-    home.plain(PLAIN)
-    base = {f"{topic}/{number}": end_of(log) for (topic, number), log in home.logs.items()}
-    pair = Pair.of(home)
+    primary = sound_primary()
+    reached = Pair.of(primary)
+    primary.plain(PLAIN)
+    base = {f"{topic}/{number}": end_of(log) for (topic, number), log in primary.logs.items()}
+    pair = Pair.of(primary)
     pair.mirror = reached.mirror
     assert faults(reconciled(pair, tmp_path, Fork(region_epoch=17, positions=base))) == []
 
@@ -268,7 +273,7 @@ def failover(pair: Pair, epoch: int, at: int) -> LineageEntry:
 
 
 def test_T23_a_tail_that_parted_at_the_first_of_two_failovers_is_known(tmp_path: Path) -> None:
-    pair = Pair.of(sound_home())
+    pair = Pair.of(sound_primary())
     lineage = (failover(pair, 17, 8), failover(pair, 26, 10))
     parted = read_header(pair.mirror[PLAIN][8]).base_offset
     pair.mirror[PLAIN][8:] = [with_crc(flipped(batch, at=-2)) for batch in pair.mirror[PLAIN][8:]]
@@ -279,7 +284,7 @@ def test_T23_a_tail_that_parted_at_the_first_of_two_failovers_is_known(tmp_path:
 
 
 def test_T23_who_followed_the_first_of_two_failovers_parted_at_the_second() -> None:
-    pair = Pair.of(sound_home())
+    pair = Pair.of(sound_primary())
     lineage = (failover(pair, 17, 8), failover(pair, 26, 10))
     fork = _fork(image(pair, lineage), image(pair, lineage[:1]))
     assert fork is not None
@@ -291,15 +296,15 @@ def test_T23_who_followed_the_first_of_two_failovers_parted_at_the_second() -> N
 def test_INV_RCHO2_a_damaged_tidemark_ends_the_cut_before_it_until_the_next_full_one(
     tmp_path: Path, full_again: bool
 ) -> None:
-    home = sound_home()
+    primary = sound_primary()
     for _ in range(3):
-        home.play(Txn(1000, (A0, A1, OFFSETS)))
-    tidemark(home, 2, (A0, A1, OFFSETS, PLAIN))
-    home.play(Txn(1004, (PLAIN,)))
-    tidemark(home, 3, (PLAIN,))
+        primary.play(Txn(1000, (A0, A1, OFFSETS)))
+    tidemark(primary, 2, (A0, A1, OFFSETS, PLAIN))
+    primary.play(Txn(1004, (PLAIN,)))
+    tidemark(primary, 3, (PLAIN,))
     if full_again:
-        home.tidemark(4)
-    pair = Pair.of(home)
+        primary.tidemark(4)
+    pair = Pair.of(primary)
     pair.mirror[TIDEMARKS, 0][1] = flipped(pair.mirror[TIDEMARKS, 0][1])
     source, mirror = pair.write(tmp_path)
     mirror = replace(mirror, reached=TidemarkPoint(REGION_EPOCH, 4 if full_again else 3))
@@ -312,7 +317,7 @@ def test_INV_RCHO2_a_damaged_tidemark_ends_the_cut_before_it_until_the_next_full
 def test_a_partition_that_lost_its_segments_is_missing_and_the_others_are_compared(
     tmp_path: Path,
 ) -> None:
-    pair = Pair.of(sound_home())
+    pair = Pair.of(sound_primary())
 
     def lose(_: Path, away: Path) -> None:
         for path in segments(away, PLAIN):
@@ -327,10 +332,10 @@ def test_a_partition_that_lost_its_segments_is_missing_and_the_others_are_compar
 def test_a_partition_that_lost_its_segments_on_both_sides_is_a_gap_below_the_cut(
     tmp_path: Path,
 ) -> None:
-    pair = Pair.of(sound_home())
+    pair = Pair.of(sound_primary())
 
-    def lose(home: Path, away: Path) -> None:
-        for path in (*segments(home, PLAIN), *segments(away, PLAIN)):
+    def lose(primary: Path, away: Path) -> None:
+        for path in (*segments(primary, PLAIN), *segments(away, PLAIN)):
             path.unlink()
 
     pair.byte_faults.append(lose)
@@ -353,7 +358,7 @@ def test_INV_RCR4_what_is_not_listed_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Pair], None], kind: Kind
 ) -> None:
     def outcome(folder: Path) -> Outcome:
-        pair = Pair.of(sound_home(), roll_batches=100)
+        pair = Pair.of(sound_primary(), roll_batches=100)
         spoil(pair)
         return reconciled(pair, folder)
 
@@ -371,12 +376,12 @@ def test_INV_RCR4_what_is_not_listed_is_counted(
 def test_INV_RCR4_keys_that_differ_are_all_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(home: Home) -> None:
+    def write(primary: Primary) -> None:
         for number in range(60):
-            put(home, b"%05d" % number, b"value")
+            put(primary, b"%05d" % number, b"value")
 
     def total(folder: Path) -> int:
-        compacted = reconcile(folder, Pair.of(home_with(write), 25), ("away", set(), KEYED))
+        compacted = reconcile(folder, Pair.of(primary_with(write), 25), ("away", set(), KEYED))
         return compacted.summary.findings_total
 
     whole = total(tmp_path / "whole")

@@ -95,7 +95,7 @@ def test_a_finding_keeps_its_id_while_the_logs_grow(tmp_path: Path) -> None:
 
 
 # Holds INV-RCRP1.
-@pytest.mark.parametrize("region", ["home", "away"])
+@pytest.mark.parametrize("region", ["primary", "away"])
 @pytest.mark.parametrize("place", [A0, TXN_LEDGER_0])
 def test_an_unreadable_segment_is_incomplete_not_consistent_and_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, region: str, place: Place
@@ -126,7 +126,7 @@ def test_retention_during_the_run_moves_the_start_and_is_no_fault(
 
     def racing(request: Request, parallelism: int) -> Plan:
         plan = plan_of(request, parallelism)
-        for region in ("home", "away"):
+        for region in ("primary", "away"):
             segments(tmp_path / region, PLAIN)[0].unlink()
         return plan
 
@@ -138,7 +138,7 @@ def test_retention_during_the_run_moves_the_start_and_is_no_fault(
 
 def test_history_that_the_source_no_longer_has_is_not_extra(tmp_path: Path) -> None:
     pair = sound_pair()
-    pair.byte_faults.append(lambda home, _: segments(home, PLAIN)[0].unlink())
+    pair.byte_faults.append(lambda primary, _: segments(primary, PLAIN)[0].unlink())
     assert run(pair, tmp_path).findings == []
 
 

@@ -27,7 +27,7 @@ from tests.reconciliation.two_regions import (
     Pair,
     flipped,
     restamped,
-    sound_home,
+    sound_primary,
     with_crc,
 )
 
@@ -40,7 +40,7 @@ def marker(offset: int, *, decision: DecisionId | None, commit: bool = True) -> 
 
 @pytest.fixture
 def log() -> list[bytes]:
-    return sound_home().logs[A0]
+    return sound_primary().logs[A0]
 
 
 def test_the_header_columns_are_those_of_the_kernel(log: list[bytes]) -> None:
@@ -198,12 +198,12 @@ def test_identity_leaves_out_the_leader_epoch_and_nothing_else(
 
 
 def test_listing_names_topics_and_skips_what_is_no_partition(tmp_path: Path) -> None:
-    pair = Pair.of(sound_home(), roll_batches=6)
+    pair = Pair.of(sound_primary(), roll_batches=6)
     pair.write(tmp_path)
-    logs = tmp_path / "home" / "logs"
+    logs = tmp_path / "primary" / "logs"
     (logs / ("f" * 32)).mkdir()  # a topic on its way in: no topic.json yet
     (logs / ("e" * 32 + ".deleted")).mkdir()
-    found = list_region(tmp_path / "home", first=(TXN_LEDGER,))
+    found = list_region(tmp_path / "primary", first=(TXN_LEDGER,))
     assert found[0].topic == TXN_LEDGER
     assert {(files.topic, files.partition) for files in found} == set(pair.source)
     for files in found:

@@ -18,14 +18,14 @@ from geo_replicator.reconciliation.sidecar import (
 )
 from geo_replicator.reconciliation.sidecar_names import sidecar_path
 from region_broker.ports.system.disk import RealDisk
-from tests.reconciliation.two_regions import A0, flipped, sound_home
+from tests.reconciliation.two_regions import A0, flipped, sound_primary
 from tests.simulation.disk import SimulatedDisk
 
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
     path = tmp_path / f"{0:020d}.log"
-    path.write_bytes(b"".join(sound_home().logs[A0]))
+    path.write_bytes(b"".join(sound_primary().logs[A0]))
     return path
 
 
@@ -77,7 +77,7 @@ def test_INV_RCSD1_it_is_whole_or_absent_on_a_disk_that_fails_or_loses_power() -
     disk, folder = SimulatedDisk(), Path("/logs")
     segment, target = folder / f"{0:020d}.log", folder / f"{0:020d}.hdr"
     disk.make_dirs(folder)
-    disk.write_file_atomic(segment, b"".join(sound_home().logs[A0]))
+    disk.write_file_atomic(segment, b"".join(sound_primary().logs[A0]))
     disk.fail_by_chance(random.Random(0), 1.0, (errno.ENOSPC,))
     with pytest.raises(OSError, match="Input/output error"):
         write_sidecar(segment, disk)

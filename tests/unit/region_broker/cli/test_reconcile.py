@@ -15,7 +15,7 @@ def invoke(folder: Path, pair: Pair, *options: str, job: str = "all") -> Result:
     source, mirror = pair.write(folder)
     return CliRunner().invoke(
         command.reconcile,
-        [job, "--source", str(source.data_dir), "--mirror", mirror.data_dir.as_uri(),
+        [job, "--primary", str(source.data_dir), "--mirror", mirror.data_dir.as_uri(),
          "--engine", "local", "--out", str(folder / "out"), *options],
     )  # fmt: skip
 
@@ -63,10 +63,10 @@ def test_nothing_to_compare_ends_with_3(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--source", "/nowhere", "--mirror", "/nowhere"], "no such folder"),
-        (["--source", "http://localhost:8080", "--mirror", "/"], "data folder"),
-        (["--source", "{tmp}", "--mirror", "{tmp}"], "data_dir"),
-        (["--source", "{tmp}"], "--mirror"),
+        (["--primary", "/nowhere", "--mirror", "/nowhere"], "no such folder"),
+        (["--primary", "http://localhost:8080", "--mirror", "/"], "data folder"),
+        (["--primary", "{tmp}", "--mirror", "{tmp}"], "data_dir"),
+        (["--primary", "{tmp}"], "--mirror"),
     ],
 )
 def test_wrong_inputs_end_with_2_and_say_what_to_name(
@@ -94,7 +94,7 @@ def test_without_java_the_fix_is_named(
     source, mirror = sound_pair().write(tmp_path)
     result = CliRunner().invoke(
         command.reconcile,
-        ["verify", "--source", str(source.data_dir), "--mirror", str(mirror.data_dir)],
+        ["verify", "--primary", str(source.data_dir), "--mirror", str(mirror.data_dir)],
     )
     assert result.exit_code == 2
     assert "--engine local" in result.output

@@ -202,7 +202,7 @@ def test_status_says_what_a_mirrors_link_suffers_from(monkeypatch: pytest.Monkey
     assert "of an hour ago" not in output
 
 
-def test_status_tells_a_refused_home_from_a_silent_one_and_an_acting_region_with_a_full_disk(
+def test_status_tells_a_refused_primary_from_a_silent_one_and_a_primary_region_with_a_full_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     full = view("acting", 5) | {"refuses_writes": "the disk is nearly full"}

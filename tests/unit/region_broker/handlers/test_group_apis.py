@@ -453,7 +453,7 @@ async def test_describe_groups(client: Client, version: int) -> None:
         offset_fetch.API, list_groups.API, describe_groups.API, txn_offset_commit.API,
     ],
 )  # fmt: skip
-def test_every_group_api_is_forwarded_to_the_acting_region(api: Api) -> None:
+def test_every_group_api_is_forwarded_to_the_primary_region(api: Api) -> None:
     assert api.forward
     assert api.on_error is not None
 

@@ -246,7 +246,7 @@ async def test_an_unknown_topic_id_is_an_error_of_its_partitions(client: Client)
 
 
 @pytest.mark.parametrize("api", [HEARTBEAT, DESCRIBE])
-def test_both_are_forwarded_to_the_acting_region(api: Api) -> None:
+def test_both_are_forwarded_to_the_primary_region(api: Api) -> None:
     assert api.forward
     assert api.on_error is not None
     request = SimpleNamespace(group_ids=["g"])

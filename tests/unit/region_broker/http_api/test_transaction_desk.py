@@ -126,7 +126,7 @@ async def test_an_order_names_exactly_one_transaction(
 
 
 # Holds INV-OT1.
-async def test_HV1_HV2_only_the_acting_region_and_only_json(tmp_path: Path) -> None:
+async def test_HV1_HV2_only_the_primary_region_and_only_json(tmp_path: Path) -> None:
     async with served(tmp_path) as (_fixture, _client, http, acting):
         async with http.post("/v1/transactions/abort", data={"transactional_id": "t"}) as response:
             assert response.status == 415

@@ -141,7 +141,7 @@ def test_C2_a_mirror_seeded_from_a_cleaned_log_knows_who_wrote_below_its_cut() -
     assert (1, "a", "newer") in left(some)
     mirror = fixture(COMPACT, leads=False)
     mirror.partition.become_mirror()
-    mirror.partition.writer.cleaned_at_home = cleaned_to
+    mirror.partition.writer.cleaned_at_primary = cleaned_to
     data = all_bytes(some.partition)
     below = next(at for at, header in iter_headers(data) if header.base_offset >= cleaned_to)
     mirror.partition.writer.append_mirrored(data[:below])

@@ -214,14 +214,14 @@ def test_C36_C38_read_committed_stops_at_the_open_transaction_and_names_the_abor
 
 # Holds INV-PT1.
 def test_T17_mirror_shows_up_to_the_cut_only() -> None:
-    home = fixture()
-    home.partition.writer.append(in_transaction(1))
-    home.partition.writer.append(batch())
-    commit(home.partition, 1)
-    home.partition.writer.append(batch())
-    home.sync()
+    primary = fixture()
+    primary.partition.writer.append(in_transaction(1))
+    primary.partition.writer.append(batch())
+    commit(primary.partition, 1)
+    primary.partition.writer.append(batch())
+    primary.sync()
     mirror = fixture(leads=False)
-    assert mirror.partition.writer.append_mirrored(all_bytes(home.partition)) == 4
+    assert mirror.partition.writer.append_mirrored(all_bytes(primary.partition)) == 4
     mirror.sync()
     partition = mirror.partition
     assert partition.high_watermark == 4
@@ -234,16 +234,16 @@ def test_T17_mirror_shows_up_to_the_cut_only() -> None:
     assert partition.sight.readable_end(Isolation.READ_COMMITTED) == 3
     partition.show_up_to(1, 1)
     assert partition.sight.readable_end(Isolation.READ_UNCOMMITTED) == 3
-    assert all_bytes(partition) == all_bytes(home.partition)
+    assert all_bytes(partition) == all_bytes(primary.partition)
 
 
 # Holds INV-MBT1.
 def test_mirrored_batches_must_continue_the_log() -> None:
-    home = fixture()
+    primary = fixture()
     for _ in range(3):
-        home.partition.writer.append(batch())
-    home.sync()
-    data = all_bytes(home.partition)
+        primary.partition.writer.append(batch())
+    primary.sync()
+    data = all_bytes(primary.partition)
     size_bytes = len(data) // 3
     partition = fixture(leads=False).partition
     for wrong in (data[size_bytes:], data[:-1], data[:-1] + b"\1"):
@@ -257,12 +257,13 @@ def test_mirrored_batches_must_continue_the_log() -> None:
 
 @pytest.mark.parametrize("how", ["become_mirror", "close_and_reopen", "kill_and_reopen"])
 def test_INV_E3_a_term_without_records_ends_with_the_leadership(how: str) -> None:
-    """An older copy of home acts for a moment, under a newer leader epoch, and then follows what its first term wrote."""
-    home = fixture()
-    home.partition.writer.append(batch())
-    home.partition.writer.append(batch())
-    home.sync()
-    data = all_bytes(home.partition)
+    """An older copy of the primary acts for a moment, under a newer leader epoch, and then follows what its first term
+    wrote."""
+    primary = fixture()
+    primary.partition.writer.append(batch())
+    primary.partition.writer.append(batch())
+    primary.sync()
+    data = all_bytes(primary.partition)
     older = fixture(leads=False)
     older.partition.writer.append_mirrored(data[: len(data) // 2])
     older.sync()

@@ -113,10 +113,10 @@ def test_records_without_a_time_are_kept_as_long_as_others() -> None:
 
 
 def mirror_of_compacted(*last_offsets: int) -> tuple[Fixture, bytes]:
-    """Return a mirror, and what home has left of a compacted log: one batch at each of these offsets."""
+    """Return a mirror, and what the primary has left of a compacted log: one batch at each of these offsets."""
     some = fixture({"cleanup.policy": "compact"}, leads=False)
     some.partition.become_mirror()
-    some.partition.writer.cleaned_at_home = last_offsets[-1]
+    some.partition.writer.cleaned_at_primary = last_offsets[-1]
     parts = []
     for offset in last_offsets:
         data = bytearray(batch())
@@ -125,7 +125,7 @@ def mirror_of_compacted(*last_offsets: int) -> tuple[Fixture, bytes]:
     return some, b"".join(parts)
 
 
-def test_INV_MBT3_one_answer_of_home_may_span_more_offsets_than_a_segment_can() -> None:
+def test_INV_MBT3_one_answer_of_the_primary_may_span_more_offsets_than_a_segment_can() -> None:
     offsets = [n * INT32_MAX - 1 for n in range(1, 6)]
     some, data = mirror_of_compacted(*offsets)
     assert some.partition.writer.append_mirrored(data) == offsets[-1] + 1

@@ -40,7 +40,7 @@ async def succeeded(site: Site, operation: Operation) -> None:
     assert operation.status == "succeeded", (operation.error, operation.steps)
 
 
-async def test_the_mirror_takes_over_after_home_died(pair: Pair) -> None:
+async def test_the_mirror_takes_over_after_the_primary_died(pair: Pair) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
     await pair.eu.kill()
@@ -53,7 +53,9 @@ async def test_the_mirror_takes_over_after_home_died(pair: Pair) -> None:
     assert pair.us.groups.calls == ["load", "clamp"]
 
 
-async def test_what_home_had_beyond_the_cut_is_quarantined_when_it_returns(pair: Pair) -> None:
+async def test_what_the_primary_had_beyond_the_cut_is_quarantined_when_it_returns(
+    pair: Pair,
+) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
     await pair.us.kill()
@@ -78,7 +80,9 @@ async def test_what_home_had_beyond_the_cut_is_quarantined_when_it_returns(pair:
     assert pair.eu.raw() == pair.us.raw()
 
 
-async def test_an_image_of_the_ledger_beyond_the_cut_is_void_when_home_returns(pair: Pair) -> None:
+async def test_an_image_of_the_ledger_beyond_the_cut_is_void_when_the_primary_returns(
+    pair: Pair,
+) -> None:
     images = {
         site: LedgerImages(site.table, RealDisk(), SystemClock()) for site in (pair.eu, pair.us)
     }
@@ -145,7 +149,7 @@ async def test_a_planned_switch_loses_nothing_and_goes_back_again(pair: Pair) ->
     await pair.us.until(Phase.MIRRORING)
 
 
-async def test_a_failover_while_home_is_reachable_drains_it_first(pair: Pair) -> None:
+async def test_a_failover_while_the_primary_is_reachable_drains_it_first(pair: Pair) -> None:
     await pair.eu.write("first")
     operation = pair.us.operations.begin_failover(confirmed=True)
     await succeeded(pair.us, operation)
@@ -174,7 +178,7 @@ async def test_a_region_that_missed_its_replacement_does_not_act(pair: Pair) -> 
     assert pair.eu.metadata.image.main_domain.region_epoch == 17
 
 
-async def test_home_acts_again_after_a_restart_that_nobody_noticed(pair: Pair) -> None:
+async def test_primary_acts_again_after_a_restart_that_nobody_noticed(pair: Pair) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
     await pair.eu.kill()
@@ -259,10 +263,10 @@ async def test_a_loss_statement_names_what_was_copied_but_not_synced_yet(
     assert [each.transactional_id for each in statement.transactions] == ["pay-1"]
 
 
-async def test_T31_home_acts_again_when_its_promise_was_lost_and_the_taker_gave_up(
+async def test_T31_primary_acts_again_when_its_promise_was_lost_and_the_taker_gave_up(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would act otherwise: home keeps its promise, and the taker never learned of it."""
+    """Nobody would act otherwise: the primary keeps its promise, and the taker never learned of it."""
     await pair.eu.write("first")
     ask_all = pair.us.driver.parts.peers.ask_all
 
@@ -287,7 +291,7 @@ async def test_T31_home_acts_again_when_its_promise_was_lost_and_the_taker_gave_
     await succeeded(pair.us, pair.us.operations.begin_switch())
 
 
-async def test_T31_home_does_not_act_again_while_the_taker_is_away(pair: Pair) -> None:
+async def test_T31_primary_does_not_act_again_while_the_taker_is_away(pair: Pair) -> None:
     """Whoever was promised may have begun to act: only its own word says that it did not."""
     await pair.eu.write("first")
     await pair.reached("first")
@@ -308,10 +312,11 @@ async def test_T31_home_does_not_act_again_while_the_taker_is_away(pair: Pair) -
 
 
 @pytest.mark.parametrize("work", ["a record", "a commit", "a group's offsets"])
-async def test_INV_FS5_home_takes_over_from_itself_only_if_nothing_acknowledged_lies_behind_its_last_tidemark(
+async def test_INV_FS5_primary_takes_over_from_itself_only_if_nothing_acknowledged_lies_behind_its_last_tidemark(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
-    """1. No round ends any more. 2. Home acknowledges work, and promises. 3. The taker gives up. To act again would cut it off."""
+    """1. No round ends any more. 2. The primary acknowledges work, and promises. 3. The taker gives up. To act again
+    would cut it off."""
     await pair.eu.write("first")
     await pair.reached("first")
     stuck = asyncio.Event()

@@ -10,22 +10,22 @@ from geo_replicator.events import MirrorLogEnd
 from geo_replicator.lineage import LogKey
 from geo_replicator.link.comparing import agrees
 from geo_replicator.ports import LinkFailed
-from region_broker.region.mirror.claimant import NEVER_DUE, ClaimantHome
+from region_broker.region.mirror.claimant import NEVER_DUE, ClaimantPrimary
 from region_broker.region.mirror.mirror_log import MirrorPartitions
 from region_broker.region.mirror.mirror_view import MirrorView
-from region_broker.region.mirror.region_link import PeerHome
+from region_broker.region.mirror.region_link import PeerPrimary
 from region_broker.region.tidemarks.service import ledgers_of
-from tests.fixtures.linked_regions import REGION_EPOCH, Site, home_and_mirror
+from tests.fixtures.linked_regions import REGION_EPOCH, Site, primary_and_mirror
 from tests.fixtures.waiting import until
 
 
-def seen_by(taker: Site, claimant_port: int) -> tuple[ClaimantHome, MirrorPartitions]:
+def seen_by(taker: Site, claimant_port: int) -> tuple[ClaimantPrimary, MirrorPartitions]:
     """Return the claimant that listens there, as the taker sees it, and the taker's own logs."""
     view = MirrorView(taker.partitions, taker.clock, 0)
     logs = MirrorPartitions(taker.partitions, ledgers_of(taker.metadata.image), view)
     address = ("127.0.0.1", claimant_port)
-    home = PeerHome(taker.network, lambda: address, taker.identity, REGION_EPOCH)
-    return ClaimantHome(home, logs), logs
+    primary = PeerPrimary(taker.network, lambda: address, taker.identity, REGION_EPOCH)
+    return ClaimantPrimary(primary, logs), logs
 
 
 def ends_of(logs: MirrorPartitions) -> Mapping[LogKey, MirrorLogEnd]:
@@ -35,7 +35,7 @@ def ends_of(logs: MirrorPartitions) -> Mapping[LogKey, MirrorLogEnd]:
 @asynccontextmanager
 async def taker_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tuple[Site, Site]]:
     """A taker that acted so far, and a claimant that has copied `values` from it and then stands fenced for it."""
-    async with home_and_mirror(folder) as (taker, claimant, _, tasks):
+    async with primary_and_mirror(folder) as (taker, claimant, _, tasks):
         await taker.create_topic("orders", 1)
         following = claimant.mirror(tasks, await taker.listen())
         await taker.produce("orders", *values)
@@ -48,7 +48,7 @@ async def taker_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tupl
             "copied",
         )
         following.cancel()
-        claimant.source.promised_to = lambda: "home"
+        claimant.source.promised_to = lambda: "primary"
         yield taker, claimant
         claimant.server.close()
 
@@ -56,8 +56,8 @@ async def taker_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tupl
 async def test_T24_a_claimant_with_less_of_a_log_costs_the_taker_nothing(tmp_path: Path) -> None:
     async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
         await taker.produce("orders", b"c")
-        home, logs = seen_by(taker, await claimant.listen())
-        async with home.session() as (session, handshake):
+        primary, logs = seen_by(taker, await claimant.listen())
+        async with primary.session() as (session, handshake):
             assert handshake.acting
             version, topics = await session.registry()
             assert version == NEVER_DUE
@@ -74,8 +74,8 @@ async def test_T24_a_claimant_with_other_bytes_is_not_copied_from(tmp_path: Path
         taker.partition("orders").truncate_to(0)
         await taker.produce("orders", b"x", b"y")
         await taker.produce("orders", b"z")
-        home, logs = seen_by(taker, await claimant.listen())
-        async with home.session() as (session, _):
+        primary, logs = seen_by(taker, await claimant.listen())
+        async with primary.session() as (session, _):
             with pytest.raises(LinkFailed, match="other bytes"):
                 await session.check(ends_of(logs))
 
@@ -83,7 +83,7 @@ async def test_T24_a_claimant_with_other_bytes_is_not_copied_from(tmp_path: Path
 async def test_T24_only_the_region_that_was_promised_may_copy(tmp_path: Path) -> None:
     async with taker_and_claimant(tmp_path, b"a") as (taker, claimant):
         claimant.source.promised_to = lambda: "third"
-        home, logs = seen_by(taker, await claimant.listen())
-        async with home.session() as (session, _):
+        primary, logs = seen_by(taker, await claimant.listen())
+        async with primary.session() as (session, _):
             with pytest.raises(LinkFailed, match="does not act"):
                 await session.check(ends_of(logs))

@@ -31,7 +31,7 @@ from region_broker.region.tidemarks.clean_bounds import CleanBoundParts, CleanBo
 from region_broker.region.tidemarks.cut_leader import CutLeader
 from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.coordinator import Row
-from tests.fixtures.linked_regions import Site, home_and_mirror
+from tests.fixtures.linked_regions import Site, primary_and_mirror
 from tests.fixtures.node_logs import Fixture, all_bytes, append_marker, fixture
 from tests.fixtures.waiting import until
 from tests.property.test_compacted_transactions import facts, replay
@@ -43,7 +43,7 @@ POINTS = [TidemarkPoint(8, number) for number in range(5)]
 
 
 class Mirrors:
-    """What one partition's home knows of its mirrors."""
+    """What one partition's the primary knows of its mirrors."""
 
     def __init__(self, some: Fixture) -> None:
         self.partition = some.partition
@@ -62,16 +62,16 @@ class Mirrors:
         )
 
     @staticmethod
-    def of(home: Site, leader: CutLeader, partitions: Sequence[Partition]) -> CleanBounds:
-        """Return the bounds of a home with one mirror, by what that one really reports."""
-        reports = home.source.reports
+    def of(primary: Site, leader: CutLeader, partitions: Sequence[Partition]) -> CleanBounds:
+        """Return the bounds of a primary with one mirror, by what that one really reports."""
+        reports = primary.source.reports
         return CleanBounds(
             CleanBoundParts(
                 partitions=lambda: partitions,
                 published_cut=leader.published_cut,
                 mirrors=lambda: ["mirror"],
                 reached=lambda name: reports[name].reached if name in reports else None,
-                copied_to=home.source.copied_to,
+                copied_to=primary.source.copied_to,
             )
         )
 
@@ -82,7 +82,7 @@ class Mirrors:
             CleanBoundParts(
                 partitions=lambda: [partition],
                 published_cut=lambda: None,
-                mirrors=lambda: ["home"],
+                mirrors=lambda: ["primary"],
                 reached=lambda _: None,
                 copied_to=lambda _: None,
             )
@@ -104,7 +104,7 @@ def filled() -> Fixture:
 
 
 # Holds INV-CBO1, INV-CLN3.
-def test_T13_home_cleans_below_what_every_mirror_has_reached() -> None:
+def test_T13_primary_cleans_below_what_every_mirror_has_reached() -> None:
     some = filled()
     mirrors = Mirrors(some)
     mirrors.names = ["us", "asia"]
@@ -142,12 +142,12 @@ def test_a_region_without_mirrors_cleans_what_is_decided() -> None:
 
 
 # Holds INV-CBO3.
-def test_T13_a_mirror_cleans_no_further_than_home() -> None:
-    home = filled()
-    assert clean(home)
+def test_T13_a_mirror_cleans_no_further_than_the_primary() -> None:
+    primary = filled()
+    assert clean(primary)
     mirror = fixture(COMPACT, leads=False)
     mirror.partition.become_mirror()
-    mirror.partition.writer.cleaned_at_home = 6
+    mirror.partition.writer.cleaned_at_primary = 6
     bounds = Mirrors(mirror)
     assert bounds.bound() == 0  # it shows nothing yet
     mirror.partition.writer.append_mirrored(all_bytes(filled().partition))
@@ -157,40 +157,42 @@ def test_T13_a_mirror_cleans_no_further_than_home() -> None:
 
 
 def test_a_new_mirror_takes_the_holes_of_a_cleaning_and_no_others() -> None:
-    home = filled()
-    assert clean(home)
-    cleaned_below = home.partition.log.cleaning.holes_below
-    data = all_bytes(home.partition)
+    primary = filled()
+    assert clean(primary)
+    cleaned_below = primary.partition.log.cleaning.holes_below
+    data = all_bytes(primary.partition)
     headers = [header for _, header in iter_headers(data)]
     assert any(b.base_offset != a.next_offset for a, b in itertools.pairwise(headers))
     mirror = fixture(COMPACT, leads=False)
     mirror.partition.become_mirror()
     with pytest.raises(MirrorGap):
         mirror.partition.writer.append_mirrored(data)
-    mirror.partition.writer.cleaned_at_home = cleaned_below
-    assert mirror.partition.writer.append_mirrored(data) == home.partition.log_end_offset
+    mirror.partition.writer.cleaned_at_primary = cleaned_below
+    assert mirror.partition.writer.append_mirrored(data) == primary.partition.log_end_offset
     mirror.sync()
     for reopen in (mirror.kill_and_reopen, mirror.close_and_reopen):
         reopen()
         assert mirror.partition.failed is None
         assert all_bytes(mirror.partition) == data
-        assert mirror.partition.log_end_offset == home.partition.log_end_offset
+        assert mirror.partition.log_end_offset == primary.partition.log_end_offset
     mirror.partition.become_mirror()
     above = mirror.partition.log_end_offset
-    put(home, ("a", "1"), ("b", "1"))
-    put(home, ("a", "2"))
-    home.sync()
+    put(primary, ("a", "1"), ("b", "1"))
+    put(primary, ("a", "2"))
+    primary.sync()
     with pytest.raises(MirrorGap):  # a hole where nothing was cleaned
-        mirror.partition.writer.append_mirrored(home.partition.reader.read_raw(above + 2, 1 << 20))
+        mirror.partition.writer.append_mirrored(
+            primary.partition.reader.read_raw(above + 2, 1 << 20)
+        )
 
 
 async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside_it(
     tmp_path: Path,
 ) -> None:
-    """Home has published cuts all along the log, then cleaned it before the mirror was there."""
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        await home.create_topic("orders", configs=COMPACT)
-        ours = home.partition("orders")
+    """The primary has published cuts all along the log, then cleaned it before the mirror was there."""
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("orders", configs=COMPACT)
+        ours = primary.partition("orders")
         for number in range(20):
             record = Record(b"k%d" % (number % 3), b"%d" % number + b"v" * 900, timestamp_ms=number)
             outcome = ours.writer.append(build_batch([record]))
@@ -198,12 +200,12 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
             await leader.final_round()
         parts = CleanerParts(
             partitions=lambda: iter([ours]), bound_of=lambda p: p.high_watermark,
-            disk=RealDisk(), clock=home.clock, worker=Inline(), bytes_per_s=1 << 40,
+            disk=RealDisk(), clock=primary.clock, worker=Inline(), bytes_per_s=1 << 40,
         )  # fmt: skip
         assert await Cleaner(parts).clean_dirtiest()
         cleaned_below = ours.log.cleaning.holes_below
         assert cleaned_below > 8
-        _ = mirror.mirror(tasks, await home.listen())
+        _ = mirror.mirror(tasks, await primary.listen())
         link = mirror.link
         shown: list[int] = []
         save = link._ports.reached.save
@@ -221,7 +223,7 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
         assert all_bytes(theirs) == all_bytes(ours)
         assert theirs.sight.visible_end == ours.high_watermark == 20
         assert [cut for cut in shown if 0 < cut < cleaned_below] == []
-        assert theirs.log.cleaning.holes_below == theirs.writer.cleaned_at_home == cleaned_below
+        assert theirs.log.cleaning.holes_below == theirs.writer.cleaned_at_primary == cleaned_below
 
 
 class GroupLedger:
@@ -270,12 +272,12 @@ def cleaner_of(site: Site, partition: Partition, bound_of: BoundOf) -> Cleaner:
     )
 
 
-async def expect_reconciled(home: Site, mirror: Site, reached: TidemarkPoint) -> None:
+async def expect_reconciled(primary: Site, mirror: Site, reached: TidemarkPoint) -> None:
     """Reconcile the two data folders: nothing differs, and nothing is left out."""
-    for site in (home, mirror):
+    for site in (primary, mirror):
         await site.group_commit.catch_up()  # reconciliation does not read the journal
     request = Request(
-        source=Region(name="home", data_dir=home.folder / "log"),
+        source=Region(name="primary", data_dir=primary.folder / "log"),
         mirror=Region(name="mirror", data_dir=mirror.folder / "log", reached=reached),
     )
     outcome = reconcile_all(request, LocalEngine())
@@ -287,12 +289,12 @@ async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_lo
     tmp_path: Path,
 ) -> None:
     producer = TxnProducer(3, 0)
-    async with home_and_mirror(tmp_path, ledger_configs=CLEANED_SOON) as (
-        home, mirror, leader, tasks,
+    async with primary_and_mirror(tmp_path, ledger_configs=CLEANED_SOON) as (
+        primary, mirror, leader, tasks,
     ):  # fmt: skip
-        ours = GroupLedger(home)
-        bounds = Mirrors.of(home, leader, [ours.partition])
-        here = cleaner_of(home, ours.partition, bounds.bound_of)
+        ours = GroupLedger(primary)
+        bounds = Mirrors.of(primary, leader, [ours.partition])
+        here = cleaner_of(primary, ours.partition, bounds.bound_of)
         for number in range(60):
             kind = ControlType.COMMIT if number % 3 else ControlType.ABORT
             await ours.commit(f"g{number % 4}", number)
@@ -301,7 +303,7 @@ async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_lo
         await ours.commit("open", 1, producer)
         said = ours.offsets()
         assert not await here.clean_dirtiest()  # the mirror has not said that it has anything
-        _ = mirror.mirror(tasks, await home.listen())
+        _ = mirror.mirror(tasks, await primary.listen())
         link = mirror.link
         point = await leader.final_round()
         await until(lambda: link.reached >= point)
@@ -314,13 +316,13 @@ async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_lo
         theirs = GroupLedger(mirror)
         await ours.commit("g1", 101)
         point = await leader.final_round()
-        await until(lambda: theirs.partition.writer.cleaned_at_home == cleaned_below)
+        await until(lambda: theirs.partition.writer.cleaned_at_primary == cleaned_below)
         await until(lambda: link.reached >= point)
         there = cleaner_of(mirror, theirs.partition, Mirrors.none(theirs.partition).bound_of)
         assert await there.clean_dirtiest()
         assert theirs.partition.log.cleaning.holes_below <= cleaned_below
         assert theirs.offsets() == ours.offsets() == said | {"g0": 100, "g1": 101}
-        await expect_reconciled(home, mirror, link.reached)
+        await expect_reconciled(primary, mirror, link.reached)
         cut = leader.published_cut()
         await until(lambda: link.reached >= cut.point)
         cut_offset = cut.position_of(key_of(theirs.partition))
@@ -353,34 +355,34 @@ def rows_of(site: Site, shard: int) -> list[Row]:
 async def test_T13_a_transaction_ledger_is_compacted_in_both_regions_and_a_takeover_finds_every_decision(
     tmp_path: Path,
 ) -> None:
-    async with home_and_mirror(tmp_path, ledger_configs=CLEANED_SOON) as (
-        home, mirror, leader, tasks,
+    async with primary_and_mirror(tmp_path, ledger_configs=CLEANED_SOON) as (
+        primary, mirror, leader, tasks,
     ):  # fmt: skip
-        await home.create_topic("orders")
-        shards = [home.partition(TRANSACTION_LEDGER, number) for number in (0, 1)]
-        bounds = Mirrors.of(home, leader, shards)
-        _ = mirror.mirror(tasks, await home.listen())
+        await primary.create_topic("orders")
+        shards = [primary.partition(TRANSACTION_LEDGER, number) for number in (0, 1)]
+        bounds = Mirrors.of(primary, leader, shards)
+        _ = mirror.mirror(tasks, await primary.listen())
         link = mirror.link
-        await transact(home, 30)
+        await transact(primary, 30)
         await leader.final_round()
-        whole = [rows_of(home, shard) for shard in (0, 1)]
+        whole = [rows_of(primary, shard) for shard in (0, 1)]
         dirty = [number for number in (0, 1) if shards[number].log_end_offset > 60]
         await until(lambda: all(bounds.bound_of(shards[number]) > 60 for number in dirty))
         for number in dirty:
-            assert await cleaner_of(home, shards[number], bounds.bound_of).clean_dirtiest()
-        await transact(home, 1)
+            assert await cleaner_of(primary, shards[number], bounds.bound_of).clean_dirtiest()
+        await transact(primary, 1)
         await leader.final_round()
-        await expect_reconciled(home, mirror, link.reached)
+        await expect_reconciled(primary, mirror, link.reached)
         cut = leader.published_cut()
         await until(lambda: link.reached >= cut.point)
         for number in dirty:
             theirs = mirror.partition(TRANSACTION_LEDGER, number)
-            await until(lambda p=theirs: p.writer.cleaned_at_home > 60)  # type: ignore[misc]
+            await until(lambda p=theirs: p.writer.cleaned_at_primary > 60)  # type: ignore[misc]
             there = cleaner_of(mirror, theirs, Mirrors.none(theirs).bound_of)
             assert await there.clean_dirtiest()
             below = cut.position_of(key_of(theirs))
             known = whole[number][-1][0].offset
-            later = [row for row in rows_of(home, number) if row[0].offset > known]
+            later = [row for row in rows_of(primary, number) if row[0].offset > known]
             expected = replay([*whole[number], *later], below)
             theirs.truncate_to(below)
             found = replay(rows_of(mirror, number), below, theirs.log.cleaning.holes_below)

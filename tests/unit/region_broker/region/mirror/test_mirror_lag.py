@@ -1,4 +1,4 @@
-"""What home knows of its mirrors' lag (INV-MG1 to INV-MG5)."""
+"""What the primary knows of its mirrors' lag (INV-MG1 to INV-MG5)."""
 
 from uuid import UUID
 

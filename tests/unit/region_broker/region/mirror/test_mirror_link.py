@@ -8,7 +8,7 @@ from geo_replicator.link.core import LinkState
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.tidemarks.cut_leader import CutLeader
 from region_broker.wire.caps.disk_room import DiskRoom
-from tests.fixtures.linked_regions import Site, home_and_mirror, running, values_in
+from tests.fixtures.linked_regions import Site, primary_and_mirror, running, values_in
 from tests.fixtures.waiting import until
 
 
@@ -19,55 +19,55 @@ def at_rest(leader: CutLeader) -> bool:
 
 # Holds INV-SO1.
 async def test_mirror_holds_the_same_bytes_and_shows_them_at_a_tidemark(tmp_path: Path) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        await home.create_topic("orders", 2)
-        await home.produce("orders", b"a", b"b")
-        await home.produce("orders", b"c", number=1)
-        _ = mirror.mirror(tasks, await home.listen())
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("orders", 2)
+        await primary.produce("orders", b"a", b"b")
+        await primary.produce("orders", b"c", number=1)
+        _ = mirror.mirror(tasks, await primary.listen())
         link = mirror.link
         point = await leader.final_round()
         await until(lambda: link.reached >= point, what="the tidemark is reached")
         for number in (0, 1):
-            ours, theirs = mirror.partition("orders", number), home.partition("orders", number)
+            ours, theirs = mirror.partition("orders", number), primary.partition("orders", number)
             assert ours.reader.read_raw(0, 1 << 20) == theirs.reader.read_raw(0, 1 << 20)
             assert ours.sight.visible_end == theirs.high_watermark
-        assert mirror.tidemarks.claim() == home.tidemarks.claim()
+        assert mirror.tidemarks.claim() == primary.tidemarks.claim()
         assert mirror.tidemarks.claim().point == point
 
 
 # Holds INV-CL2.
 async def test_idle_domain_is_silent(tmp_path: Path) -> None:
-    home = Site(tmp_path / "h", "home")
+    primary = Site(tmp_path / "h", "primary")
     async with running() as tasks:
-        home.start(tasks)
-        leader = await home.act(tasks)
-        await home.create_topic("orders")
-        await home.produce("orders", b"a")
+        primary.start(tasks)
+        leader = await primary.act(tasks)
+        await primary.create_topic("orders")
+        await primary.produce("orders", b"a")
         await leader.final_round()
         await until(lambda: at_rest(leader), what="it rests")
-        closed, ends = leader.core.closed_count, [p.log_end_offset for p in home.partitions]
+        closed, ends = leader.core.closed_count, [p.log_end_offset for p in primary.partitions]
         for _ in range(100):
             await asyncio.sleep(0)
         assert at_rest(leader)
         assert leader.core.closed_count == closed
-        assert [p.log_end_offset for p in home.partitions] == ends
+        assert [p.log_end_offset for p in primary.partitions] == ends
 
 
 # Holds INV-CU1.
 async def test_link_resumes_exactly_when_the_mirror_stops_and_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        topic = await home.create_topic("orders")
-        await home.produce("orders", b"a")
-        port = await home.listen()
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        topic = await primary.create_topic("orders")
+        await primary.produce("orders", b"a")
+        port = await primary.listen()
         link_task = mirror.mirror(tasks, port)
         first = await leader.final_round()
         link = mirror.link
         await until(lambda: link.reached >= first, what="the first tidemark is reached")
         link_task.cancel()
         await asyncio.wait([link_task])
-        await home.produce("orders", b"b")
+        await primary.produce("orders", b"b")
         again = mirror.tidemarks.open_link(mirror.term)
         assert again.reached >= first
         tasks.create_task(again.run())
@@ -80,12 +80,12 @@ async def test_link_resumes_exactly_when_the_mirror_stops_and_goes_on(
 async def test_INV_DRM1_a_mirror_whose_disk_is_nearly_full_copies_nothing_until_there_is_room(
     tmp_path: Path,
 ) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        await home.create_topic("orders")
-        await home.produce("orders", b"a")
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("orders")
+        await primary.produce("orders", b"a")
         room = mirror.partitions.room = DiskRoom(100)
         room.note(1_000, 99)
-        _ = mirror.mirror(tasks, await home.listen())
+        _ = mirror.mirror(tasks, await primary.listen())
         link = mirror.link
         point = await leader.final_round()
         await until(lambda: "nearly full" in link.core.last_error, what="the link says why")
@@ -96,20 +96,20 @@ async def test_INV_DRM1_a_mirror_whose_disk_is_nearly_full_copies_nothing_until_
 
 
 async def test_T23_diverged_tail_goes_to_quarantine_and_is_replaced(tmp_path: Path) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        await home.create_topic("orders")
-        await home.produce("orders", b"a")
-        link_task = mirror.mirror(tasks, await home.listen())
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("orders")
+        await primary.produce("orders", b"a")
+        link_task = mirror.mirror(tasks, await primary.listen())
         first = await leader.final_round()
         link = mirror.link
         await until(lambda: link.reached >= first, what="the first tidemark is reached")
         link_task.cancel()
         await asyncio.wait([link_task])
         own = mirror.partition("orders")
-        own.become_leader(home.term.leader_epoch + 1)
+        own.become_leader(primary.term.leader_epoch + 1)
         await mirror.produce("orders", b"mine")
         own.become_mirror()
-        await home.produce("orders", b"b")
+        await primary.produce("orders", b"b")
         again = mirror.tidemarks.open_link(mirror.term)
         tasks.create_task(again.run())
         second = await leader.final_round()
@@ -119,14 +119,14 @@ async def test_T23_diverged_tail_goes_to_quarantine_and_is_replaced(tmp_path: Pa
 
 
 async def test_T15_deleted_topic_goes_when_a_tidemark_past_it_is_reached(tmp_path: Path) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        topic = await home.create_topic("orders")
-        await home.produce("orders", b"a")
-        _ = mirror.mirror(tasks, await home.listen())
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        topic = await primary.create_topic("orders")
+        await primary.produce("orders", b"a")
+        _ = mirror.mirror(tasks, await primary.listen())
         await leader.final_round()
         await until(lambda: mirror.partitions.get("orders", 0) is not None, what="it is created")
-        await home.create_topic("later")
-        await home.delete_topic(topic)
+        await primary.create_topic("later")
+        await primary.delete_topic(topic)
         await until(lambda: mirror.partitions.get("orders", 0) is None, what="it is deleted")
         await until(lambda: mirror.partitions.get("later", 0) is not None, what="later is created")
         assert "orders" not in mirror.metadata.image.topics
@@ -134,16 +134,16 @@ async def test_T15_deleted_topic_goes_when_a_tidemark_past_it_is_reached(tmp_pat
 
 # Holds INV-ML2.
 async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        await home.create_topic("orders")
-        await home.produce("orders", b"a")
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("orders")
+        await primary.produce("orders", b"a")
         point = await leader.final_round()
-        _ = mirror.mirror(tasks, await home.listen())
+        _ = mirror.mirror(tasks, await primary.listen())
         link = mirror.link
         await until(lambda: link.reached >= point, what="the tidemark is reached")
         running_leader = next(t for t in asyncio.all_tasks() if "CutLeader.run" in repr(t))
         running_leader.cancel()
-        await home.produce("orders", b"b")
+        await primary.produce("orders", b"b")
         copy = mirror.partition("orders")
         await until(lambda: copy.high_watermark == 2, what="the bytes are copied")
         assert copy.sight.visible_end == 1
@@ -153,13 +153,13 @@ async def test_T17_mirror_shows_nothing_that_no_tidemark_covers(tmp_path: Path) 
 async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_tidemark(
     tmp_path: Path,
 ) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        await home.create_topic("orders")
-        _ = mirror.mirror(tasks, await home.listen())
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("orders")
+        _ = mirror.mirror(tasks, await primary.listen())
         link = mirror.link
         points = [await leader.final_round()]
         for value in (b"a", b"b", b"c"):
-            await home.produce("orders", value)
+            await primary.produce("orders", value)
             points.append(await leader.final_round())
             await until(lambda: link.reached >= points[-1], what="the tidemark is reached")
             for key, position in mirror.tidemarks.claim().positions.items():
@@ -170,23 +170,23 @@ async def test_T17_readers_of_a_running_mirror_see_the_ledgers_move_with_each_ti
 
 
 # Holds INV-LD3.
-async def test_link_resumes_exactly_when_home_was_away(tmp_path: Path) -> None:
-    async with home_and_mirror(tmp_path) as (home, mirror, leader, tasks):
-        await home.create_topic("orders")
-        await home.produce("orders", b"a")
-        port = await home.listen()
+async def test_link_resumes_exactly_when_the_primary_was_away(tmp_path: Path) -> None:
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("orders")
+        await primary.produce("orders", b"a")
+        port = await primary.listen()
         _ = mirror.mirror(tasks, port)
         first = await leader.final_round()
         link = mirror.link
         await until(lambda: link.reached >= first, what="the first tidemark is reached")
-        home.server.close()
-        await home.server.wait_closed()
+        primary.server.close()
+        await primary.server.wait_closed()
         await until(lambda: link.core.state is LinkState.PAUSED, what="the link notices")
         assert link.core.last_error
-        await home.produce("orders", b"b")
-        home.server = PeerServer(home.network, home.identity)
-        home.source.register(home.server)
-        assert await home.listen(port) == port
+        await primary.produce("orders", b"b")
+        primary.server = PeerServer(primary.network, primary.identity)
+        primary.source.register(primary.server)
+        assert await primary.listen(port) == port
         second = await leader.final_round()
         await until(lambda: link.reached >= second, what="the second tidemark is reached")
         assert link.core.session_count == 2

@@ -36,7 +36,7 @@ class Mirror:
         self.mark(0)
 
     def write(self, producer_id: int) -> None:
-        """Write the data of a transaction to both, as home would."""
+        """Write the data of a transaction to both, as the primary would."""
         for partition in self.fixture.partitions:
             partition.sight.is_leader = True
             partition.writer.append(batch(origin=Origin(producer_id, 0, 0, transactional=True)))

@@ -25,7 +25,7 @@ PRODUCE, END_TXN = 0, 26
 
 @dataclass
 class Acting:
-    """The acting region as the target sees it."""
+    """The primary region as the target sees it."""
 
     acting: bool = True
     region_epoch: int = 8
@@ -75,7 +75,7 @@ def context(connection_id: int, state: dict[str, Any], newest: int = 0) -> Reque
 
 @dataclass
 class Fixture:
-    """A mirror's forwarder, and the acting region's side."""
+    """A mirror's forwarder, and the primary region's side."""
 
     forwarder: PeerForwarder
     server: PeerServer
@@ -88,7 +88,7 @@ class Fixture:
 async def fixture(acting: Acting | None = None) -> AsyncIterator[Fixture]:
     network, mirror, answers = AsyncioNetwork(), PlayedIdentity("mirror"), Answers()
     acting = acting or Acting()
-    server = PeerServer(network, PlayedIdentity("home"))
+    server = PeerServer(network, PlayedIdentity("primary"))
     ForwardTarget(answers, acting).register(server)
     listener = await server.start("127.0.0.1", 0)
     address = ("127.0.0.1", listener.port)

@@ -52,7 +52,7 @@ class Much(PeerMessage, frozen=True, kw_only=True):
 
 
 MUCH_BYTES = 4 << 20
-HELLO = PlayedIdentity("home").hello()
+HELLO = PlayedIdentity("primary").hello()
 
 
 def frame(message: PeerMessage, *attachment: bytes, correlation_id: int = 1) -> bytes:
@@ -131,10 +131,10 @@ async def served(
 async def test_requests_are_answered_and_refusals_are_answers() -> None:
     network, mirror = AsyncioNetwork(), PlayedIdentity("mirror")
     async with (
-        served(PlayedIdentity("home")) as (_, address),
+        served(PlayedIdentity("primary")) as (_, address),
         opened(network, address, mirror) as (client, hello),
     ):
-        assert (hello.region, mirror.heard[0].region) == ("home", "home")
+        assert (hello.region, mirror.heard[0].region) == ("primary", "primary")
         answers = [client.begin(Ask(number=number), Told, (b"a",)) for number in range(1, 13)]
         told = [await answer for answer in answers]
         assert [(got.number, bytes(raw)) for got, raw in told] == [
@@ -159,7 +159,7 @@ async def test_INV_LV1_a_session_with_its_handshake_before_is_answered_no_more_o
         raise PeerRefused("runs-elsewhere", f"another node runs as region {hello.region}")
 
     async with (
-        served(PlayedIdentity("home")) as (server, address),
+        served(PlayedIdentity("primary")) as (server, address),
         opened(network, address, mirror) as (client, _),
     ):
         assert (await client.call(Ask(number=2), Told)).number == 4
@@ -170,33 +170,33 @@ async def test_INV_LV1_a_session_with_its_handshake_before_is_answered_no_more_o
 
 
 async def test_other_clusters_are_refused_and_learn_nothing() -> None:
-    home, stranger = PlayedIdentity("home"), PlayedIdentity("x", cluster_id="other")
-    async with served(home) as (_, address):
+    primary, stranger = PlayedIdentity("primary"), PlayedIdentity("x", cluster_id="other")
+    async with served(primary) as (_, address):
         with pytest.raises(PeerRefused, match="check its peer addresses") as refused:
             async with opened(AsyncioNetwork(), address, stranger):
                 pass
     assert refused.value.code == "other-cluster"
-    assert home.heard == []
+    assert primary.heard == []
 
 
 async def test_lower_region_epochs_are_refused_and_both_sides_learn() -> None:
-    home, late = PlayedIdentity("home", region_epoch=17), PlayedIdentity("mirror")
-    async with served(home) as (_, address):
+    primary, late = PlayedIdentity("primary", region_epoch=17), PlayedIdentity("mirror")
+    async with served(primary) as (_, address):
         with pytest.raises(PeerRefused, match="follow that lineage first"):
             async with opened(AsyncioNetwork(), address, late):
                 pass
     assert [hello.region_epoch for hello in late.heard] == [17]
-    assert [hello.region_epoch for hello in home.heard] == [8]
+    assert [hello.region_epoch for hello in primary.heard] == [8]
 
 
 async def test_a_server_learns_a_higher_region_epoch_and_talks_on() -> None:
-    home, taker = PlayedIdentity("home"), PlayedIdentity("mirror", region_epoch=17)
+    primary, taker = PlayedIdentity("primary"), PlayedIdentity("mirror", region_epoch=17)
     async with (
-        served(home) as (_, address),
+        served(primary) as (_, address),
         opened(AsyncioNetwork(), address, taker) as (client, _),
     ):
         assert (await client.call(Ask(number=2), Told)).number == 4
-    assert [hello.region_epoch for hello in home.heard] == [17]
+    assert [hello.region_epoch for hello in primary.heard] == [17]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ async def test_a_server_learns_a_higher_region_epoch_and_talks_on() -> None:
 async def test_garbage_closes_its_connection_and_harms_nobody_else(garbage: bytes) -> None:
     network = AsyncioNetwork()
     async with (
-        served(PlayedIdentity("home")) as (_, address),
+        served(PlayedIdentity("primary")) as (_, address),
         opened(network, address, PlayedIdentity("mirror")) as (client, _),
     ):
         stream = await network.connect(*address)
@@ -291,7 +291,7 @@ async def test_INV_PS6_peers_that_stop_within_large_frames_give_way() -> None:
     large = frame(Ask(number=2), bytes(8 << 20))
     async with (
         AsyncExitStack() as stalled,
-        served(PlayedIdentity("home"), settings) as (server, address),
+        served(PlayedIdentity("primary"), settings) as (server, address),
     ):
         for _ in range(4):
             (await stalled.enter_async_context(connected(address))).write(large[: 1 << 19])
@@ -306,7 +306,7 @@ async def test_INV_PS6_peers_that_stop_within_large_frames_give_way() -> None:
 
 async def test_INV_PS6_answers_that_a_peer_does_not_take_are_few_and_end_its_connection() -> None:
     settings = PeerSettings(memory_bytes=8 * MUCH_BYTES, stall_timeout_ms=300)
-    async with served(PlayedIdentity("home"), settings) as (server, address):
+    async with served(PlayedIdentity("primary"), settings) as (server, address):
         most_bytes = 0
 
         def given_up() -> bool:
@@ -326,7 +326,7 @@ async def test_INV_PS6_answers_that_a_peer_does_not_take_are_few_and_end_its_con
 
 async def test_INV_PS6_who_makes_no_handshake_is_cut_off_and_connections_are_bounded() -> None:
     settings = PeerSettings(stall_timeout_ms=200, connections_max=2)
-    async with served(PlayedIdentity("home"), settings) as (_, address):
+    async with served(PlayedIdentity("primary"), settings) as (_, address):
         silent = await AsyncioNetwork().connect(*address)
         async with connected(address) as link:
             assert await closed_by_peer(await AsyncioNetwork().connect(*address))

@@ -26,7 +26,7 @@ async def test_INV_CL5_a_log_that_moves_again_and_again_wakes_a_resting_leader_o
         return step(core, event, now_ms=now_ms)
 
     monkeypatch.setattr(RoundsCore, "step", watched)
-    site = Site(tmp_path, "home")
+    site = Site(tmp_path, "primary")
     async with running() as tasks:
         site.start(tasks)
         leader = await site.act(tasks)
@@ -51,7 +51,7 @@ async def test_T31_a_final_round_is_repeated_for_what_became_durable_behind_its_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between D and the record of the tidemark a last batch gets durable; it is answered, so it must be covered."""
-    site = Site(tmp_path, "home")
+    site = Site(tmp_path, "primary")
     async with running() as tasks:
         site.start(tasks)
         leader = await site.act(tasks)
@@ -74,7 +74,7 @@ async def test_T31_a_final_round_is_repeated_for_what_became_durable_behind_its_
 
 
 async def test_INV_CL7_since_when_something_waits_for_a_tidemark_is_known(tmp_path: Path) -> None:
-    site = Site(tmp_path, "home")
+    site = Site(tmp_path, "primary")
     async with running() as tasks:
         site.start(tasks)
         leader = await site.act(tasks)

@@ -1,4 +1,4 @@
-"""T14: what retention keeps for mirrors, through restarts of home and absences of theirs."""
+"""T14: what retention keeps for mirrors, through restarts of the primary and absences of theirs."""
 
 import errno
 from pathlib import Path
@@ -17,8 +17,8 @@ FOLDER = Path("/data")
 POINTS = [TidemarkPoint(8, number) for number in range(3)]
 
 
-class Home:
-    """One partition's home, and what it knows of its mirrors."""
+class Primary:
+    """One partition's the primary, and what it knows of its mirrors."""
 
     def __init__(self) -> None:
         self.some: Fixture = fixture()
@@ -58,98 +58,102 @@ class Home:
 
 
 async def test_T14_nothing_is_held_for_a_mirror_that_never_came() -> None:
-    home = Home()
-    assert await home.held() is None
+    primary = Primary()
+    assert await primary.held() is None
 
 
 # Holds INV-RH1.
 async def test_T14_what_is_above_the_last_tidemark_that_a_mirror_has_reached_is_held() -> None:
-    """A takeover may cut there, and home must be able to go back to it; what it has copied does not count."""
-    home = Home()
-    await home.mirror_reports(copied=9, reached=POINTS[1])
-    assert await home.held() == 3
-    home.cut = Cut(POINTS[2], {home.key: 7})
-    assert await home.held() == 3
-    await home.mirror_reports(copied=9, reached=POINTS[2])
-    assert await home.held() == 7
+    """A takeover may cut there, and the primary must be able to go back to it; what it has copied does not count."""
+    primary = Primary()
+    await primary.mirror_reports(copied=9, reached=POINTS[1])
+    assert await primary.held() == 3
+    primary.cut = Cut(POINTS[2], {primary.key: 7})
+    assert await primary.held() == 3
+    await primary.mirror_reports(copied=9, reached=POINTS[2])
+    assert await primary.held() == 7
 
 
 # Holds INV-RH1.
-async def test_T14_home_knows_after_a_restart_what_a_mirror_that_is_away_has_not_copied() -> None:
-    home = Home()
-    await home.hold.meet("us")
-    home.start()
-    assert home.hold.of(home.some.partition) == 0  # it came, and no round of retention was since
-    assert await home.held() == 0
-    await home.mirror_reports(copied=2, reached=POINTS[1])
-    assert await home.held() == 2
-    home.start()
-    assert home.hold.of(home.some.partition) == 2
-    assert await home.held() == 2
+async def test_T14_primary_knows_after_a_restart_what_a_mirror_that_is_away_has_not_copied() -> (
+    None
+):
+    primary = Primary()
+    await primary.hold.meet("us")
+    primary.start()
+    assert (
+        primary.hold.of(primary.some.partition) == 0
+    )  # it came, and no round of retention was since
+    assert await primary.held() == 0
+    await primary.mirror_reports(copied=2, reached=POINTS[1])
+    assert await primary.held() == 2
+    primary.start()
+    assert primary.hold.of(primary.some.partition) == 2
+    assert await primary.held() == 2
 
 
 async def test_T14_a_region_that_acted_before_is_waited_for_though_it_never_mirrored_this_one() -> (
     None
 ):
-    home = Home()
-    home.acted = {"us"}
-    assert await home.held() == 0
+    primary = Primary()
+    primary.acted = {"us"}
+    assert await primary.held() == 0
 
 
 # Holds INV-RH3.
 async def test_T14_a_mirror_that_is_gone_for_a_week_holds_nothing_any_more() -> None:
-    home = Home()
-    await home.mirror_reports(copied=2, reached=POINTS[1])
-    assert await home.held() == 2
-    home.start()
-    home.clock.advance(MIRROR_HOLD_MS)
-    assert await home.held() == 2
-    home.clock.advance(1)
-    assert await home.held() is None
+    primary = Primary()
+    await primary.mirror_reports(copied=2, reached=POINTS[1])
+    assert await primary.held() == 2
+    primary.start()
+    primary.clock.advance(MIRROR_HOLD_MS)
+    assert await primary.held() == 2
+    primary.clock.advance(1)
+    assert await primary.held() is None
 
 
-async def test_T14_time_in_which_home_was_off_makes_no_mirror_old() -> None:
-    home = Home()
-    await home.mirror_reports(copied=2, reached=POINTS[1])
-    assert await home.held() == 2
-    home.clock.advance(2 * MIRROR_HOLD_MS)
-    home.start()
-    assert await home.held() == 2
+async def test_T14_time_in_which_the_primary_was_off_makes_no_mirror_old() -> None:
+    primary = Primary()
+    await primary.mirror_reports(copied=2, reached=POINTS[1])
+    assert await primary.held() == 2
+    primary.clock.advance(2 * MIRROR_HOLD_MS)
+    primary.start()
+    assert await primary.held() == 2
 
 
 async def test_INV_RH4_a_disk_that_takes_no_note_ends_no_round_of_retention() -> None:
-    home = Home()
-    await home.mirror_reports(copied=2, reached=POINTS[1])
+    primary = Primary()
+    await primary.mirror_reports(copied=2, reached=POINTS[1])
 
     def full(_operation: str, path: Path) -> None:
         raise OSError(errno.ENOSPC, "no room", str(path))
 
-    home.disk.fault = full
-    assert await home.held() == 2
-    home.disk.fault = None
-    assert await home.held() == 2
-    home.start()
-    assert home.hold.of(home.some.partition) == 2
+    primary.disk.fault = full
+    assert await primary.held() == 2
+    primary.disk.fault = None
+    assert await primary.held() == 2
+    primary.start()
+    assert primary.hold.of(primary.some.partition) == 2
 
 
 async def test_INV_RH2_a_mirror_that_could_not_be_noted_is_not_known() -> None:
-    home = Home()
+    primary = Primary()
 
     def full(_operation: str, path: Path) -> None:
         raise OSError(errno.ENOSPC, "no room", str(path))
 
-    home.disk.fault = full
+    primary.disk.fault = full
     for _ in range(2):
         with pytest.raises(OSError, match="no room"):
-            await home.hold.meet("us")
-    home.disk.fault = None
-    await home.hold.meet("us")
-    home.start()
-    assert home.hold.mirrors == ("us",)
+            await primary.hold.meet("us")
+    primary.disk.fault = None
+    await primary.hold.meet("us")
+    primary.start()
+    assert primary.hold.mirrors == ("us",)
 
 
 async def test_T14_a_damaged_file_holds_everything_for_every_region() -> None:
-    home = Home()
-    home.disk.write_file_atomic(FOLDER / FILE_NAME, b"{")
-    home.start()
-    assert await home.held() == 0
+    primary = Primary()
+    primary.disk.write_file_atomic(FOLDER / FILE_NAME, b"{")
+    primary.start()
+    assert await primary.held() == 0

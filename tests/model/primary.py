@@ -1,4 +1,4 @@
-"""Rounds at home (T1 to T11): ledger shards, partitions, a cut leader or two, and transactions that read each other.
+"""Rounds at the primary (T1 to T11): ledger shards, partitions, a cut leader or two, and transactions that read each other.
 
 Real, called at each move: `RoundsCore` and `Collection` (`geo_replicator.cut_rounds`), `RoundGate`
 (`txn_coordinator.rounds`), `CutIndex` (`idempotency.cut_index`), `broken_rules` (`geo_replicator.tidemark`). Plain: the
@@ -31,7 +31,7 @@ from geo_replicator.events import (
 )
 from geo_replicator.tidemark import broken_rules, first_vector
 from tests.model.explore import Broken, Label, Move
-from tests.model.home_states import (
+from tests.model.primary_states import (
     ABORT,
     COMMIT,
     DATA,
@@ -68,7 +68,7 @@ from txn_coordinator.rounds import RoundGate
 
 
 @dataclass(frozen=True)
-class Home:
+class Primary:
     """The instance; `mutants` are the rules that are left out."""
 
     size: Size

@@ -1,6 +1,6 @@
-"""States of the model of rounds at home, and the real cores in them.
+"""States of the model of rounds at the primary, and the real cores in them.
 
-Not here: what can happen (`home`).
+Not here: what can happen (`primary`).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""When home answers a mirror's fetch: what is gathered, and what does not wait."""
+"""When the primary answers a mirror's fetch: what is gathered, and what does not wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from typing_extensions import override
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
 from region_broker.log.cold_reads import ColdReads, Reading, T
 from region_broker.ports.system.disk import RealDisk
-from region_broker.region.mirror.link_source import COLLECT_MS, GATHER_MS, LinkSource
+from region_broker.region.mirror.primary_side import COLLECT_MS, GATHER_MS, PrimarySide
 from region_broker.region.peers.protocol import FetchedLogs, FetchLogs, FetchPosition
 from region_broker.region.peers.server import PeerServer, PeerSession, Reply
 from region_broker.wire.batches import Record, build_batch
@@ -25,9 +25,9 @@ PLENTY = 1 << 20
 
 @dataclass
 class Mirror:
-    """A mirror's fetches, as home's handler gets them; `clock` is home's."""
+    """A mirror's fetches, as the primary's handler gets them; `clock` is the primary's."""
 
-    home: Site
+    primary: Site
     clock: ManualClock
     server: PeerServer
     session: PeerSession
@@ -48,22 +48,22 @@ class Mirror:
 
     async def tidemark(self) -> None:
         """Append to the ledger of tidemarks, durably."""
-        partition = self.home.partition(TIDEMARK_LEDGER)
+        partition = self.primary.partition(TIDEMARK_LEDGER)
         batch = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
         await partition.wait_committed(partition.writer.append_ledger(batch).next_offset)
 
 
 @asynccontextmanager
 async def linked(folder: Path) -> AsyncIterator[Mirror]:
-    """Home, and a mirror that has everything."""
-    home, clock = Site(folder, "home"), ManualClock()
-    server = PeerServer(home.network, home.identity)
-    LinkSource(home.partitions, home.metadata, home.identity, clock).register(server)
-    syncing = asyncio.get_running_loop().create_task(home.group_commit.run())
-    topics = {name: await home.create_topic(name) for name in ("orders", "bills")}
-    topics[TIDEMARK_LEDGER] = await home.create_topic(TIDEMARK_LEDGER, internal=True)
-    session = PeerSession(1, "test", home.identity.hello())
-    mirror = Mirror(home, clock, server, session, topics)
+    """The primary, and a mirror that has everything."""
+    primary, clock = Site(folder, "primary"), ManualClock()
+    server = PeerServer(primary.network, primary.identity)
+    PrimarySide(primary.partitions, primary.metadata, primary.identity, clock).register(server)
+    syncing = asyncio.get_running_loop().create_task(primary.group_commit.run())
+    topics = {name: await primary.create_topic(name) for name in ("orders", "bills")}
+    topics[TIDEMARK_LEDGER] = await primary.create_topic(TIDEMARK_LEDGER, internal=True)
+    session = PeerSession(1, "test", primary.identity.hello())
+    mirror = Mirror(primary, clock, server, session, topics)
     assert await mirror.fetch(*topics) == {}
     yield mirror
     session.end()
@@ -79,9 +79,9 @@ async def turns() -> None:
 async def test_INV_SO5_what_moves_is_gathered(tmp_path: Path) -> None:
     async with linked(tmp_path) as mirror:
         fetching = asyncio.get_running_loop().create_task(mirror.fetch())
-        await mirror.home.produce("orders", b"a")
+        await mirror.primary.produce("orders", b"a")
         await until(lambda: len(mirror.clock.sleepers) >= 2, what="it gathers")
-        await mirror.home.produce("bills", b"b")
+        await mirror.primary.produce("bills", b"b")
         mirror.clock.pass_ms(GATHER_MS - 1)
         await turns()
         assert not fetching.done()
@@ -91,7 +91,7 @@ async def test_INV_SO5_what_moves_is_gathered(tmp_path: Path) -> None:
 
 async def test_INV_SO5_a_tidemark_takes_along_what_there_is_at_once(tmp_path: Path) -> None:
     async with linked(tmp_path) as mirror:
-        await mirror.home.produce("orders", b"a")
+        await mirror.primary.produce("orders", b"a")
         fetching = asyncio.get_running_loop().create_task(mirror.fetch())
         await turns()
         assert not fetching.done()
@@ -102,7 +102,7 @@ async def test_INV_SO5_a_tidemark_takes_along_what_there_is_at_once(tmp_path: Pa
 async def test_INV_SO5_a_backlog_does_not_wait(tmp_path: Path) -> None:
     async with linked(tmp_path) as mirror:
         for number in range(3):
-            await mirror.home.produce("orders", bytes([number]) * 1000)
+            await mirror.primary.produce("orders", bytes([number]) * 1000)
         await mirror.tidemark()
         sent = [await mirror.fetch(bytes_max=1500) for _ in range(3)]
         assert [found["orders"] > 0 for found in sent] == [True] * 3
@@ -112,7 +112,7 @@ async def test_INV_SO5_a_backlog_does_not_wait(tmp_path: Path) -> None:
 async def test_INV_SO4_a_log_with_much_to_send_does_not_hold_up_the_others(tmp_path: Path) -> None:
     async with linked(tmp_path) as mirror:
         for name in ("orders", "orders", "orders", "bills", "bills"):
-            await mirror.home.produce(name, b"x" * 1000)
+            await mirror.primary.produce(name, b"x" * 1000)
         await mirror.tidemark()
         one_batch = 1
         sent = [set(await mirror.fetch(bytes_max=one_batch)) for _ in range(6)]
@@ -136,20 +136,20 @@ async def test_INV_SO10_a_slow_disk_makes_small_answers_and_keeps_no_log_waiting
     tmp_path: Path,
 ) -> None:
     async with linked(tmp_path) as mirror:
-        partitions = mirror.home.partitions
+        partitions = mirror.primary.partitions
         partitions.cold_reads = SlowReads(mirror.clock)
         for name in ("orders", "bills"):
-            await mirror.home.produce(name, b"a")
+            await mirror.primary.produce(name, b"a")
         await mirror.tidemark()
         assert set(await mirror.fetch()) == {"orders"}
-        await mirror.home.produce("orders", b"b")
+        await mirror.primary.produce("orders", b"b")
         assert set(await mirror.fetch()) == {"bills"}
         assert [set(await mirror.fetch()) for _ in range(2)] == [{TIDEMARK_LEDGER}, {"orders"}]
 
 
 async def test_INV_SO3_a_topic_that_changes_is_told_at_once(tmp_path: Path) -> None:
     async with linked(tmp_path) as mirror:
-        await mirror.home.create_topic("more")
+        await mirror.primary.create_topic("more")
         assert await mirror.fetch() == {}
         assert mirror.clock.sleepers == [], "no clock was asked"
 
@@ -158,9 +158,9 @@ async def test_INV_SO6_what_is_not_in_memory_is_read_in_by_a_thread(tmp_path: Pa
     async with linked(tmp_path) as mirror:
         for name in ("orders", "bills"):
             for _ in range(20):
-                await mirror.home.produce(name, b"x" * 10_000)
+                await mirror.primary.produce(name, b"x" * 10_000)
         await mirror.tidemark()
-        cold_reads = mirror.home.partitions.cold_reads
+        cold_reads = mirror.primary.partitions.cold_reads
         load_pages(tmp_path)
         sent = await mirror.fetch("orders", "bills")
         assert cold_reads.warmed_count == 0

@@ -1,4 +1,4 @@
-"""Home's side of a link: the topic registry, leader epoch checks, what is new in the logs, and reports.
+"""The primary's side of a link: the topic registry, leader epoch checks, what is new in the logs, and reports.
 
 INV-SO1  only bytes below HW leave, verbatim; `__tidemarks` and the ledgers like any other log
 INV-SO7  nothing is served before this region's own logs are cut to the base that it took over at (T20): a mirror would
@@ -10,9 +10,10 @@ INV-SO9  nothing is compared with, or copied from, a history that is in dispute,
 INV-SO3  a fetch is answered as soon as a watched log has something new, or the registry changed; a waiting
          fetch costs nothing: logs wake it, nobody polls
 INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: readers of a mirror see nothing of it
-         before, and one answer costs home and mirror much the same however much is in it. Nobody waits while
+         before, and one answer costs primary and mirror much the same however much is in it. Nobody waits while
          there is a backlog
-INV-SO6  what a mirror that is behind asks for, and memory has not, is read in by a thread: home's loop does not wait for it
+INV-SO6  what a mirror that is behind asks for, and memory has not, is read in by a thread: the primary's loop does not
+         wait for it
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
 INV-SO10 an answer is not read for longer than `COLLECT_MS` and its last log: a mirror gives up one that takes too long, and
          its next session begins with all logs again. Those that are left have the first turns in the next answer
@@ -81,7 +82,7 @@ class MirrorReport:
     reached: TidemarkPoint
 
 
-class LinkSource:
+class PrimarySide:
     """Answers the links of all mirrors. `register` it with the peer server once."""
 
     def __init__(
