@@ -38,7 +38,7 @@ def _mirror_paused(soak: SoakStage, _primary: str, mirror: str, gap_s: float) ->
     time.sleep(gap_s)
 
 
-def _taker_killed(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
+def _candidate_killed(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> None:
     soak.kill(primary)
     for factor in (1.0, 0.5):
         soak.order("failover", mirror)
@@ -70,7 +70,7 @@ def _switch_twice(soak: SoakStage, primary: str, mirror: str, gap_s: float) -> N
     soak.switch(primary)
 
 
-def _switch_taker_killed(soak: SoakStage, _primary: str, mirror: str, gap_s: float) -> None:
+def _switch_candidate_killed(soak: SoakStage, _primary: str, mirror: str, gap_s: float) -> None:
     soak.order("switch", mirror)
     time.sleep(gap_s)
     soak.kill(mirror)
@@ -104,12 +104,12 @@ PLAYS: Final[dict[Kind, Callable[[SoakStage, str, str, float], None]]] = {
     Kind.PRIMARY_KILLED_BRIEFLY: _primary_killed_briefly,
     Kind.PRIMARY_PAUSED: _primary_paused,
     Kind.MIRROR_PAUSED: _mirror_paused,
-    Kind.TAKER_KILLED: _taker_killed,
+    Kind.CANDIDATE_KILLED: _candidate_killed,
     Kind.FAILOVER_ALIVE: _failover_alive,
     Kind.FAILOVER_PAUSED: _failover_paused,
     Kind.SWITCH: _switch,
     Kind.SWITCH_TWICE: _switch_twice,
-    Kind.SWITCH_TAKER_KILLED: _switch_taker_killed,
+    Kind.SWITCH_CANDIDATE_KILLED: _switch_candidate_killed,
     Kind.SWITCH_PRIMARY_KILLED: _switch_primary_killed,
     Kind.FAILOVERS_IN_A_ROW: _failovers_in_a_row,
     Kind.BOTH_KILLED: _both_killed,

@@ -20,8 +20,8 @@ class Kind(enum.Enum):
     PRIMARY_KILLED_BRIEFLY = "the primary is killed and started again, nobody takes over"
     PRIMARY_PAUSED = "the primary is stopped for a while and goes on"
     MIRROR_PAUSED = "the mirror is stopped for a while and goes on"
-    TAKER_KILLED = (
-        "the primary is killed, the taker too while it takes over; the order is given again"
+    CANDIDATE_KILLED = (
+        "the primary is killed, the candidate too while it takes over; the order is given again"
     )
     FAILOVER_ALIVE = "the mirror takes over while the primary is alive"
     FAILOVER_PAUSED = (
@@ -29,7 +29,7 @@ class Kind(enum.Enum):
     )
     SWITCH = "planned switch"
     SWITCH_TWICE = "planned switch there and back"
-    SWITCH_TAKER_KILLED = "the mirror is killed in the middle of a planned switch to it"
+    SWITCH_CANDIDATE_KILLED = "the mirror is killed in the middle of a planned switch to it"
     SWITCH_PRIMARY_KILLED = "the primary is killed in the middle of a planned switch away from it"
     FAILOVERS_IN_A_ROW = (
         "the primary is killed, the other takes over, the primary returns and takes over again"
@@ -76,7 +76,7 @@ def rounds(seed: int) -> Iterator[Round]:
 
 def _gap_s(kind: Kind, random: Random) -> float:
     match kind:
-        case Kind.TAKER_KILLED | Kind.SWITCH_TAKER_KILLED | Kind.SWITCH_PRIMARY_KILLED:
+        case Kind.CANDIDATE_KILLED | Kind.SWITCH_CANDIDATE_KILLED | Kind.SWITCH_PRIMARY_KILLED:
             return random.uniform(0.0, 0.5)
         case Kind.PRIMARY_PAUSED | Kind.MIRROR_PAUSED | Kind.FAILOVER_PAUSED:
             return random.uniform(1.0, 10.0)

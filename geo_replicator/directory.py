@@ -1,7 +1,7 @@
 """Region epochs and promises: who may act, as each region alone can judge it (T19, T24 two sites).
 
 INV-DY1  region_epoch = n << 3 | region ordinal: two regions never write under the same one (T19)
-INV-DY2  a promise is never weakened: only a higher epoch, or the same one by the same taker, is promised
+INV-DY2  a promise is never weakened: only a higher epoch, or the same one by the same candidate, is promised
 INV-DY3  a region that starts acts only if no site it could ask knows a higher epoch or a later promise
 
 Two sites have no majority: the operator's word stands in for an answer that cannot be had. A witness or a
@@ -34,14 +34,14 @@ class Promise:
     """Nothing of an epoch older than `region_epoch` is acted on, reached or forwarded any more."""
 
     region_epoch: int
-    taker: str
+    candidate: str
 
 
 NO_PROMISE: Final = Promise(0, "")
 
 
 class PromiseVerdict(Enum):
-    """What a region answers to a taker."""
+    """What a region answers to a failover candidate."""
 
     GRANTED = "granted"
     REPEATED = "repeated"
@@ -106,8 +106,8 @@ def judge_start(region_epoch: int, reports: Sequence[SiteReport]) -> StartDecisi
     if promised is not None and promised.promise.region_epoch > region_epoch:
         promise = promised.promise
         reason = (
-            f"region {promise.taker} was promised region epoch {promise.region_epoch}; this one goes on by itself, when"
+            f"region {promise.candidate} was promised region epoch {promise.region_epoch}; this one goes on by itself, when"
             " that one acts or gave up"
         )
-        return StartDecision(StartVerdict.WAIT, reason, promise.taker)
+        return StartDecision(StartVerdict.WAIT, reason, promise.candidate)
     return StartDecision(StartVerdict.ACT)

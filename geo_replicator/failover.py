@@ -80,7 +80,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     acting_region: str = ""
     promise: Promise = NO_PROMISE
     promise_before: Promise = NO_PROMISE
-    """What another taker was promised before this region began to take over."""
+    """What another candidate was promised before this region began to take over."""
     takeover: TakeoverBegun | None = None
     entry: EntryRecord | None = None
     unseen: tuple[EntryRecord, ...] = ()
@@ -126,7 +126,7 @@ TRANSITIONS: Final[dict[tuple[type[Event], Phase], Phase]] = {
     (TakeoverBegun, _DI): _FG,
     (DrainBegun, _AC): _DR,
     (DrainRolledBack, _DR): _AC,
-    # Whoever promised stands still until the taker acts: nothing older is acted on or reached (T24).
+    # Whoever promised stands still until the candidate acts: nothing older is acted on or reached (T24).
     **{(PromiseGiven, phase): _FD for phase in Phase if phase is not _UB},
     **{(HigherEpochLearned, phase): _FD for phase in Phase if phase is not _UB},
     (HistoryJoined, _UB): _FD,
@@ -180,13 +180,15 @@ def _remember(state: State, event: Event) -> State:
             return msgspec.structs.replace(state, refuted=event, reason=reason)
         case DrainRolledBack():
             return msgspec.structs.replace(state, reason="")
-        case PromiseGiven(region_epoch=region_epoch, taker=taker):
-            verdict = judge_promise(state.promise, state.region_epoch, Promise(region_epoch, taker))
+        case PromiseGiven(region_epoch=region_epoch, candidate=candidate):
+            verdict = judge_promise(
+                state.promise, state.region_epoch, Promise(region_epoch, candidate)
+            )
             assert verdict in _PROMISED, f"INV-FA5: {verdict} for {event} in {state}"
             fenced = _without_takeover(
-                state, f"region {taker} was promised region epoch {region_epoch}"
+                state, f"region {candidate} was promised region epoch {region_epoch}"
             )
-            return msgspec.structs.replace(fenced, promise=Promise(region_epoch, taker))
+            return msgspec.structs.replace(fenced, promise=Promise(region_epoch, candidate))
         case HigherEpochLearned(region_epoch=region_epoch, acting_region=acting_region):
             fenced = _without_takeover(state, why_fenced(state.region, region_epoch, acting_region))
             return msgspec.structs.replace(fenced, acting_region=acting_region, unseen=())
@@ -204,7 +206,7 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
             own = Promise(event.region_epoch, state.region)
             verdict = judge_promise(state.promise, state.region_epoch, own)
             assert verdict in _PROMISED, f"INV-DY2: {verdict} for {event} in {state}"
-            others = state.promise.taker not in {"", state.region}
+            others = state.promise.candidate not in {"", state.region}
             return msgspec.structs.replace(
                 state,
                 takeover=event,
@@ -215,7 +217,7 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
             )
         case TakeoverAbandoned(reason=reason):
             # The promise was to itself, for an epoch that is now never used: it binds nobody. One given to another
-            # taker before still binds: that one may act, and nothing older may be followed meanwhile (T24).
+            # candidate before still binds: that one may act, and nothing older may be followed meanwhile (T24).
             return msgspec.structs.replace(
                 _without_takeover(state, reason), promise=state.promise_before
             )

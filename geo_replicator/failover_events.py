@@ -143,10 +143,10 @@ class DrainRolledBack(msgspec.Struct, frozen=True, tag=True):
 
 
 class PromiseGiven(msgspec.Struct, frozen=True, tag=True):
-    """`taker` may act under `region_epoch`; nothing older is acted on here (T24)."""
+    """`candidate` may act under `region_epoch`; nothing older is acted on here (T24)."""
 
     region_epoch: int
-    taker: str
+    candidate: str = msgspec.field(name="taker")
 
 
 class HigherEpochLearned(msgspec.Struct, frozen=True, tag=True):

@@ -164,7 +164,7 @@ class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """What was lost, from what one region had to put into quarantine for one lineage entry.
 
-    `exact` in a region that returned: its tail is all that there was. The taker's own quarantine, and that of
+    `exact` in a region that returned: its tail is all that there was. The candidate's own quarantine, and that of
     another mirror, holds only what had been copied, so its losses are those known so far. With a statement, each
     lost transaction is either one of the `named_count` that it named, or in `not_arrived`, or in `unexplained`.
 

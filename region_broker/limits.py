@@ -21,7 +21,7 @@ ARRAY_ELEMENTS_MAX: Final = 100_000
 ELEMENTS_AT_ONCE_MAX: Final = 1_000
 PIECE_ELEMENTS: Final = 500
 # The same for what handlers do: rows of work, up to 10 us each.
-TURN_ROWS: Final = 200
+YIELD_ROWS: Final = 200
 REQUEST_STRING_BYTES_MAX: Final = 32_767
 
 # Requests of one connection that are being served at once; then its socket is left unread.
@@ -122,7 +122,7 @@ assert MEMBER_METADATA_BYTES_MAX < GROUP_VALUE_BYTES_MAX, "a group of one must b
 assert max(FETCH_PARTITION_COUNT_MAX, ADMIN_ITEMS_MAX, LOOKUPS_MAX) * 2 < ARRAY_ELEMENTS_MAX, (
     "what an API allows, each in a topic of its own, must pass the guard"
 )
-assert TURN_ROWS < PIECE_ELEMENTS <= ELEMENTS_AT_ONCE_MAX < ARRAY_ELEMENTS_MAX
+assert YIELD_ROWS < PIECE_ELEMENTS <= ELEMENTS_AT_ONCE_MAX < ARRAY_ELEMENTS_MAX
 assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FREE_HELD_BYTES < REQUEST_MEMORY_BYTES_MIN <= REQUEST_MEMORY_BYTES_DEFAULT

@@ -94,10 +94,10 @@ class Drill(SoakStage):
 
     def _between(self) -> None:
         """Bring back who is to take over, and let it copy."""
-        taker = self._taker()
-        if taker == PRIMARY:
+        candidate = self._candidate()
+        if candidate == PRIMARY:
             self.start(PRIMARY)
-        stage.wait_mirrored(self.cluster, SECOND, taker, MIRRORED_S)
+        stage.wait_mirrored(self.cluster, SECOND, candidate, MIRRORED_S)
         time.sleep(self._gap_s)
 
     def _second_failover(self) -> None:
@@ -108,9 +108,9 @@ class Drill(SoakStage):
         if self.third is Third.PRIMARY_RETURNS:
             self.tell(f"  start {PRIMARY}")
             self.cluster.launch(PRIMARY)
-        self.fail_over(self._taker())
+        self.fail_over(self._candidate())
 
-    def _taker(self) -> str:
+    def _candidate(self) -> str:
         return THIRD if self.third in (Third.PRIMARY_STAYS_DEAD, Third.PRIMARY_RETURNS) else PRIMARY
 
     def _blame_hanging(self, phase: str, late: Sequence[str]) -> None:

@@ -66,7 +66,7 @@ from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardHooks, ShardStatus
 from region_broker.groups.timers import DeadlineTimers
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.limits import TURN_ROWS
+from region_broker.limits import YIELD_ROWS
 
 
 def _is_verified() -> None:
@@ -266,7 +266,7 @@ class GroupCoordinator:
         for shard in self._shards:
             group_ids = shard.table.group_ids() if shard.status is ShardStatus.ACTIVE else []
             for count, group_id in enumerate(group_ids, 1):
-                if count % TURN_ROWS == 0:
+                if count % YIELD_ROWS == 0:
                     await self._clock.sleep_ms(0)
                 if shard.status is ShardStatus.ACTIVE:
                     self._expire_group(shard, group_id)

@@ -38,9 +38,9 @@ from region_broker.limits import (
     OFFSET_COMMIT_BYTES_MAX,
     OFFSET_METADATA_BYTES_MAX,
     PIECE_ELEMENTS,
-    TURN_ROWS,
+    YIELD_ROWS,
 )
-from region_broker.wire.codec.pieces import Pieces, in_turns
+from region_broker.wire.codec.pieces import Pieces, run_yielding
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class OffsetService:
         `verify` is called in the step that judges and appends; what it raises goes through.
         """
         pieces = self._ready(shard, request, transactional=producer is not None)
-        ready = await in_turns(pieces, self._pause)
+        ready = await run_yielding(pieces, self._pause)
         verify()
         verdict = self._judge(shard, request, transactional=producer is not None)
         if verdict is GroupVerdict.OK and not self._holds(ready, shard, request):
@@ -150,7 +150,7 @@ class OffsetService:
                 ready.offsets.add(wanted.tp, value, transactional=transactional)
             if ready.batch.size_bytes > OFFSET_COMMIT_BYTES_MAX:
                 break
-            if in_pieces and count % TURN_ROWS == 0:
+            if in_pieces and count % YIELD_ROWS == 0:
                 yield
         return ready
 
@@ -237,7 +237,7 @@ class OffsetService:
                 return FetchOutcome(verdict)
         last_offset = table.last_record_offset.get(group_id)
         pieces = _fetched(table, request, self._ports.image().topics)
-        offsets = await in_turns(pieces, self._pause)
+        offsets = await run_yielding(pieces, self._pause)
         if last_offset is not None:
             try:
                 await self._ports.log.committed(shard.index, last_offset + 1)
@@ -262,7 +262,7 @@ def _fetched(
     """Return the offsets asked for as they are at the first step, many of them in pieces (INV-GV3)."""
     places: Mapping[TopicPartition, CommittedOffset] = table.committed.get(request.group_id, {})
     pending: Container[TopicPartition] = ()
-    if request.partitions is None or len(request.partitions) > TURN_ROWS:
+    if request.partitions is None or len(request.partitions) > YIELD_ROWS:
         places = dict(places)
     if request.require_stable:
         pending = table.pending_partitions(request.group_id)
@@ -283,7 +283,7 @@ def _fetched(
         else:
             at, epoch = place.committed_offset, place.leader_epoch
             offsets.append(FetchedOffset(tp, GroupVerdict.OK, at, epoch, place.metadata))
-        if count % TURN_ROWS == 0:
+        if count % YIELD_ROWS == 0:
             yield
     return tuple(offsets)
 

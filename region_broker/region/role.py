@@ -170,7 +170,7 @@ class RegionRole:
         """Be counted as a change under way (INV-RR4); raises `CommandRefused` where the gate is closed.
 
         1. CreateTopics passes the gate. 2. The gate closes, the last tidemark is published. 3. The topic is created and
-        answered. 4. The taker cuts at that tidemark: the topic would be gone.
+        answered. 4. The candidate cuts at that tidemark: the topic would be gone.
         """
         if not self._gate_open:
             raise CommandRefused(NOT_ACTING, f"nothing is changed here now: {self._reason}")

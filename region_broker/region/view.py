@@ -103,7 +103,7 @@ class RegionService:
             "region_epoch": domain.region_epoch,
             "promised": {
                 "region_epoch": state.promise.region_epoch,
-                "region": state.promise.taker,
+                "region": state.promise.candidate,
             },
             "tidemark": self._tidemark(),
             "waits_for": "other_start" if aside else _waits_for(state, lag, outlook.nobody_acts),

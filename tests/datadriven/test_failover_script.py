@@ -50,7 +50,7 @@ WORDS: dict[str, Callable[..., Event]] = {
     "adopted": lambda epoch: Adopted(int(epoch)),
     "drain": lambda target: DrainBegun("op", target),
     "drain-over": lambda: DrainRolledBack("over"),
-    "promise": lambda epoch, taker: PromiseGiven(int(epoch), taker),
+    "promise": lambda epoch, candidate: PromiseGiven(int(epoch), candidate),
     "higher-epoch": lambda epoch, acting: HigherEpochLearned(int(epoch), acting),
     "return": lambda epoch, acting, base: ReturnBegun((entry(epoch, acting, base),)),
     "returned": lambda epoch: Returned(int(epoch)),

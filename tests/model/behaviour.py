@@ -57,7 +57,7 @@ class Behaviour:
     rounds: dict[int, _Round] = field(default_factory=dict)
     tidemarks: dict[TidemarkPoint, tuple[int, dict[int, int]]] = field(default_factory=dict)
     newest: dict[int, TidemarkPoint] = field(default_factory=dict)
-    takers: dict[int, str] = field(default_factory=dict)
+    candidates: dict[int, str] = field(default_factory=dict)
     entries: dict[int, EntryRecord] = field(default_factory=dict)
     moves: int = 0
 
@@ -115,11 +115,13 @@ class Behaviour:
                 named = self.names[fencing.region_ordinal_of(epoch)]
                 self._must(named == region, "T19: an epoch names its region", event)
                 self._must(epoch > before.highest_epoch_known, "T19: above all known", event)
-                self._must(epoch not in self.takers, "T19: an epoch is wanted once", event)
-                self.takers[epoch] = region
-            case PromiseGiven(region_epoch=epoch, taker=taker):
-                self._must(self.takers.get(epoch) == taker, "T24: who is promised has asked", event)
-                asked = Promise(epoch, taker)
+                self._must(epoch not in self.candidates, "T19: an epoch is wanted once", event)
+                self.candidates[epoch] = region
+            case PromiseGiven(region_epoch=epoch, candidate=candidate):
+                self._must(
+                    self.candidates.get(epoch) == candidate, "T24: who is promised has asked", event
+                )
+                asked = Promise(epoch, candidate)
                 verdict = judge_promise(before.promise, before.region_epoch, asked)
                 self._must(verdict is PromiseVerdict.GRANTED, "T24: a promise holds", event)
             case CutChosen(entry=entry):

@@ -84,7 +84,7 @@ class Entry(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a region said to a taker when it promised: all up to what it has shown or published."""
+    """What a region said to a failover candidate when it promised: all up to what it has shown or published."""
 
     region_epoch: int
     region: int
@@ -94,7 +94,7 @@ class Answer(NamedTuple):
 
 
 class State(NamedTuple):
-    """All regions, the answers to takers, the directory, and what clients were told to be safe."""
+    """All regions, the answers to candidates, the directory, and what clients were told to be safe."""
 
     regions: tuple[Region, ...]
     answers: frozenset[Answer] = frozenset()
@@ -131,7 +131,7 @@ class Takeover:
         )
 
     def canonical(self, state: State) -> State:
-        """Forget answers to takers that have chosen."""
+        """Forget answers to candidates that have chosen."""
         wanted = set()
         for region in state.regions:
             now = state_of(region)
@@ -299,7 +299,7 @@ class Takeover:
         return _publish(_record(state, at, Adopted(now.entry.region_epoch)), at)
 
     def _may_adopt(self, state: State, now: failover.State) -> bool:
-        """A slow taker hears of the later one, and returns (T25)."""
+        """A slow candidate hears of the later one, and returns (T25)."""
         assert now.entry is not None
         later = state.entries[-1].region_epoch > now.entry.region_epoch
         return not later or "T25 the directory takes any entry" in self.mutants

@@ -391,16 +391,16 @@ class World:
         entry = LineageEntry(takeover.region_epoch, region.name, cut.point, positions)
         region.record(CutChosen(EntryRecord.of(entry)))
 
-    def _promise(self, peer: Region, takeover: TakeoverBegun, taker: str) -> bool:
+    def _promise(self, peer: Region, takeover: TakeoverBegun, candidate: str) -> bool:
         if peer.now.phase is Phase.UNBORN:
             return True  # it promises nothing, and the operator's word stands
-        asked = directory.Promise(takeover.region_epoch, taker)
+        asked = directory.Promise(takeover.region_epoch, candidate)
         state = peer.now
         verdict = directory.judge_promise(state.promise, state.region_epoch, asked)
         if verdict is directory.PromiseVerdict.GRANTED:
             if state.phase is Phase.ACTING and peer.term >= 0:
                 self.tide(peer.name)
-            peer.record(PromiseGiven(takeover.region_epoch, taker))
+            peer.record(PromiseGiven(takeover.region_epoch, candidate))
             return True
         return verdict is directory.PromiseVerdict.REPEATED
 
@@ -443,12 +443,14 @@ class World:
                     return
 
     def _is_bound(self, state: failover.State) -> bool:
-        """Until the taker says that it gave up (T24); a region of its own promise knows that it did."""
+        """Until the candidate says that it gave up (T24); a region of its own promise knows that it did."""
         promise = state.promise
-        if promise.taker == state.region:
+        if promise.candidate == state.region:
             return False
-        takers = [peer.now for peer in self.peers(state.region) if peer.name == promise.taker]
-        return all(taker.abandoned_epoch < promise.region_epoch for taker in takers)
+        candidates = [
+            peer.now for peer in self.peers(state.region) if peer.name == promise.candidate
+        ]
+        return all(candidate.abandoned_epoch < promise.region_epoch for candidate in candidates)
 
     # A link session, from hello to the last byte.
 

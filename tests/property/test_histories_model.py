@@ -332,7 +332,7 @@ def test_T32_to_T36_hold_on_long_walks() -> None:
 
 
 def test_T35_a_region_epoch_that_was_begun_twice_takes_back_nothing() -> None:
-    """The second taker of one number is the first one, wound back to a time before it took over."""
+    """The second candidate of one number is the first one, wound back to a time before it took over."""
     world = newborn(2)
     for shown in (("show", "eu"), ("copy folder", "us"), ("show", "eu")):
         world = judged(world, shown, settled=True)
@@ -391,7 +391,7 @@ def acts_by_configuration(region: str) -> State:
     return failover.born(Born(region, region == NAMES[0], 8))
 
 
-TWO_TAKERS: list[Action] = [
+TWO_CANDIDATES: list[Action] = [
     ("cut", "eu", "us"), ("cut", "us", "ap"), ("failover", "us"), ("failover", "ap"), ("write", "us"), ("write", "ap"),
 ]  # fmt: skip
 CORES: dict[str, tuple[object, str, Callable[..., object], list[Action]]] = {
@@ -408,7 +408,7 @@ CORES: dict[str, tuple[object, str, Callable[..., object], list[Action]]] = {
         directory,
         "next_region_epoch",
         lambda known, _ordinal: 8 + max(known, default=0),
-        TWO_TAKERS,
+        TWO_CANDIDATES,
     ),
 }
 
@@ -418,7 +418,7 @@ def test_a_core_that_judges_otherwise_is_noticed(
     complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, name, instead, trace = CORES[complaint]
-    count = 3 if trace is TWO_TAKERS else 2
+    count = 3 if trace is TWO_CANDIDATES else 2
     play(count, trace)
     monkeypatch.setattr(module, name, instead)
     with pytest.raises(Broken, match=complaint):

@@ -188,7 +188,7 @@ async def test_T32_a_folder_without_history_refuses_a_takeover_and_promises_noth
         await waits(pair.eu)
         with pytest.raises(OperationRefused, match="cannot take over"):
             pair.eu.node.operations.begin_failover(confirmed=True)
-        message = AskPromise(domain="main", region_epoch=17, taker="us", planned=False)
+        message = AskPromise(domain="main", region_epoch=17, candidate="us", planned=False)
         with pytest.raises(PeerRefused, match="promises nothing"):
             await pair.us.node.failover.parts.peers.ask(
                 "eu", message, PromiseAnswer, timeout_ms=1_000

@@ -88,7 +88,7 @@ def mirror_shows_all_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sight, "visible_end", property(lambda self: self.high_watermark))
 
 
-def taker_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def candidate_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def cut_logs(*_args: object) -> list[object]:
         return []
 
@@ -160,7 +160,7 @@ Run = Callable[[Path, int], Any]
 MUTANTS: list[tuple[Mutant, Run]] = [
     (a_cut_is_where_the_logs_end, one_life),
     (mirror_shows_all_it_has, one_life),
-    (taker_cuts_nothing, one_life),
+    (candidate_cuts_nothing, one_life),
     (quarantine_keeps_nothing, one_life),
     (one_partition_gets_no_marker, one_life),
     (answers_before_the_sync, restarts),

@@ -1,6 +1,6 @@
 """A takeover goes on from wherever the process died: at every disk operation of FENCING, CUTTING and ADOPTING.
 
-The taker's disk and folder are copied at the moment before the takeover; each run starts from such a copy, dies
+The candidate's disk and folder are copied at the moment before the takeover; each run starts from such a copy, dies
 at another disk operation (by SIGKILL or by a power cut), is started again, and must end where the run ended
 that nothing disturbed: same base, same records, same quarantine, nothing open. Then the same for the return of the
 old primary: from its start over the cutting of its logs until it mirrors.
@@ -44,7 +44,7 @@ class Result:
 
 
 class Outset:
-    """The taker as it stood when the primary died; every run starts from here."""
+    """The candidate as it stood when the primary died; every run starts from here."""
 
     def __init__(self, region: Region, fabric: Fabric | None = None) -> None:
         self._name, self._folder = region.name, region.folder

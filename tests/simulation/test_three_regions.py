@@ -1,4 +1,4 @@
-"""Rule T24 over three regions: what a third region has shown is not taken back by a taker that had reached less."""
+"""Rule T24 over three regions: what a third region has shown is not taken back by a failover candidate that had reached less."""
 
 import asyncio
 import dataclasses
@@ -89,7 +89,7 @@ async def ended(pair: Pair, operation: Operation) -> Operation:
     return operation
 
 
-async def test_T24_a_taker_first_copies_what_another_region_that_promised_has_reached(
+async def test_T24_a_candidate_first_copies_what_another_region_that_promised_has_reached(
     tmp_path: Path,
 ) -> None:
     async with one_behind(tmp_path, 1) as (pair, ap):
@@ -105,7 +105,7 @@ async def test_T24_a_taker_first_copies_what_another_region_that_promised_has_re
         await pair.until(lambda: shown(ap) == 4, "and goes on")
 
 
-async def test_T24_a_taker_that_cannot_copy_it_cuts_nothing_and_names_the_way_out(
+async def test_T24_a_candidate_that_cannot_copy_it_cuts_nothing_and_names_the_way_out(
     tmp_path: Path,
 ) -> None:
     async with one_behind(tmp_path, 2, deletes=OTHER) as (pair, ap):
@@ -124,7 +124,7 @@ async def test_T24_a_taker_that_cannot_copy_it_cuts_nothing_and_names_the_way_ou
         assert await values_at(pair, pair.us) == await values_at(pair, ap) == list(VALUES)
 
 
-async def test_T24_a_taker_copies_what_another_region_has_reached_that_lost_a_log_without_records(
+async def test_T24_a_candidate_copies_what_another_region_has_reached_that_lost_a_log_without_records(
     tmp_path: Path,
 ) -> None:
     """Whoever takes over cuts nothing to what it copies from: nobody's history is in danger (INV-QM1)."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from region_broker.limits import TURN_ROWS
+from region_broker.limits import YIELD_ROWS
 from region_broker.log.failures import ColdRange
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.codec.fast_paths.fetch import FetchedRow
@@ -20,7 +20,7 @@ from tests.fixtures.page_cache import drop_pages, load_pages, tells_cached
 FETCH, API_VERSIONS = 1, 18
 VERSION = 12
 BATCHES = 20
-WITHOUT_A_TASK, WITH_A_TASK = 4, TURN_ROWS + 1
+WITHOUT_A_TASK, WITH_A_TASK = 4, YIELD_ROWS + 1
 
 
 def request(count: int, *, wait_ms: int = 0, bytes_min: int = 1) -> dict[str, Any]:

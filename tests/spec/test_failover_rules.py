@@ -75,7 +75,7 @@ async def wait(durable: asyncio.Event) -> None:
 
 # Holds INV-FA3, INV-FS2.
 @pytest.mark.parametrize("step", [TakeoverBegun, CutChosen, LogsCut, Adopted])
-async def test_T18_a_taker_killed_after_any_step_goes_on_where_it_was(
+async def test_T18_a_candidate_killed_after_any_step_goes_on_where_it_was(
     pair: Pair, step: type[Event]
 ) -> None:
     await pair.eu.write("first")
@@ -163,7 +163,7 @@ async def test_T18_a_cut_killed_between_two_logs_goes_on_and_moves_nothing_twice
     assert sorted((tail.partition, tail.first_offset) for tail in tails) == [(0, 1), (1, 0)]
 
 
-def test_T19_the_epoch_of_a_taker_is_above_all_known_and_its_own() -> None:
+def test_T19_the_epoch_of_a_candidate_is_above_all_known_and_its_own() -> None:
     assert next_region_epoch([8], 1) == 2 << 3 | 1
     assert next_region_epoch([8, 17], 0) == 3 << 3
     assert next_region_epoch([8], 1) != next_region_epoch([8], 2)
@@ -204,7 +204,8 @@ async def test_T20_every_log_ends_at_its_position_and_the_tail_is_in_quarantine_
 async def test_T20_nobody_copies_from_a_region_that_has_not_cut_its_own_logs_yet(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The taker waits for a region that does not answer; another one has heard of the lineage, and is cut already."""
+    """The candidate waits for a region that does not answer; another one has heard of the lineage, and is cut
+    already."""
     await pair.eu.write("first")
     await pair.reached("first")
     caplog.set_level(logging.INFO)
@@ -358,7 +359,7 @@ async def test_T31_a_region_that_promised_in_vain_takes_over_from_itself_and_los
 ) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
-    # The taker asks by force, gets its promise, and dies for good.
+    # The candidate asks by force, gets its promise, and dies for good.
     durable = hang_after(pair.us, TakeoverBegun)
     await pair.eu.driver.record(PromiseGiven(17, "us"))
     await pair.us.kill()

@@ -414,7 +414,7 @@ async def test_INV_FE6_only_partitions_that_changed_are_looked_at(
 async def test_INV_H10_a_request_that_is_overtaken_while_it_is_answered_changes_its_session_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "TURN_ROWS", 1)  # others are served after each partition
+    monkeypatch.setattr(fetch, "YIELD_ROWS", 1)  # others are served after each partition
     note_quiet = Fetching._note_quiet
     async with wire_fixture(tmp_path) as fixture:
         await fixture.topic("t", 4)

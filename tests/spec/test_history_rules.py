@@ -403,7 +403,7 @@ async def test_T15_a_takeover_before_that_tidemark_has_the_old_topic_again(pair:
     assert b"of the new one" in b"".join(pair.us.quarantine.chunks(tail))
 
 
-async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_taker_is_killed_meanwhile(
+async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_candidate_is_killed_meanwhile(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, new = await made_again(pair)

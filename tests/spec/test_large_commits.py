@@ -13,7 +13,7 @@ from region_broker.groups import offset_service
 from region_broker.groups.messages import CommitOutcome, CommitRequest, FetchOutcome, OffsetToCommit
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict as V
-from region_broker.limits import ELEMENTS_AT_ONCE_MAX, TURN_ROWS
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, YIELD_ROWS
 from tests.unit.region_broker.groups.fakes import Fixture, ManualClock, running, stable_member, tp
 
 MANY = 3_000
@@ -62,7 +62,7 @@ async def test_INV_GV1_a_large_commit_is_made_in_pieces_and_written_as_one(
         else:
             outcome = await made.groups.txn_commit_offsets(commit(MANY), producer)
         assert outcome == CommitOutcome(V.OK)
-        assert clock.turns - before >= MANY // TURN_ROWS
+        assert clock.turns - before >= MANY // YIELD_ROWS
         assert made.ledger.batches == appended + 1
         made.assert_live_is_replay()
         if producer is not None:
@@ -96,7 +96,7 @@ async def test_C46_a_large_commit_is_verified_in_the_step_that_appends_it() -> N
         with pytest.raises(PermissionError):
             await made.groups.txn_commit_offsets(commit(MANY), PRODUCER, verify)
         assert seen == [(clock.turns, appended)]
-        assert clock.turns - before >= MANY // TURN_ROWS
+        assert clock.turns - before >= MANY // YIELD_ROWS
         assert made.ledger.batches == appended
 
 
@@ -154,7 +154,7 @@ async def test_INV_GV3_a_large_fetch_shows_one_moment(every: bool) -> None:
         await turns_until(clock, started + 2)
         await made.groups.commit_offsets(commit(900, 2))
         outcome = await task
-        assert clock.turns - started >= MANY // TURN_ROWS
+        assert clock.turns - started >= MANY // YIELD_ROWS
         assert [each.committed_offset for each in outcome.offsets] == [1] * MANY
 
 

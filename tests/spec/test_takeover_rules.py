@@ -20,7 +20,7 @@ AFTER_TAKEOVER = (2 << 3 | 1) << 16
 
 
 def taken_over() -> PartitionState:
-    """Sequences 0..9 are in the cut; the taker allows one gap."""
+    """Sequences 0..9 are in the cut; the candidate allows one gap."""
     state = state_of(data(0, sequence=0, count=10, leader_epoch=AT_PRIMARY))
     state.allow_gap_once()
     return state

@@ -135,7 +135,9 @@ async def test_T26_readers_ahead_of_the_cut_wait_until_their_groups_have_rejoine
     await until(lambda: not pair.us.partition().readers_ahead, "nobody is waited for any more")
 
 
-async def test_T21_a_taker_acts_only_once_a_tidemark_of_its_own_is_published(pair: Pair) -> None:
+async def test_T21_a_candidate_acts_only_once_a_tidemark_of_its_own_is_published(
+    pair: Pair,
+) -> None:
     """Rounds are held until it acts without one, or has had the time to."""
     await pair.eu.write("first")
     await pair.reached("first")

@@ -65,7 +65,7 @@ async def error_of(client: RawClient, version: int) -> int:
 async def test_P4_batch_that_waited_over_a_marker_is_not_taken_into_the_next_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_rows: int
 ) -> None:
-    monkeypatch.setattr(produce, "TURN_ROWS", turn_rows)  # 0: every request is one of many batches
+    monkeypatch.setattr(produce, "YIELD_ROWS", turn_rows)  # 0: every request is one of many batches
     async with held_fixture(tmp_path) as (fixture, client, held):
         fixture.txn.in_transaction.add(T0)
         client.send(0, 12, another_producers())
@@ -84,7 +84,7 @@ async def test_P4_batch_that_waited_over_a_marker_is_not_taken_into_the_next_tra
 async def test_P4_answer_of_the_coordinator_that_comes_after_the_marker_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_rows: int
 ) -> None:
-    monkeypatch.setattr(produce, "TURN_ROWS", turn_rows)  # 0: every request is one of many batches
+    monkeypatch.setattr(produce, "YIELD_ROWS", turn_rows)  # 0: every request is one of many batches
     async with held_fixture(tmp_path) as (fixture, client, held):
         client.send(0, 12, transactional())
         await waits(fixture)

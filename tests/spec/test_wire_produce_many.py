@@ -1,6 +1,6 @@
 """Produce requests of many batches over a real socket and real logs: the rules of any Produce hold in pieces, too.
 
-A piece is made of two or three batches here (`TURN_ROWS`), so that a few are many.
+A piece is made of two or three batches here (`YIELD_ROWS`), so that a few are many.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE = 49, 48
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "TURN_ROWS", 3)
-    monkeypatch.setattr(produce_many, "TURN_ROWS", 3)
+    monkeypatch.setattr(produce, "YIELD_ROWS", 3)
+    monkeypatch.setattr(produce_many, "YIELD_ROWS", 3)
 
 
 def errors(answered: Any) -> list[int]:

@@ -10,24 +10,24 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 
 
 async def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> Fields:
     """Answer each partition by itself."""
     count = sum(1 + len(topic.partitions) for topic in request.topics)
     check_count("AlterPartitionReassignments", count)
-    turns, responses = Turns(), []
+    yielding, responses = CooperativeYield(), []
     for topic in request.topics:
-        await turns.row()
+        await yielding.row()
 
         def row(part: Any, name: str = str(topic.name)) -> Fields:
             return _answered(ctx, name, part)
 
-        rows = await each_in_turns(topic.partitions, row, turns)
+        rows = await each_yielding(topic.partitions, row, yielding)
         responses.append({"name": topic.name, "partitions": rows})
     return {
         "allow_replication_factor_change": getattr(

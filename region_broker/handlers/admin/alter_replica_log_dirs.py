@@ -9,24 +9,24 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 
 
 async def handle_alter_replica_log_dirs(ctx: RequestContext, request: Any) -> Fields:
     """Answer each partition by itself."""
     asked = [(folder.path, topic) for folder in request.dirs for topic in folder.topics]
     check_count("AlterReplicaLogDirs", sum(1 + len(topic.partitions) for _, topic in asked))
-    own, turns, results = str(ctx.services.partitions.data_dir), Turns(), []
+    own, yielding, results = str(ctx.services.partitions.data_dir), CooperativeYield(), []
     for path, topic in asked:
-        await turns.row()
+        await yielding.row()
 
         def row(index: int, name: str = str(topic.name), found: bool = path == own) -> Fields:
             error = _error(ctx, name, index) if found else ErrorCode.log_dir_not_found
             return {"partition_index": index, "error_code": error}
 
-        rows = await each_in_turns(topic.partitions, row, turns)
+        rows = await each_yielding(topic.partitions, row, yielding)
         results.append({"topic_name": topic.name, "partitions": rows})
     return {"results": results}
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.partitions.partition import Partition
 
@@ -19,7 +19,7 @@ from region_broker.partitions.partition import Partition
 async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Fields:
     """Describe the partitions named, or all; those that are not here are left out."""
     table = ctx.services.partitions
-    turns = Turns()
+    yielding = CooperativeYield()
     asked = request.topics
     if asked is None:
         found = list(table)
@@ -27,7 +27,7 @@ async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Fields:
         return {"error_code": ErrorCode.invalid_request, "results": []}
     else:
         named = dict.fromkeys((topic.topic, index) for topic in asked for index in topic.partitions)
-        maybe = await each_in_turns(named, lambda place: table.get(*place), turns)
+        maybe = await each_yielding(named, lambda place: table.get(*place), yielding)
         found = [partition for partition in maybe if partition is not None]
     try:
         total_bytes, usable_bytes = table.volume_bytes()
@@ -38,17 +38,17 @@ async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Fields:
     result = {
         "error_code": error,
         "log_dir": str(table.data_dir),
-        "topics": await _topics(found, turns),
+        "topics": await _topics(found, yielding),
         "total_bytes": total_bytes,
         "usable_bytes": usable_bytes,
     }
     return {"error_code": ErrorCode.none, "results": [result]}
 
 
-async def _topics(partitions: list[Partition], turns: Turns) -> list[Fields]:
+async def _topics(partitions: list[Partition], yielding: CooperativeYield) -> list[Fields]:
     rows: dict[str, list[Fields]] = defaultdict(list)
     for partition in partitions:
-        await turns.row()
+        await yielding.row()
         rows[partition.tp.topic].append(
             {
                 "partition_index": partition.tp.partition,

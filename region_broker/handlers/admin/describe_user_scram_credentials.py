@@ -9,17 +9,17 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 
 
 async def handle_describe_user_scram_credentials(_ctx: RequestContext, request: Any) -> Fields:
     """Answer for each name once."""
     check_count("DescribeUserScramCredentials", len(request.users or ()))
-    turns, rows = Turns(), []
+    yielding, rows = CooperativeYield(), []
     for name, times in Counter(str(user.name) for user in request.users or ()).items():
-        await turns.row()
+        await yielding.row()
         rows.append(_row(name, times))
     return {"error_code": ErrorCode.none, "error_message": "", "results": rows}
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 
 _UNAVAILABLE: Final = {
     0: ErrorCode.preferred_leader_not_available,
@@ -25,7 +25,7 @@ _UNAVAILABLE: Final = {
 
 async def handle_elect_leaders(ctx: RequestContext, request: Any) -> Fields:
     """Say for each partition that its leader stays."""
-    kind, turns = int(getattr(request, "election_type", 0)), Turns()
+    kind, yielding = int(getattr(request, "election_type", 0)), CooperativeYield()
     asked = request.topic_partitions
     check_count("ElectLeaders", sum(1 + len(topic.partitions) for topic in asked or ()))
     if kind not in _UNAVAILABLE:
@@ -36,24 +36,24 @@ async def handle_elect_leaders(ctx: RequestContext, request: Any) -> Fields:
         ]
         return {"error_code": ErrorCode.invalid_request, "replica_election_results": results}
     if asked is None:
-        return {"replica_election_results": await _all(ctx, kind, turns)}
+        return {"replica_election_results": await _all(ctx, kind, yielding)}
     results = []
     for topic in asked:
-        await turns.row()
+        await yielding.row()
 
         def row(index: int, name: str = str(topic.topic)) -> Fields:
             return _elected(ctx, name, index, kind)
 
-        results.append(_result(topic.topic, await each_in_turns(topic.partitions, row, turns)))
+        results.append(_result(topic.topic, await each_yielding(topic.partitions, row, yielding)))
     return {"replica_election_results": results}
 
 
-async def _all(ctx: RequestContext, kind: int, turns: Turns) -> list[Fields]:
+async def _all(ctx: RequestContext, kind: int, yielding: CooperativeYield) -> list[Fields]:
     results = []
     for name, topic in ctx.services.metadata.image.topics.items():
         rows = []
         for index in range(topic.partition_count):
-            await turns.row()
+            await yielding.row()
             row = _elected(ctx, name, index, kind)
             if row["error_code"] is not ErrorCode.election_not_needed:
                 rows.append(row)

@@ -11,15 +11,15 @@ from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.limits import ADMIN_ITEMS_MAX, DESCRIBED_BYTES_MAX
 from region_broker.wire.memory_budget import Share
 from region_broker.wire.server import CloseConnection
 
 _Name = TypeVar("_Name", bound=Hashable)
-Describe = Callable[[_Name, Turns], Awaitable[Fields]]
+Describe = Callable[[_Name, CooperativeYield], Awaitable[Fields]]
 
 TOO_LARGE: Final = ErrorCode.invalid_request
 TOO_LARGE_TEXT: Final = "the answer would become too large; ask for fewer in one request"
@@ -42,20 +42,20 @@ async def described(
     refuse: Callable[[_Name], Fields],
 ) -> list[Fields]:
     """Return a row for each name: what `describe` says, or `refuse` from where the answer is full."""
-    memory, share, turns = ctx.services.memory, Share(), Turns()
+    memory, share, yielding = ctx.services.memory, Share(), CooperativeYield()
     left_bytes = min(DESCRIBED_BYTES_MAX, memory.left_bytes // 2)
     known: dict[_Name, tuple[Fields, int]] = {}
     rows: list[Fields] = []
     taken_bytes = 0
     try:
         for name in names:
-            await turns.row()
+            await yielding.row()
             if rows and taken_bytes >= left_bytes:
                 rows.append(refuse(name))
                 continue
             if name not in known:
-                row = await describe(name, turns)
-                known[name] = row, await _size_bytes(row, turns)
+                row = await describe(name, yielding)
+                known[name] = row, await _size_bytes(row, yielding)
             row, size_bytes = known[name]
             if rows and taken_bytes + size_bytes > left_bytes:
                 taken_bytes = left_bytes  # full: what comes after is not looked up any more
@@ -69,12 +69,12 @@ async def described(
     return rows
 
 
-async def _size_bytes(fields: Mapping[str, Any], turns: Turns) -> int:
+async def _size_bytes(fields: Mapping[str, Any], yielding: CooperativeYield) -> int:
     """Return about what these fields take."""
     total_bytes = 0
     waiting: list[Mapping[str, Any]] = [fields]
     while waiting:
-        await turns.row()
+        await yielding.row()
         total_bytes += _ROW_BYTES
         for value in waiting.pop().values():
             if isinstance(value, str | bytes | memoryview):

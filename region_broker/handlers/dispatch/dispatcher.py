@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
+from region_broker.handlers.dispatch.cooperative_yield import order_of_starts
 from region_broker.handlers.dispatch.error_log import ErrorLog
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Begin, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import (
@@ -33,7 +34,6 @@ from region_broker.handlers.dispatch.services import (
     RequestContext,
     Services,
 )
-from region_broker.handlers.dispatch.turns import order_of_starts
 from region_broker.wire.codec.answers import (
     AnswerTooLarge,
     encode_response,
@@ -43,7 +43,7 @@ from region_broker.wire.codec.answers import (
 )
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.entities import request_schema
-from region_broker.wire.codec.pieces import in_turns
+from region_broker.wire.codec.pieces import run_yielding
 from region_broker.wire.codec.requests import decode_request, request_pieces
 from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.connection import Buffer, Incoming
@@ -227,7 +227,7 @@ class Dispatcher:
                     order = order_of_starts(ctx.connection_state, make=True)
                     assert order is not None
                     await order.acquire()
-                request = await in_turns(request_pieces(api.key, ctx.version, body))
+                request = await run_yielding(request_pieces(api.key, ctx.version, body))
             held = order if api.forward else None
             forwards = api.forward and not self._services.region.acting
             return _Begun(forwards, request, held)
@@ -314,7 +314,7 @@ async def _encoded(asked: Incoming | RequestContext, fields: Fields | bytes) -> 
     try:
         if isinstance(fields, bytes) or not has_many_rows(fields):
             return encode_response(*address, fields)
-        return await in_turns(response_pieces(*address, fields))
+        return await run_yielding(response_pieces(*address, fields))
     except AnswerTooLarge as error:
         raise CloseConnection(str(error)) from error
 
@@ -338,7 +338,7 @@ async def _error_fields(
 ) -> Fields | None:
     """Return an answer that carries `error` for everything asked, or None when there is no such."""
     if api.on_error is not None:
-        request: Any = await in_turns(request_pieces(api.key, ctx.version, body))
+        request: Any = await run_yielding(request_pieces(api.key, ctx.version, body))
         return api.on_error(ctx, request, error)
     return top_level_error(api.key, ctx.version, error)
 

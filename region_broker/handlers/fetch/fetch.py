@@ -25,7 +25,7 @@ from region_broker.limits import (
     FETCH_PARTITION_COUNT_MAX,
     FETCH_WAIT_MS_MAX,
     PIECE_ELEMENTS,
-    TURN_ROWS,
+    YIELD_ROWS,
 )
 from region_broker.log.failures import ColdRange
 from region_broker.partitions.fetch_sessions import (
@@ -51,7 +51,7 @@ from region_broker.wire.codec.fast_paths.fetch import (
     TopicKey,
     pieces_of_answer,
 )
-from region_broker.wire.codec.pieces import Pieces, drained, in_turns
+from region_broker.wire.codec.pieces import Pieces, drained, run_yielding
 
 _ERROR_OF: Final = {
     SessionError.NOT_FOUND: ErrorCode.fetch_session_id_not_found,
@@ -68,7 +68,7 @@ _FENCED: Final = int(ErrorCode.fenced_leader_epoch)
 
 async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
     """Serve a request that waits for memory first, or has many partitions."""
-    fetching = await in_turns(_entered(ctx, request))
+    fetching = await run_yielding(_entered(ctx, request))
     if isinstance(fetching, Written):
         return fetching
     memory, reading = ctx.services.memory, fetching.reading
@@ -76,7 +76,7 @@ async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
         return await fetching.written_in_turns()
     ended = asyncio.Event()
     try:
-        await in_turns(reading.begin(ended.set))
+        await run_yielding(reading.begin(ended.set))
         await ended.wait()
     finally:
         reading.end()
@@ -85,7 +85,7 @@ async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
 
 def begin_fetch(ctx: RequestContext, request: FetchRequest, finish: Finish) -> bool:
     """Answer at once, or when `bytes_min` are there, at the latest after `wait_ms_max`; False if that needs a task."""
-    if ctx.services.memory.full or _wanted_count(ctx, request) > TURN_ROWS:
+    if ctx.services.memory.full or _wanted_count(ctx, request) > YIELD_ROWS:
         return False
     fetching = drained(_entered(ctx, request))
     if isinstance(fetching, Written):
@@ -158,7 +158,7 @@ class Fetching:
 
     async def written_in_turns(self) -> Written:
         """Read, and write the answer; other work goes on in between."""
-        while isinstance(written := await in_turns(self._written()), ColdRange):
+        while isinstance(written := await run_yielding(self._written()), ColdRange):
             read_in = asyncio.Event()
             self._ctx.services.partitions.cold_reads.begin(written, read_in.set)
             await read_in.wait()
@@ -214,7 +214,7 @@ class Fetching:
             session = read.item.session
             if session is not None and (partition := self.reading.holds(read)):
                 session.note_quiet(read.item, partition)
-            if done % TURN_ROWS == 0:
+            if done % YIELD_ROWS == 0:
                 yield
 
 

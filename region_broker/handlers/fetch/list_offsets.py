@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import (
     find_partition,
     isolation_of,
@@ -16,7 +17,6 @@ from region_broker.handlers.dispatch.partitions import (
 )
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.limits import LOOKUPS_MAX
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.partitions.partition import Partition
@@ -39,11 +39,11 @@ async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
     if sum(len(topic.partitions) for topic in request.topics) > LOOKUPS_MAX:
         raise CloseConnection(f"a ListOffsets request names more than {LOOKUPS_MAX} partitions")
     isolation = isolation_of(int(getattr(request, "isolation_level", 0)))
-    turns = Turns()
-    asked = await _asked(request, turns)
+    yielding = CooperativeYield()
+    asked = await _asked(request, yielding)
     found: dict[tuple[str, int], Partition | ErrorCode] = {}
     for (name, index), items in asked.items():
-        await turns.row()
+        await yielding.row()
         twice = len(items) > 1 or isolation is None
         found[name, index] = ErrorCode.invalid_request if twice else _found(ctx, name, items[0])
     # The ends of all partitions as of one moment: a mirror ends them at one whole cut.
@@ -54,17 +54,17 @@ async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
     }
     topics: dict[str, list[Fields]] = {topic.name: [] for topic in request.topics}
     for place, items in asked.items():
-        await turns.row()
+        await yielding.row()
         topics[place[0]].append(await _row(found[place], items[0], isolation, ends.get(place, -1)))
     return {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
 
 
-async def _asked(request: Any, turns: Turns) -> dict[tuple[str, int], list[Any]]:
+async def _asked(request: Any, yielding: CooperativeYield) -> dict[tuple[str, int], list[Any]]:
     """Return what is asked of each partition; one asked for twice is answered once, INVALID_REQUEST, as in Kafka."""
     asked: dict[tuple[str, int], list[Any]] = {}
     for topic in request.topics:
         for item in topic.partitions:
-            await turns.row()
+            await yielding.row()
             asked.setdefault((topic.name, int(item.partition_index)), []).append(item)
     return asked
 

@@ -6,20 +6,20 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.partitions import find_partition, leader_epoch_error
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 
 
 async def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> Fields:
     """Answer, per partition, the largest epoch <= the one asked for and the offset behind its end."""
     check_count("OffsetForLeaderEpoch", sum(len(topic.partitions) for topic in request.topics))
-    turns = Turns()
+    yielding = CooperativeYield()
     topics: list[Fields] = []
     for topic in request.topics:
         answer = partial(_partition, ctx, topic.topic)
-        rows = await each_in_turns(topic.partitions, answer, turns)
+        rows = await each_yielding(topic.partitions, answer, yielding)
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}
 

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.partitions import find_partition, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
-from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, TURN_ROWS
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, YIELD_ROWS
 from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange, PartitionFailed
 from region_broker.partitions.fetch_sessions import FetchSession, Wanted
 from region_broker.partitions.partition import Partition
@@ -81,7 +81,7 @@ class Reading:
             if not self._look_at(item):
                 self._over()
                 return
-            if done % TURN_ROWS == 0:
+            if done % YIELD_ROWS == 0:
                 yield
                 if not self._waits:
                     return
@@ -155,7 +155,7 @@ class Reading:
             if row.records:
                 left_bytes -= len(row.records)
                 first = False
-            if len(found) % TURN_ROWS == 0:
+            if len(found) % YIELD_ROWS == 0:
                 yield
         if lacking:
             self._tries += 1

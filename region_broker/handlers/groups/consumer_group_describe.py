@@ -13,9 +13,9 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 from region_broker.handlers.groups.errors import ERROR_OF, coordinator, group_operations
 from region_broker.handlers.groups.names import topic_names
 
@@ -28,9 +28,9 @@ async def handle_consumer_group_describe(ctx: RequestContext, request: Any) -> F
     names = topic_names(ctx)
     check_count("ConsumerGroupDescribe", len(request.group_ids))
 
-    async def describe(group_id: str, turns: Turns) -> Fields:
+    async def describe(group_id: str, yielding: CooperativeYield) -> Fields:
         group = coordinator(ctx).describe_modern(group_id)
-        members = await each_in_turns(group.members, lambda each: _member(each, names), turns)
+        members = await each_yielding(group.members, lambda each: _member(each, names), yielding)
         return _group(group, members, operations)
 
     return {"groups": await described(ctx, request.group_ids, describe, _too_large)}

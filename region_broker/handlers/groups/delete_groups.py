@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.groups.errors import ERROR_OF, coordinator
 from region_broker.limits import ADMIN_ITEMS_MAX
 
@@ -18,9 +18,9 @@ async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:
         return _on_error(ctx, request, ErrorCode.invalid_request)
     groups = coordinator(ctx)
     rows: list[Fields] = []
-    turns = Turns.of_a_write()
+    yielding = CooperativeYield.of_a_write()
     for name in names:
-        await turns.row()
+        await yielding.row()
         rows.append({"group_id": name, "error_code": ERROR_OF[await groups.delete_group(name)]})
     return {"results": rows}
 

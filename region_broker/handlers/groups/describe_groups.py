@@ -14,9 +14,9 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 from region_broker.handlers.groups.errors import ERROR_OF, NONE, coordinator, group_operations
 
 
@@ -26,9 +26,9 @@ async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:
     operations = group_operations(asked=asked)
     check_count("DescribeGroups", len(request.groups))
 
-    async def describe(group_id: str, turns: Turns) -> Fields:
+    async def describe(group_id: str, yielding: CooperativeYield) -> Fields:
         group = coordinator(ctx).describe(group_id)
-        members = await each_in_turns(group.members, _member, turns)
+        members = await each_yielding(group.members, _member, yielding)
         missing = group.verdict is GroupVerdict.GROUP_NOT_FOUND
         error_code = NONE if missing and ctx.version < 6 else ERROR_OF[group.verdict]
         return _row(group, error_code, members, operations)

@@ -12,9 +12,9 @@ from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.operations import GROUP_OPERATIONS, NOT_ASKED
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 
 NONE: Final = 0
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -82,7 +82,7 @@ def is_known(ctx: RequestContext, tp: TopicPartition) -> bool:
 
 
 async def offsets_of(
-    ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], turns: Turns
+    ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], yielding: CooperativeYield
 ) -> tuple[tuple[OffsetToCommit, ...], Container[TopicPartition]]:
     """Return what (name, topic of the request) commit, and the partitions that did not exist when this was asked.
 
@@ -93,7 +93,7 @@ async def offsets_of(
     for name, topic in topics:
         for part in topic.partitions if name is not None else ():
             assert name is not None
-            await turns.row()
+            await yielding.row()
             tp = TopicPartition(name, part.partition_index)
             known = ctx.services.metadata.image.topics.get(name)
             if known is None or not 0 <= tp.partition < known.partition_count:

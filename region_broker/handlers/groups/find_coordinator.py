@@ -9,9 +9,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 
 _KEY_TYPES: Final = (0, 1)
 
@@ -22,7 +22,7 @@ async def handle_find_coordinator(ctx: RequestContext, request: Any) -> Fields:
     if ctx.version >= 4:
         keys = request.coordinator_keys
         check_count("FindCoordinator", len(keys))
-        rows = await each_in_turns(keys, lambda key: _row(ctx, key, key_type), Turns())
+        rows = await each_yielding(keys, lambda key: _row(ctx, key, key_type), CooperativeYield())
         return {"coordinators": rows}
     return _row(ctx, request.key, key_type)
 

@@ -15,9 +15,9 @@ from region_broker.groups.messages import (
     CommitRequest,
     MemberIdentity,
 )
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 from region_broker.handlers.groups.errors import (
     ERROR_OF,
     UNKNOWN_TOPIC_ID,
@@ -36,7 +36,7 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     by_id = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else {}
     names = [topic_name(topic, by_id) for topic in request.topics]
     named = zip(names, request.topics, strict=True)
-    offsets, unknown = await offsets_of(ctx, named, Turns.of_a_write())
+    offsets, unknown = await offsets_of(ctx, named, CooperativeYield.of_a_write())
     outcome = await coordinator(ctx).commit_offsets(
         CommitRequest(
             group_id=request.group_id,
@@ -46,11 +46,11 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
             knows_epochs=ctx.version >= _MEMBER_EPOCHS_FROM,
         )
     )
-    turns = Turns()
+    yielding = CooperativeYield()
     topics: list[Fields] = []
     for topic, name in zip(request.topics, names, strict=True):
         error_of = partial(_error, outcome, unknown, name)
-        topics.append(_answered(topic, await each_in_turns(topic.partitions, error_of, turns)))
+        topics.append(_answered(topic, await each_yielding(topic.partitions, error_of, yielding)))
     return {"topics": topics}
 
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.groups.errors import (
     ERROR_OF,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -26,16 +26,16 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:
     ]
     if len(asked) > ADMIN_ITEMS_MAX:
         return {"error_code": ErrorCode.invalid_request, "topics": []}
-    turns = Turns.of_a_write()
+    yielding = CooperativeYield.of_a_write()
     known: list[TopicPartition] = []
     for tp in asked:
-        await turns.row()
+        await yielding.row()
         if is_known(ctx, tp):
             known.append(tp)
     verdict, verdicts = await coordinator(ctx).delete_offsets(request.group_id, known)
     topics: dict[str, list[Fields]] = {}
     for tp in asked if not ERROR_OF[verdict] else ():
-        await turns.row()
+        await yielding.row()
         error = ERROR_OF[verdicts[tp]] if tp in verdicts else UNKNOWN_TOPIC_OR_PARTITION
         row = {"partition_index": tp.partition, "error_code": error}
         topics.setdefault(tp.topic, []).append(row)

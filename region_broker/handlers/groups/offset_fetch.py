@@ -14,9 +14,9 @@ from region_broker.groups.messages import FetchedOffset, FetchOutcome
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count, described
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.groups.errors import ERROR_OF, UNKNOWN_TOPIC_ID, coordinator
 from region_broker.handlers.groups.names import topic_name, topic_names
 
@@ -39,7 +39,7 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
         outcome = FetchOutcome(
             outcome.verdict, tuple(FetchedOffset(tp, outcome.verdict) for tp in asked or [])
         )
-    by_topic = await _by_topic(outcome, Turns())
+    by_topic = await _by_topic(outcome, CooperativeYield())
     topics = [{"name": name, "partitions": parts} for name, parts in by_topic.items()]
     return {"topics": topics, "error_code": ERROR_OF[outcome.verdict]}
 
@@ -48,8 +48,8 @@ async def _groups(ctx: RequestContext, wanted: Any, *, require_stable: bool) -> 
     """Answer for each group, as often as it is asked for; what makes the answer too large is refused."""
     check_count("OffsetFetch", sum(1 + _count(each.topics) for each in wanted))
 
-    async def describe(index: int, turns: Turns) -> Fields:
-        return await _group(ctx, wanted[index], require_stable, turns)
+    async def describe(index: int, yielding: CooperativeYield) -> Fields:
+        return await _group(ctx, wanted[index], require_stable, yielding)
 
     def too_large(index: int) -> Fields:
         return {"group_id": wanted[index].group_id, "topics": [], "error_code": TOO_LARGE}
@@ -62,7 +62,7 @@ def _count(topics: Any) -> int:
 
 
 async def _group(
-    ctx: RequestContext, wanted: Any, require_stable: bool, turns: Turns
+    ctx: RequestContext, wanted: Any, require_stable: bool, yielding: CooperativeYield
 ) -> dict[str, Any]:
     by_id = ctx.version >= _TOPIC_IDS_FROM
     names = topic_names(ctx) if by_id else NO_NAMES
@@ -76,7 +76,7 @@ async def _group(
     ids = {name: topic_id for topic_id, name in names.items()}
     topics: list[dict[str, Any]] = [
         {"name": name, "topic_id": ids.get(name), "partitions": parts}
-        for name, parts in (await _by_topic(outcome, turns)).items()
+        for name, parts in (await _by_topic(outcome, yielding)).items()
         if not by_id or name in ids  # deleted since: nobody could tell which topic it was
     ]
     if outcome.verdict is GroupVerdict.OK and by_id:
@@ -96,21 +96,23 @@ def _unknown(topic: Any) -> dict[str, Any]:
 async def _asked(topics: Any, names: Mapping[UUID, str] = NO_NAMES) -> list[TopicPartition] | None:
     if topics is None:
         return None
-    turns = Turns()
+    yielding = CooperativeYield()
     asked: list[TopicPartition] = []
     for topic in topics:
         name = topic_name(topic, names)
         for partition in topic.partition_indexes if name is not None else ():
             assert name is not None
-            await turns.row()
+            await yielding.row()
             asked.append(TopicPartition(name, partition))
     return asked
 
 
-async def _by_topic(outcome: FetchOutcome, turns: Turns) -> dict[str, list[dict[str, Any]]]:
+async def _by_topic(
+    outcome: FetchOutcome, yielding: CooperativeYield
+) -> dict[str, list[dict[str, Any]]]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for place in outcome.offsets:
-        await turns.row()
+        await yielding.row()
         part = _part(place.tp.partition, ERROR_OF[place.verdict], place)
         topics.setdefault(place.tp.topic, []).append(part)
     return topics

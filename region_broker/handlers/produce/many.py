@@ -1,4 +1,4 @@
-"""A Produce request of many batches: TURN_ROWS of them in a step, and others are served in between.
+"""A Produce request of many batches: YIELD_ROWS of them in a step, and others are served in between.
 
 INV-HPM1 each batch is verified, appended and waited for in one step; between two steps the transaction may end, and what
          comes after is refused (INV-H14)
@@ -28,30 +28,30 @@ from region_broker.handlers.produce.batches import (
     refuse_unverified,
 )
 from region_broker.handlers.produce.wait import Item, ProduceWait, written_pieces
-from region_broker.limits import TURN_ROWS
+from region_broker.limits import YIELD_ROWS
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
-from region_broker.wire.codec.pieces import Pieces, in_turns
+from region_broker.wire.codec.pieces import Pieces, run_yielding
 
 
 async def produce_many(ctx: RequestContext, request: ProduceRequest) -> Written | None:
     """Append each batch, wait until all are durable, return the answer; None with acks=0."""
     ended = asyncio.Event()
     with place(ctx) as turn:
-        items, transactional, heavy = await in_turns(_looked_at(ctx, request))
+        items, transactional, heavy = await run_yielding(_looked_at(ctx, request))
         with guarded(ctx, transactional):
             await turn()
             for item in heavy:
                 await prepare(item)
-            if missing := await in_turns(_missing(ctx, request, transactional)):
+            if missing := await run_yielding(_missing(ctx, request, transactional)):
                 await add(ctx, request, missing)
             wait = ProduceWait(ctx, request, items, ended.set)
-            await in_turns(_appended(ctx, request, items, wait))
+            await run_yielding(_appended(ctx, request, items, wait))
     if request.acks == 0:
         check_silent(items)
         return None
     wait.all_expected()
     await ended.wait()
-    return await in_turns(written_pieces(ctx, request, items))
+    return await run_yielding(written_pieces(ctx, request, items))
 
 
 def _looked_at(
@@ -62,7 +62,7 @@ def _looked_at(
     transactional: list[Item] = []
     heavy: list[Item] = []
     coming = items_of(request)
-    while piece := list(islice(coming, TURN_ROWS)):
+    while piece := list(islice(coming, YIELD_ROWS)):
         items += piece
         transactional += checked(ctx, request, piece)
         heavy += heavy_of(piece)
@@ -92,4 +92,4 @@ def _appended(
 
 
 def _by_turns(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    return (items[start : start + TURN_ROWS] for start in range(0, len(items), TURN_ROWS))
+    return (items[start : start + YIELD_ROWS] for start in range(0, len(items), YIELD_ROWS))

@@ -30,7 +30,7 @@ from region_broker.handlers.produce.batches import (
 )
 from region_broker.handlers.produce.many import produce_many
 from region_broker.handlers.produce.wait import ProduceWait, written
-from region_broker.limits import TURN_ROWS
+from region_broker.limits import YIELD_ROWS
 from region_broker.wire.codec.fast_paths.produce import KEY, VERSIONS, ProduceRequest
 
 _TOPIC_IDS_SINCE: Final = 13
@@ -67,7 +67,7 @@ async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Writte
 def begin_produce(ctx: RequestContext, request: ProduceRequest, finish: Finish) -> bool:
     """Append each batch, and let the answer be made when all are durable; False if that needs a task."""
     items = list(items_of(request))
-    if len(items) > TURN_ROWS:
+    if len(items) > YIELD_ROWS:
         return False
     transactional = refuse_mixed(items, checked(ctx, request, items))
     if ORDER_KEY in ctx.connection_state or heavy_of(items):
@@ -85,7 +85,7 @@ def begin_produce(ctx: RequestContext, request: ProduceRequest, finish: Finish) 
 
 
 def _is_many(request: ProduceRequest) -> bool:
-    return sum(len(topic.batches) for topic in request.topics) > TURN_ROWS
+    return sum(len(topic.batches) for topic in request.topics) > YIELD_ROWS
 
 
 def error_answer(ctx: RequestContext, request: ProduceRequest, error_code: int) -> Fields:

@@ -10,10 +10,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.topics.config_resources import Refused
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 
@@ -28,9 +28,9 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Fields:
     times = Counter(topic.name for topic in request.topics)
     by_name = {topic.name: topic for topic in request.topics}
     rows = []
-    turns = Turns.of_a_write()
+    yielding = CooperativeYield.of_a_write()
     for name in times:
-        await turns.row()
+        await yielding.row()
         try:
             if len(times) > CREATE_TOPICS_MAX:
                 text = f"at most {CREATE_TOPICS_MAX} topics at once"

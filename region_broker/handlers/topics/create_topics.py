@@ -13,10 +13,10 @@ from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefuse
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import collision, name_problem
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.topics.config_resources import configs_refusal
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 
@@ -40,9 +40,9 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Fields:
     """Create each topic or say why not; with `validate_only` only say whether it could be."""
     times = Counter(topic.name for topic in request.topics)
     rows: list[Fields] = []
-    turns = Turns.of_a_write()
+    yielding = CooperativeYield.of_a_write()
     for topic in request.topics[:CREATE_TOPICS_MAX]:
-        await turns.row(_ROWS_OF_A_TOPIC)
+        await yielding.row(_ROWS_OF_A_TOPIC)
         try:
             partition_count = _validated(ctx, topic, twice=times[topic.name] > 1)
             rows.append(await _create(ctx, topic, partition_count, dry=bool(request.validate_only)))

@@ -10,10 +10,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import find_partition
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFailed
 
@@ -25,12 +25,12 @@ async def handle_delete_records(ctx: RequestContext, request: Any) -> Fields:
     """Delete below the offset given in each partition, or say why not."""
     if sum(len(topic.partitions) for topic in request.topics) > ADMIN_ITEMS_MAX:
         return _on_error(ctx, request, ErrorCode.invalid_request)
-    turns = Turns.of_a_write()
+    yielding = CooperativeYield.of_a_write()
     topics: list[Fields] = []
     for topic in request.topics:
         rows: list[Fields] = []
         for item in topic.partitions:
-            await turns.row()
+            await yielding.row()
             rows.append(await _delete(ctx, topic.name, item.partition_index, int(item.offset)))
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}

@@ -9,18 +9,18 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 
 
 async def handle_delete_topics(ctx: RequestContext, request: Any) -> Fields:
     """Delete each topic or say why not."""
     asked = _asked(ctx, request)
     rows: list[Fields] = []
-    turns = Turns.of_a_write()
+    yielding = CooperativeYield.of_a_write()
     for name, topic_id in asked:
-        await turns.row()
+        await yielding.row()
         rows.append(await _delete(ctx, name, topic_id))
     return {"responses": rows}
 

@@ -19,18 +19,18 @@ from region_broker.controller.topic_configs import (
     TopicConfig,
 )
 from region_broker.handlers.dispatch.answered_errors import error_names
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 from region_broker.handlers.topics.config_resources import ResourceType
-from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX, TURN_ROWS
+from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX, YIELD_ROWS
 from region_broker.wire.codec.answers import RowPath, encode_response, encode_row
 from region_broker.wire.codec.struct_writers import EncodedRow
 
 _SOURCE_TOPIC: Final = 1
 _SOURCE_STATIC: Final = 4
 _SOURCE_DEFAULT: Final = 5
-_RESOURCE_COST: Final = TURN_ROWS // 20
+_RESOURCE_COST: Final = YIELD_ROWS // 20
 """A topic with all its configs, most of them written already, takes some ten microseconds."""
 
 
@@ -51,13 +51,13 @@ async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields |
         documented=bool(getattr(request, "include_documentation", False)),
         synonyms=bool(getattr(request, "include_synonyms", False)),
     )
-    turns = Turns()
+    yielding = CooperativeYield()
     rows: list[Fields] = []
     for resource in request.resources:
-        await turns.row(_RESOURCE_COST)
+        await yielding.row(_RESOURCE_COST)
         rows.append(_resource(ctx, resource, shape))
     path = RowPath(32, ctx.version, ("results",))
-    results = await each_in_turns(rows, partial(encode_row, path), turns)
+    results = await each_yielding(rows, partial(encode_row, path), yielding)
     answer = encode_response(32, ctx.version, ctx.correlation_id, {"results": results})
     return Written(answer, error_names({"results": rows}))
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.topic_names import name_problem
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.operations import TOPIC_OPERATIONS
 from region_broker.handlers.dispatch.partitions import leader_row
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.limits import DESCRIBED_PARTITIONS_MAX
 
 
@@ -42,9 +42,9 @@ async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) ->
 async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: int) -> Fields:
     topics: list[Fields] = []
     left = limit
-    turns = Turns()
+    yielding = CooperativeYield()
     for name in names:
-        await turns.row()
+        await yielding.row()
         if left == 0:
             return _answer(topics, (name, first))
         topic = ctx.services.metadata.image.topics.get(name)

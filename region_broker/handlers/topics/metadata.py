@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_names import collision, name_problem
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.operations import (
     CLUSTER_OPERATIONS,
     NOT_ASKED,
@@ -23,7 +24,6 @@ from region_broker.handlers.dispatch.operations import (
 from region_broker.handlers.dispatch.partitions import leader_row
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.wire.codec.answers import encode_body
 from region_broker.wire.codec.struct_writers import EncodedRow
 
@@ -55,7 +55,7 @@ async def _written(
     ctx: RequestContext, found: list[TopicImage | Fields], *, operations: bool
 ) -> list[EncodedRow] | None:
     """Return the rows as they were written before, where they were; None if there are errors among them."""
-    services, turns = ctx.services, Turns()
+    services, yielding = ctx.services, CooperativeYield()
     written = services.topic_rows.of(
         ctx.version, operations=operations, topic_count=len(services.metadata.image.topics)
     )
@@ -63,7 +63,7 @@ async def _written(
     for topic in found:
         if not isinstance(topic, TopicImage):
             return None
-        await turns.row(topic.partition_count)
+        await yielding.row(topic.partition_count)
         describe = partial(_row, ctx, topic, operations=operations)
         row = written.row(topic, services.partitions, describe)
         if row is None:
@@ -76,14 +76,14 @@ async def _rows(
     ctx: RequestContext, found: list[TopicImage | Fields], *, operations: bool
 ) -> list[Fields]:
     """Return the rows as fields: errors among them are counted."""
-    turns = Turns()
+    yielding = CooperativeYield()
     rows: list[Fields] = []
     for topic in found:
         if isinstance(topic, TopicImage):
-            await turns.row(topic.partition_count)
+            await yielding.row(topic.partition_count)
             rows.append(_row(ctx, topic, operations=operations))
         else:
-            await turns.row()
+            await yielding.row()
             rows.append(_with_operations(topic) if operations else topic)
     return rows
 
@@ -98,14 +98,14 @@ async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]
     may_create = ctx.services.config.auto_create_topics and bool(
         getattr(request, "allow_auto_topic_creation", True)
     )
-    turns = Turns()
+    yielding = CooperativeYield()
     found: list[TopicImage | Fields] = []
     seen: set[str | UUID] = set()
     unknown = False
     for item in asked:
         topic_id: UUID | None = getattr(item, "topic_id", None)
         key: str | UUID = item.name if topic_id is None else topic_id
-        await turns.row()
+        await yielding.row()
         if key in seen:
             continue
         seen.add(key)

@@ -15,9 +15,9 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
 from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.transactions.errors import (
     INVALID_REQUEST,
     INVALID_TXN_STATE,
@@ -69,26 +69,26 @@ def begin_add_partitions_to_txn(ctx: RequestContext, request: Any, finish: Finis
 
 async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fields:
     """Let partitions join their transaction, all of them or none; or say whether they are in it."""
-    turns = Turns.of_a_write()
+    yielding = CooperativeYield.of_a_write()
     if ctx.version < _BATCHED_SINCE:
-        return {_UNBATCHED: await _topics(ctx, _unbatched(request), turns)}
+        return {_UNBATCHED: await _topics(ctx, _unbatched(request), yielding)}
     return {
         "error_code": 0,
         "results_by_transaction": [
             {
                 "transactional_id": asked.transactional_id,
-                "topic_results": await _topics(ctx, asked, turns),
+                "topic_results": await _topics(ctx, asked, yielding),
             }
             for asked in map(_batched, request.transactions)
         ],
     }
 
 
-async def _topics(ctx: RequestContext, asked: _Asked, turns: Turns) -> list[Fields]:
+async def _topics(ctx: RequestContext, asked: _Asked, yielding: CooperativeYield) -> list[Fields]:
     partitions = asked.partitions
     refused: dict[TopicPartition, int] = {}
     for tp in partitions:
-        await turns.row()
+        await yielding.row()
         if (error := _refusal(ctx, tp)) != 0:
             refused[tp] = error
     if refused:

@@ -17,10 +17,10 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.partitions import find_partition
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns, each_in_turns
 
 
 async def handle_describe_producers(ctx: RequestContext, request: Any) -> Fields:
@@ -28,8 +28,8 @@ async def handle_describe_producers(ctx: RequestContext, request: Any) -> Fields
     asked = [(topic.name, int(i)) for topic in request.topics for i in topic.partition_indexes]
     check_count("DescribeProducers", len(asked))
 
-    async def describe(name: tuple[str, int], turns: Turns) -> Fields:
-        return await _row(ctx, *name, turns)
+    async def describe(name: tuple[str, int], yielding: CooperativeYield) -> Fields:
+        return await _row(ctx, *name, yielding)
 
     rows = iter(await described(ctx, asked, describe, _too_large))
     return {
@@ -40,7 +40,7 @@ async def handle_describe_producers(ctx: RequestContext, request: Any) -> Fields
     }
 
 
-async def _row(ctx: RequestContext, topic: str, index: int, turns: Turns) -> Fields:
+async def _row(ctx: RequestContext, topic: str, index: int, yielding: CooperativeYield) -> Fields:
     problem = name_problem(topic)
     if problem is not None:
         return _refused(index, ErrorCode.invalid_topic_exception, problem)
@@ -51,7 +51,7 @@ async def _row(ctx: RequestContext, topic: str, index: int, turns: Turns) -> Fie
         "partition_index": index,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "active_producers": await each_in_turns(found.state.producers(), _producer, turns),
+        "active_producers": await each_yielding(found.state.producers(), _producer, yielding),
     }
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from idempotency.ledger_records import TransactionRecord
 from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count, described
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.transactions.errors import (
     STATE_NAMES,
     TRANSACTIONAL_ID_NOT_FOUND,
@@ -23,7 +23,7 @@ async def handle_describe_transactions(ctx: RequestContext, request: Any) -> Fie
     names = request.transactional_ids
     check_count("DescribeTransactions", len(names))
 
-    async def describe(name: str, _turns: Turns) -> Fields:
+    async def describe(name: str, _yielding: CooperativeYield) -> Fields:
         return _state(ctx, name)
 
     return {"transaction_states": await described(ctx, names, describe, _too_large)}

@@ -15,9 +15,9 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.messages import CommitOutcome, CommitRequest, MemberIdentity
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.handlers.groups.errors import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
@@ -97,7 +97,7 @@ async def _staged(
         if added is not TxnVerdict.OK:
             return _on_error(ctx, request, _txn_error(ctx, added))
     topics = [(TopicName(topic.name), topic) for topic in request.topics]
-    offsets, unknown = await offsets_of(ctx, topics, Turns.of_a_write())
+    offsets, unknown = await offsets_of(ctx, topics, CooperativeYield.of_a_write())
     commit = CommitRequest(
         group_id=request.group_id,
         offsets=offsets,
@@ -125,10 +125,10 @@ async def _staged(
         outcome = await groups.txn_commit_offsets(commit, sender, verify)
     except _NotInTransaction as refused:
         return _on_error(ctx, request, _txn_error(ctx, refused.verdict))
-    turns, rows = Turns(), ByTopic()
+    yielding, rows = CooperativeYield(), ByTopic()
     for topic in request.topics:
         for part in topic.partitions:
-            await turns.row()
+            await yielding.row()
             tp = TopicPartition(TopicName(topic.name), part.partition_index)
             code = UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else _error(ctx, outcome, tp)
             rows.add(tp, code)

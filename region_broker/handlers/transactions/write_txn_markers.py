@@ -14,10 +14,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import find_partition
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.dispatch.turns import Turns
 from region_broker.partitions.partition import Partition
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -51,9 +51,9 @@ async def handle_write_txn_markers(ctx: RequestContext, request: Any) -> Fields:
 async def _result(ctx: RequestContext, marker: Any) -> Fields:
     errors: dict[TopicPartition, int] = {}
     open_in: dict[TopicPartition, Partition] = {}
-    turns = Turns.of_a_write()
+    yielding = CooperativeYield.of_a_write()
     for tp in _partitions(marker):
-        await turns.row()
+        await yielding.row()
         judged = _judge(ctx, marker, tp)
         if isinstance(judged, Partition):
             open_in[tp] = judged

@@ -356,7 +356,7 @@ class FailoverDriver:
             acting=self.parts.role.acting,
             region_epoch=self.parts.metadata.image.domains[self.parts.domain].region_epoch,
             promised_epoch=state.promise.region_epoch,
-            promised_taker=state.promise.taker,
+            promised_candidate=state.promise.candidate,
             highest_epoch_known=state.highest_epoch_known,
             claim_region_epoch=claim.point.region_epoch,
             claim_number=claim.point.number,
@@ -428,7 +428,7 @@ class FailoverDriver:
     async def _on_promise(
         self, _session: PeerSession, message: AskPromise, _attachment: memoryview
     ) -> PromiseAnswer:
-        asked = Promise(message.region_epoch, message.taker)
+        asked = Promise(message.region_epoch, message.candidate)
         state = self.state
         if state.phase is Phase.UNBORN:
             reason = (
@@ -446,7 +446,7 @@ class FailoverDriver:
             refusal = f"region {self.parts.role.region} {verdict.value}"
         if not refusal:
             await self._copied_its_last()
-        # T33: what a region in dispute has published is no history that a taker should go up to.
+        # T33: what a region in dispute has published is no history that a failover candidate should go up to.
         disputed = self.state.refuted is not None or self.outlook.is_refuted(state.region_epoch)
         claim = BEFORE_ALL if disputed else self.outlook.known_claim().point
         return PromiseAnswer(
@@ -457,7 +457,7 @@ class FailoverDriver:
         )
 
     async def _copied_its_last(self) -> None:
-        """Wait until the link has ended: what it reached behind the answer would be cut off by the taker (T24)."""
+        """Wait until the link has ended: what it reached behind the answer would be cut off by the candidate (T24)."""
         while self.running and self.state.phase is Phase.FENCED and self.parts.role.mirrors:
             await self.parts.clock.sleep_ms(1)
 
@@ -465,8 +465,8 @@ class FailoverDriver:
         """Return the region that this one stands fenced for, empty where it does not: it may copy what is here (T24)."""
         state = self.state
         own = self.parts.role.region
-        fenced = state.phase is Phase.FENCED and state.promise.taker != own
-        return state.promise.taker if fenced else ""
+        fenced = state.phase is Phase.FENCED and state.promise.candidate != own
+        return state.promise.candidate if fenced else ""
 
     async def _promise(self, state: State, asked: Promise, *, planned: bool) -> PromiseVerdict:
         if planned and state.phase is Phase.ACTING:
@@ -480,7 +480,7 @@ class FailoverDriver:
                 await self._final_point()
             except (RoundFailed, TimeoutError) as error:
                 _log.warning("no last tidemark before the promise: %s", error)
-        event = PromiseGiven(asked.region_epoch, asked.taker)
+        event = PromiseGiven(asked.region_epoch, asked.candidate)
         while not await self.record(event, expected=state):
             state = self.state
             verdict = judge_promise(state.promise, state.region_epoch, asked)
@@ -494,7 +494,7 @@ class FailoverDriver:
         """Stop every answer, then see that the last tidemark covers all of them (INV-FD5).
 
         1. A commit passes the gate and is held. 2. The gate closes, the last tidemark is published. 3. The
-        commit is decided and answered. 4. The taker cuts at that tidemark: the commit would be lost.
+        commit is decided and answered. 4. The candidate cuts at that tidemark: the commit would be lost.
         """
         await self.parts.role.fence(_about_to_act(asked))
         reason = ""
@@ -505,7 +505,7 @@ class FailoverDriver:
             reason = str(error)
         if self.state.phase is Phase.ACTING:
             # The drain timed out while this region stood still: what stands still must load again.
-            await self.record(DrainBegun("", asked.taker), expected=self.state)
+            await self.record(DrainBegun("", asked.candidate), expected=self.state)
         elif reason and self.state is state:
             await self._end_drain(reason)
             raise PeerRefused(DRAIN_FAILED, f"{reason}: this region takes writes again")
@@ -522,7 +522,7 @@ class FailoverDriver:
         Raises `PeerRefused` where this region does not act, or no tidemark came about: it writes on then.
         """
         state = self.state
-        if state.phase is Phase.FENCED and state.promise.taker == message.to_region:
+        if state.phase is Phase.FENCED and state.promise.candidate == message.to_region:
             return self.outlook.known_claim().point
         if state.phase is Phase.ACTING:
             if not self.parts.role.acting:
@@ -588,4 +588,4 @@ __all__ = ["FailoverDriver", "HandlerTable", "IllegalTransition"]
 
 
 def _about_to_act(asked: Promise) -> str:
-    return f"region {asked.taker} is about to act; this one goes on by itself, when that one acts or gave up"
+    return f"region {asked.candidate} is about to act; this one goes on by itself, when that one acts or gave up"

@@ -6,6 +6,8 @@ Not here: framing and handshakes (`peers.protocol`), what the answers cause (`fa
 
 from typing import Final
 
+import msgspec
+
 from geo_replicator.directory import Promise, SiteReport
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
@@ -29,7 +31,7 @@ class SiteStatus(PeerMessage, frozen=True, kw_only=True):
     acting: bool
     region_epoch: int
     promised_epoch: int
-    promised_taker: str
+    promised_candidate: str = msgspec.field(name="promised_taker")
     highest_epoch_known: int
     claim_region_epoch: int
     claim_number: int
@@ -50,17 +52,17 @@ class SiteStatus(PeerMessage, frozen=True, kw_only=True):
             region=self.region,
             region_epoch=self.region_epoch,
             acting=self.acting,
-            promise=Promise(self.promised_epoch, self.promised_taker),
+            promise=Promise(self.promised_epoch, self.promised_candidate),
             claim=self.claim,
         )
 
 
 class AskPromise(PeerMessage, frozen=True, kw_only=True):
-    """`taker` wants to act under `region_epoch`; `planned` only if you are drained for it."""
+    """`candidate` wants to act under `region_epoch`; `planned` only if you are drained for it."""
 
     domain: str
     region_epoch: int
-    taker: str
+    candidate: str = msgspec.field(name="taker")
     planned: bool
 
 

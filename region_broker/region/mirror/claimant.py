@@ -1,7 +1,7 @@
-"""A region that stands fenced by its promise, as the link of the taker sees it: the port `geo_replicator.ports.Primary` (T24).
+"""A region that stands fenced by its promise, as the link of the candidate sees it: the port `geo_replicator.ports.Primary` (T24).
 
-INV-QM1  nothing that the taker holds is cut, dropped or deleted because the claimant lacks it: it may hold less of one log
-         and more of another, since tidemarks are reached log by log
+INV-QM1  nothing that the candidate holds is cut, dropped or deleted because the claimant lacks it: it may hold less of
+         one log and more of another, since tidemarks are reached log by log
 INV-QM2  a log is copied on only where both hold the same bytes up to the shorter end; a difference ends the session, and
          with it the takeover: which history counts is then the operator's choice
 
@@ -28,7 +28,7 @@ _NEWEST: Final = (1 << 31) - 1
 
 
 class ClaimantPrimary:
-    """Shows `primary`, which does not act, as one to copy from. `logs` are the taker's own."""
+    """Shows `primary`, which does not act, as one to copy from. `logs` are the candidate's own."""
 
     def __init__(self, primary: Primary, logs: MirrorLogs) -> None:
         """Connect to nothing yet."""
@@ -88,7 +88,7 @@ class _ClaimantSession:
         return ()
 
     async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, PrimaryLogEnd]:
-        """Return ends that agree with the taker's, after the bytes of the shorter logs were compared (INV-QM2)."""
+        """Return ends that agree with the candidate's, after the bytes of the shorter logs were compared (INV-QM2)."""
         asked = {key: MirrorLogEnd(_NEWEST, end.end_offset) for key, end in logs.items()}
         theirs = await self._session.check(asked)
         shorter = {

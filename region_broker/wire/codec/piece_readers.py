@@ -4,7 +4,7 @@ INV-WP1  a request read in pieces is equal to what one read of it gives, and is 
 INV-WP2  a piece is PIECE_ELEMENTS elements of arrays of structs or strings; a whole array of numbers is one element
 Arrays of structs and strings are walked here. A struct without such arrays is guarded (`guard`) and then read by kio, as
 when it is read at once, and so are the fields beside the arrays.
-Not here: small requests (`entities`), whose order is held meanwhile (`handlers.dispatch.turns`).
+Not here: small requests (`entities`), whose order is held meanwhile (`handlers.dispatch.cooperative_yield`).
 """
 
 from collections.abc import Callable, Mapping

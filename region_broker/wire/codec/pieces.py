@@ -1,7 +1,7 @@
 """Work in pieces, so that others are served in between: generators that yield after each piece, and what runs them.
 
 Not here: what is read and written so (`piece_readers`, `struct_writers`, `fast_paths`), whose order is held meanwhile
-(`handlers.dispatch.turns`).
+(`handlers.dispatch.cooperative_yield`).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def _next_turn() -> None:
     await asyncio.sleep(0)
 
 
-async def in_turns(
+async def run_yielding(
     pieces: Pieces[_Result], pause: Callable[[], Awaitable[None]] = _next_turn
 ) -> _Result:
     """Return what `pieces` return, with a `pause` between them: the event loop runs, unless another is given."""

@@ -241,7 +241,7 @@ def _at(place: RegionPlace, spare: RegionPlace) -> RegionPlace:
     )
 
 
-def taker_behind_a_third(stand: Stand) -> None:
+def candidate_behind_a_third(stand: Stand) -> None:
     """Of two mirrors the one behind takes over: it first copies what the other one has reached."""
     stand.start()
     fixture = stand.fixture
@@ -261,19 +261,19 @@ def silent_third(stand: Stand) -> None:
     """A third region is stopped, not dead: the failover goes on, and the lost region joins without it."""
     stand.start()
     fixture = stand.fixture
-    taker, silent = stand.template.mirrors
+    candidate, silent = stand.template.mirrors
     fixture.stage.cluster.signal(silent, signal.SIGSTOP)
     try:
         fixture.stage.kill(stand.primary)
-        stand.fail_over(taker)
-        fixture.write(taker)
+        stand.fail_over(candidate)
+        fixture.write(candidate)
         fixture.start(stand.primary)
-        fixture.await_mirrored(taker, stand.primary)
+        fixture.await_mirrored(candidate, stand.primary)
     finally:
         fixture.stage.cluster.signal(silent, signal.SIGCONT)
 
 
-def taker_killed_in_its_takeovers(stand: Stand) -> None:
+def candidate_killed_in_its_takeovers(stand: Stand) -> None:
     """The primary is lost, and the region that is to take over is killed in it, four times, later and later: it takes
     over whole."""
     stand.start()
@@ -389,9 +389,9 @@ REGIONS: Final[Sequence[Scene]] = (
     Scene(folder_runs_twice),
     Scene(log_starts_above_the_cut),
     Scene(primary_forgets_no_mirror),
-    Scene(taker_behind_a_third, regions=3),
+    Scene(candidate_behind_a_third, regions=3),
     Scene(silent_third, regions=3),
-    Scene(taker_killed_in_its_takeovers),
+    Scene(candidate_killed_in_its_takeovers),
 )
 CLIENTS: Final[Sequence[Scene]] = (
     Scene(tidemarks_damaged_at_primary),

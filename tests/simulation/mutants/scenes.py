@@ -99,21 +99,21 @@ async def power_goes(life: Life) -> None:
 
 async def primary_lost(life: Life) -> None:
     """The primary is killed under load and the mirror told to act at once; then the same the other way round."""
-    for lost, taker in ((EU, US), (US, EU)):
+    for lost, candidate in ((EU, US), (US, EU)):
         await _burst(life)
         await life.stage.kill(lost)
-        await _fail_over(life, taker)
+        await _fail_over(life, candidate)
         await _load(life)
         await life.settled()
 
 
 async def cut_off(life: Life) -> None:
     """The primary cannot be reached and goes on, the mirror takes over: both act, until they meet."""
-    for cut, taker in ((EU, US), (US, EU)):
+    for cut, candidate in ((EU, US), (US, EU)):
         await _load(life)
         life.stage.part(EU, US, silent=cut == EU)
         await _burst(life)
-        await _fail_over(life, taker)
+        await _fail_over(life, candidate)
         await _load(life)
         life.stage.heal(EU, US)
         await _load(life)
@@ -122,9 +122,9 @@ async def cut_off(life: Life) -> None:
 
 async def switches(life: Life) -> None:
     """Planned switches under load, there and back: nobody may lose anything."""
-    for taker in (US, EU):
+    for candidate in (US, EU):
         await _load(life)
-        refused = await life.stage.order("switch", taker)
+        refused = await life.stage.order("switch", candidate)
         assert not refused, refused
         await _load(life)
 

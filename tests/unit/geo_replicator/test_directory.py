@@ -46,7 +46,7 @@ def test_a_region_follows_a_higher_epoch() -> None:
     assert (decision.verdict, decision.leader) == (StartVerdict.FOLLOW, "us")
 
 
-def test_a_region_waits_for_a_taker_that_has_a_promise() -> None:
+def test_a_region_waits_for_a_candidate_that_has_a_promise() -> None:
     report = SiteReport("us", 8, acting=False, promise=Promise(17, "us"))
     decision = judge_start(8, [report])
     assert (decision.verdict, decision.leader) == (StartVerdict.WAIT, "us")
@@ -54,7 +54,7 @@ def test_a_region_waits_for_a_taker_that_has_a_promise() -> None:
     assert "17" in decision.reason
 
 
-def test_INV_DY2_one_epoch_is_promised_to_one_taker() -> None:
+def test_INV_DY2_one_epoch_is_promised_to_one_candidate() -> None:
     given = Promise(17, "us")
     assert judge_promise(given, 8, Promise(17, "ap")) is PromiseVerdict.REFUSED_HIGHER_PROMISE
 

@@ -217,7 +217,7 @@ def test_INV_LO3_each_tail_is_cut_by_the_first_missed_entry_below_it() -> None:
     assert cuts == [(17, 40), (24, 30)]
 
 
-def test_T24_a_takeover_given_up_leaves_an_earlier_promise_to_another_taker_in_force() -> None:
+def test_T24_a_takeover_given_up_leaves_an_earlier_promise_to_another_candidate_in_force() -> None:
     """1. ap was promised 18. 2. us tries to take over, twice, and gives up. 3. ap may act all the same."""
     state = replay([Born("us", acting=False, region_epoch=8), PromiseGiven(18, "ap")])
     assert state is not None

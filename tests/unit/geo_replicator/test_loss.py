@@ -187,7 +187,7 @@ def test_plain_records_that_were_copied_and_not_named_are_found_out() -> None:
 
 @pytest.mark.parametrize(
     ("region", "complete"), [("us", True), ("ap", True), ("eu", False)],
-    ids=["the taker", "another mirror", "still cutting"],
+    ids=["the candidate", "another mirror", "still cutting"],
 )  # fmt: skip
 def test_only_the_whole_tail_of_the_lost_region_must_hold_all_that_was_named(
     region: str, complete: bool

@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from geo_replicator.failover_events import PromiseGiven
 from region_broker.cli.reconcile import reconcile
 from region_broker.config import ConfigError, NodeConfig, unknown_overlays
 from region_broker.former_names import with_former_fields
 from region_broker.http_api.region_metrics import RegionCollector
+from region_broker.region.failover.messages import AskPromise, SiteStatus
 
 ADDRESSES = {
     "kafka": "eu.example.org:9092",
@@ -84,3 +87,12 @@ def test_INV_FMN2_a_metric_is_offered_under_its_former_name_too() -> None:
 def test_reconcile_takes_the_former_option(job: str) -> None:
     [option] = [each for each in reconcile.commands[job].params if each.name == "source"]
     assert option.opts == ["--primary", "--source"]
+
+
+def test_a_promise_keeps_its_name_in_the_journal_and_between_regions() -> None:
+    kept = b'{"type":"PromiseGiven","region_epoch":17,"taker":"us"}'
+    assert msgspec.json.encode(PromiseGiven(17, "us")) == kept
+    assert msgspec.json.decode(kept, type=PromiseGiven) == PromiseGiven(17, "us")
+    sent = {"domain": "main", "region_epoch": 17, "taker": "us", "planned": False}
+    assert msgspec.convert(sent | {"type": "AskPromise"}, AskPromise).candidate == "us"
+    assert "promised_taker" in SiteStatus.__struct_encode_fields__

@@ -1,4 +1,4 @@
-"""Before a taker chooses its base: it copies what another region that promised has reached beyond it (T24).
+"""Before a failover candidate chooses its base: it copies what another region that promised has reached beyond it (T24).
 
 A base below a valid claim that was answered is chosen only by the operator's explicit word (`accepts_behind`). Nothing
 is cut before; a takeover given up here has lost nothing, and says which region holds more. As long as something

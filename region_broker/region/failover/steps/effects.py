@@ -345,7 +345,7 @@ class FailoverSteps:
         message = AskPromise(
             domain=self._parts.domain,
             region_epoch=takeover.region_epoch,
-            taker=self._outlook.region,
+            candidate=self._outlook.region,
             planned=takeover.planned,
         )
         missing: dict[str, str] = {}

@@ -4,7 +4,7 @@ INV-FS5  a region acts again by itself only if every site says that nobody acts 
          acknowledged here lies beyond the last tidemark
 What is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and none
 acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so. Nothing is followed
-under an epoch below the one that was promised, until that taker says that it gave up (T24).
+under an epoch below the one that was promised, until that candidate says that it gave up (T24).
 
 Not here: cutting the logs on the way back (`region.failover.steps.effects`).
 """
@@ -73,13 +73,13 @@ def is_bound(outlook: Outlook, state: State, region_epoch: int) -> bool:
 
     1. One region is promised 17, another one 24, and neither knows of the other. 2. The one of 17 acts. 3. A region that
     promised 24 follows it, and reaches its tidemarks: sync commits are answered. 4. The one of 24 acts, from a cut that
-    was chosen by the promise, and takes them back. A taker that gave up never uses that epoch again.
+    was chosen by the promise, and takes them back. A failover candidate that gave up never uses that epoch again.
     """
     promise = state.promise
-    if region_epoch >= promise.region_epoch or promise.taker == state.region:
+    if region_epoch >= promise.region_epoch or promise.candidate == state.region:
         return False
-    taker = outlook.hellos.get(promise.taker)
-    return taker is None or taker.abandoned_epoch < promise.region_epoch
+    candidate = outlook.hellos.get(promise.candidate)
+    return candidate is None or candidate.abandoned_epoch < promise.region_epoch
 
 
 class _Awaited:
@@ -103,13 +103,13 @@ class _Awaited:
         if any(status.is_primary for status in statuses.values()):
             self._found, outlook.nobody_acts = "", False
             return
-        takers = [name for name, status in statuses.items() if status.phase in _TAKING_OVER]
+        candidates = [name for name, status in statuses.items() if status.phase in _TAKING_OVER]
         heard = {*statuses, *await self._who_knows_the_later_life()}
         silent = [name for name in outlook.parts.peers.names() if name not in heard]
-        self._found = self._choices(statuses, silent, takers)
+        self._found = self._choices(statuses, silent, candidates)
         reason = f"{self._state.reason or 'another region may act'}. {self._found}"
         outlook.parts.role.close_gate(reason)
-        lasts = self._found == before and not takers
+        lasts = self._found == before and not candidates
         outlook.nobody_acts = lasts and not silent
         if lasts and reason not in self._logged:
             self._logged.add(reason)
@@ -118,9 +118,9 @@ class _Awaited:
     def _bound_by(self, acting_region: str) -> str:
         promise = self._state.promise
         return (
-            f"region {acting_region} acts, but region {promise.taker} was promised the higher region epoch"
-            f" {promise.region_epoch}: this region goes on by itself, when {promise.taker} acts or gives up. If"
-            f" {promise.taker} is lost, or has lost its memory of it: tidemark region failover --to {self._outlook.region}"
+            f"region {acting_region} acts, but region {promise.candidate} was promised the higher region epoch"
+            f" {promise.region_epoch}: this region goes on by itself, when {promise.candidate} acts or gives up. If"
+            f" {promise.candidate} is lost, or has lost its memory of it: tidemark region failover --to {self._outlook.region}"
         )
 
     async def _who_knows_the_later_life(self) -> Iterable[str]:
@@ -135,10 +135,10 @@ class _Awaited:
         return bool(unseen) and unseen[-1].acting_region == self._outlook.region
 
     def _choices(
-        self, statuses: Mapping[str, SiteStatus], silent: Sequence[str], takers: Sequence[str]
+        self, statuses: Mapping[str, SiteStatus], silent: Sequence[str], candidates: Sequence[str]
     ) -> str:
-        if takers:
-            return f"Region {', '.join(takers)} is taking over: this one goes on by itself, when it acts or gives up"
+        if candidates:
+            return f"Region {', '.join(candidates)} is taking over: this one goes on by itself, when it acts or gives up"
         refuted = self._state.refuted
         if refuted is not None and refuted.lost_here and self._outlook.parts.manifest.lost():
             unheard = f", and {', '.join(silent)} does not answer: it may act, or be about to"
@@ -169,7 +169,7 @@ class _Awaited:
 async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, SiteStatus]) -> bool:
     """Return whether this region, which acted last, may act again by a takeover from itself (T31).
 
-    1. It promised an epoch. 2. The taker never got the answer and gave up, for good. 3. Nobody acts, and
+    1. It promised an epoch. 2. The candidate never got the answer and gave up, for good. 3. Nobody acts, and
     nobody will. Every site must say so, and the last tidemark must hold all that was acknowledged here.
     """
     if state.refuted is not None or outlook.is_refuted(state.region_epoch):
@@ -225,6 +225,6 @@ def _gave_up(status: SiteStatus, state: State) -> bool:
     stands = status.phase in {Phase.MIRRORING, Phase.FENCED}
     newest = max(status.region_epoch, status.promised_epoch)
     asked_for_it = status.highest_epoch_known >= state.promise.region_epoch
-    if status.region == state.promise.taker and not asked_for_it:
+    if status.region == state.promise.candidate and not asked_for_it:
         return False  # it lost its memory of what it was promised: the operator must say
     return stands and newest <= state.region_epoch

@@ -50,7 +50,8 @@ class FailoverSettings:
     promise_attempts: int = 10
     catch_up_poll_ms: int = 20
     catch_up_stall_ms: int = 5_000
-    """How long a taker waits, without anything new, for what a region that promised has reached beyond it (T24)."""
+    """How long a failover candidate waits, without anything new, for what a region that promised has reached beyond it
+    (T24)."""
     readers_ahead_ms: int = 300_000
     """How long readers beyond a cut wait for their groups: a client polls that often (max.poll.interval.ms)."""
 

@@ -132,7 +132,7 @@ async def test_INV_M9_a_folder_that_had_no_history_has_deleted_nothing(tmp_path:
 
 
 # Holds INV-M4.
-async def test_T19_T25_a_slow_taker_is_refused_and_a_region_epoch_never_goes_back(
+async def test_T19_T25_a_slow_candidate_is_refused_and_a_region_epoch_never_goes_back(
     tmp_path: Path,
 ) -> None:
     store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")

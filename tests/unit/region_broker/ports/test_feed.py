@@ -58,7 +58,9 @@ async def test_the_end_of_the_peer_ends_it_and_a_break_raises() -> None:
         await task
 
 
-async def test_what_the_taker_raises_reaches_whoever_feeds_it_and_nothing_else_is_taken() -> None:
+async def test_what_the_candidate_raises_reaches_whoever_feeds_it_and_nothing_else_is_taken() -> (
+    None
+):
     stream = AsyncioStream()
     taken: list[bytes] = []
 

@@ -125,8 +125,8 @@ async def test_whoever_is_held_back_is_not_cut_off_for_it() -> None:
     async with served(memory=memory) as fixture:
         holder = Share()
         memory.hold(holder, MIB)
-        taker, honest = await fixture.connect(), await fixture.connect()
-        taker.send_raw(request(62, FRAME_BYTES))  # has the turn, then its answer is late
+        candidate, honest = await fixture.connect(), await fixture.connect()
+        candidate.send_raw(request(62, FRAME_BYTES))  # has the turn, then its answer is late
         await turns()
         honest.send_raw(request(60, FRAME_BYTES))
         await turns()
@@ -134,7 +134,7 @@ async def test_whoever_is_held_back_is_not_cut_off_for_it() -> None:
         await turns()
         memory.hold(holder, 0)
         fixture.gate.set()
-        await taker.receive_raw()
+        await candidate.receive_raw()
         await asyncio.wait_for(honest.receive_raw(), 10)
 
 

@@ -263,10 +263,10 @@ async def test_a_loss_statement_names_what_was_copied_but_not_synced_yet(
     assert [each.transactional_id for each in statement.transactions] == ["pay-1"]
 
 
-async def test_T31_primary_acts_again_when_its_promise_was_lost_and_the_taker_gave_up(
+async def test_T31_primary_acts_again_when_its_promise_was_lost_and_the_candidate_gave_up(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would act otherwise: the primary keeps its promise, and the taker never learned of it."""
+    """Nobody would act otherwise: the primary keeps its promise, and the candidate never learned of it."""
     await pair.eu.write("first")
     ask_all = pair.us.driver.parts.peers.ask_all
 
@@ -291,11 +291,11 @@ async def test_T31_primary_acts_again_when_its_promise_was_lost_and_the_taker_ga
     await succeeded(pair.us, pair.us.operations.begin_switch())
 
 
-async def test_T31_primary_does_not_act_again_while_the_taker_is_away(pair: Pair) -> None:
+async def test_T31_primary_does_not_act_again_while_the_candidate_is_away(pair: Pair) -> None:
     """Whoever was promised may have begun to act: only its own word says that it did not."""
     await pair.eu.write("first")
     await pair.reached("first")
-    event = PromiseGiven(region_epoch=17, taker="us")
+    event = PromiseGiven(region_epoch=17, candidate="us")
     await pair.us.kill()
     await pair.eu.driver.record(event)
     await pair.eu.until(Phase.FENCED)
@@ -315,8 +315,8 @@ async def test_T31_primary_does_not_act_again_while_the_taker_is_away(pair: Pair
 async def test_INV_FS5_primary_takes_over_from_itself_only_if_nothing_acknowledged_lies_behind_its_last_tidemark(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
-    """1. No round ends any more. 2. The primary acknowledges work, and promises. 3. The taker gives up. To act again
-    would cut it off."""
+    """1. No round ends any more. 2. The primary acknowledges work, and promises. 3. The candidate gives up. To act
+    again would cut it off."""
     await pair.eu.write("first")
     await pair.reached("first")
     stuck = asyncio.Event()
@@ -334,7 +334,7 @@ async def test_INV_FS5_primary_takes_over_from_itself_only_if_nothing_acknowledg
         pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
     else:
         pair.eu.partition(0, OFFSETS_LEDGER).writer.append_ledger(build_batch([Record(b"k", b"v")]))
-    await pair.eu.driver.record(PromiseGiven(region_epoch=17, taker="us"))
+    await pair.eu.driver.record(PromiseGiven(region_epoch=17, candidate="us"))
     begun = TakeoverBegun(17, "eu", "op-1", planned=False, forced=False)
     await pair.us.driver.record(begun)
     await pair.us.driver.record(TakeoverAbandoned("the answer was lost"))
@@ -352,7 +352,7 @@ async def test_an_operation_that_was_overtaken_by_a_promise_fails_and_the_node_g
 
     async def overtaken(statuses: Mapping[str, SiteStatus]) -> int:
         epoch = await next_epoch(statuses)
-        await pair.us.driver.record(PromiseGiven(region_epoch=epoch + 7, taker="eu"))
+        await pair.us.driver.record(PromiseGiven(region_epoch=epoch + 7, candidate="eu"))
         return epoch
 
     monkeypatch.setattr(pair.us.operations, "_next_epoch", overtaken)

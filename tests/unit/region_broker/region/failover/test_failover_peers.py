@@ -51,7 +51,7 @@ async def awake(fabric: Fabric, answer_after_ms: int) -> None:
     async def answer(_session: PeerSession, _message: AskStatus, _rest: memoryview) -> SiteStatus:
         await asyncio.sleep(answer_after_ms / 1000)
         return SiteStatus(
-            region="awake", phase="mirroring", acting=False, region_epoch=1, promised_epoch=0, promised_taker="",
+            region="awake", phase="mirroring", acting=False, region_epoch=1, promised_epoch=0, promised_candidate="",
             highest_epoch_known=1, claim_region_epoch=1, claim_number=1,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Rule T24, the taker's side of a claimant: what it copies there never costs it what it holds itself."""
+"""Rule T24, the candidate's side of a claimant: what it copies there never costs it what it holds itself."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,12 +19,12 @@ from tests.fixtures.linked_regions import REGION_EPOCH, Site, primary_and_mirror
 from tests.fixtures.waiting import until
 
 
-def seen_by(taker: Site, claimant_port: int) -> tuple[ClaimantPrimary, MirrorPartitions]:
-    """Return the claimant that listens there, as the taker sees it, and the taker's own logs."""
-    view = MirrorView(taker.partitions, taker.clock, 0)
-    logs = MirrorPartitions(taker.partitions, ledgers_of(taker.metadata.image), view)
+def seen_by(candidate: Site, claimant_port: int) -> tuple[ClaimantPrimary, MirrorPartitions]:
+    """Return the claimant that listens there, as the candidate sees it, and the candidate's own logs."""
+    view = MirrorView(candidate.partitions, candidate.clock, 0)
+    logs = MirrorPartitions(candidate.partitions, ledgers_of(candidate.metadata.image), view)
     address = ("127.0.0.1", claimant_port)
-    primary = PeerPrimary(taker.network, lambda: address, taker.identity, REGION_EPOCH)
+    primary = PeerPrimary(candidate.network, lambda: address, candidate.identity, REGION_EPOCH)
     return ClaimantPrimary(primary, logs), logs
 
 
@@ -33,13 +33,13 @@ def ends_of(logs: MirrorPartitions) -> Mapping[LogKey, MirrorLogEnd]:
 
 
 @asynccontextmanager
-async def taker_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tuple[Site, Site]]:
-    """A taker that acted so far, and a claimant that has copied `values` from it and then stands fenced for it."""
-    async with primary_and_mirror(folder) as (taker, claimant, _, tasks):
-        await taker.create_topic("orders", 1)
-        following = claimant.mirror(tasks, await taker.listen())
-        await taker.produce("orders", *values)
-        end = taker.partition("orders").log_end_offset
+async def candidate_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tuple[Site, Site]]:
+    """A candidate that acted so far, and a claimant that has copied `values` from it and then stands fenced for it."""
+    async with primary_and_mirror(folder) as (candidate, claimant, _, tasks):
+        await candidate.create_topic("orders", 1)
+        following = claimant.mirror(tasks, await candidate.listen())
+        await candidate.produce("orders", *values)
+        end = candidate.partition("orders").log_end_offset
         await until(
             lambda: (
                 (log := claimant.partitions.get("orders", 0)) is not None
@@ -49,19 +49,21 @@ async def taker_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tupl
         )
         following.cancel()
         claimant.source.promised_to = lambda: "primary"
-        yield taker, claimant
+        yield candidate, claimant
         claimant.server.close()
 
 
-async def test_T24_a_claimant_with_less_of_a_log_costs_the_taker_nothing(tmp_path: Path) -> None:
-    async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
-        await taker.produce("orders", b"c")
-        primary, logs = seen_by(taker, await claimant.listen())
+async def test_T24_a_claimant_with_less_of_a_log_costs_the_candidate_nothing(
+    tmp_path: Path,
+) -> None:
+    async with candidate_and_claimant(tmp_path, b"a", b"b") as (candidate, claimant):
+        await candidate.produce("orders", b"c")
+        primary, logs = seen_by(candidate, await claimant.listen())
         async with primary.session() as (session, handshake):
             assert handshake.acting
             version, topics = await session.registry()
             assert version == NEVER_DUE
-            assert {topic.name for topic in topics} == set(taker.metadata.image.topics)
+            assert {topic.name for topic in topics} == set(candidate.metadata.image.topics)
             ends = ends_of(logs)
             answers = await session.check(ends)
             assert answers.keys() == ends.keys()
@@ -70,20 +72,20 @@ async def test_T24_a_claimant_with_less_of_a_log_costs_the_taker_nothing(tmp_pat
 
 # Holds INV-QM2.
 async def test_T24_a_claimant_with_other_bytes_is_not_copied_from(tmp_path: Path) -> None:
-    async with taker_and_claimant(tmp_path, b"a", b"b") as (taker, claimant):
-        taker.partition("orders").truncate_to(0)
-        await taker.produce("orders", b"x", b"y")
-        await taker.produce("orders", b"z")
-        primary, logs = seen_by(taker, await claimant.listen())
+    async with candidate_and_claimant(tmp_path, b"a", b"b") as (candidate, claimant):
+        candidate.partition("orders").truncate_to(0)
+        await candidate.produce("orders", b"x", b"y")
+        await candidate.produce("orders", b"z")
+        primary, logs = seen_by(candidate, await claimant.listen())
         async with primary.session() as (session, _):
             with pytest.raises(LinkFailed, match="other bytes"):
                 await session.check(ends_of(logs))
 
 
 async def test_T24_only_the_region_that_was_promised_may_copy(tmp_path: Path) -> None:
-    async with taker_and_claimant(tmp_path, b"a") as (taker, claimant):
+    async with candidate_and_claimant(tmp_path, b"a") as (candidate, claimant):
         claimant.source.promised_to = lambda: "third"
-        primary, logs = seen_by(taker, await claimant.listen())
+        primary, logs = seen_by(candidate, await claimant.listen())
         async with primary.session() as (session, _):
             with pytest.raises(LinkFailed, match="does not act"):
                 await session.check(ends_of(logs))

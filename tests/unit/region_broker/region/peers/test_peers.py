@@ -190,10 +190,10 @@ async def test_lower_region_epochs_are_refused_and_both_sides_learn() -> None:
 
 
 async def test_a_server_learns_a_higher_region_epoch_and_talks_on() -> None:
-    primary, taker = PlayedIdentity("primary"), PlayedIdentity("mirror", region_epoch=17)
+    primary, candidate = PlayedIdentity("primary"), PlayedIdentity("mirror", region_epoch=17)
     async with (
         served(primary) as (_, address),
-        opened(AsyncioNetwork(), address, taker) as (client, _),
+        opened(AsyncioNetwork(), address, candidate) as (client, _),
     ):
         assert (await client.call(Ask(number=2), Told)).number == 4
     assert [hello.region_epoch for hello in primary.heard] == [17]
@@ -361,9 +361,9 @@ async def test_INV_PN5_what_a_handler_raises_is_told_while_another_peer_stays_co
     listener = await server.start("127.0.0.1", 0)
     address = ("127.0.0.1", listener.port)
     async with opened(network, address, PlayedIdentity("us")) as (mirror, _):
-        async with opened(network, address, PlayedIdentity("ap")) as (taker, _):
+        async with opened(network, address, PlayedIdentity("ap")) as (candidate, _):
             with pytest.raises(PeerUnreachable):
-                await taker.call(Ask(number=1), Told)
+                await candidate.call(Ask(number=1), Told)
         with pytest.RaisesGroup(OSError, flatten_subgroups=True):
             async with asyncio.timeout(10):
                 await server.wait_closed()

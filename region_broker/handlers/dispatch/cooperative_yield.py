@@ -1,10 +1,10 @@
-"""Long work in turns: the event loop serves others after each piece, and a connection keeps its order meanwhile.
+"""Cooperative yield: long work lets the event loop serve others after each piece; a connection keeps its order meanwhile.
 
 INV-HW1  while a request of a connection is decoded in pieces, none behind it on that connection is begun; the handler
          of the one is begun before the next is decoded, and one that writes is answered before
-INV-HW2  a handler whose work grows with its request gives way after every TURN_ROWS rows (`Turns.row`); what must
-         not be torn (a judgement and its write) is done between two turns, never across them. Before a write only
-         requests give way that are too large to be read at once: they hold their connection's order (INV-HW1)
+INV-HW2  a handler whose work grows with its request gives way after every YIELD_ROWS rows (`CooperativeYield.row`);
+         what must not be torn (a judgement and its write) is done between two yields, never across one. Before a write
+         only requests give way that are too large to be read at once: they hold their connection's order (INV-HW1)
 Not here: the pieces themselves (`wire.codec.pieces`, `wire.codec.requests`).
 """
 
@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Self, TypeVar
 
-from region_broker.limits import ELEMENTS_AT_ONCE_MAX, TURN_ROWS
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, YIELD_ROWS
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 _ORDER: Final = "order-of-starts"
 
 
-class Turns:
+class CooperativeYield:
     """Counts the rows of one handler's work."""
 
     __slots__ = ("_done",)
@@ -30,26 +30,26 @@ class Turns:
 
     @classmethod
     def of_a_write(cls) -> Self:
-        """Return turns for what comes before a write: the first begins where a connection's order is held."""
-        turns = cls()
-        turns._done = TURN_ROWS - ELEMENTS_AT_ONCE_MAX
-        return turns
+        """Return one for what comes before a write: the first begins where a connection's order is held."""
+        yielding = cls()
+        yielding._done = YIELD_ROWS - ELEMENTS_AT_ONCE_MAX
+        return yielding
 
     async def row(self, cost: int = 1) -> None:
         """Give way if the rows done since the last time are many; `cost`: what this one counts."""
         self._done += cost
-        if self._done >= TURN_ROWS:
+        if self._done >= YIELD_ROWS:
             self._done = 0
             await asyncio.sleep(0)
 
 
-async def each_in_turns(
-    items: Iterable[_Item], make: Callable[[_Item], _Result], turns: Turns
+async def each_yielding(
+    items: Iterable[_Item], make: Callable[[_Item], _Result], yielding: CooperativeYield
 ) -> list[_Result]:
     """Return what `make` makes of each item, giving way in between."""
     made: list[_Result] = []
     for item in items:
-        await turns.row()
+        await yielding.row()
         made.append(make(item))
     return made
 
