@@ -6,17 +6,13 @@ Not here: what an API does (its own file), how requests reach it (`dispatch`).
 from region_broker.handlers.admin import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
-    create_acls,
-    delete_acls,
-    describe_acls,
+    constant_answers,
     describe_client_quotas,
     describe_cluster,
-    describe_delegation_token,
     describe_log_dirs,
     describe_user_scram_credentials,
     elect_leaders,
     get_telemetry_subscriptions,
-    list_partition_reassignments,
     push_telemetry,
 )
 from region_broker.handlers.dispatch.api_versions import api_versions_api
@@ -108,13 +104,9 @@ def all_apis() -> ApiTable:
         describe_producers.API,
         alter_partition_reassignments.API,
         alter_replica_log_dirs.API,
-        create_acls.API,
-        delete_acls.API,
-        describe_acls.API,
         describe_client_quotas.API,
-        describe_delegation_token.API,
         describe_user_scram_credentials.API,
         elect_leaders.API,
-        list_partition_reassignments.API,
+        *constant_answers.APIS,
     )
     return ApiTable.of(*apis, api_versions_api(apis))
