@@ -23,7 +23,7 @@ from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
-from tests.fixtures.node_logs import append_marker
+from tests.fixtures.node_logs import JOURNAL_BYTES, append_marker
 from tests.unit.region_broker.groups.fakes import Topics, join_request, sync_request, tp
 
 LEDGER = TopicImage(topic_id=UUID(int=1), name=OFFSETS_LEDGER, partition_count=2, internal=True)
@@ -66,7 +66,7 @@ class Node:
 
 @asynccontextmanager
 async def node(folder: Path, leader_epoch: int) -> AsyncIterator[Node]:
-    config, clock = NodeLogConfig(), SystemClock()
+    config, clock = NodeLogConfig(journal_bytes=JOURNAL_BYTES), SystemClock()
     group_commit = GroupCommit(config, clock)
     table = PartitionTable(RealDisk(), folder, clock, config, group_commit)
     for topic in (LEDGER, DATA):

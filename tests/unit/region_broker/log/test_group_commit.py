@@ -11,12 +11,12 @@ from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
-from tests.fixtures.node_logs import LEADER_EPOCH, Topic, batch
+from tests.fixtures.node_logs import JOURNAL_BYTES, LEADER_EPOCH, Topic, batch
 
 
 # Holds INV-CM1.
 async def test_many_partitions_commit_together_and_come_back(tmp_path: Path) -> None:
-    config = NodeLogConfig(segment_bytes=4096)
+    config = NodeLogConfig(segment_bytes=4096, journal_bytes=JOURNAL_BYTES)
     clock = SystemClock()
     sealed: list[Path] = []
     topic = Topic(partition_count=9)
@@ -50,7 +50,7 @@ async def test_many_partitions_commit_together_and_come_back(tmp_path: Path) -> 
 
 
 async def test_a_slow_or_failing_digest_stops_nothing(tmp_path: Path) -> None:
-    config = NodeLogConfig(segment_bytes=4096)
+    config = NodeLogConfig(segment_bytes=4096, journal_bytes=JOURNAL_BYTES)
     clock = SystemClock()
     called = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ async def test_a_slow_or_failing_digest_stops_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_journal_of_many_logs_gives_each_what_it_lacks(tmp_path: Path) -> None:
-    config, clock, count = NodeLogConfig(), SystemClock(), 3 * MANY_LOGS
+    config, clock, count = NodeLogConfig(journal_bytes=JOURNAL_BYTES), SystemClock(), 3 * MANY_LOGS
     commit = GroupCommit(config, clock)
     table = PartitionTable(RealDisk(), tmp_path, clock, config, commit)
     partitions = table.open_topic(Topic(partition_count=count))
