@@ -15,6 +15,7 @@ from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
+from geo_replicator.link.whole_ends import View, WholeEnds
 from geo_replicator.topology import LedgerTopics, MirrorTopic
 from idempotency.ports import Chance, Clock
 
@@ -142,11 +143,16 @@ class MirrorLogs(Protocol):
         """Let an empty log begin at `offset`; raises `LinkFailed` where it holds records."""
         ...
 
-    def show(self, cuts: Mapping[LogKey, int]) -> int:
-        """Let readers see each log up to its D, in one step (T17); logs that are not open are skipped.
+    def show_again(self, cuts: Mapping[LogKey, int], whole: WholeEnds) -> None:
+        """Show what was shown before: every log up to its D, read-committed readers up to `whole`, which is durable."""
+        ...
 
-        Return in how many ms to call again, with nothing new, because something could be shown; 0: no need.
-        """
+    def view(self, cuts: Mapping[LogKey, int]) -> View:
+        """Return what to show with the new D of `cuts`, and with nothing new; logs that are not open are skipped."""
+        ...
+
+    def show(self, view: View) -> None:
+        """Let readers see `view`, in one step (T17)."""
         ...
 
     def delete_below(self, key: LogKey, offset: int) -> None:
@@ -208,15 +214,20 @@ class MirrorTopics(Protocol):
 
 
 class ReachedStore(Protocol):
-    """The durable fact {region epoch, k} of this region (T16)."""
+    """The durable fact {region epoch, k} of this region, and what of it read-committed readers were shown (T16)."""
 
     @property
     def point(self) -> TidemarkPoint:
         """Return the last point that is durable."""
         ...
 
-    async def save(self, point: TidemarkPoint) -> None:
-        """Return once `point` is durable; also when cancelled it ends only with the write."""
+    @property
+    def whole(self) -> WholeEnds:
+        """Return the ends of the whole cut at `point`."""
+        ...
+
+    async def save(self, point: TidemarkPoint, whole: WholeEnds) -> None:
+        """Return once both are durable; also when cancelled it ends only with the write."""
         ...
 
 

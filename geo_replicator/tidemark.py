@@ -308,35 +308,47 @@ class TidemarkBook:
         self._above.append((record, at))
         return record
 
-    def raise_floor(self, point: TidemarkPoint) -> dict[LogKey, int]:
-        """Make `point` the floor; return where each log that moved since the old floor ends now (INV-TM5).
+    def moved_since_floor(self, point: TidemarkPoint) -> dict[LogKey, int]:
+        """Return where each log that moved from the floor to `point` ends there (INV-TM5).
 
         That is D (0: removed), L of a ledger shard, and one past the record of `point` for `__tidemarks`.
         """
         assert self._floor is not None, point
         changed: dict[LogKey, int] = {}
-        before = dict(self._floor.newest.ledger)
-        taken = 0
+        newest: tuple[Tidemark, int] | None = None
         for tidemark, at in self._above:
             if tidemark.point > point:
                 break
             changed.update({key: position.cut_offset for key, position in tidemark.moved.items()})
             for key in tidemark.removed:
                 changed[key] = 0
-            self._floor.advanced(tidemark, at)
-            taken += 1
-        if taken:
-            del self._above[:taken]
-            changed.update(self._ledgers_since(before, self._floor))
+            newest = tidemark, at
+        if newest is not None:
+            changed.update(self._ledgers_since(self._floor.newest.ledger, *newest))
         return changed
 
-    def _ledgers_since(self, before: Mapping[int, int], floor: Vector) -> dict[LogKey, int]:
+    def raise_floor(self, point: TidemarkPoint) -> dict[LogKey, int]:
+        """Make `point` the floor; return where each log that moved since the old floor ends now (INV-TM5)."""
+        assert self._floor is not None, point
+        changed = self.moved_since_floor(point)
+        taken = 0
+        for tidemark, at in self._above:
+            if tidemark.point > point:
+                break
+            self._floor.advanced(tidemark, at)
+            taken += 1
+        del self._above[:taken]
+        return changed
+
+    def _ledgers_since(
+        self, before: Mapping[int, int], newest: Tidemark, at: int
+    ) -> dict[LogKey, int]:
         moved = {
             self._ledgers.shard_key(shard): offset
-            for shard, offset in floor.newest.ledger.items()
+            for shard, offset in newest.ledger.items()
             if before.get(shard) != offset
         }
-        return moved | {self._ledgers.tidemark_key: floor.at + 1}
+        return moved | {self._ledgers.tidemark_key: at + 1}
 
     def vector(self, point: TidemarkPoint) -> Vector | None:
         """Return the full vector of `point`, None when it is not known (any more)."""

@@ -10,6 +10,11 @@ INV-WC2  a committed transaction with data below the end of any log has all its 
 INV-WC3  it is the greatest such vector: no log waits for a transaction that it is not tied to. One exception:
          under transactions v1 epochs do not tell a producer's transactions apart, so one that is open in a log
          may be taken for a part of the last committed one, until it ends
+INV-WC4  what was forgotten counts as one transaction over all logs: it is shown whole, or not at all
+
+1. A region that acts forgets which transactions it completed. 2. Another one takes over, and this one returns as a
+mirror. 3. A log with an open transaction ends before it, and what it forgot behind that has other halves in logs with
+nothing open: these may not be shown either, though nobody can name them any more.
 
 Two logs are tied only by transactions that wrote to both, so a long transaction holds back what it overlaps, and
 what that overlaps, and nothing else. Rules T8 and T9 make it enough to look below D: all data of a decision of
@@ -19,21 +24,39 @@ Not here: when to ask and what to remember (`region_broker.region.mirror.mirror_
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from geo_replicator.lineage import LogKey
 from idempotency.partition_state import CompletedTxn, UnendedTxn
+
+_NO_PRODUCER: Final = -1
+
+
+class Forgotten(NamedTuple):
+    """Offsets of a log, [first, end), in which lies all of it that belongs to what was forgotten of any log."""
+
+    first: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogTransactions:
     """What is not yet shown of one log: its last stable offset at D, and its transactions at D.
 
-    `committed` have their marker below D, `unended` have not.
+    `committed` have their marker below D, `unended` have not. `forgotten` is for all logs, or for none (INV-WC4).
     """
 
     stable_offset: int
     committed: list[CompletedTxn]
     unended: list[UnendedTxn]
+    forgotten: Forgotten | None = None
+
+    def committed_parts(self) -> list[CompletedTxn]:
+        """Return the committed transactions, what was forgotten among them."""
+        if self.forgotten is None or self.forgotten.first >= self.forgotten.end:
+            return self.committed
+        first, end = self.forgotten
+        return [*self.committed, CompletedTxn(_NO_PRODUCER, first, end, end - 1, -1, True, None)]
 
 
 def whole_cut(logs: Mapping[LogKey, LogTransactions]) -> dict[LogKey, int]:
@@ -49,10 +72,11 @@ class _Search:
         self._ends = {key: log.stable_offset for key, log in logs.items()}
         self._parts: dict[Hashable, list[tuple[LogKey, CompletedTxn]]] = {}
         self._by_last = {
-            key: sorted(log.committed, key=lambda txn: txn.last_offset) for key, log in logs.items()
+            key: sorted(log.committed_parts(), key=lambda txn: txn.last_offset)
+            for key, log in logs.items()
         }
         for key, log in logs.items():
-            for txn in log.committed:
+            for txn in log.committed_parts():
                 self._parts.setdefault(_identity(key, txn), []).append((key, txn))
         self._hidden: set[Hashable] = set()
         self._lowered: list[LogKey] = list(logs)
@@ -95,6 +119,8 @@ class _Search:
 
 
 def _identity(key: LogKey, txn: CompletedTxn) -> Hashable:
+    if txn.producer_id == _NO_PRODUCER:
+        return _NO_PRODUCER
     # A marker that an administrator wrote by hand names no decision: it stands for its own log only.
     return (key, txn.marker_offset) if txn.decision is None else txn.decision
 

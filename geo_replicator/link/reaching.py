@@ -1,6 +1,6 @@
 """What a mirror has reached: a tidemark whose logs are all durable here becomes a durable fact, and is shown.
 
-INV-LD1  a reader of this region is shown D(k) only after k is durable here (T16, T17)
+INV-LD1  a reader of this region is shown D(k), and the whole cut there, only after both are durable here (T16, T17)
 INV-LD5  a claim does not outlive its bytes: after a loss the greatest tidemark that the logs hold counts as reached;
          what was reached, and is stored as that, does not go down by it (T16)
 A corrupt `__tidemarks` stops reaching, loudly; what was shown stays.
@@ -19,6 +19,7 @@ from geo_replicator.history import NAMED_MAX
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import LagBook
 from geo_replicator.link.topic_changes import TopicChanges
+from geo_replicator.link.whole_ends import NOTHING_WHOLE, View
 from geo_replicator.ports import LinkFacts, LinkFailed, LinkPorts
 from geo_replicator.reading import Shortfall, held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkBook, TidemarkError, decode
@@ -50,6 +51,7 @@ class Reaching:
         self._moved = asyncio.Event()
         self._show_again = asyncio.Event()
         self._show_again_ms = 0
+        self._look_due = False
 
     def restore(self) -> None:
         """Rebuild the tidemarks from the log, and show what was reached before (T16).
@@ -73,7 +75,7 @@ class Reaching:
         for tidemark in read.above:
             self.frontier.observe(tidemark)
         self._restored = True
-        self._show_all()
+        self._show_stored(is_held=reached == self._ports.reached.point)
 
     def _named_and_absent(self, reached: TidemarkPoint) -> Mapping[LogKey, int]:
         """Return the logs of topics that are not here, though the tidemark reached names records of them (INV-FR8)."""
@@ -130,17 +132,35 @@ class Reaching:
     async def _reach_complete(self) -> None:
         point = self.frontier.complete
         await self._grow_topics(point)
-        if point <= self.frontier.reached:
+        is_news = point > self.frontier.reached
+        # While logs are absent, nobody knows what of a transaction lies there.
+        if not is_news and (not self._look_due or self._absent):
             return
-        if point > self._ports.reached.point:
-            self._saving = point
-            await self._ports.reached.save(point)
-            self._saving = None
-            self.stored = point
-        self.lost = "" if point >= self.stored else self.lost
-        self.frontier.persisted(point)
-        self._show(point)
-        self.changed.set()
+        self._look_due = False
+        frontier, every = self.frontier, bool(self._absent) or self._is_first
+        view = self._ports.logs.view(self._cuts_of(point, every=every) if is_news else {})
+        await self._save(point, view)
+        if frontier is not self.frontier:
+            self.look_again()  # restored meanwhile, from what was durable then
+            return
+        if is_news:
+            self.lost = "" if point >= self.stored else self.lost
+            frontier.persisted(point)
+            self._show(point, view, every=every)
+            self.changed.set()
+        else:
+            self._show_view(view)
+
+    async def _save(self, point: TidemarkPoint, view: View) -> None:
+        """Make durable what is to be shown, unless it is; what was reached and is lost in part stays the fact (INV-LD5)."""
+        reached = self._ports.reached
+        is_known = point == reached.point and view.whole == reached.whole
+        if is_known or point < reached.point or point == BEFORE_ALL:
+            return
+        self._saving = point if point > reached.point else None
+        await reached.save(point, view.whole)
+        self._saving = None
+        self.stored = point
 
     def _take_moves(self) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -156,28 +176,43 @@ class Reaching:
                 self.frontier.observe(tidemark)
             self._read_to = at + 1
 
-    def _show(self, point: TidemarkPoint) -> None:
+    @property
+    def _is_first(self) -> bool:
+        floor = self.book.floor
+        return floor is not None and floor.newest.point > self._shown
+
+    def _cuts_of(self, point: TidemarkPoint, *, every: bool) -> Mapping[LogKey, int]:
+        """Return where the logs end at `point`: those that moved since the floor, or every one."""
+        if not every:
+            return self.book.moved_since_floor(point)
+        cut = self.book.positions(point)
+        assert cut is not None, point
+        return {key: cut.position_of(key) for key in self._ports.logs.keys()}  # noqa: SIM118 -- a port
+
+    def _show(self, point: TidemarkPoint, view: View, *, every: bool) -> None:
+        changed: Iterable[LogKey] = self.book.raise_floor(point)
         assert self.book.floor is not None, point
-        first = self.book.floor.newest.point > self._shown
-        changed = self.book.raise_floor(point)
-        if first or self._absent:
+        if every:
             self._absent = {}  # they are here now, or a tidemark has named their removal
-            self._show_all()
-        else:
-            self._show_logs(changed)
-            self._delete_below(changed)
+            changed = self.book.floor.positions
+        self._show_view(view)
+        self._delete_below(changed)
         self._shown = point
 
-    def _show_all(self) -> None:
+    def _show_stored(self, *, is_held: bool) -> None:
+        """Show what was shown before; `run` looks what the whole cut adds to that."""
         floor = self.book.floor
         shown = floor is not None and floor.newest.point <= self.frontier.reached
         cut = self.book.cut_of(floor) if floor is not None and shown else Cut(self.frontier.reached)
         logs = self._ports.logs
-        self._show_logs({key: cut.position_of(key) for key in logs.keys()})  # noqa: SIM118 -- a port
+        whole = self._ports.reached.whole if is_held else NOTHING_WHOLE
+        logs.show_again({key: cut.position_of(key) for key in logs.keys()}, whole)  # noqa: SIM118 -- a port
         if floor is not None and shown:
             # A cut takes log starts back, and an idle log is in no later tidemark's news (T14).
             self._delete_below(floor.positions)
         self._shown = self.frontier.reached
+        self._look_due = True
+        self._moved.set()
 
     def _delete_below(self, keys: Iterable[LogKey]) -> None:
         """Let logs start where the tidemark that is shown says, and not before (T14)."""
@@ -189,18 +224,20 @@ class Reaching:
                     key, min(position.log_start_offset, position.cut_offset)
                 )
 
-    def _show_logs(self, cuts: Mapping[LogKey, int]) -> None:
-        self._show_again_ms = self._ports.logs.show(cuts)
-        if self._show_again_ms > 0:
+    def _show_view(self, view: View) -> None:
+        self._ports.logs.show(view)
+        self._show_again_ms = view.again_ms
+        if view.again_ms > 0:
             self._show_again.set()
 
     async def show_later(self) -> None:
-        """Show what had to wait, when its time has come; until cancelled."""
+        """Have `run` look again for what had to wait, when its time has come; until cancelled."""
         while True:
             await self._show_again.wait()
             self._show_again.clear()
             await self._ports.clock.sleep_ms(self._show_again_ms)
-            self._show_logs({})
+            self._look_due = True
+            self._moved.set()
 
     async def _grow_topics(self, point: TidemarkPoint) -> None:
         """Let topics have the partitions that `point` names, before it counts as reached (T15).

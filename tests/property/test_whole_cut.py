@@ -5,10 +5,10 @@ from itertools import product
 from uuid import UUID
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import example, given
 
 from geo_replicator.lineage import LogKey
-from geo_replicator.whole_cut import LogTransactions, whole_cut
+from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
 from idempotency.decision import DecisionId
 from idempotency.partition_state import PartitionState
 from idempotency.record_batch import ControlType
@@ -109,7 +109,10 @@ STEPS = st.lists(
 
 
 def played(steps: list[tuple[str, int, int]], *, tv2: bool = True) -> World:
-    world = World(tv2=tv2)
+    return played_on(World(tv2=tv2), steps)
+
+
+def played_on(world: World, steps: list[tuple[str, int, int]]) -> World:
     for kind, which, detail in steps:
         if kind == "write":
             world.write(which, detail)
@@ -164,6 +167,49 @@ def test_T17_markers_at_or_above_D_count_as_missing(
     ends = tuple(found[LogKey(TOPIC, number)] for number in range(LOGS))
     assert world.is_whole(ends, bounds), (ends, bounds)
     assert all(end <= log.stable_offset for end, log in zip(ends, logs.values(), strict=True))
+
+
+BEHIND_AN_OPEN_ONE = [
+    ("write", 0, 0),
+    ("write", 1, 0),
+    ("write", 1, 1),
+    ("decide", 1, 1),
+    ("mark", 0, 0),
+    ("mark", 0, 0),
+]
+
+
+@example(BEHIND_AN_OPEN_ONE, [], [True] * LOGS, True)
+@example(BEHIND_AN_OPEN_ONE, [("write", 2, 0), ("write", 2, 1)], [False, True, True], False)
+@given(STEPS, STEPS, st.lists(st.booleans(), min_size=LOGS, max_size=LOGS), st.booleans())
+def test_T17_a_region_that_forgot_while_it_acted_tears_nothing(
+    before: list[tuple[str, int, int]],
+    after: list[tuple[str, int, int]],
+    forgets: list[bool],
+    tv2: bool,
+) -> None:
+    """It acted, forgot in some of its logs what was completed by then, and is a mirror since: INV-WC4."""
+    world = played(before, tv2=tv2)
+    covered = [state.end_offset for state in world.states]
+    for state, forgot in zip(world.states, forgets, strict=True):
+        if forgot:
+            state.forget_completed_below(state.end_offset)
+    played_on(world, after)
+    bounds = tuple(state.end_offset for state in world.states)
+    logs = {
+        LogKey(TOPIC, number): LogTransactions(
+            state.last_stable_offset(bound),
+            state.committed_below(bound),
+            state.unended_at(bound),
+            Forgotten(0, covered[number]),
+        )
+        for number, (state, bound) in enumerate(zip(world.states, bounds, strict=True))
+    }
+    found = whole_cut(logs)
+    ends = tuple(found[LogKey(TOPIC, number)] for number in range(LOGS))
+    assert world.is_whole(ends, bounds), (ends, bounds)
+    if not world.undecided and not any(left for _, _, left, _ in world.decided):
+        assert ends == bounds, "with nothing open all is shown"
 
 
 def _lowered(world: World, log: int, end_offset: int, choice: int) -> int:

@@ -6,10 +6,11 @@ the logs. The other is a client: it asks for the ends of all partitions in one r
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from chaos.history import Seen, seen
+from geo_replicator.link.whole_ends import View
 from idempotency.record_batch import ControlType
 from region_broker.partitions.partition import Partition
 from region_broker.region.mirror.mirror_view import MirrorView
@@ -41,10 +42,9 @@ class EndsAtEachShow:
         assert view is not None
         show = view.show
 
-        def noting(cuts: Mapping[object, int]) -> int:
-            again_ms = show(cuts)  # type: ignore[arg-type]
+        def noting(shown: View) -> None:
+            show(shown)
             self.noted[tuple(each.sight.last_stable_offset for each in self._partitions())] = None
-            return again_ms
 
         view.show = noting  # type: ignore[method-assign,assignment]
         assert isinstance(view, MirrorView)

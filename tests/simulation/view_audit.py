@@ -2,7 +2,7 @@
 
 INV-SWA2  at the end every transaction is decided, and all regions hold the same bytes
 INV-SWA3  nobody is ever shown what an application aborted, whatever was lost
-A mirror shows no half of a transfer, and its ends never go down while it runs under one region epoch (T9, T16, T17).
+A mirror shows no half of a transfer, and its ends never go down under one region epoch, over restarts too (T9, T16, T17).
 
 Not here: clients (`clients`), what a reader found at the end (`chaos.shuffle.judge`, `chaos.checker`).
 """
@@ -39,7 +39,7 @@ class Auditor:
         """What it was shown of transfers, and of plain records uncommitted: no such record goes either (T17)."""
         self._stage = stage
         self._network = stage.fabric.site(f"auditor-{name}")
-        self._term: tuple[int, int, int] | None = None
+        self._term: tuple[int, int] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -66,14 +66,13 @@ class Auditor:
                 connection = None
             await asyncio.sleep(self.rest_s)
 
-    def _mirrors_in(self) -> tuple[int, int, int] | None:
-        """Return the region epoch that it mirrors, which life of its process this is, and how often its folder was damaged;
-        None where it does not mirror."""
+    def _mirrors_in(self) -> tuple[int, int] | None:
+        """Return the region epoch that it mirrors, and how often its folder was damaged; None where it does not mirror."""
         view = self._stage.view(self.name)
         if view is None or view["phase"] != "mirroring":
             return None
         damages = sum(each.region == self.name for each in self._stage.story.damages)
-        return view["region_epoch"], self._stage.regions[self.name].disk.life, damages
+        return view["region_epoch"], damages
 
     async def _look(self, connection: Connection) -> None:
         term = self._mirrors_in()

@@ -17,6 +17,7 @@ from geo_replicator.history import HeldLog, HistoryDifference, LastBatch, ShownL
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.core import LinkState
 from geo_replicator.link.topic_changes import TopicChanges
+from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import MirrorTopic
 from region_broker.controller import metadata_commands, metadata_image
@@ -529,10 +530,10 @@ async def test_T16_nothing_is_shown_before_the_fact_that_it_was_reached_is_durab
     asked, go = asyncio.Event(), asyncio.Event()
     save = ReachedFile.save
 
-    async def held(store: ReachedFile, point: TidemarkPoint) -> None:
+    async def held(store: ReachedFile, point: TidemarkPoint, whole: WholeEnds) -> None:
         asked.set()
         await go.wait()
-        await save(store, point)
+        await save(store, point, whole)
 
     monkeypatch.setattr(ReachedFile, "save", held)
     await pair.eu.write("second")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from geo_replicator.failover import Phase
+from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.loss import LostOffsets, UndoneChange
 from idempotency.identity import TopicName, TopicPartition
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
@@ -155,13 +156,13 @@ async def test_T15_growth_is_durable_before_the_tidemark_counts_as_reached(pair:
     counts = []
     save = link._ports.reached.save
 
-    async def saving(point: Any) -> None:
+    async def saving(point: Any, whole: WholeEnds) -> None:
         vector = link.reaching.book.vector(point)
         assert vector is not None
         named = [key for key in vector.positions if key.partition == 2]
         if named:
             counts.append(pair.us.partition_count)
-        await save(point)
+        await save(point, whole)
 
     link._ports.reached.save = saving  # type: ignore[method-assign]
     await pair.eu.grow(3)

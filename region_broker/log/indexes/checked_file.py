@@ -40,6 +40,14 @@ def pack_frame(magic: bytes, version: int, payload: bytes) -> bytes:
     return _FRAME.pack(magic, version, zlib.crc32(payload), len(payload)) + payload
 
 
+def frame_bytes(data: bytes) -> int:
+    """Return how long the frame at the beginning of `data` says that it is; raises FrameError if that is cut off."""
+    if len(data) < _FRAME.size:
+        raise FrameError(f"{len(data)} bytes are too short for a frame")
+    length: int = _FRAME.unpack_from(data)[3]
+    return _FRAME.size + length
+
+
 def unpack_frame(magic: bytes, version: int, data: bytes) -> bytes:
     """Return the payload; raises FrameError unless magic, version, length and CRC are right."""
     if len(data) < _FRAME.size:

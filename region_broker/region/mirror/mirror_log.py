@@ -19,6 +19,7 @@ from msgspec import structs
 from geo_replicator.events import MirrorLogEnd
 from geo_replicator.history import ShownLog
 from geo_replicator.lineage import Cut, LogKey
+from geo_replicator.link.whole_ends import View, WholeEnds
 from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics, MirrorTopic
@@ -117,7 +118,7 @@ class MirrorPartitions(TidemarkLog):
     def __init__(self, partitions: PartitionTable, ledgers: LedgerTopics, view: MirrorView) -> None:
         """Nothing is watched yet."""
         super().__init__(partitions, ledgers)
-        self.view = view
+        self._view = view
         self._on_durable: Callable[[LogKey], None] | None = None
         self._watched: dict[LogKey, Callable[[], None]] = {}
         self._term_followed = -1
@@ -205,9 +206,17 @@ class MirrorPartitions(TidemarkLog):
         except LogError as error:
             raise LogHalted(f"{key.encode()} cannot begin at {offset}: {error}") from error
 
-    def show(self, cuts: Mapping[LogKey, int]) -> int:
-        """Let readers see each log up to its D (`MirrorView.show`)."""
-        return self.view.show(cuts)
+    def show_again(self, cuts: Mapping[LogKey, int], whole: WholeEnds) -> None:
+        """Show what was shown before (`MirrorView.show_again`)."""
+        self._view.show_again(cuts, whole)
+
+    def view(self, cuts: Mapping[LogKey, int]) -> View:
+        """Return what to show next (`MirrorView.view`)."""
+        return self._view.view(cuts)
+
+    def show(self, view: View) -> None:
+        """Let readers see `view` (`MirrorView.show`)."""
+        self._view.show(view)
 
     def delete_below(self, key: LogKey, offset: int) -> None:
         """Let the log start at `offset`, delete whole segments below; a log that has stopped keeps them (T14)."""

@@ -6,6 +6,9 @@ INV-MV2  a log that the whole cut held below its last stable offset for `whole_w
          Kafka; a warning says so, and it is counted. Never happens with `whole_wait_ms` < 0, at once with 0
 INV-MV3  looking for the whole cut over n transactions is followed by a rest of n / 64 ms, several times what it
          took, unless n is small; what had to wait is looked for again
+INV-MV4  what a start shows again is what was shown: `view` says what must be durable before `show` (T16)
+INV-MV5  what was forgotten and not shown lies below D of the first tidemark that covers all of it, in every log: by T8
+         and T9 all data of a decision lies there, also where its marker is still to come
 
 Internal topics take no part: groups and transactions are asked of the primary region.
 Not here: the whole cut itself (`geo_replicator.whole_cut`), which tidemark is reached (`geo_replicator.frontier`).
@@ -13,10 +16,12 @@ Not here: the whole cut itself (`geo_replicator.whole_cut`), which tidemark is r
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from geo_replicator.lineage import LogKey
-from geo_replicator.whole_cut import LogTransactions, whole_cut
+from geo_replicator.link.whole_ends import Unlisted, View, WholeEnds
+from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.partitions.partition import Partition
@@ -36,9 +41,15 @@ class MirrorView:
         self._partitions = partitions
         self._clock = clock
         self._whole_wait_ms = whole_wait_ms
+        # D of each log at the last tidemark. Readers may have been shown more of some: where a lineage begins at a base
+        # that this mirror does not hold yet, that is no cut, and a transaction has halves which are not here.
+        self._cuts: dict[LogKey, int] = {}
         # Logs with something below D that may not be shown yet, in the order they were met.
         self._looked_at: dict[LogKey, None] = {}
         self._held: dict[LogKey, tuple[int, int]] = {}  # end, and since when in ms it stands there
+        self._has_forgotten = False
+        # D of each log at the first tidemark that covers what was forgotten (INV-MV5).
+        self._forgotten_ends: dict[LogKey, int] = {}
         self._rest_until_ms = 0
         self._warned = False
         self._split_count = 0
@@ -51,22 +62,47 @@ class MirrorView:
     def _held_ms(self, now_ms: int) -> int:
         return max((now_ms - since_ms for _, since_ms in self._held.values()), default=0)
 
-    def show(self, cuts: Mapping[LogKey, int]) -> int:
-        """Show each of `cuts` up to its D, and what the whole cut allows.
+    def show_again(self, cuts: Mapping[LogKey, int], whole: WholeEnds) -> None:
+        """Show each of `cuts` up to its D, and what is durable of the whole cut there; nothing beyond it (INV-MV4)."""
+        self._has_forgotten = False
+        self._forgotten_ends = {}
+        self._cuts = dict(cuts)
+        for key, cut_offset in cuts.items():
+            partition = self._of(key)
+            if partition is None:
+                continue
+            if _is_internal(partition):
+                partition.show_up_to(cut_offset, cut_offset)
+                continue
+            forgotten_below = partition.state.forgotten_below
+            partition.show_up_to(cut_offset, whole.end_of(key, cut_offset, forgotten_below))
+            self._looked_at[key] = None
+            if partition.sight.whole_end < forgotten_below:
+                self._has_forgotten = True
 
-        Return in how many ms to call again because something waits, 0: no need.
-        """
+    def view(self, cuts: Mapping[LogKey, int]) -> View:
+        """Return what to show: each of `cuts` up to its D, and what the whole cut allows."""
         now_ms = self._clock.monotonic_ms()
         bounds = self._bounds(cuts)
         waits = now_ms < self._rest_until_ms
-        ends: Mapping[LogKey, int] = {} if waits else self._whole_ends(bounds, now_ms)
-        for key, bound in bounds.items():
+        ends = {} if waits else self._whole_ends(bounds, now_ms)
+        below = {}
+        for key in self._looked_at:
+            partition = self._of(key)
+            assert partition is not None, key
+            end = max(partition.sight.whole_end, ends.get(key, 0))
+            if end < bounds[key]:
+                below[key] = end
+        again_ms = self._rest_until_ms - now_ms if waits else _LOOK_AGAIN_MS if self._held else 0
+        return View(bounds, ends, WholeEnds(Unlisted.AT_CUT, below), again_ms)
+
+    def show(self, view: View) -> None:
+        """Show `view`, all logs at once (INV-MV1); the whole ends that it names are durable."""
+        for key, bound in view.cuts.items():
             partition = self._of(key)
             if partition is not None:
-                partition.show_up_to(bound, ends.get(key, bound if _is_internal(partition) else 0))
-        if waits:
-            return self._rest_until_ms - now_ms
-        return _LOOK_AGAIN_MS if self._held else 0
+                internal = bound if _is_internal(partition) else 0
+                partition.show_up_to(bound, view.ends.get(key, internal))
 
     def _bounds(self, cuts: Mapping[LogKey, int]) -> dict[LogKey, int]:
         """Return D of every log that has to be looked at, and remember those."""
@@ -76,8 +112,9 @@ class MirrorView:
             if partition is None:
                 self._looked_at.pop(key, None)
                 self._held.pop(key, None)
+                self._cuts.pop(key, None)
                 continue
-            bounds[key] = max(cuts.get(key, 0), partition.sight.shown_cut_offset)
+            bounds[key] = self._cuts[key] = max(cuts.get(key, 0), self._cuts.get(key, 0))
             if not _is_internal(partition):
                 self._looked_at[key] = None
         return bounds
@@ -88,15 +125,17 @@ class MirrorView:
             partition = self._of(key)
             assert partition is not None, key
             logs[key] = _transactions(partition, bounds[key])
+        if self._has_forgotten:
+            logs = self._with_forgotten(logs, bounds)
         ends = whole_cut(logs)
         count = sum(len(log.committed) + len(log.unended) for log in logs.values())
         self._rest_until_ms = now_ms + count // _TRANSACTIONS_PER_REST_MS
         for key, end in ends.items():
+            if end == bounds[key] and not self._has_forgotten:
+                del self._looked_at[key]
             stable_offset = logs[key].stable_offset
             if end == stable_offset:
                 self._held.pop(key, None)
-                if not logs[key].unended:
-                    del self._looked_at[key]
                 continue
             at, since_ms = self._held.get(key, (-1, now_ms))
             if end > at:
@@ -107,6 +146,29 @@ class MirrorView:
                 self._split_count += 1
         self._warn(now_ms)
         return ends
+
+    def _with_forgotten(
+        self, logs: Mapping[LogKey, LogTransactions], bounds: Mapping[LogKey, int]
+    ) -> dict[LogKey, LogTransactions]:
+        """Return `logs` with what was forgotten of them, as one transaction over all (INV-WC4)."""
+        partitions = {key: partition for key in logs if (partition := self._of(key)) is not None}
+        shown = {key: partition.sight.whole_end for key, partition in partitions.items()}
+        if self._forgotten_ends and all(
+            shown.get(key, end) >= end for key, end in self._forgotten_ends.items()
+        ):
+            self._has_forgotten = False
+            return dict(logs)
+        if not self._forgotten_ends and all(
+            partition.state.forgotten_below <= min(bounds[key], partition.high_watermark)
+            for key, partition in partitions.items()
+        ):
+            self._forgotten_ends = {key: bounds[key] for key in logs}
+        with_forgotten = {}
+        for key, log in logs.items():
+            # Before that tidemark it ends nowhere, and nothing is shown.
+            end = self._forgotten_ends.get(key, 0) if self._forgotten_ends else bounds[key] + 1
+            with_forgotten[key] = replace(log, forgotten=Forgotten(shown[key], end))
+        return with_forgotten
 
     def _warn(self, now_ms: int) -> None:
         held_ms = self._held_ms(now_ms)

@@ -1,26 +1,41 @@
-"""The durable fact {region epoch, k}: which tidemark this region has reached (T16).
+"""The durable fact {region epoch, k}: which tidemark this region has reached, and how much of it was shown (T16).
 
-INV-RS1  `point` is on stable storage; a torn last record is ignored, the one before it counts
+INV-RS1  `point` and `whole` are on stable storage; a torn last record is ignored, the one before it counts
 INV-RS2  a failed sync is never repeated on the same file (disk rule): the next save writes a new file
 INV-RS3  `save` ends with the write even when it is cancelled, so that `point` is never behind the disk
 
-An append-only file of fixed frames, replaced by a new one when it has grown. About 20 records/s under load.
-Not here: which tidemark is reached (`geo_replicator.frontier`).
+An append-only file of frames, replaced by a new one when it has grown. Up to 50 records/s under load; the last one
+counts ([ADR 41](docs/adr/0041-ends-beside-the-reached-tidemark.md)):
+
+    region epoch q | number q | unlisted logs B | n I | n times: topic id 16 bytes, partition i, whole end q
+
+Version 1 ended before `unlisted`; it is read.
+Not here: which tidemark is reached (`geo_replicator.frontier`), what the ends mean (`geo_replicator.link.whole_ends`).
 """
 
 import asyncio
 import struct
 from pathlib import Path
 from typing import Final, Self
+from uuid import UUID
 
-from geo_replicator.lineage import BEFORE_ALL, TidemarkPoint
-from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
+from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
+from geo_replicator.link.whole_ends import AS_FORGOTTEN, Unlisted, WholeEnds
+from region_broker.log.indexes.checked_file import (
+    FrameError,
+    frame_bytes,
+    pack_frame,
+    unpack_frame,
+)
 from region_broker.ports.disk import Disk, DiskFile, sync_as_found
 
 _MAGIC: Final = b"TMRC"
-_VERSION: Final = 1
+_VERSION: Final = 2
+_POINT_ALONE_VERSION: Final = 1
 _POINT: Final = struct.Struct(">qq")
-_RECORD_BYTES: Final = len(pack_frame(_MAGIC, _VERSION, _POINT.pack(0, 0)))
+_ENDS: Final = struct.Struct(">BI")
+_END: Final = struct.Struct(">16siq")
+_HEAD_BYTES: Final = len(pack_frame(_MAGIC, _VERSION, b""))
 ROTATE_BYTES: Final = 1024 * 1024
 FILE_NAME: Final = "reached"
 
@@ -28,11 +43,14 @@ FILE_NAME: Final = "reached"
 class ReachedFile:
     """The file in one data folder; `open` it once per process."""
 
-    def __init__(self, disk: Disk, path: Path, point: TidemarkPoint, size_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, path: Path, point: TidemarkPoint, whole: WholeEnds, size_bytes: int
+    ) -> None:
         """Use `open`."""
         self._disk = disk
         self._path = path
         self._point = point
+        self._whole = whole
         self._size_bytes = size_bytes
         self._file: DiskFile | None = None
 
@@ -41,31 +59,35 @@ class ReachedFile:
         """Read the file in `folder`, which exists; without a file nothing was reached. Raises OSError."""
         path = folder / FILE_NAME
         if not disk.exists(path):
-            return cls(disk, path, BEFORE_ALL, 0)
+            return cls(disk, path, BEFORE_ALL, AS_FORGOTTEN, 0)
         sync_as_found(disk, path)
-        point, size_bytes = _last_point(disk.read_file(path))
-        return cls(disk, path, point, size_bytes)
+        return cls(disk, path, *_last_record(disk.read_file(path)))
 
     @property
     def point(self) -> TidemarkPoint:
         """Return the last point that is durable."""
         return self._point
 
-    async def save(self, point: TidemarkPoint) -> None:
-        """Return once `point` is durable (INV-RS3); raises OSError, and then `point` is as before."""
-        writing = asyncio.get_running_loop().run_in_executor(None, self._write, point)
+    @property
+    def whole(self) -> WholeEnds:
+        """Return the ends of the whole cut at `point`, as they are durable."""
+        return self._whole
+
+    async def save(self, point: TidemarkPoint, whole: WholeEnds) -> None:
+        """Return once both are durable (INV-RS3); raises OSError, and then both are as before."""
+        writing = asyncio.get_running_loop().run_in_executor(None, self._write, point, whole)
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
             await asyncio.wait([writing])
             if writing.exception() is None:
-                self._point = point
+                self._point, self._whole = point, whole
             raise
-        self._point = point
+        self._point, self._whole = point, whole
 
-    def _write(self, point: TidemarkPoint) -> None:
-        record = pack_frame(_MAGIC, _VERSION, _POINT.pack(*point))
-        if self._file is None or self._size_bytes + _RECORD_BYTES > ROTATE_BYTES:
+    def _write(self, point: TidemarkPoint, whole: WholeEnds) -> None:
+        record = pack_frame(_MAGIC, _VERSION, _packed(point, whole))
+        if self._file is None or self._size_bytes + len(record) > ROTATE_BYTES:
             self._replace(record)
             return
         file, self._file = self._file, None  # INV-RS2: only a file without errors is used again
@@ -75,7 +97,7 @@ class ReachedFile:
         except OSError:
             file.close()
             raise
-        self._size_bytes += _RECORD_BYTES
+        self._size_bytes += len(record)
         self._file = file
 
     def _replace(self, record: bytes) -> None:
@@ -91,12 +113,40 @@ class ReachedFile:
             file.close()
 
 
-def _last_point(data: bytes) -> tuple[TidemarkPoint, int]:
-    point, end = BEFORE_ALL, 0
-    while end + _RECORD_BYTES <= len(data):
+def _packed(point: TidemarkPoint, whole: WholeEnds) -> bytes:
+    packed = bytearray(_POINT.pack(*point))
+    packed += _ENDS.pack(whole.unlisted, len(whole.listed))
+    for key, end in whole.listed.items():
+        packed += _END.pack(key.topic_id.bytes, key.partition, end)
+    return bytes(packed)
+
+
+def _last_record(data: bytes) -> tuple[TidemarkPoint, WholeEnds, int]:
+    """Return what the last whole record says, and where it ends."""
+    point, whole, end = BEFORE_ALL, AS_FORGOTTEN, 0
+    while end < len(data):
         try:
-            payload = unpack_frame(_MAGIC, _VERSION, data[end : end + _RECORD_BYTES])
+            size_bytes = frame_bytes(data[end : end + _HEAD_BYTES])
+            point, whole = _unpacked(data[end : end + size_bytes])
         except FrameError:
             break  # a torn tail: it was never said to be durable
-        point, end = TidemarkPoint(*_POINT.unpack(payload)), end + _RECORD_BYTES
-    return point, end
+        end += size_bytes
+    return point, whole, end
+
+
+def _unpacked(frame: bytes) -> tuple[TidemarkPoint, WholeEnds]:
+    try:
+        payload = unpack_frame(_MAGIC, _VERSION, frame)
+    except FrameError:
+        return TidemarkPoint(
+            *_POINT.unpack(unpack_frame(_MAGIC, _POINT_ALONE_VERSION, frame))
+        ), AS_FORGOTTEN
+    unlisted, count = _ENDS.unpack_from(payload, _POINT.size)
+    ends = payload[_POINT.size + _ENDS.size :]
+    listed = {
+        LogKey(UUID(bytes=topic_id), partition): end
+        for topic_id, partition, end in _END.iter_unpack(ends)
+    }
+    if len(listed) != count:
+        raise FrameError(f"{count} ends are announced, {len(listed)} are there")
+    return TidemarkPoint(*_POINT.unpack_from(payload)), WholeEnds(Unlisted(unlisted), listed)

@@ -17,6 +17,7 @@ from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.driver import Link
 from geo_replicator.link.reaching import lost_text
+from geo_replicator.link.whole_ends import NOTHING_WHOLE, Unlisted, WholeEnds
 from geo_replicator.loss import UndoneChange
 from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts, Primary
 from geo_replicator.reading import held_point, read_book, shortfalls
@@ -279,11 +280,36 @@ class TidemarkService:
         """
         self.link = None
         self.cut_leader = None
+        reached = self._parts.reached
         try:
-            held = self._logged_claim().point
+            held = self._logged_claim()
+            kept = held if held.point < cut.point else cut
+            whole = self._whole_at(kept)
         except TidemarkError:  # `_tidemark_check` of the node says why
-            held = self._parts.reached.point
-        await self._parts.reached.save(min(cut.point, held))
+            await reached.save(min(cut.point, reached.point), NOTHING_WHOLE)
+            return
+        await reached.save(kept.point, whole)
+
+    def _whole_at(self, cut: Cut) -> WholeEnds:
+        """Return what this region had shown whole at the last tidemark that it reached, if `cut` holds that.
+
+        Since then it may have acted, and then forgot what it completed; but what was whole stays whole. Raises
+        `TidemarkError`.
+        """
+        point, whole = self._parts.reached.point, self._parts.reached.whole
+        if point == cut.point:
+            return NOTHING_WHOLE if whole.unlisted is Unlisted.AS_FORGOTTEN else whole
+        if whole.unlisted is not Unlisted.AT_CUT or point > cut.point:
+            return NOTHING_WHOLE
+        if self._parts.lineage().is_void(point):
+            return NOTHING_WHOLE
+        records = TidemarkLog(self._parts.partitions, ledgers_of(self._parts.metadata.image))
+        before = EMPTY_CUT if point == BEFORE_ALL else self._cut_at(records, point)
+        if before is None:
+            return NOTHING_WHOLE
+        ends = {key: whole.end_of(key, before.position_of(key), 0) for key in cut.positions}
+        below = {key: end for key, end in ends.items() if end < cut.position_of(key)}
+        return WholeEnds(Unlisted.AT_CUT, below)
 
     def held_back(self) -> dict[str, int]:
         """Return what the whole cut holds back from readers of this mirror (`MirrorView.status`)."""

@@ -18,6 +18,7 @@ from geo_replicator.effects import EnterRound, PublishTidemark, ReleaseRound, Ro
 from geo_replicator.events import RoundEvent, ShardEntered
 from geo_replicator.failover_events import Event
 from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.tidemark import Tidemark
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from region_broker.region.failover.journal import FailoverJournal
@@ -90,8 +91,8 @@ def _watch_tidemarks(trace: Trace, patch: pytest.MonkeyPatch) -> None:
         trace.note(MODEL, "tidemark", *tidemark.point, tidemark.round, sorted(cut.ledger.items()))
         return tidemark
 
-    def writing(self: ReachedFile, point: TidemarkPoint) -> Any:
-        write(self, point)
+    def writing(self: ReachedFile, point: TidemarkPoint, whole: WholeEnds) -> Any:
+        write(self, point, whole)
         trace.note(MODEL, "reached", _region_of(self._path), *point)
 
     patch.setattr(TidemarkWriter, "prepare", preparing)

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from geo_replicator.lineage import LogKey
-from geo_replicator.whole_cut import LogTransactions, whole_cut
+from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
 from idempotency.decision import DecisionId
 from idempotency.partition_state import UnendedTxn
 from idempotency.visibility import CompletedTxn
@@ -54,3 +54,28 @@ def test_INV_WC2_what_waits_in_one_log_is_hidden_in_the_other_by_its_decision(
     behind = CompletedTxn(PRODUCER, 4, 8, 4, EPOCH, committed=True, decision=decision)
     logs = {HERE: LogTransactions(7, [here], []), THERE: LogTransactions(3, [behind], [])}
     assert whole_cut(logs) == {HERE: end, THERE: 3}
+
+
+@pytest.mark.parametrize(("open_at", "ends"), [(3, (1, 2)), (5, (5, 7))])
+def test_INV_WC4_what_was_forgotten_is_shown_in_all_logs_or_in_none(
+    open_at: int, ends: tuple[int, int]
+) -> None:
+    """Of what lies below 5 here and below 7 there nobody knows which transactions it was; one more is open here."""
+    unended = UnendedTxn(PRODUCER, EPOCH, open_at, None, None)
+    logs = {
+        HERE: LogTransactions(open_at, [], [unended], Forgotten(1, 5)),
+        THERE: LogTransactions(7, [], [], Forgotten(2, 7)),
+    }
+    assert whole_cut(logs) == {HERE: ends[0], THERE: ends[1]}
+
+
+def test_INV_WC4_what_is_hidden_where_nothing_was_forgotten_hides_what_was_forgotten_elsewhere() -> (
+    None
+):
+    """Its other part may be among what was forgotten there."""
+    committed = CompletedTxn(PRODUCER, 2, 6, 4, EPOCH, committed=True, decision=DECISION)
+    logs = {
+        HERE: LogTransactions(3, [committed], [], Forgotten(0, 5)),
+        THERE: LogTransactions(7, [], [], Forgotten(4, 7)),
+    }
+    assert whole_cut(logs) == {HERE: 0, THERE: 4}

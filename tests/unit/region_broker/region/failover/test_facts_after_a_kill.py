@@ -8,6 +8,7 @@ import pytest
 
 from geo_replicator.failover_events import Born
 from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.link.whole_ends import NOTHING_WHOLE
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from tests.fixtures.node_logs import batch, fixture
@@ -54,8 +55,8 @@ def test_T16_what_a_start_says_was_reached_stays_so(step: int, first: int) -> No
     disk = prepared()
     store = ReachedFile.open(disk, FOLDER)
     for number in range(first):
-        store._write(TidemarkPoint(8, number))
-    killed_at(disk, step, lambda: store._write(TidemarkPoint(8, 5)))
+        store._write(TidemarkPoint(8, number), NOTHING_WHOLE)
+    killed_at(disk, step, lambda: store._write(TidemarkPoint(8, 5), NOTHING_WHOLE))
     said = ReachedFile.open(disk, FOLDER).point
     disk.power_loss(KeepsNothing())
     assert ReachedFile.open(disk, FOLDER).point == said

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.lineage import Cut, TidemarkPoint
+from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.reconciliation.findings import Severity
 from geo_replicator.reconciliation.job import LocalEngine, Region, Request, reconcile_all
 from idempotency.identity import TopicName, TopicPartition
@@ -210,11 +211,11 @@ async def test_T13_a_mirror_seeded_from_a_cleaned_log_never_reaches_a_cut_inside
         shown: list[int] = []
         save = link._ports.reached.save
 
-        async def saving(point: TidemarkPoint) -> None:
+        async def saving(point: TidemarkPoint, whole: WholeEnds) -> None:
             vector = link.reaching.book.vector(point)
             assert vector is not None
             shown.extend(p.cut_offset for key, p in vector.positions.items() if key == key_of(ours))
-            await save(point)
+            await save(point, whole)
 
         link._ports.reached.save = saving  # type: ignore[method-assign]
         point = await leader.final_round()

@@ -1,4 +1,4 @@
-"""When a mirror waits for the whole cut, for how long, and what it says meanwhile; time is moved by hand."""
+"""When a mirror waits for the whole cut, for how long, what it says meanwhile, and what it shows again after a start."""
 
 import logging
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from geo_replicator.lineage import LogKey
+from geo_replicator.link.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.decision import DecisionId
 from idempotency.record_batch import ControlType
 from region_broker.partitions.parts.sight import Isolation
@@ -27,30 +28,41 @@ class Mirror:
     wait_ms: int = TWO_MINUTES_MS
     clock: ManualClock = field(default_factory=ManualClock)
     fixture: Fixture = field(default_factory=lambda: fixture(partition_count=2))
+    durable: WholeEnds = AS_FORGOTTEN
+    has_half: bool = True
 
     def __post_init__(self) -> None:
         self.view = MirrorView(self.fixture.table, self.clock, self.wait_ms)
         for partition in self.fixture.partitions:
             partition.become_mirror()
-        self.write(producer_id=7)
-        self.mark(0)
+        if self.has_half:
+            self.write(producer_id=7)
+            self.mark(0)
 
-    def write(self, producer_id: int) -> None:
-        """Write the data of a transaction to both, as the primary would."""
-        for partition in self.fixture.partitions:
+    def write(self, producer_id: int, *numbers: int, sequence: int = 0) -> None:
+        """Write the data of a transaction to these partitions, or to both, as the primary would."""
+        for number in numbers or (0, 1):
+            partition = self.fixture.partitions[number]
             partition.sight.is_leader = True
-            partition.writer.append(batch(origin=Origin(producer_id, 0, 0, transactional=True)))
+            origin = Origin(producer_id, 0, sequence, transactional=True)
+            partition.writer.append(batch(origin=origin))
             partition.sight.is_leader = False
 
-    def mark(self, number: int, producer_id: int = 7, serial: int = 1) -> None:
-        """Write a COMMIT marker."""
+    def mark(
+        self,
+        number: int,
+        producer_id: int = 7,
+        serial: int = 1,
+        kind: ControlType = ControlType.COMMIT,
+    ) -> None:
+        """Write a marker."""
         partition = self.fixture.partitions[number]
         partition.sight.is_leader = True
         append_marker(
             partition,
             producer_id=producer_id,
             producer_epoch=0,
-            control_type=ControlType.COMMIT,
+            control_type=kind,
             coordinator_epoch=1,
             decision=DecisionId(0, 1, serial, serial),
             timestamp_ms=1_000_000,
@@ -61,7 +73,26 @@ class Mirror:
         """Show a tidemark at the ends of both logs."""
         self.fixture.sync()
         ends = [partition.log_end_offset for partition in self.fixture.partitions]
-        return self.view.show(dict(zip(ALL, ends, strict=True)))
+        view = self.view.view(dict(zip(ALL, ends, strict=True)))
+        self.durable = view.whole
+        self.view.show(view)
+        return view.again_ms
+
+    def start_again(self, *cuts: int) -> None:
+        """Lose all that the process knew of what it showed, but what is durable of it; D is `cuts`, else the ends."""
+        for partition in self.fixture.partitions:
+            partition.rewind_cut(0)
+        self.view = MirrorView(self.fixture.table, self.clock, self.wait_ms)
+        ends = cuts or [partition.log_end_offset for partition in self.fixture.partitions]
+        self.view.show_again(dict(zip(ALL, ends, strict=True)), self.durable)
+
+    def act(self) -> None:
+        """Act here, and maintain the logs: what is completed is forgotten."""
+        self.fixture.sync()
+        for partition in self.fixture.partitions:
+            partition.sight.is_leader = True
+            partition.retention.maintain(now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40)
+            partition.sight.is_leader = False
 
     @property
     def shown(self) -> list[int]:
@@ -186,4 +217,135 @@ def test_INV_MV3_few_transactions_are_looked_at_without_a_rest() -> None:
     mirror.show()
     mirror.mark(1)
     mirror.show()
+    assert mirror.shown == [2, 2]
+
+
+# Holds INV-MV4 and INV-WE1.
+def test_T16_a_start_hides_no_transaction_again_for_a_later_one_of_its_producer() -> None:
+    """Transactions v1: what is open in 1 may be a part of what is committed in 0, for all that the logs say."""
+    mirror = Mirror()
+    mirror.mark(1)
+    mirror.write(8, 0)
+    mirror.mark(0, 8, serial=2)
+    mirror.show()
+    assert mirror.shown == [4, 2]
+    mirror.write(8, 1)
+    mirror.show()
+    assert mirror.shown == [4, 2]
+    mirror.start_again()
+    assert mirror.shown == [4, 2]
+    mirror.show()
+    assert mirror.shown == [4, 2]
+
+
+# Holds INV-MV4.
+def test_T16_a_start_shows_again_what_was_shown_by_halves_after_the_wait() -> None:
+    mirror = Mirror()
+    mirror.show()
+    mirror.clock.pass_ms(TWO_MINUTES_MS)
+    mirror.show()
+    assert mirror.shown == [2, 0]
+    mirror.start_again()
+    assert mirror.shown == [2, 0]
+    mirror.show()
+    assert mirror.shown == [2, 0]
+
+
+def test_INV_MV4_a_start_shows_nothing_that_is_not_durable_yet() -> None:
+    mirror = Mirror()
+    mirror.show()
+    mirror.mark(1)
+    mirror.start_again()
+    assert mirror.shown == [0, 0]
+    mirror.show()
+    assert mirror.shown == [2, 2]
+
+
+def returned() -> Mirror:
+    """A region that acted, forgot, and mirrors: 7 is committed in both, in 1 behind 8, which is open there.
+
+    partition 0: 7 at 0, COMMIT at 1. partition 1: 8 at 0, 7 at 1, COMMIT at 2.
+    """
+    mirror = Mirror(durable=NOTHING_WHOLE, has_half=False)
+    mirror.write(8, 1)
+    mirror.write(7)
+    mirror.mark(0)
+    mirror.mark(1)
+    mirror.act()
+    return mirror
+
+
+# Holds INV-WC4.
+def test_T17_a_region_that_acted_returns_and_shows_no_half_of_what_it_forgot() -> None:
+    mirror = returned()
+    mirror.start_again()
+    mirror.show()
+    assert mirror.shown == [0, 0], "7 lies behind the open 8 in partition 1"
+    mirror.write(9)
+    mirror.mark(0, 9, serial=3)
+    mirror.show()
+    assert mirror.shown == [0, 0]
+    mirror.mark(1, 8, serial=2, kind=ControlType.ABORT)
+    mirror.show()
+    # 9, whose marker is still to come in partition 1, began after it had returned: it holds back its own data only.
+    assert mirror.shown == [2, 3]
+    mirror.mark(1, 9, serial=3)
+    mirror.show()
+    assert mirror.shown == [4, 6]
+
+
+def test_INV_MV5_nothing_forgotten_is_shown_before_a_tidemark_covers_it() -> None:
+    """The disk lost the end of what was shown: a lower tidemark counts, and the primary sends the rest again."""
+    mirror = returned()
+    mirror.mark(1, 8, serial=2, kind=ControlType.ABORT)
+    mirror.act()
+    mirror.start_again(2, 2)
+    mirror.view.show(mirror.view.view({}))
+    assert mirror.shown == [0, 0]
+    mirror.show()
+    assert mirror.shown == [2, 4]
+
+
+def test_INV_MV5_what_was_forgotten_is_held_against_the_tidemark_that_covers_it() -> None:
+    """7 is committed in 0, and forgotten there; in 1 its data came again, and its marker has not yet."""
+    mirror = Mirror(durable=NOTHING_WHOLE)
+    mirror.act()
+    mirror.start_again(1, 0)
+    mirror.view.show(mirror.view.view({}))
+    mirror.show()
+    assert mirror.shown == [0, 0]
+    mirror.mark(1)
+    mirror.show()
+    assert mirror.shown == [2, 2]
+
+
+def test_T16_a_region_that_acted_shows_at_least_what_it_had_shown_whole_before() -> None:
+    mirror = returned()
+    mirror.durable = WholeEnds(Unlisted.AT_CUT, {ALL[0]: 1, ALL[1]: 0})
+    mirror.start_again()
+    mirror.show()
+    assert mirror.shown == [1, 0]
+
+
+def test_T17_positions_of_a_base_that_is_not_held_yet_are_no_cut() -> None:
+    """A mirror was behind the base that it is cut to: what it copied of 0 ends there, 1 has come less far."""
+    mirror = Mirror(has_half=False)
+    mirror.write(7, 0)
+    mirror.mark(0)
+    mirror.fixture.sync()
+    mirror.fixture.partitions[0].rewind_cut(2)
+    mirror.view.show_again(dict.fromkeys(ALL, 0), NOTHING_WHOLE)
+    mirror.view.show(mirror.view.view({}))
+    assert mirror.shown[0] == 0, "the other half of 7 is not copied yet"
+
+
+def test_INV_WE1_the_folder_of_an_older_version_shows_what_it_forgot_as_a_mirror() -> None:
+    mirror = Mirror()
+    mirror.mark(1)
+    mirror.show()
+    for partition in mirror.fixture.partitions:
+        partition.retention.maintain(now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40)
+    mirror.write(8)
+    mirror.durable = AS_FORGOTTEN
+    mirror.start_again()
     assert mirror.shown == [2, 2]
