@@ -9,7 +9,7 @@ Not here: when roles change (`region.role`, `failover.driver`).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID, uuid5
 
 from geo_replicator.cut_rounds import ROUND_INTERVAL_MS
@@ -37,6 +37,7 @@ from region_broker.region.mirror.mirror_log import (
     MirrorPartitions,
     MirrorTopicStore,
     TidemarkLog,
+    key_of,
 )
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.primary_side import PrimarySide
@@ -86,6 +87,14 @@ class TidemarkParts:
     whole_wait_ms: int = 120_000
 
 
+class _ClaimedFrom(NamedTuple):
+    """All that the claim of a region depends on which neither acts nor mirrors."""
+
+    reached: TidemarkPoint
+    logs: Mapping[LogKey, tuple[int | None, int]]
+    written_epoch: int | None
+
+
 class TidemarkService:
     """`open_cut_leader` and `open_link` are the factories of `RoleServices`; the rest is `TidemarkFacts`."""
 
@@ -95,6 +104,7 @@ class TidemarkService:
         self.cut_leader: CutLeader | None = None
         self.link: Link | None = None
         self.view: MirrorView | None = None
+        self._logged: tuple[_ClaimedFrom, Cut] | None = None
         self._copies_claimant = False
         self._heard_at_ms: int | None = None
         self._changes_at_primary: tuple[UndoneChange, ...] = ()
@@ -230,8 +240,24 @@ class TidemarkService:
         return await self._history.batch_at(key, offset)
 
     def _logged_claim(self) -> Cut:
+        """Return what the logs here hold of what was published or reached; asked again and again by whoever waits.
+
+        Reading it back takes as many records as there are between two full vectors: it is done once for each state that
+        the logs are in.
+        """
         ledgers = ledgers_of(self._parts.metadata.image)
         records = TidemarkLog(self._parts.partitions, ledgers)
+        logs = self._parts.partitions
+        state = _ClaimedFrom(
+            self._parts.reached.point,
+            {key_of(each): (records.durable_end(key_of(each)), each.kept_from) for each in logs},
+            None if records.partition is None else records.partition.written_epoch,
+        )
+        if self._logged is None or self._logged[0] != state:
+            self._logged = state, self._read_claim(records, ledgers)
+        return self._logged[1]
+
+    def _read_claim(self, records: TidemarkLog, ledgers: LedgerTopics) -> Cut:
         point = self._last_point(records)
         if point is None:
             return EMPTY_CUT
