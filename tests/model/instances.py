@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.model import takeover
+from tests.model import adoption, mirror, takeover
 from tests.model.explore import Instance
 from tests.model.primary import Primary
 from tests.model.primary_states import Size, Txn
@@ -49,6 +49,15 @@ def _takeover(size: takeover.Size) -> Made:
     return lambda mutants: takeover.Takeover(size, mutants)
 
 
+def _mirror(size: mirror.Size) -> Made:
+    return lambda mutants: mirror.Mirror(size, mutants)
+
+
+def _adoption(size: adoption.Size) -> Made:
+    return lambda mutants: adoption.Adoption(size, mutants)
+
+
+THREE: Final = ((0, 1), (1,), (0, 1))
 ONE_LOG: Final = (Txn(0, (0,)), Txn(1, (0,)))
 INSTANCES: Final = {
     each.name: each
@@ -101,6 +110,36 @@ INSTANCES: Final = {
             _takeover(takeover.Size(writes=1, takeovers=2)),
             _takeover(takeover.Size(writes=2, takeovers=2)),
         ),
+        Named(
+            "mirror",
+            "two partitions, a transaction over both and one in front of it, two tidemarks, a mirror that copies",
+            _mirror(mirror.Size(txns=(mirror.Txn(1), mirror.Txn(2, writes=(1,))))),
+            _mirror(mirror.Size(txns=(mirror.Txn(1), mirror.Txn(2, writes=(1, 0))))),
+        ),
+        Named(
+            "mirror crash",
+            "a mirror loses what was not durable of a partition, and shows again what it had reached",
+            _mirror(mirror.Size(txns=(mirror.Txn(1, aborts=True),), tidemarks=2, crashes=1)),
+            _mirror(mirror.Size(txns=(mirror.Txn(1), mirror.Txn(1, 1, (1,))), crashes=1)),
+        ),
+        Named(
+            "closed in vain",
+            "a round that was closed and never published, between tidemarks that name what moved",
+            _mirror(mirror.Size(txns=(mirror.Txn(1),), tidemarks=2, abandoned=1)),
+            _mirror(mirror.Size(txns=(mirror.Txn(1), mirror.Txn(2, writes=(1,))), abandoned=1)),
+        ),
+        Named(
+            "adoption",
+            "two transactions of a producer of the old protocol, a cut at any moment, a failover candidate that crashes once",
+            _adoption(adoption.Size(tv=1, crashes=1)),
+            _adoption(adoption.Size(tv=1, writes=THREE, crashes=2)),
+        ),
+        Named(
+            "adoption of transactions v2",
+            "the same with a producer whose epoch moves on with each transaction",
+            _adoption(adoption.Size(tv=2, crashes=1)),
+            _adoption(adoption.Size(tv=2, writes=THREE, crashes=2)),
+        ),
     )
 }
 
@@ -123,13 +162,25 @@ MUTANTS: Final = (
     Mutant("T4 a round is waited for", "shard death", "stuck", "H4"),
     Mutant("T4 what was released is published", "rounds", "dependency", "H4"),
     Mutant("T5 aborts stop D", "rounds", "torn", "h15"),
+    Mutant("T6 decisions are not compared", "adoption", "not asked", "H9"),
     Mutant("T7 D is HW", "rounds", "torn", ""),
     Mutant("T8 acks=1", "partition leaders", "torn", "H11"),
     Mutant("T9 a lagging leader answers", "partition leaders", "torn", "H5"),
     Mutant("T9 a deposed leader answers", "partition leaders", "torn", "H5b"),
     Mutant("T9 metadata before the round", "partition leaders", "torn", "H6"),
+    Mutant("T10 what moved since the last closed round", "closed in vain", "bytes lost"),
+    Mutant("T16 it is shown before it is durable", "mirror crash", "goes back"),
+    Mutant("T16 one log is enough", "mirror crash", "bytes lost"),
+    Mutant("T16 what was copied counts", "mirror crash", "bytes lost"),
+    Mutant("T17 the last stable offset is the log's", "mirror", "taken back", "H10"),
+    Mutant("T17 each log is shown by itself", "mirror", "by halves"),
     Mutant("T19 epochs are counted", "two candidates", "one epoch twice", "H18"),
     Mutant("T20 tidemarks are not cut", "takeover", "foreign tail", "H17"),
+    Mutant("T21 no round of its own", "adoption", "stuck"),
+    Mutant("T21 orphans are left", "adoption", "stuck"),
+    Mutant("T21 orphans do not wait", "adoption", "told committed"),
+    Mutant("T22 the pair goes on", "adoption", "told committed", "H8"),
+    Mutant("T22 the epoch goes up by one", "adoption of transactions v2", "told committed", "H8"),
     Mutant("T23 lengths are compared", "takeover", "foreign tail", "H16"),
     Mutant("T24 nobody is asked", "takeover", "sync lost", "H13"),
     Mutant("T24 answers promise nothing", "takeover", "sync lost", "H14"),

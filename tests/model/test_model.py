@@ -9,11 +9,36 @@ pytestmark = pytest.mark.slow
 LEAST_STATES = 500
 
 
-@pytest.mark.parametrize("name", INSTANCES)
-def test_T1_T2_T3_T4_T5_T7_T8_T9_T10_T11_hold_in_every_state(name: str) -> None:
+MIRRORS = ("mirror", "mirror crash", "closed in vain")
+REGIONS = ("takeover", "two candidates")
+ADOPTIONS = ("adoption", "adoption of transactions v2")
+ROUNDS = tuple(name for name in INSTANCES if name not in {*MIRRORS, *REGIONS, *ADOPTIONS})
+
+
+def look_at(name: str) -> None:
     result = explore(INSTANCES[name].small(frozenset()))
     assert result.found is None, result.found
     assert result.states > LEAST_STATES
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_T1_T2_T3_T4_T5_T7_T8_T9_T10_T11_hold_in_every_state(name: str) -> None:
+    look_at(name)
+
+
+@pytest.mark.parametrize("name", MIRRORS)
+def test_T10_T11_T16_T17_hold_in_every_state_of_a_mirror(name: str) -> None:
+    look_at(name)
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_T18_T19_T20_T23_T24_T25_T31_hold_in_every_state_of_three_regions(name: str) -> None:
+    look_at(name)
+
+
+@pytest.mark.parametrize("name", ADOPTIONS)
+def test_T6_T21_T22_hold_in_every_state_of_a_producer_over_a_takeover(name: str) -> None:
+    look_at(name)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
