@@ -20,7 +20,7 @@ from region_broker.limits import PIECE_ELEMENTS
 from region_broker.wire.batches import Origin
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, answer_pieces
 from tests.fixtures.kafka_port import PlayedCoordinator, wire_fixture
-from tests.spec.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
+from tests.spec.wire.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
 
 NONE, INVALID_RECORD, UNKNOWN_TOPIC, CORRUPT = 0, 87, 3, 2
 INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE = 49, 48

@@ -17,7 +17,7 @@ from region_broker.handlers.produce import produce
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 from tests.fixtures.node_logs import append_marker
 from tests.fixtures.waiting import until
-from tests.spec.test_wire_produce_fetch import batch, produce_of, txn
+from tests.spec.wire.test_wire_produce_fetch import batch, produce_of, txn
 
 T0 = TopicPartition(TopicName("t"), 0)
 NONE, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER = 0, 19, 45

@@ -26,7 +26,14 @@ from region_broker.groups.modern.consumer_protocol import (
 from region_broker.groups.modern.messages import ModernMemberDescription
 from region_broker.groups.modern.patterns import resolver
 from region_broker.groups.verdicts import GroupVerdict as V
-from tests.spec.test_consumer_group_rules import SESSION_MS, Told, beat, fixture_of, own, state
+from tests.spec.groups.test_consumer_group_rules import (
+    SESSION_MS,
+    Told,
+    beat,
+    fixture_of,
+    own,
+    state,
+)
 from tests.unit.region_broker.groups.fakes import Fixture, join_request, running, settle, tp
 
 NOBODY: dict[str, tuple[int, ...]] = {}
